@@ -1,0 +1,72 @@
+"""Journal: rare records of any length in an append-only file.
+
+A record is a marker, a length, a checksum and JSON. One `write` each, so a
+killed process leaves at most a torn tail, and a damaged record costs itself
+only: readers look for the next marker. Written by the agent's own threads,
+never on the hot path. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+_MARK = b"\xf5PJ1"
+_HEAD = struct.Struct("<4sII")
+LARGEST_BYTES = 4 << 20
+"""A longer record is refused."""
+FULL_BYTES = 64 << 20
+"""A journal of this size takes no more records."""
+
+
+class Journal:
+    """The writer's side of a journal; `append` says whether the record was kept."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = os.open(
+            path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
+        self._size = os.fstat(self._descriptor).st_size
+
+    def append(self, record: dict[str, Any]) -> bool:
+        """Write one record; False when the disk or the journal is full or it was closed."""
+        payload = json.dumps(record, separators=(",", ":")).encode()
+        if self._descriptor < 0 or len(payload) > LARGEST_BYTES or self._size > FULL_BYTES:
+            return False
+        data = _HEAD.pack(_MARK, len(payload), zlib.crc32(payload)) + payload
+        try:
+            written = os.write(self._descriptor, data)
+        except OSError:
+            return False
+        self._size += written
+        return written == len(data)
+
+    def close(self) -> None:
+        """Close the file; later records are refused."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def read_journal(path: Path) -> Iterator[dict[str, Any]]:
+    """Whole records in the order written; torn and damaged ones are left out."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return
+    position = data.find(_MARK)
+    while 0 <= position <= len(data) - _HEAD.size:
+        _, length, checksum = _HEAD.unpack_from(data, position)
+        start = position + _HEAD.size
+        payload = data[start : start + length]
+        if length <= LARGEST_BYTES and len(payload) == length and zlib.crc32(payload) == checksum:
+            yield json.loads(payload)
+            position = data.find(_MARK, start + length)
+        else:
+            position = data.find(_MARK, position + 1)

@@ -1,0 +1,56 @@
+"""What is known about a process: who it is, and whether it still lives.
+
+A pid alone is not an identity: it is reused. A process is named by its pid, its
+start time in clock ticks and the boot it happened in. Standard library only;
+any thread, never the hot path.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+STATES = {
+    "R": "running", "S": "sleeping", "D": "uninterruptible", "T": "stopped",
+    "t": "traced", "Z": "zombie", "X": "dead", "I": "idle",
+}
+
+
+class Life(NamedTuple):
+    """One life of a pid. `state` is the letter of /proc/PID/stat."""
+
+    pid: int
+    start_ticks: int
+    uid: int
+    state: str
+
+
+def life(pid: int) -> Life | None:
+    """The process that has this pid now; None when there is none (a zombie counts as a process)."""
+    try:
+        folder = f"/proc/{pid}"
+        uid = os.stat(folder).st_uid
+        fields = Path(f"{folder}/stat").read_bytes().rpartition(b")")[2].split()
+        return Life(pid, int(fields[19]), uid, fields[0].decode())
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def alive(pid: int, start_ticks: int, boot_id: str) -> bool:
+    """Whether exactly this life goes on; a zombie does not."""
+    found = life(pid)
+    return (
+        found is not None
+        and found.start_ticks == start_ticks
+        and found.state not in "ZX"
+        and boot_id in ("", current_boot_id())
+    )
+
+
+def current_boot_id() -> str:
+    """Names this boot of the machine (of the kernel, in a container); empty when hidden."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

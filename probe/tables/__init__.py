@@ -1,0 +1,293 @@
+"""Every table of probe: columns, types, units, meaning and an example query.
+
+Ring layouts, Parquet schemas, views, `docs/tables.md` and `probe tables` all
+derive from `TABLES`. A table's `source` says where its rows come from:
+
+- ``ring``: fixed-width rows written by the training process into a ring; the
+  stored columns are the struct fields, in this order.
+- ``journal``: rare rows, written as JSON records.
+- ``live``: asked from the process, or computed, when a query names the table.
+
+`COMMON` columns are added to every table when it is read. NULL means not
+measured. Standard library only; any thread may import it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Column(NamedTuple):
+    """One column. `type` is the SQL type; `unit` is empty for plain values."""
+
+    name: str
+    type: str
+    unit: str
+    doc: str
+
+
+class Table(NamedTuple):
+    """One table. `rows` is the ring's capacity at the default size (0: not a ring).
+
+    `pending` names the column that says `pending` until the row is complete.
+    `hidden` is a condition on rows that are bookkeeping and never shown.
+    `sealed` says whether the rows are kept in Parquet segments.
+    """
+
+    schema: str
+    name: str
+    doc: str
+    source: str
+    columns: tuple[Column, ...]
+    example: str
+    rows: int = 0
+    pending: str = ""
+    hidden: str = ""
+    sealed: bool = True
+
+    @property
+    def full_name(self) -> str:
+        """`schema.name`, as SQL writes it."""
+        return f"{self.schema}.{self.name}"
+
+
+COMMON: tuple[Column, ...] = (
+    Column("rank", "BIGINT", "", "rank of the process in its job; 0 when the job has one process"),
+    Column("run", "VARCHAR", "", "name of the run the row belongs to"),
+    Column("attempt", "BIGINT", "", "restart count of the run, from 0"),
+    Column("pid", "BIGINT", "", "process id of the training process"),
+)
+
+_STEP = Column("step", "BIGINT", "", "optimizer step the row belongs to, counted from 0 since recording began; NULL when no step is counted")
+_MICRO = Column("micro_step", "BIGINT", "", "backward calls finished before it within the step (gradient accumulation), from 0")
+_T_NS = Column("t_ns", "BIGINT", "ns", "wall time, nanoseconds since 1970, from the monotonic clock")
+
+TABLES: tuple[Table, ...] = (
+    Table(
+        "python", "steps", "optimizer step, written when it ends", "ring",
+        (
+            Column("step", "BIGINT", "", "number of the step, from 0 since recording began"),
+            Column("boundary", "VARCHAR", "", "what ended the step: `optimizer`, `batch` (a loop that never made an optimizer) or `call` (`probe.step()`)"),
+            Column("micro_steps", "BIGINT", "", "backward calls in the step"),
+            Column("t_ns", "BIGINT", "ns", "wall time of the step's end, nanoseconds since 1970"),
+            Column("wall_s", "DOUBLE", "s", "from the end of the step before to the end of this one; for the first, from the first event seen"),
+            Column("data_s", "DOUBLE", "s", "waiting for the DataLoader; NULL when no DataLoader was used in the step"),
+            Column("forward_s", "DOUBLE", "s", "from the first module call of each micro step to its backward: forward and loss; NULL when that call could not be seen"),
+            Column("backward_s", "DOUBLE", "s", "inside backward; NULL without one"),
+            Column("optimizer_s", "DOUBLE", "s", "inside optimizer.step(), all optimizers; an LBFGS step contains its closures' forward and backward, which are then not counted here"),
+            Column("other_s", "DOUBLE", "s", "the rest of wall_s: logging, clipping, zero_grad, evaluation, checkpoints, and data made without a DataLoader"),
+            Column("loss", "DOUBLE", "", "mean of the losses given to backward in the step (scaling by a GradScaler removed); NULL when none was a scalar or none could be read yet"),
+            Column("lr", "DOUBLE", "", "learning rate of the leading optimizer's first group, as used by this step"),
+            Column("loss_scale", "DOUBLE", "", "factor of the GradScaler at this step; NULL without one, or when it lives on a device"),
+            Column("skipped", "BOOLEAN", "", "true when the GradScaler skipped the update because of non-finite gradients"),
+            Column("samples", "BIGINT", "", "samples in the batches fetched: first dimension of the first tensor; NULL when not known"),
+            Column("tokens", "BIGINT", "", "elements of the first 2-D integer tensor of each batch; NULL when there is none"),
+            Column("rss_bytes", "BIGINT", "bytes", "resident memory of the process at the last sample before the step's end"),
+            Column("allocated_bytes", "BIGINT", "bytes", "device memory held by tensors at the last sample; NULL without a device"),
+            Column("reserved_bytes", "BIGINT", "bytes", "device memory held by the allocator at the last sample; NULL without a device"),
+            Column("peak_allocated_bytes", "BIGINT", "bytes", "highest allocated_bytes since the process started; NULL without a device"),
+            Column("sampled", "BOOLEAN", "", "true when modules were recorded on this step"),
+            Column("shadow", "BOOLEAN", "", "true when timing was off on this step, to measure what it costs"),
+            Column("probe_ns", "BIGINT", "ns", "time spent in probe's own code on the training thread during the step, by its own clock"),
+        ),
+        "SELECT step, wall_s, data_s, forward_s, backward_s, optimizer_s, other_s, loss FROM python.steps ORDER BY step DESC LIMIT 10",
+        rows=8192,
+    ),
+    Table(
+        "python", "losses", "backward call that started from a scalar", "ring",
+        (
+            _STEP, _MICRO, _T_NS,
+            Column("loss", "DOUBLE", "", "value backward was called on, scaling by a GradScaler removed; NaN and infinities are kept as they are"),
+            Column("finite", "BOOLEAN", "", "false for NaN and infinities"),
+        ),
+        "SELECT step, micro_step, loss FROM python.losses WHERE NOT finite ORDER BY step LIMIT 5",
+        rows=16384,
+    ),
+    Table(
+        "python", "torch_trace", "module call on a sampled step", "ring",
+        (
+            _STEP, _MICRO,
+            Column("seq", "BIGINT", "", "order within the recording; grows with each row"),
+            Column("module", "VARCHAR", "", "path of the module in its root, as `named_modules()` gives it, or the class of the root; the optimizer's class for stage `step`"),
+            Column("stage", "VARCHAR", "", "`forward`, `backward` or `step`"),
+            Column("allocated", "DOUBLE", "MB", "device memory held by tensors after the call; on a CPU the process's resident memory"),
+            Column("max_allocated", "DOUBLE", "MB", "highest `allocated` so far, from the same source"),
+            Column("cached", "DOUBLE", "MB", "device memory held by the allocator; NULL on a CPU"),
+            Column("max_cached", "DOUBLE", "MB", "highest `cached` so far; NULL on a CPU"),
+            Column("time_offset", "DOUBLE", "s", "start of the call after the step's start"),
+            Column("duration", "DOUBLE", "s", "length of the call; device time where the module ran on a device. For backward: from the gradient of the module's output to that of its input, or to the end of backward when its input needs no gradient. NULL when the call did not finish"),
+            Column("recompute", "BOOLEAN", "", "true for the second forward of an activation checkpoint"),
+            _T_NS,
+        ),
+        "SELECT module, stage, COUNT(*), AVG(duration), SUM(duration) AS total FROM python.torch_trace WHERE step > (SELECT MAX(step) - 5 FROM python.torch_trace) GROUP BY ALL ORDER BY total DESC LIMIT 10",
+        rows=32768,
+    ),
+    Table(
+        "python", "batches", "batch asked from a DataLoader, written before the wait", "ring",
+        (
+            _STEP, _MICRO, _T_NS,
+            Column("loader", "VARCHAR", "", "the DataLoader: class of its dataset and a number"),
+            Column("fetch_s", "DOUBLE", "s", "time the training loop waited for it; NULL while it waits"),
+            Column("samples", "BIGINT", "", "first dimension of the first tensor; NULL when there is none"),
+            Column("tokens", "BIGINT", "", "elements of the first 2-D integer tensor; NULL when there is none"),
+            Column("shapes", "VARCHAR", "", "shapes of the tensors in the batch, in order"),
+            Column("dtypes", "VARCHAR", "", "dtypes of the tensors in the batch, in order"),
+            Column("state", "VARCHAR", "", "`pending`, `done` or `failed` (the loader raised)"),
+        ),
+        "SELECT loader, COUNT(*), AVG(fetch_s), MAX(fetch_s) FROM python.batches GROUP BY ALL",
+        rows=8192, pending="state", hidden="state = 'exhausted'",
+    ),
+    Table(
+        "python", "scalars", "value logged with `probe.log`", "ring",
+        (
+            _STEP, _T_NS,
+            Column("name", "VARCHAR", "", "name it was logged under"),
+            Column("value", "DOUBLE", "", "the value"),
+        ),
+        "SELECT step, value FROM python.scalars WHERE name = 'accuracy' ORDER BY step DESC LIMIT 10",
+        rows=8192,
+    ),
+    Table(
+        "python", "pulse", "change of what the training thread is doing; only the last few are kept", "ring",
+        (
+            _STEP, _MICRO, _T_NS,
+            Column("phase", "VARCHAR", "", "`data`, `forward`, `backward`, `optimizer` or `other`: what began at t_ns"),
+        ),
+        "SELECT step, phase FROM python.pulse ORDER BY t_ns DESC LIMIT 1",
+        rows=256, sealed=False,
+    ),
+    Table(
+        "process", "memory", "sample of the process's memory", "ring",
+        (
+            _STEP, _T_NS,
+            Column("rss_bytes", "BIGINT", "bytes", "resident memory"),
+            Column("rss_peak_bytes", "BIGINT", "bytes", "highest resident memory since the process started"),
+            Column("allocated_bytes", "BIGINT", "bytes", "device memory held by tensors; NULL without a device"),
+            Column("reserved_bytes", "BIGINT", "bytes", "device memory held by the allocator; NULL without a device"),
+            Column("peak_allocated_bytes", "BIGINT", "bytes", "highest allocated_bytes; NULL without a device"),
+            Column("threads", "BIGINT", "", "threads of the process"),
+        ),
+        "SELECT t_ns, rss_bytes / 1048576 AS rss_mb FROM process.memory ORDER BY t_ns DESC LIMIT 10",
+        rows=4096,
+    ),
+    Table(
+        "probe", "overhead", "look of the governor at what recording costs", "ring",
+        (
+            _STEP, _T_NS,
+            Column("instrument", "VARCHAR", "", "`steps` (everything recorded on every step) or `modules` (sampled steps)"),
+            Column("cost_ns", "DOUBLE", "ns", "cost per step, spread over all steps: for `steps` by its own clock, for `modules` the time a sampled step takes longer than its neighbours"),
+            Column("wall_ns", "DOUBLE", "ns", "usual step: median of the plain steps looked at"),
+            Column("shadow_wall_ns", "DOUBLE", "ns", "median of the shadow steps, with timing off; NULL when there was none"),
+            Column("budget_ratio", "DOUBLE", "ratio", "share of step time that recording may cost"),
+            Column("interval_steps", "BIGINT", "steps", "modules are recorded on every so many steps; NULL when never"),
+            Column("action", "VARCHAR", "", "what the governor did: `kept`, `lengthened`, `shortened` or `off`"),
+        ),
+        "SELECT instrument, cost_ns / wall_ns AS cost_ratio, interval_steps, action FROM probe.overhead ORDER BY t_ns DESC LIMIT 2",
+        rows=1024,
+    ),
+    Table(
+        "python", "backtrace", "frame of the training thread, captured when a query names the table", "live",
+        (
+            Column("depth", "BIGINT", "", "0 is the innermost frame"),
+            Column("func", "VARCHAR", "", "qualified name of the function"),
+            Column("file", "VARCHAR", "", "file it is in"),
+            Column("lineno", "BIGINT", "", "line it is at"),
+            Column("frame_type", "VARCHAR", "", "`Python`; `Native` frames need a look from outside"),
+            Column("module", "VARCHAR", "", "path of the module when the frame is a module's forward, else NULL"),
+            Column("is_user", "BOOLEAN", "", "true for the user's own code, false for libraries"),
+            _STEP,
+            Column("phase", "VARCHAR", "", "what the training thread was doing, as in python.pulse"),
+        ),
+        "SELECT depth, func, file, lineno FROM python.backtrace ORDER BY depth LIMIT 10",
+    ),
+    Table(
+        "python", "stacks", "frame of a thread in a capture that was asked for", "journal",
+        (
+            Column("capture_id", "VARCHAR", "", "names the capture"),
+            _T_NS,
+            Column("reason", "VARCHAR", "", "`request`: somebody asked"),
+            Column("thread_id", "BIGINT", "", "native thread id"),
+            Column("thread_name", "VARCHAR", "", "name of the thread"),
+            Column("depth", "BIGINT", "", "0 is the innermost frame"),
+            Column("func", "VARCHAR", "", "qualified name of the function"),
+            Column("file", "VARCHAR", "", "file it is in"),
+            Column("lineno", "BIGINT", "", "line it is at"),
+            Column("frame_type", "VARCHAR", "", "`Python`"),
+            Column("module", "VARCHAR", "", "path of the module when the frame is a module's forward"),
+            Column("is_user", "BOOLEAN", "", "true for the user's own code"),
+            Column("training", "BOOLEAN", "", "true for the thread that trains"),
+            _STEP,
+            Column("phase", "VARCHAR", "", "what the training thread was doing"),
+        ),
+        "SELECT capture_id, thread_name, func, lineno FROM python.stacks WHERE depth = 0",
+    ),
+    Table(
+        "probe", "evals", "snippet given to `eval`; written before it runs and again when it ends", "journal",
+        (
+            Column("eval_id", "VARCHAR", "", "names the snippet's run"),
+            _T_NS, _STEP,
+            Column("caller_uid", "BIGINT", "", "user id of who asked"),
+            Column("caller_pid", "BIGINT", "", "process id of who asked: the server's when it came through the server"),
+            Column("code", "VARCHAR", "", "the snippet"),
+            Column("outcome", "VARCHAR", "", "`started`, then one more row with `ok`, `raised` or `timeout`"),
+            Column("duration_s", "DOUBLE", "s", "how long it ran; NULL in the row written before"),
+        ),
+        "SELECT t_ns, code, outcome FROM probe.evals ORDER BY t_ns DESC LIMIT 10",
+    ),
+    Table(
+        "cluster", "ranks", "process known here that belongs to the same job", "live",
+        (
+            Column("job", "VARCHAR", "", "name of the job"),
+            Column("local_rank", "BIGINT", "", "rank on its host; NULL when not told"),
+            Column("world_size", "BIGINT", "", "number of ranks in the job; NULL when not told"),
+            Column("host", "VARCHAR", "", "host name"),
+            Column("endpoint", "VARCHAR", "", "what to call it in a probe command"),
+            _STEP,
+            Column("last_seen_s", "DOUBLE", "s", "time since it last wrote a row"),
+            Column("state", "VARCHAR", "", "`running`, `idle` (no step yet), `finished` or `dead`"),
+        ),
+        "SELECT rank, step, state FROM cluster.ranks ORDER BY rank",
+    ),
+    Table(
+        "probe", "rings", "ring of the recording", "live",
+        (
+            Column("table_name", "VARCHAR", "", "table whose rows it holds"),
+            Column("rows_written", "BIGINT", "", "rows written since recording began"),
+            Column("rows_sealed", "BIGINT", "", "rows in Parquet segments"),
+            Column("rows_dropped", "BIGINT", "", "rows overwritten before they were sealed, or removed by retention"),
+            Column("capacity_rows", "BIGINT", "", "rows the ring holds"),
+        ),
+        "SELECT table_name, rows_written, rows_dropped FROM probe.rings",
+    ),
+    Table(
+        "probe", "settings", "setting of the training process", "live",
+        (
+            Column("name", "VARCHAR", "", "name of the setting"),
+            Column("variable", "VARCHAR", "", "environment variable that sets it"),
+            Column("value", "VARCHAR", "", "value in force in the training process"),
+            Column("unit", "VARCHAR", "", "its unit"),
+            Column("meaning", "VARCHAR", "", "what it does"),
+        ),
+        "SELECT variable, value FROM probe.settings",
+    ),
+    Table(
+        "probe", "tables", "column of a table: this description", "live",
+        (
+            Column("table_name", "VARCHAR", "", "schema and name"),
+            Column("column_name", "VARCHAR", "", "column"),
+            Column("type", "VARCHAR", "", "SQL type"),
+            Column("unit", "VARCHAR", "", "unit, empty for plain values"),
+            Column("meaning", "VARCHAR", "", "what it means"),
+        ),
+        "SELECT column_name, unit, meaning FROM probe.tables WHERE table_name = 'python.steps'",
+    ),
+)
+
+BY_NAME: dict[str, Table] = {table.full_name: table for table in TABLES}
+RINGS: tuple[Table, ...] = tuple(table for table in TABLES if table.source == "ring")
+
+
+def columns_of(table: Table) -> tuple[Column, ...]:
+    """All columns a query sees: the common ones first."""
+    own = {column.name for column in table.columns}
+    return (*(column for column in COMMON if column.name not in own), *table.columns)

@@ -1,0 +1,236 @@
+"""HTTP/1.1 over sockets, as little of it as the agent, the server and the command need.
+
+The agent answers with `read_request` and `write_response`; whoever asks it (the
+server, the command, `curl --unix-socket`) and whoever asks the server over its
+unix socket uses `call`. One request per connection. Written here because
+`http.client` costs the command 30 ms at start and `http.server` costs the job
+memory. Standard library only; never on the hot path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from probe.errors import AgentUnreachable, BadRequest, NotYours, ProbeError, TooLarge, from_dict
+
+LARGEST_HEAD_BYTES = 16 << 10
+LARGEST_BODY_BYTES = 1 << 20
+"""Of a request. Answers may be longer: `LARGEST_ANSWER_BYTES`."""
+LARGEST_ANSWER_BYTES = 256 << 20
+_LONGEST_UNIX_PATH = 100
+
+
+class Request(NamedTuple):
+    """A request as the agent sees it; `body` is decoded JSON or None."""
+
+    method: str
+    path: str
+    query: dict[str, str]
+    body: Any
+
+
+class Peer(NamedTuple):
+    """The process at the other end of a unix socket."""
+
+    pid: int
+    uid: int
+
+
+def peer_of(connection: socket.socket) -> Peer:
+    """Who is at the other end, as the kernel knows it."""
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, _ = struct.unpack("3i", data)
+    return Peer(pid, uid)
+
+
+@contextlib.contextmanager
+def unix_address(path: Path) -> Iterator[str]:
+    """An address for `path` that fits into a socket address however long the path is."""
+    if len(os.fsencode(path)) <= _LONGEST_UNIX_PATH:
+        yield str(path)
+        return
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
+
+
+def listen_unix(path: Path, backlog: int = 16) -> socket.socket:
+    """A listening socket at `path` that only this user can connect to; replaces a stale one."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    # The folder is 0700 already, so the moment between bind and chmod opens nothing; a
+    # umask would be process-wide and could change a file the job makes that instant.
+    try:
+        with unix_address(path) as address:
+            listener.bind(address)
+        os.chmod(path, 0o600)
+        listener.listen(backlog)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def connect_unix(path: Path, timeout_s: float) -> socket.socket:
+    """A connection to the socket at `path`; refuses one that another user serves."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(timeout_s)
+    try:
+        with unix_address(path) as address:
+            connection.connect(address)
+        if peer_of(connection).uid not in (os.getuid(), 0):
+            raise NotYours(f"{path} is served by user id {peer_of(connection).uid}")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def call(
+    path: Path, method: str, target: str, body: object = None, *, timeout_s: float
+) -> Any:
+    """Ask the server or agent behind the unix socket `path` and return its JSON.
+
+    Raises the `ProbeError` that the answer describes, `AgentUnreachable` when no
+    answer comes within `timeout_s`, `OSError` when nobody listens.
+    """
+    data = b"" if body is None else json.dumps(body).encode()
+    head = (
+        f"{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+    )
+    deadline = time.monotonic() + timeout_s
+    with connect_unix(path, timeout_s) as connection:
+        try:
+            connection.sendall(head.encode("ascii") + data)
+            answer = _read_all(connection, deadline)
+        except TimeoutError:
+            raise AgentUnreachable(f"no answer from {path.name} within {timeout_s:g} s") from None
+    status, content = _split_answer(answer)
+    try:
+        decoded = json.loads(content) if content else None
+    except ValueError:
+        raise from_dict(None, status) from None
+    if status >= 400:
+        raise from_dict(decoded, status)
+    return decoded
+
+
+def _read_all(connection: socket.socket, deadline: float) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        connection.settimeout(left)
+        part = connection.recv(1 << 18)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+        size += len(part)
+        if size > LARGEST_ANSWER_BYTES:
+            raise TooLarge(f"the answer is longer than {LARGEST_ANSWER_BYTES} bytes")
+
+
+def _split_answer(answer: bytes) -> tuple[int, bytes]:
+    head, _, content = answer.partition(b"\r\n\r\n")
+    lines = head.decode("latin-1").split("\r\n")
+    try:
+        status = int(lines[0].split(" ")[1])
+    except (IndexError, ValueError):
+        raise ConnectionError("the connection was closed without an answer") from None
+    if any(line.lower().startswith("transfer-encoding:") and "chunked" in line.lower() for line in lines):
+        content = _unchunk(content)
+    return status, content
+
+
+def _unchunk(content: bytes) -> bytes:
+    parts: list[bytes] = []
+    position = 0
+    while True:
+        end = content.find(b"\r\n", position)
+        if end < 0:
+            raise ConnectionError("the answer was cut short")
+        size = int(content[position:end].split(b";")[0], 16)
+        if size == 0:
+            return b"".join(parts)
+        parts.append(content[end + 2 : end + 2 + size])
+        position = end + 2 + size + 2
+
+
+def read_request(connection: socket.socket, timeout_s: float) -> Request:
+    """One request from a connection; raises `BadRequest`, `TooLarge` or `TimeoutError`."""
+    deadline = time.monotonic() + timeout_s
+    data = b""
+    while b"\r\n\r\n" not in data:
+        if len(data) > LARGEST_HEAD_BYTES:
+            raise TooLarge(f"the request's head is longer than {LARGEST_HEAD_BYTES} bytes")
+        data += _receive(connection, deadline)
+    head, _, body = data.partition(b"\r\n\r\n")
+    lines = head.decode("latin-1").split("\r\n")
+    words = lines[0].split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/1."):
+        raise BadRequest("not an HTTP/1.1 request")
+    headers = {
+        name.strip().lower(): value.strip()
+        for name, separator, value in (line.partition(":") for line in lines[1:])
+        if separator
+    }
+    if "transfer-encoding" in headers:
+        raise BadRequest("chunked requests are not accepted")
+    length_text = headers.get("content-length", "0")
+    if not length_text.isascii() or not length_text.isdigit():
+        raise BadRequest("Content-Length must be a number")
+    length = int(length_text)
+    if length > LARGEST_BODY_BYTES:
+        raise TooLarge(f"the body is longer than {LARGEST_BODY_BYTES} bytes")
+    while len(body) < length:
+        body += _receive(connection, deadline)
+    path, _, query_text = words[1].partition("?")
+    query = dict(pair.partition("=")[::2] for pair in query_text.split("&") if pair)
+    try:
+        decoded = json.loads(body[:length]) if length else None
+    except (ValueError, RecursionError):
+        raise BadRequest("the body is not JSON") from None
+    return Request(words[0], path, query, decoded)
+
+
+def _receive(connection: socket.socket, deadline: float) -> bytes:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    connection.settimeout(left)
+    part = connection.recv(1 << 16)
+    if not part:
+        raise BadRequest("the request was cut short")
+    return part
+
+
+_REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed"}
+
+
+def write_response(connection: socket.socket, status: int, body: object) -> None:
+    """Answer with JSON and say that the connection ends."""
+    data = json.dumps(body).encode()
+    head = (
+        f"HTTP/1.1 {status} {_REASONS.get(status, 'Error')}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(data)}\r\nConnection: close\r\n\r\n"
+    )
+    connection.sendall(head.encode("ascii") + data)
+
+
+def write_error(connection: socket.socket, error: ProbeError) -> None:
+    """Answer with the one error shape."""
+    write_response(connection, error.status, error.as_dict())
