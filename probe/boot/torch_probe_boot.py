@@ -1,0 +1,185 @@
+"""Start-up hook: what the interpreter runs, before the script, when PROBE is set.
+
+Installed as a top-level module beside `torch_probe.pth`, which calls `begin`
+only when PROBE holds a true value. It waits for the job to import torch and
+then hands over to `probe.startup`. Everything here must leave the interpreter
+and the job's imports as they are, whatever fails: this file is the one place
+outside `probe/agent/isolation.py` that may catch every exception, because a
+probe that cannot be imported cannot isolate itself.
+
+Runs on whichever thread imports torch. Standard library only, and nothing of
+probe before torch is there; parses on Python 3.7 so that older ones can decline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import sys
+from _thread import get_ident
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+OFF = ("", "0", "no", "off", "false")
+OLDEST = (3, 10)
+
+
+class TorchWatch:
+    """An import finder that finds nothing itself: it lets the others find torch and
+    asks to be called when torch's own code has run. Takes itself away then."""
+
+    def __init__(self) -> None:
+        self._searching: set[int] = set()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec that the other finders give for torch; None for every other name."""
+        if fullname != "torch" or get_ident() in self._searching:
+            return None
+        # A finder that searches the way this one does would call back: once per thread is enough.
+        self._searching.add(get_ident())
+        try:
+            spec = self._others(fullname, path, target)
+        finally:
+            self._searching.discard(get_ident())
+        if spec is not None and not _run_after(spec.loader, self._torch_is_there):
+            say(f"cannot watch the import of torch by {spec.loader!r}; call probe.start() after it")
+        return spec
+
+    def _others(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> ModuleSpec | None:
+        for finder in list(sys.meta_path):
+            search = None if finder is self else getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = search(fullname, path, target) if search else None
+            if spec is not None:
+                return spec
+        return None
+
+    def _torch_is_there(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            start()
+
+
+def begin_when_asked() -> None:
+    """`begin` when PROBE is set: what a PEP 829 `.start` file calls, which has no condition."""
+    if os.environ.get("PROBE", "").strip().lower() not in OFF:
+        begin()
+
+
+def begin() -> None:
+    """Wait for torch, or start now when it is there. Called again it does nothing: virtual
+    environments run the lines of a `.pth` file twice."""
+    if sys.version_info < OLDEST:
+        say(f"needs Python 3.10 or newer, this is {sys.version_info[0]}.{sys.version_info[1]}")
+    elif "torch" in sys.modules:
+        start()
+    elif not any(isinstance(finder, TorchWatch) for finder in sys.meta_path):
+        sys.meta_path.insert(0, TorchWatch())
+
+
+def start() -> None:
+    """Hand over to `probe.startup`, unless the job means something else by the name `probe`."""
+    try:
+        stranger = _stranger()
+        if stranger is not None:
+            say(f"this job has its own `probe` ({stranger}), so it runs without us; rename that to watch it")
+            return
+        _load_probe()
+        from probe import startup
+
+        startup.start()
+    except Exception as error:  # noqa: BLE001 - the job's `import torch` must go on
+        say(f"could not start, the job runs without it: {type(error).__name__}: {error}")
+
+
+def say(sentence: str) -> None:
+    """One line on stderr, if there is one."""
+    with contextlib.suppress(AttributeError, OSError, ValueError):
+        sys.stderr.write("probe: " + " ".join(sentence.split()) + "\n")
+
+
+def _run_after(loader: Any, call: Any) -> bool:
+    """Make this one loader call `call()` after it ran the module; False when it cannot be."""
+    run = getattr(loader, "exec_module", None)
+    if run is None or isinstance(loader, type):
+        return False
+
+    def exec_module(module: ModuleType) -> None:
+        try:
+            run(module)
+        finally:
+            if vars(loader).get("exec_module") is exec_module:
+                del loader.exec_module
+        if module.__name__ == "torch":
+            call()
+
+    try:
+        loader.exec_module = exec_module
+    except (AttributeError, TypeError):
+        return False
+    return True
+
+
+def _stranger() -> str | None:
+    """The file that `import probe` means in this job when that is not us.
+
+    Asked when torch has been imported: `sys.path` then is what the script made it,
+    also in a spawned child, which gets it from its parent.
+    """
+    module = sys.modules.get("probe")
+    if module is not None:
+        file = getattr(module, "__file__", None)
+        return None if _is_ours(file) else str(file or "made at run time")
+    spec = importlib.util.find_spec("probe")
+    if spec is not None and spec.has_location and not _is_ours(spec.origin):
+        return spec.origin
+    for entry in sys.path:
+        folder = os.path.join(entry or os.getcwd(), "probe")
+        if not os.path.isdir(folder):
+            continue
+        if _is_ours(os.path.join(folder, "__init__.py")):
+            return None
+        # A folder without __init__.py is a module too when it holds code.
+        if any(name.endswith(".py") for name in os.listdir(folder)):
+            return folder
+    return None
+
+
+def _is_ours(file: str | None) -> bool:
+    """Whether `file` is the `__init__.py` of a probe: this installation or any checkout of it."""
+    return bool(file) and os.path.isfile(
+        os.path.join(os.path.dirname(str(file)), "boot", "path", "sitecustomize.py")
+    )
+
+
+def _load_probe() -> None:
+    """Import probe, also where no path leads to it (`probe run` into another environment).
+
+    Then it is loaded by its location and `sys.path` stays as it is: our folder may be
+    another environment's site-packages, which must not lend its packages to the job.
+    """
+    spec = importlib.util.find_spec("probe")
+    if spec is not None and spec.has_location:
+        return
+    # A wheel puts this file beside the package; in a checkout it is in `probe/boot`.
+    here = os.path.dirname(os.path.abspath(__file__))
+    beside = os.path.join(here, "probe")
+    package = beside if _is_ours(os.path.join(beside, "__init__.py")) else os.path.dirname(here)
+    spec = importlib.util.spec_from_file_location(
+        "probe", os.path.join(package, "__init__.py"), submodule_search_locations=[package]
+    )
+    if spec is None or spec.loader is None:
+        raise ImportError(f"no probe at {package}")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["probe"] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules["probe"]
+        raise
