@@ -1,0 +1,166 @@
+"""Control socket: the agent's thread, its requests and its rounds.
+
+One thread, `probe-agent`, asleep in `select` on the listening socket and a wake
+pipe. It answers one request at a time (each with a deadline; an eval runs on a
+thread of its own while others are answered) and makes a round every so often:
+memory sample, governor, names of new modules. It holds the GIL for well under a
+millisecond at a time. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from probe import wire
+from probe.agent.isolation import Isolation
+from probe.errors import BadRequest, NotYours, ProbeError
+
+REQUEST_TIMEOUT_S = 5.0
+"""A caller that has not sent its request by then is dropped."""
+
+Handler = Callable[[wire.Request, wire.Peer], Any]
+
+
+class ControlSocket:
+    """Serves `routes` ("METHOD /path" to a handler) at `path`, and calls `rounds` regularly.
+
+    `slow` names routes whose handler waits: they are answered from a thread of
+    their own. Each of `rounds` is (interval_s, action)."""
+
+    def __init__(
+        self,
+        path: Path,
+        routes: dict[str, Handler],
+        rounds: list[tuple[float, Callable[[], object]]],
+        isolation: Isolation,
+        *,
+        slow: frozenset[str],
+        first: Callable[[], object],
+    ) -> None:
+        self.path = path
+        self._routes = routes
+        self._slow = slow
+        self._isolation = isolation
+        self._first = first
+        self._rounds = [[0.0, interval, action] for interval, action in rounds]
+        self._wake_read, self._wake_write = os.pipe()
+        self._stopping = False
+        self._listener: socket.socket | None = None
+        self.thread = threading.Thread(target=self._run, name="probe-agent", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; it binds the socket itself, so that starting costs the caller nothing."""
+        self.thread.start()
+
+    def stop(self, *, wait_s: float) -> None:
+        """End the thread and remove the socket; waits at most `wait_s`."""
+        self._stopping = True
+        with contextlib.suppress(OSError):
+            os.write(self._wake_write, b"x")
+        if threading.current_thread() is not self.thread and self.thread.is_alive():
+            self.thread.join(wait_s)
+
+    def abandon(self) -> None:
+        """In a forked child: give up the inherited descriptors; the thread is not here."""
+        self._stopping = True
+        for descriptor in (self._wake_read, self._wake_write):
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+        if self._listener is not None:
+            self._listener.close()
+
+    def _run(self) -> None:
+        try:
+            self._isolation.attempt("agent", self._serve)
+        finally:
+            self._close()
+
+    def _serve(self) -> None:
+        self._listener = listener = wire.listen_unix(self.path)
+        listener.setblocking(False)
+        self._isolation.attempt("agent", self._first)
+        while not self._stopping:
+            ready, _, _ = select.select([listener, self._wake_read], [], [], self._until_next_round())
+            if self._stopping:
+                return
+            if listener in ready:
+                self._accept(listener)
+            self._make_rounds()
+
+    def _until_next_round(self) -> float:
+        now = time.monotonic()
+        return max(0.0, min((due - now for due, _, _ in self._rounds), default=60.0))
+
+    def _make_rounds(self) -> None:
+        now = time.monotonic()
+        for entry in self._rounds:
+            if now >= entry[0]:
+                entry[0] = now + entry[1]
+                self._isolation.attempt("agent round", entry[2])
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        answering = False
+        try:
+            answering = self._converse(connection)
+        except OSError:
+            pass
+        finally:
+            if not answering:
+                connection.close()
+
+    def _converse(self, connection: socket.socket) -> bool:
+        """Read one request and answer it; True when a thread of its own will answer."""
+        try:
+            peer = wire.peer_of(connection)
+            if peer.uid not in (os.getuid(), 0):
+                raise NotYours("this process belongs to another user")
+            request = wire.read_request(connection, REQUEST_TIMEOUT_S)
+            route = f"{request.method} {request.path}"
+            handler = self._routes.get(route)
+            if handler is None:
+                raise BadRequest(f"no route {route}", hint=f"routes: {', '.join(self._routes)}")
+        except ProbeError as error:
+            wire.write_error(connection, error)
+            return False
+        if route in self._slow:
+            threading.Thread(
+                target=self._answer_and_close, args=(connection, handler, request, peer),
+                name="probe-request", daemon=True,
+            ).start()
+            return True
+        self._answer(connection, handler, request, peer)
+        return False
+
+    def _answer_and_close(self, connection: socket.socket, *rest: Any) -> None:
+        with connection, contextlib.suppress(OSError):
+            self._answer(connection, *rest)
+
+    def _answer(self, connection: socket.socket, handler: Handler, request: wire.Request, peer: wire.Peer) -> None:
+        connection.settimeout(REQUEST_TIMEOUT_S)
+        try:
+            answer = handler(request, peer)
+        except ProbeError as error:
+            wire.write_error(connection, error)
+            return
+        wire.write_response(connection, 200, answer)
+
+    def _close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            with contextlib.suppress(OSError):
+                os.unlink(self.path)
+        for descriptor in (self._wake_read, self._wake_write):
+            with contextlib.suppress(OSError):
+                os.close(descriptor)

@@ -1,0 +1,95 @@
+"""The one place that catches everything: what of ours fails must not fail the job.
+
+`Isolation.guard` wraps a hook. A hook that raises is counted; after three
+failures it is switched off for good, once and loudly (one line on stderr, one
+journal record), and the training goes on without it. Whichever thread calls the
+hook runs this; standard library only.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+PATIENCE = 3
+"""Failures after which a hook is switched off."""
+
+
+class Isolation:
+    """Guards of one agent; `report(name, text)` is told of each hook that is switched off."""
+
+    def __init__(self, report: Callable[[str, str], object] | None = None) -> None:
+        self.failures: dict[str, int] = {}
+        self._report = report
+
+    def guard(self, name: str, hook: Callable[..., Any]) -> Callable[..., Any]:
+        """`hook`, but never raising an `Exception`: None instead. HOT PATH."""
+        live = hook
+
+        def guarded(*args: Any) -> Any:
+            nonlocal live
+            try:
+                return live(*args)
+            except Exception as error:
+                if self._failed(name, error):
+                    live = _nothing
+                return None
+
+        return guarded
+
+    def attempt(self, name: str, action: Callable[[], Any]) -> Any:
+        """Run `action` once; None when it fails. For start, stop and the agent's own rounds."""
+        try:
+            return action()
+        except Exception as error:
+            self._failed(name, error)
+            return None
+
+    def _failed(self, name: str, error: Exception) -> bool:
+        count = self.failures[name] = self.failures.get(name, 0) + 1
+        if count == PATIENCE:
+            say(f"{name} failed {count} times and is switched off: {describe(error)}")
+        if count in (1, PATIENCE) and self._report is not None:
+            try:
+                self._report(name, describe(error))
+            except Exception as nested:
+                say(f"could not note a failure of {name}: {describe(nested)}")
+        return count >= PATIENCE
+
+
+def quietly(action: Callable[[], Any], what: str) -> Any:
+    """Run `action`; on failure say one line that names `what` and return None."""
+    try:
+        return action()
+    except Exception as error:
+        say(f"{what}: {describe(error)}")
+        return None
+
+
+def capture(action: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    """Run somebody's code; whatever it raises, SystemExit and KeyboardInterrupt too, is the answer."""
+    try:
+        return action(), None
+    except BaseException as error:
+        return None, error
+
+
+def describe(error: BaseException) -> str:
+    """`Type: message`, also when the message itself cannot be made."""
+    try:
+        return f"{type(error).__name__}: {error}"[:500]
+    except Exception:
+        return type(error).__name__
+
+
+def say(text: str) -> None:
+    """One line on the job's stderr; nothing when there is none."""
+    try:
+        sys.stderr.write(f"probe: {text}\n")
+    except Exception:
+        return
+
+
+def _nothing(*_args: Any) -> None:
+    return None

@@ -1,0 +1,273 @@
+"""Lifecycle: the agent of this process, from start to stop. `_agent` is the only global of probe.
+
+`start` runs on the thread that imports torch (or calls `probe.start()`): it
+makes the recording, puts the instruments in place and starts the agent's
+thread; that thread binds the socket and sees to the server. A forked child has
+no agent: everything is taken out there and nothing is written. Standard library
+only, plus the job's torch inside the instruments.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import platform
+import shutil
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from probe import clock, launch, wire
+from probe.agent.control_socket import ControlSocket
+from probe.agent.identity import Identity, identify
+from probe.agent.isolation import Isolation, quietly
+from probe.control.evaluate import Evaluator
+from probe.control.names import Scope
+from probe.control.stacks import capture, journal_rows
+from probe.errors import BadRequest, ServerUnavailable
+from probe.instruments.installation import Installation
+from probe.recording import places
+from probe.recording.process import current_boot_id, life
+from probe.recording.recording import VERSION, Meta, Recording, choose_rings_folder
+from probe.settings import SETTINGS, Settings
+
+_agent: Agent | None = None
+_EXIT_WAIT_S = 0.1
+_ROUND_S = 0.25
+_SERVER_LOOK_S = 5.0
+
+
+class Agent:
+    """Everything of ours in this process."""
+
+    def __init__(self, settings: Settings, environ: Mapping[str, str], name: str) -> None:
+        self.settings = settings
+        self.pid = os.getpid()
+        self.directory = places.make_private(places.home(settings))
+        places.make_private(self.directory / "agents")
+        self.identity = identify(name or settings.name)
+        self.recording = _make_recording(self.directory, self.identity, settings, environ)
+        self.isolation = Isolation(self._note_failure)
+        self.instruments = Installation(self.recording, settings, self.isolation)
+        self.evaluator = Evaluator(self._scope, settings.eval_output_bytes)
+        self._snippets = 0
+        self._server_warned = False
+        self.control = ControlSocket(
+            places.agent_socket(self.directory, self.pid),
+            {
+                "GET /v1/health": self._health,
+                "GET /v1/stacks": self._stacks,
+                "POST /v1/eval": self._eval,
+                "POST /v1/stop": self._stop_asked,
+            },
+            [
+                (_ROUND_S, self.instruments.collect),
+                (settings.memory_interval_s, self.instruments.sample_memory),
+                (_SERVER_LOOK_S, self._see_to_server),
+            ],
+            self.isolation,
+            slow=frozenset({"POST /v1/eval", "POST /v1/stop"}),
+            first=self._announce,
+        )
+
+    def start(self) -> None:
+        """Instruments first: the job's next line may already train."""
+        self.instruments.install()
+        self.control.start()
+
+    def stop(self, event: str, *, wait_s: float) -> None:
+        """Take everything out; the recording stays."""
+        self.instruments.uninstall()
+        self.control.stop(wait_s=wait_s)
+        self.recording.journal.append({"event": event, "t_ns": clock.wall_ns()})
+        self.recording.close()
+
+    def forget(self) -> None:
+        """In a forked child: no hooks, no descriptors, and no write to what is the parent's."""
+        self.instruments.uninstall()
+        self.control.abandon()
+        self.recording.journal.close()
+
+    # Requests, on the agent's thread ----------------------------------------
+
+    def _health(self, _request: wire.Request, _peer: wire.Peer) -> dict[str, Any]:
+        recorder = self.instruments.recorder
+        meta = self.recording.meta
+        return {
+            "pid": self.pid, "job": meta.job, "run": meta.run, "attempt": meta.attempt, "rank": meta.rank,
+            "step": recorder.step, "phase": recorder.phase,
+            "uptime_s": (clock.wall_ns() - meta.started_ns) * 1e-9,
+            "failures": dict(self.isolation.failures),
+        }
+
+    def _stacks(self, request: wire.Request, _peer: wire.Peer) -> dict[str, Any]:
+        recorder = self.instruments.recorder
+        found = capture(
+            recorder.thread, recorder.step, recorder.phase, self.instruments.module_path,
+            all_threads=request.query.get("all_threads") == "1",
+        )
+        self.recording.journal.append({"table": "python.stacks", "rows": journal_rows(found, "request")})
+        return found
+
+    def _eval(self, request: wire.Request, peer: wire.Peer) -> dict[str, Any]:
+        body = request.body if isinstance(request.body, dict) else {}
+        code, timeout = body.get("code"), body.get("timeout_s") or self.settings.eval_timeout_s
+        if not isinstance(code, str) or not isinstance(timeout, (int, float)) or not 0 < timeout <= 3600:
+            raise BadRequest("eval needs `code`, a text, and `timeout_s`, above 0 and at most 3600")
+        self._snippets += 1
+        eval_id = f"{self.pid}-{self._snippets}"
+
+        def note(outcome: str, duration_s: float | None) -> None:
+            row = {
+                "eval_id": eval_id, "t_ns": clock.wall_ns(), "step": self.instruments.recorder.step,
+                "caller_uid": peer.uid, "caller_pid": peer.pid,
+                "code": code, "outcome": outcome, "duration_s": duration_s,
+            }
+            self.recording.journal.append({"table": "probe.evals", "rows": [row]})
+
+        answer = self.evaluator.run(code, float(timeout), note)
+        return {**answer, "step": self.instruments.recorder.step}
+
+    def _stop_asked(self, _request: wire.Request, _peer: wire.Peer) -> dict[str, Any]:
+        stop()
+        return {"stopped": True}
+
+    # Notes ------------------------------------------------------------------
+
+    def _scope(self) -> Scope:
+        return Scope(self.instruments.recorder.thread, self.instruments.seen)
+
+    def _note_failure(self, name: str, text: str) -> None:
+        self.recording.journal.append(
+            {"event": "failure", "instrument": name, "error": text, "t_ns": clock.wall_ns()}
+        )
+
+    def _announce(self) -> None:
+        """The first thing on the agent's thread: the server's start costs the job nothing to wait for."""
+        self.recording.journal.append({"event": "start", "t_ns": clock.wall_ns()})
+
+    def _see_to_server(self) -> None:
+        """Start the server when there is none; a job without one records all the same."""
+        try:
+            launch.ensure_server(self.directory, self.settings, wait_s=0.0)
+        except ServerUnavailable as error:
+            if not self._server_warned:
+                self._server_warned = True
+                self.recording.journal.append({"event": "no server", "error": error.message})
+
+
+def start(name: str | None = None) -> None:
+    """Start recording in this process. Does nothing when it is on already.
+
+    Imports torch if the program has not done so yet. Raises `ProbeError` when the
+    recording cannot be made (the message says why); never because of the job."""
+    import torch  # noqa: F401
+
+    global _agent
+    if _agent is not None:
+        return
+    agent = Agent(Settings(), os.environ, name or "")
+    agent.start()
+    _agent = agent
+    _watch_forks()
+    atexit.register(_at_exit)
+
+
+def start_from_environment(deferred: bool = False) -> None:
+    """Start because PROBE=1 says so; never raises. `deferred`: at the first optimizer step."""
+    if deferred:
+        quietly(_start_at_first_step, "not recording")
+    else:
+        quietly(start, "not recording")
+
+
+def stop() -> None:
+    """Stop recording: hooks, thread and socket gone, the recording kept. Nothing when it is off."""
+    global _agent
+    agent, _agent = _agent, None
+    if agent is not None:
+        atexit.unregister(_at_exit)
+        quietly(lambda: agent.stop("stop", wait_s=2.0), "stopping")
+
+
+def log(name: str, value: float) -> None:
+    """Record a value under a name at the current step (python.scalars). Nothing when recording is off."""
+    agent = _agent
+    if agent is not None:
+        agent.isolation.attempt("log", lambda: agent.instruments.recorder.log(name, value))
+
+
+def step() -> None:
+    """Say that a step ended, in a loop without an optimizer. From then on only this counts steps."""
+    agent = _agent
+    if agent is not None:
+        agent.isolation.attempt("step", agent.instruments.recorder.call_step)
+
+
+def agent_here() -> Agent | None:
+    """The agent of this process, None when nothing is recorded."""
+    return _agent
+
+
+def _make_recording(
+    directory: Path, identity: Identity, settings: Settings, environ: Mapping[str, str]
+) -> Recording:
+    pid = os.getpid()
+    found = life(pid)
+    process = (
+        places.recordings(directory) / f"run={identity.run}" / f"attempt={identity.attempt}"
+        / f"process={identity.rank}-{pid}"
+    )
+    shutil.rmtree(process, ignore_errors=True)  # of a process that had this pid, run and rank before
+    places.make_private(process)
+    try:
+        rings = choose_rings_folder(settings, process, f"{identity.run}.{identity.attempt}.{identity.rank}.{pid}")
+    except BaseException:
+        shutil.rmtree(process, ignore_errors=True)
+        raise
+    torch: Any = sys.modules.get("torch")
+    meta = Meta(
+        version=VERSION, run=identity.run, attempt=identity.attempt, job=identity.job,
+        rank=identity.rank, world_size=identity.world_size, local_rank=identity.local_rank,
+        host=socket.gethostname(), pid=pid, start_ticks=found.start_ticks if found else 0,
+        boot_id=current_boot_id(), uid=os.getuid(), argv=list(sys.argv), cwd=os.getcwd(),
+        executable=sys.executable, python=platform.python_version(),
+        torch=str(getattr(torch, "__version__", "")), started_ns=clock.wall_ns(),
+        rings=str(rings), socket=str(places.agent_socket(directory, pid)),
+        settings={setting.name: environ.get(setting.env, "") or setting.default for setting in SETTINGS},
+    )
+    return Recording(process, meta, settings)
+
+
+def _start_at_first_step() -> None:
+    """For children of multiprocessing: a data worker never makes an optimizer step, a rank does."""
+    from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+    def first_step(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        handle.remove()
+        quietly(start, "not recording")
+
+    handle = register_optimizer_step_pre_hook(first_step)
+
+
+@functools.cache
+def _watch_forks() -> None:
+    """Once per process: such a hook cannot be taken back."""
+    os.register_at_fork(after_in_child=_in_child)
+
+
+def _in_child() -> None:
+    global _agent
+    agent, _agent = _agent, None
+    if agent is not None:
+        quietly(agent.forget, "after fork")
+
+
+def _at_exit() -> None:
+    agent = _agent
+    if agent is not None and agent.pid == os.getpid():
+        quietly(lambda: agent.stop("exit", wait_s=_EXIT_WAIT_S), "at exit")
+

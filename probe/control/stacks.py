@@ -1,0 +1,94 @@
+"""Stacks: what every thread of this process is doing, as plain data.
+
+Runs on the agent's thread. `sys._current_frames()` is one consistent look under
+the GIL; the frames go on running while they are read, so a line may be a moment
+old. Only Python frames are seen from here. Standard library only.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import uuid
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from probe.clock import wall_ns
+from probe.control import frames
+
+DEEPEST = 512
+"""Frames of one thread that are kept, from the innermost."""
+
+
+def capture(
+    training_thread: int | None,
+    step: int,
+    phase: str,
+    module_path: Callable[[Any], str | None],
+    *,
+    all_threads: bool,
+) -> dict[str, Any]:
+    """A capture in the shape of ARCHITECTURE.md (`GET /v1/stacks`).
+
+    The training thread comes first; without `all_threads` it is the only one.
+    `module_path` gives the path of a module, None when it has none."""
+    names = {thread.ident: thread for thread in threading.enumerate()}
+    threads = []
+    for ident, frame in sys._current_frames().items():
+        training = ident == training_thread
+        if not (training or all_threads):
+            continue
+        thread = names.get(ident)
+        threads.append(
+            {
+                "thread_id": (thread.native_id if thread is not None else None) or ident,
+                "thread_name": thread.name if thread is not None else f"thread {ident}",
+                "training": training,
+                "frames": [
+                    _describe(depth, one, module_path)
+                    for depth, one in zip(range(DEEPEST), frames.walk(frame), strict=False)
+                ],
+            }
+        )
+    threads.sort(key=lambda entry: not entry["training"])
+    return {
+        "capture_id": uuid.uuid4().hex[:12],
+        "t_ns": wall_ns(),
+        "step": step,
+        "phase": phase,
+        "threads": threads,
+    }
+
+
+def journal_rows(found: dict[str, Any], reason: str) -> list[dict[str, Any]]:
+    """The capture as rows of python.stacks."""
+    common = {name: found[name] for name in ("capture_id", "t_ns", "step", "phase")}
+    return [
+        {
+            **common, "reason": reason, **frame,
+            **{name: thread[name] for name in ("thread_id", "thread_name", "training")},
+        }
+        for thread in found["threads"]
+        for frame in thread["frames"]
+    ]
+
+
+def _describe(depth: int, frame: FrameType, module_path: Callable[[Any], str | None]) -> dict[str, Any]:
+    file = frame.f_code.co_filename
+    return {
+        "depth": depth,
+        "func": frames.function_name(frame),
+        "file": file,
+        "lineno": frame.f_lineno,
+        "frame_type": "Python",
+        "module": _module_of(frame, module_path),
+        "is_user": frames.is_user_code(file),
+    }
+
+
+def _module_of(frame: FrameType, module_path: Callable[[Any], str | None]) -> str | None:
+    """Path of the module whose forward this frame is."""
+    if frame.f_code.co_name != "forward" or frame.f_code.co_varnames[:1] != ("self",):
+        return None
+    return module_path(frames.variables(frame).get("self"))

@@ -1,0 +1,206 @@
+"""Data: waiting for DataLoaders, and what came.
+
+Writes python.batches and data_s of python.steps. HOT PATH: the wrapper around
+`_BaseDataLoaderIter.__next__` (on the class, so iterators that are already
+running are seen too). The row is written before the wait and completed after
+it: a fetch that never returns is on record. In a loop that never made an
+optimizer, the next fetch after a module call ends a step. Workers are other
+processes and run none of this.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from typing import Any
+
+from probe.agent.isolation import Isolation
+from probe.clock import ANCHOR_NS
+from probe.instruments.patch import Patches
+from probe.instruments.recorder import Recorder
+from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_INTEGER, NULL_STRING
+
+_now = time.monotonic_ns
+MOST_SHAPES = 4096
+"""Distinct batch shapes described; beyond that shapes and dtypes are NULL."""
+DEEPEST = 4
+"""Levels of lists and dictionaries looked through for tensors."""
+
+
+class Data:
+    """Installs the wrapper; `made_optimizer()` tells whether the job ever made an optimizer."""
+
+    def __init__(self, recorder: Recorder, isolation: Isolation, made_optimizer: Any) -> None:
+        self.recorder = recorder
+        self.loaders: list[weakref.ref[Any]] = []
+        self._made_optimizer = made_optimizer
+        ring = recorder.rings["python.batches"]
+        self._append, self._put = ring.append, ring.put
+        intern = recorder.intern
+        self._states = {name: intern(name) for name in ("pending", "done", "failed", "exhausted")}
+        self._labels: dict[int, tuple[Any, int]] = {}
+        self._described: dict[Any, tuple[int, int, int, int]] = {}
+        self._patches = Patches()
+        self._isolation = isolation
+
+    def install(self) -> None:
+        """Put the wrappers in place; off the hot path."""
+        from torch.utils.data import dataloader
+
+        begin = self._isolation.guard("data", self._begin)
+        arrived = self._isolation.guard("data", self._arrived)
+        broke = self._isolation.guard("data", self._broke)
+        started = self._isolation.guard("data", self._started)
+        recorder = self.recorder
+        live = self._patches.live
+
+        def wrap_next(original: Any) -> Any:
+            def __next__(iterator: Any) -> Any:
+                if not live[0] or recorder.elsewhere():
+                    return original(iterator)
+                fetch = begin(iterator)
+                outcome = "failed"
+                try:
+                    batch = original(iterator)
+                    outcome = "done"
+                except StopIteration:
+                    outcome = "exhausted"
+                    raise
+                finally:
+                    if outcome != "done":
+                        broke(fetch, outcome)
+                arrived(fetch, batch)
+                return batch
+
+            return __next__
+
+        def wrap_iter(original: Any) -> Any:
+            def __iter__(loader: Any) -> Any:
+                if not live[0] or recorder.elsewhere():
+                    return original(loader)
+                start = _now()
+                iterator = original(loader)
+                started(loader, start)
+                return iterator
+
+            return __iter__
+
+        self._patches.wrap(dataloader._BaseDataLoaderIter, "__next__", wrap_next)
+        self._patches.wrap(dataloader.DataLoader, "__iter__", wrap_iter)
+
+    def uninstall(self) -> None:
+        """Put the originals back."""
+        self._patches.undo()
+
+    # HOT PATH ---------------------------------------------------------------
+
+    def _started(self, loader: Any, start: int) -> None:
+        """Making an iterator starts its workers: that is waiting for data too."""
+        recorder = self.recorder
+        recorder.enter("data", start)
+        recorder.data_ns += _now() - start
+        recorder.saw_data = True
+        if not any(reference() is loader for reference in self.loaders):
+            self.loaders = [reference for reference in self.loaders if reference() is not None]
+            self.loaders.append(weakref.ref(loader))
+
+    def _begin(self, iterator: Any) -> list[int]:
+        now = _now()
+        recorder = self.recorder
+        if recorder.saw_forward and not recorder.explicit and not recorder.micro_step and not self._made_optimizer():
+            recorder.end_step(now, "batch", NULL_DOUBLE, NULL_BOOLEAN)
+        recorder.enter("data", now)
+        label = self._label(iterator)
+        number = self._append(
+            recorder.step, recorder.micro_step, now + ANCHOR_NS, label, NULL_DOUBLE,
+            NULL_INTEGER, NULL_INTEGER, NULL_STRING, NULL_STRING, self._states["pending"],
+        )
+        start = _now()
+        recorder.cost_ns += start - now
+        return [number, start, recorder.step, recorder.micro_step, label]
+
+    def _arrived(self, fetch: list[int] | None, batch: Any) -> None:
+        now = _now()
+        if fetch is None:
+            return
+        samples, tokens, shapes, dtypes = self._describe(batch)
+        self._finish(fetch, now, samples, tokens, shapes, dtypes, "done")
+        recorder = self.recorder
+        recorder.add_batch(samples, tokens)
+        recorder.expect_forward()
+        recorder.cost_ns += _now() - now
+
+    def _broke(self, fetch: list[int] | None, outcome: str) -> None:
+        if fetch is not None:
+            self._finish(fetch, _now(), NULL_INTEGER, NULL_INTEGER, NULL_STRING, NULL_STRING, outcome)
+
+    def _finish(
+        self, fetch: list[int], now: int, samples: int, tokens: int, shapes: int, dtypes: int, outcome: str
+    ) -> None:
+        number, start, step, micro_step, label = fetch
+        recorder = self.recorder
+        recorder.data_ns += now - start
+        recorder.saw_data = True
+        self._put(
+            number, step, micro_step, start + ANCHOR_NS, label, (now - start) * 1e-9,
+            samples, tokens, shapes, dtypes, self._states[outcome],
+        )
+        recorder.enter("other", now)
+
+    def _label(self, iterator: Any) -> int:
+        """Number of the loader's name: class of its dataset and a count."""
+        dataset = getattr(iterator, "_dataset", None)
+        known = self._labels.get(id(dataset))
+        if known is not None and known[0]() in (dataset, None):
+            return known[1]
+        label = self.recorder.intern(f"{type(dataset).__name__}#{len(self._labels)}")
+        try:
+            reference: Any = weakref.ref(dataset)
+        except TypeError:  # a list cannot be referenced weakly, and must not be kept alive by us
+            reference = _gone
+        self._labels[id(dataset)] = (reference, label)
+        return label
+
+    def _describe(self, batch: Any) -> tuple[int, int, int, int]:
+        """samples, tokens, shapes and dtypes of a batch; remembered per shape."""
+        tensors: list[Any] = []
+        _tensors_in(batch, tensors, DEEPEST)
+        key = tuple([(tensor.shape, tensor.dtype) for tensor in tensors])
+        known = self._described.get(key)
+        if known is not None:
+            return known
+        if len(self._described) >= MOST_SHAPES:
+            return (*_counts(tensors), NULL_STRING, NULL_STRING)
+        shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors)
+        dtypes = ", ".join(str(tensor.dtype).removeprefix("torch.") for tensor in tensors)
+        intern = self.recorder.intern
+        described = (
+            *_counts(tensors),
+            intern(shapes) if shapes else NULL_STRING,
+            intern(dtypes) if dtypes else NULL_STRING,
+        )
+        self._described[key] = described
+        return described
+
+
+def _gone() -> None:
+    return None
+
+
+def _tensors_in(value: Any, found: list[Any], depth: int) -> None:
+    if hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "is_floating_point"):
+        found.append(value)
+    elif depth and isinstance(value, dict):
+        for item in value.values():
+            _tensors_in(item, found, depth - 1)
+    elif depth and isinstance(value, (list, tuple)):
+        for item in value[:64]:
+            _tensors_in(item, found, depth - 1)
+
+
+def _counts(tensors: list[Any]) -> tuple[int, int]:
+    samples = tensors[0].shape[0] if tensors and len(tensors[0].shape) else NULL_INTEGER
+    for tensor in tensors:
+        if len(tensor.shape) == 2 and not tensor.is_floating_point() and not tensor.is_complex():
+            return samples, tensor.shape[0] * tensor.shape[1]
+    return samples, NULL_INTEGER

@@ -1,0 +1,140 @@
+"""Forward: when the first module call of a micro step happens, at the cost of one call.
+
+HOT PATH. A global forward pre-hook makes *every* module call take torch's slow
+path, 1-3 µs each. This one takes itself out the first time it fires: only the
+outermost call of the micro step pays, and everything inside it runs as if there
+were no hook. The recorder puts it in again after the next backward, batch or
+step.
+
+It is never used in a job that compiles (`compiled` was seen): a global hook
+would be traced into the graph or make torch warn. There the outermost call of a
+`torch.compile`d module is timed by a wrapper on that class instead.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from probe.agent.isolation import Isolation
+from probe.instruments.patch import Patches
+from probe.instruments.recorder import Recorder
+
+_now = time.monotonic_ns
+_KEY: Any = "probe"
+PATIENCE = 64
+"""Module calls without gradients after which a wait for the training forward is given up."""
+
+
+class Forward:
+    """Arms and disarms the hook; knows the root modules and whether the job compiles."""
+
+    def __init__(self, recorder: Recorder, isolation: Isolation, made_optimizer: Callable[[], bool]) -> None:
+        self.recorder = recorder
+        self.compiles = False
+        self.roots: dict[int, weakref.ref[Any]] = {}
+        self._made_optimizer = made_optimizer
+        self._isolation = isolation
+        self._patches = Patches()
+        self._hooks: Any = {}
+        self._skipped = 0
+
+    def install(self) -> None:
+        """Find torch's table of global hooks and watch for `torch.compile`; off the hot path."""
+        import torch
+
+        module = sys.modules["torch.nn.modules.module"]
+        self._hooks = module._global_forward_pre_hooks  # type: ignore[attr-defined]
+        self._hook = self._isolation.guard("forward", self._first_call)
+        self._grad_enabled = torch.is_grad_enabled
+        if "torch._dynamo.eval_frame" in sys.modules:
+            self._time_compiled_modules()
+
+        def wrap_compile(original: Any) -> Any:
+            def compile(*args: Any, **kwargs: Any) -> Any:
+                self.note_compile()
+                return original(*args, **kwargs)
+
+            return compile
+
+        self._patches.wrap(torch, "compile", wrap_compile)
+        self.recorder.arm_forward = self.arm
+        self.recorder.disarm_forward = self.disarm
+
+    def uninstall(self) -> None:
+        """Take the hook and the wrappers out."""
+        self.recorder.arm_forward = self.recorder.disarm_forward = None
+        self.disarm()
+        self._patches.undo()
+
+    def note_compile(self) -> None:
+        """The job compiles from now on: no global hook any more."""
+        if not self.compiles:
+            self.compiles = True
+            self.disarm()
+            self._isolation.attempt("forward", self._time_compiled_modules)
+
+    # HOT PATH ---------------------------------------------------------------
+
+    def arm(self) -> None:
+        """Wait for the next module call."""
+        if not self.compiles:
+            self._skipped = 0
+            self._hooks[_KEY] = self._hook
+
+    def disarm(self) -> None:
+        """Stop waiting."""
+        self._hooks.pop(_KEY, None)
+
+    def _first_call(self, module: Any, _args: Any) -> None:
+        recorder = self.recorder
+        if recorder.elsewhere():
+            return
+        if not self._grad_enabled() and self._made_optimizer():
+            # Evaluation inside a training job. Waiting on costs every module call of it.
+            self._skipped += 1
+            if self._skipped > PATIENCE:
+                self.disarm()
+            return
+        self._hooks.pop(_KEY, None)
+        self.begin(module)
+
+    def begin(self, module: Any) -> None:
+        """The training thread calls an outermost module."""
+        now = _now()
+        recorder = self.recorder
+        if not recorder.forward_start_ns:
+            recorder.forward_begins(now)
+        key = id(module)
+        known = self.roots.get(key)
+        if known is None or known() is not module:
+            self.roots[key] = weakref.ref(module)
+        recorder.cost_ns += _now() - now
+
+    def _time_compiled_modules(self) -> None:
+        """Time `torch.compile(module)` objects from outside; their insides stay untouched."""
+        eval_frame = sys.modules.get("torch._dynamo.eval_frame")
+        if eval_frame is None:
+            import torch._dynamo.eval_frame as eval_frame  # type: ignore[no-redef]
+        begin = self._isolation.guard("forward", self._compiled_call)
+        live = self._patches.live
+
+        def wrap_call(original: Any) -> Any:
+            def __call__(compiled: Any, *args: Any, **kwargs: Any) -> Any:
+                if live[0]:
+                    begin(compiled)
+                return original(compiled, *args, **kwargs)
+
+            return __call__
+
+        self._patches.wrap(eval_frame.OptimizedModule, "__call__", wrap_call)
+
+    def _compiled_call(self, compiled: Any) -> None:
+        recorder = self.recorder
+        if recorder.elsewhere() or not recorder.timing or recorder.forward_start_ns:
+            return
+        if self._grad_enabled() or not self._made_optimizer():
+            self.begin(compiled._orig_mod)

@@ -1,0 +1,96 @@
+"""All instruments of one agent: put in place together, taken out together.
+
+Runs when the agent starts and stops, and once a round on the agent's thread
+(`collect`). The list of instruments and the tables each writes is this page:
+
+    steps    python.steps, python.pulse   (always, when anything is recorded)
+    losses   python.losses
+    modules  python.torch_trace
+    data     python.batches
+    memory   process.memory
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from probe.agent.isolation import Isolation
+from probe.instruments.data import Data
+from probe.instruments.forward import Forward
+from probe.instruments.governor import Governor
+from probe.instruments.losses import Losses
+from probe.instruments.memory import Memory
+from probe.instruments.module_names import ModuleNames
+from probe.instruments.modules import Modules
+from probe.instruments.optimizers import Optimizers
+from probe.instruments.recorder import Recorder
+from probe.recording.recording import Recording
+from probe.settings import Settings
+
+
+class Installation:
+    """The instruments that the settings ask for. Needs torch imported by the job."""
+
+    def __init__(self, recording: Recording, settings: Settings, isolation: Isolation) -> None:
+        wanted = settings.instruments
+        self._isolation = isolation
+        self.recorder = recorder = Recorder(recording, modules_interval=settings.modules_interval)
+        self.optimizers = Optimizers(recorder, isolation)
+        self.forward = Forward(recorder, isolation, lambda: self.optimizers.made_any)
+        self.losses = Losses(recorder, isolation, values="losses" in wanted)
+        self.names = ModuleNames(recorder, self.forward)
+        self.data = Data(recorder, isolation, lambda: self.optimizers.made_any) if "data" in wanted else None
+        self.memory = Memory(recorder) if "memory" in wanted else None
+        self.modules: Modules | None = None
+        if "modules" in wanted:
+            self.modules = Modules(recorder, isolation, self.forward, self.losses, self.names)
+            self.optimizers.trace_step = isolation.guard("modules", self.modules.trace_step)
+        self.governor = Governor(recorder, settings.budget_ratio, modules=self.modules is not None)
+        self._parts: list[Any] = []
+        if wanted:
+            parts = (self.optimizers, self.forward, self.losses, self.modules, self.data)
+            self._parts = [part for part in parts if part is not None]
+
+    def install(self) -> None:
+        """Put every hook in place; one that cannot be is reported and left out."""
+        for part in self._parts:
+            self._isolation.attempt(type(part).__name__.lower(), part.install)
+        if self._parts:
+            self.recorder.expect_forward()
+
+    def uninstall(self) -> None:
+        """Take every hook out, the last one first."""
+        for part in reversed(self._parts):
+            self._isolation.attempt(type(part).__name__.lower(), part.uninstall)
+
+    def collect(self) -> None:
+        """One round on the agent's thread: what devices delivered, names of new modules."""
+        attempt = self._isolation.attempt
+        if self._parts:
+            attempt("names", self.names.collect)
+            attempt("losses", self.losses.collect)
+            attempt("governor", self.governor.look)
+        if self.modules is not None:
+            attempt("modules", self.modules.collect)
+
+    def module_path(self, module: Any) -> str | None:
+        """Path of a module that a frame belongs to; None when it is not known."""
+        return self.names.path(module)
+
+    def seen(self) -> dict[str, Any]:
+        """Objects the instruments met, under the names that snippets use."""
+        found: dict[str, Any] = {}
+        for root in self.names.roots()[:1]:
+            found["model"] = root
+        optimizer = self.optimizers.leader()
+        if optimizer is not None:
+            found["optimizer"] = optimizer
+        loaders = [loader for reference in self.data.loaders if (loader := reference())] if self.data else []
+        if loaders:
+            found["train_loader"] = loaders[0]
+        return found
+
+    def sample_memory(self) -> None:
+        """One sample of memory, on the agent's thread."""
+        if self.memory is not None:
+            self._isolation.attempt("memory", self.memory.sample)

@@ -1,0 +1,163 @@
+"""Losses: what backward is called on, and how long it takes.
+
+Writes python.losses, and the loss, forward and backward of python.steps. HOT
+PATH: the wrapper around `torch.autograd.backward` (which `Tensor.backward`
+calls) runs in every micro step. A loss on the CPU is read at once; one on a
+device is copied to pinned memory behind the work already queued and read when
+its event is done, never waited for. Nested calls (reentrant activation
+checkpoints) and calls from other threads are passed through.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from typing import Any
+
+from probe.agent.isolation import Isolation
+from probe.clock import ANCHOR_NS
+from probe.instruments.patch import Patches
+from probe.instruments.recorder import Recorder
+
+_now = time.monotonic_ns
+MOST_PENDING = 256
+"""Device losses waiting to be read; the oldest are given up beyond that."""
+
+
+class Losses:
+    """Installs the wrapper. `before_backward`/`after_backward` are for the modules instrument."""
+
+    def __init__(self, recorder: Recorder, isolation: Isolation, *, values: bool) -> None:
+        self.recorder = recorder
+        self.values = values
+        self.after_backward: Any = None
+        self._append = recorder.rings["python.losses"].append
+        self._depth = 0
+        self._start_ns = 0
+        self._unscaled: tuple[int, Any] | None = None
+        self._pending: deque[tuple[Any, Any, int, int, int]] = deque(maxlen=MOST_PENDING)
+        self._patches = Patches()
+        self._isolation = isolation
+
+    @property
+    def in_backward(self) -> bool:
+        """Whether the training thread is inside backward."""
+        return self._depth > 0
+
+    def install(self) -> None:
+        """Put the wrappers in place; off the hot path."""
+        import torch
+
+        begin = self._isolation.guard("losses", self._begin)
+        end = self._isolation.guard("losses", self._end)
+        scaled = self._isolation.guard("losses", self._note_scaled)
+        recorder = self.recorder
+        live = self._patches.live
+
+        def wrap_backward(original: Any) -> Any:
+            def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+                if self._depth and recorder.elsewhere() or not live[0]:
+                    return original(tensors, *args, **kwargs)
+                self._depth += 1
+                if self._depth == 1:
+                    begin(tensors)
+                try:
+                    return original(tensors, *args, **kwargs)
+                finally:
+                    self._depth -= 1
+                    if self._depth == 0:
+                        end()
+
+            return backward
+
+        def wrap_scale(original: Any) -> Any:
+            def scale(scaler: Any, outputs: Any) -> Any:
+                result = original(scaler, outputs)
+                scaled(outputs, result)
+                return result
+
+            return scale
+
+        self._patches.wrap(torch.autograd, "backward", wrap_backward)
+        if self.values:
+            self._patches.wrap(torch.amp.GradScaler, "scale", wrap_scale)
+
+    def uninstall(self) -> None:
+        """Put the originals back."""
+        self._patches.undo()
+        self._pending.clear()
+        self._unscaled = None
+
+    # HOT PATH ---------------------------------------------------------------
+
+    def _begin(self, tensors: Any) -> None:
+        now = _now()
+        recorder = self.recorder
+        if recorder.elsewhere():
+            recorder.adopt_thread()
+        recorder.forward_ends(now)
+        if self.values:
+            self._read(tensors, now)
+        self._start_ns = _now()
+        recorder.cost_ns += self._start_ns - now
+        recorder.enter("backward", now)
+
+    def _end(self) -> None:
+        now = _now()
+        recorder = self.recorder
+        recorder.backward_ns += now - self._start_ns
+        if recorder.sampling and self.after_backward is not None:
+            self.after_backward(now)
+        recorder.micro_step += 1
+        recorder.enter("other", now)
+        recorder.expect_forward()
+        recorder.cost_ns += _now() - now
+
+    def _note_scaled(self, outputs: Any, result: Any) -> None:
+        """Remember the loss that a GradScaler scaled: it is recorded in its place."""
+        if hasattr(result, "detach") and hasattr(outputs, "detach"):
+            self._unscaled = (id(result), outputs.detach())
+
+    def _read(self, tensors: Any, now: int) -> None:
+        root = tensors if hasattr(tensors, "detach") else next(iter(tensors), None)
+        if root is None or root.numel() != 1:
+            return
+        if self._unscaled is not None and self._unscaled[0] == id(root):
+            root = self._unscaled[1]
+        self._unscaled = None
+        kind = root.device.type
+        if kind == "cpu":
+            self._write(float(root.detach()), self.recorder.step, self.recorder.micro_step, now)
+        elif kind == "cuda":
+            self._send_for(root.detach(), now)
+
+    def _write(self, value: float, step: int, micro_step: int, now: int) -> None:
+        self._append(step, micro_step, now + ANCHOR_NS, value, math.isfinite(value))
+        if step == self.recorder.step:
+            self.recorder.add_loss(value)
+
+    def _send_for(self, root: Any, now: int) -> None:
+        """Queue a copy of a device loss behind the work already on the stream."""
+        import torch
+
+        if torch.cuda.is_current_stream_capturing():
+            return
+        host = torch.empty((), dtype=root.dtype, pin_memory=True)
+        host.copy_(root.reshape(()), non_blocking=True)
+        arrived = torch.cuda.Event()
+        arrived.record()
+        self._pending.append((host, arrived, self.recorder.step, self.recorder.micro_step, now))
+
+    # The agent's thread -----------------------------------------------------
+
+    def collect(self) -> None:
+        """Write the device losses that have arrived, and put them into the last steps row."""
+        arrived: dict[int, list[float]] = {}
+        while self._pending and self._pending[0][1].query():
+            host, _, step, micro_step, now = self._pending.popleft()
+            value = float(host)
+            self._append(step, micro_step, now + ANCHOR_NS, value, math.isfinite(value))
+            arrived.setdefault(step, []).append(value)
+        for step, values in arrived.items():
+            self.recorder.deliver_loss(step, values)

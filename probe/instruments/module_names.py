@@ -1,0 +1,96 @@
+"""Module names: the path of each module in its root, looked up by identity.
+
+HOT PATH: `of` is called for every module call of a sampled step: one dictionary
+look-up and one check of a weak reference. The walk over a new root
+(`named_modules`, milliseconds for thousands of modules) is done by the agent's
+thread; nothing is sampled before the first root is known.
+
+The root itself goes by its class. The first root's modules have plain paths;
+those of further roots begin with their root's class, so that two networks of a
+GAN do not share names. `DistributedDataParallel` and `DataParallel` are looked
+through.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from probe.instruments.forward import Forward
+from probe.instruments.recorder import Recorder
+
+_WRAPPERS = ("DistributedDataParallel", "DataParallel")
+
+
+class ModuleNames:
+    """Names of the modules of all roots that were seen."""
+
+    def __init__(self, recorder: Recorder, forward: Forward) -> None:
+        self.ready = False
+        self._intern = recorder.intern
+        self._forward = forward
+        self._numbers: dict[int, tuple[weakref.ref[Any], int, str, int]] = {}
+        self._walked: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._first: weakref.ref[Any] | None = None
+        self._missed = False
+
+    def of(self, module: Any) -> int:
+        """String number of a module's name; its class when it is in no root that was walked."""
+        known = self._numbers.get(id(module))
+        if known is not None and known[0]() is module:
+            return known[1]
+        self._missed = True
+        return self._intern(type(module).__name__)
+
+    def path(self, module: Any) -> str | None:
+        """A module's path as text; None when it is not known."""
+        known = self._numbers.get(id(module))
+        return known[2] if known is not None and known[0]() is module else None
+
+    def roots(self) -> list[Any]:
+        """The root modules seen, that are alive; the largest tree first."""
+        alive = [(size, root) for reference, size in self._walked.values() if (root := reference()) is not None]
+        return [root for _, root in sorted(alive, key=lambda pair: -pair[0])]
+
+    # The agent's thread -----------------------------------------------------
+
+    def collect(self) -> None:
+        """Walk the roots that are new, and all of them again after a name was missed."""
+        again, self._missed = self._missed, False
+        for key, reference in list(self._forward.roots.items()):
+            root = reference()
+            if root is None:
+                self._forward.roots.pop(key, None)
+                self._walked.pop(key, None)
+            elif again or key not in self._walked or self._walked[key][0]() is not root:
+                self._walk(key, root)
+        if again:
+            self._numbers = {key: entry for key, entry in list(self._numbers.items()) if entry[0]() is not None}
+
+    def _walk(self, key: int, root: Any) -> None:
+        inner = root.module if type(root).__name__ in _WRAPPERS and hasattr(root, "module") else root
+        has_children = any(True for _ in inner.children())
+        first = self._first() if self._first is not None else None
+        if first is None and has_children:
+            self._first = weakref.ref(inner)
+            first = inner
+        label = type(inner).__name__
+        if has_children and not self._inside_another(root):
+            prefix = "" if first is inner else f"{label}."
+            for name, module in list(inner.named_modules()):
+                text = f"{prefix}{name}" if name else label
+                self._name(module, text, key)
+        elif id(inner) not in self._numbers or self._numbers[id(inner)][0]() is not inner:
+            self._name(inner, label, key)
+        if root is not inner:
+            self._name(root, type(root).__name__, key)
+        self._walked[key] = (weakref.ref(root), sum(1 for _ in inner.modules()))
+        self.ready = True
+
+    def _inside_another(self, root: Any) -> bool:
+        """Whether a walked root already names this one (a part of a model called by itself)."""
+        known = self._numbers.get(id(root))
+        return known is not None and known[0]() is root and known[3] != id(root)
+
+    def _name(self, module: Any, text: str, root: int) -> None:
+        self._numbers[id(module)] = (weakref.ref(module), self._intern(text), text, root)

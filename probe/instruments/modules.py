@@ -1,0 +1,293 @@
+"""Modules: forward, backward and optimizer times of every module, on sampled steps.
+
+Writes python.torch_trace. HOT PATH on sampled steps only: `start` registers
+global forward hooks when a step begins, `stop` removes them when it ends; in
+between a module call costs a few microseconds, otherwise nothing. Backward is
+timed by tensor hooks on the outputs and inputs of the calls of the sampled
+step; they go with the graph. Full backward hooks are never used: they wrap
+outputs. Nothing is recorded in a job that compiles, or while a CUDA graph is
+being captured. On CUDA, times come from events that the agent's thread resolves
+when the device is done (`device_rows`); nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import deque
+from typing import Any
+
+from probe.agent.isolation import Isolation
+from probe.clock import ANCHOR_NS
+from probe.instruments.forward import Forward
+from probe.instruments.losses import Losses
+from probe.instruments.module_names import ModuleNames
+from probe.instruments.recorder import Recorder
+from probe.recording.layout import NULL_DOUBLE
+
+_now = time.monotonic_ns
+_PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20
+MOST_CALLS = 8192
+"""Module calls recorded in one sampled step; the rest of the step is left out."""
+MOST_DEVICE_ROWS = 20_000
+
+
+class Call:
+    """One module call of the sampled step."""
+
+    __slots__ = ("end_event", "end_ns", "input_event", "input_ns", "micro_step", "module", "name",
+                 "output_event", "output_ns", "recompute", "start_event", "start_ns")
+
+    def __init__(self, module: Any, name: int, start_ns: int, micro_step: int, recompute: bool) -> None:
+        self.module = module
+        self.name = name
+        self.start_ns = start_ns
+        self.micro_step = micro_step
+        self.recompute = recompute
+        self.end_ns = self.output_ns = self.input_ns = 0
+        self.start_event = self.end_event = self.output_event = self.input_event = None
+
+
+class Modules:
+    """Registers the hooks for sampled steps and writes their rows."""
+
+    def __init__(
+        self, recorder: Recorder, isolation: Isolation, forward: Forward, losses: Losses, names: ModuleNames
+    ) -> None:
+        self.recorder = recorder
+        self.forward = forward
+        self.losses = losses
+        self.names = names
+        self._isolation = isolation
+        self._append = recorder.rings["python.torch_trace"].append
+        self._stages = {name: recorder.intern(name) for name in ("forward", "backward", "step")}
+        self._handles: list[Any] = []
+        self._stack: list[Call] = []
+        self._began: list[Call] = []
+        self._calls = 0
+        self._sequence = 0
+        self._sample = 0
+        self._statm = -1
+        self._highest_mb = 0.0
+        self._cuda: Any = None
+        self._device_rows: deque[tuple[Any, Any, list[Any]]] = deque(maxlen=MOST_DEVICE_ROWS)
+
+    def install(self) -> None:
+        """Offer sampling to the recorder; off the hot path."""
+        guard = self._isolation.guard
+        self._pre_hook = guard("modules", self._before_call)
+        self._hook = guard("modules", self._after_call)
+        self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        self.recorder.start_sampling = guard("modules", self._start)
+        self.recorder.stop_sampling = guard("modules", self._stop)
+        self.losses.after_backward = guard("modules", self._after_backward)
+
+    def uninstall(self) -> None:
+        """Remove hooks that are in place and forget the pending rows."""
+        self.recorder.start_sampling = None
+        self._stop()
+        self.losses.after_backward = None
+        descriptor, self._statm = self._statm, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    # HOT PATH: on sampled steps ---------------------------------------------
+
+    def _start(self) -> bool:
+        """Register the hooks for the step that begins; False when it cannot be sampled."""
+        torch = sys.modules["torch"]
+        if self.forward.compiles or not self.names.ready:
+            return False
+        cuda = torch.cuda
+        self._cuda = cuda if cuda.is_initialized() else None
+        if self._cuda is not None and cuda.is_current_stream_capturing():
+            return False
+        module = torch.nn.modules.module
+        self._handles = [
+            module.register_module_forward_pre_hook(self._pre_hook),
+            module.register_module_forward_hook(self._hook),
+        ]
+        self._grad_enabled = torch.is_grad_enabled
+        self._calls = 0
+        self._sample += 1
+        return True
+
+    def _stop(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._stack.clear()
+        self._began.clear()
+
+    def _before_call(self, module: Any, args: Any) -> None:
+        recorder = self.recorder
+        start = _now()
+        if recorder.elsewhere() or not recorder.sampling or self._calls >= MOST_CALLS:
+            return
+        stack = self._stack
+        inside_backward = self.losses.in_backward
+        if not stack and not inside_backward and not recorder.forward_start_ns:
+            self.forward.begin(module)
+        self._calls += 1
+        call = Call(module, self.names.of(module), start, recorder.micro_step, inside_backward)
+        stack.append(call)
+        tensor = _first_tensor(args)
+        if tensor is not None and tensor.requires_grad and tensor.grad_fn is not None:
+            tensor.register_hook(self._input_hook(call))
+        if self._cuda is not None and tensor is not None and tensor.is_cuda:
+            call.start_event = self._event()
+        call.start_ns = now = _now()
+        recorder.cost_ns += now - start
+
+    def _after_call(self, module: Any, _args: Any, output: Any) -> None:
+        end = _now()
+        recorder = self.recorder
+        stack = self._stack
+        if recorder.elsewhere() or not stack:
+            return
+        if stack[-1].module is not module and not self._unwind(module):
+            return
+        call = stack.pop()
+        call.end_ns = end
+        call.module = None
+        if call.start_event is not None:
+            call.end_event = self._event()
+        self._write(call, "forward", call.start_ns, end, call.start_event, call.end_event)
+        tensor = _first_tensor(output)
+        if tensor is not None and tensor.requires_grad and tensor.grad_fn is not None:
+            tensor.register_hook(self._output_hook(call))
+        recorder.cost_ns += _now() - end
+
+    def _unwind(self, module: Any) -> bool:
+        """Close the calls that an exception left open (a checkpoint stops its recompute early).
+
+        False when the call itself was never seen to begin."""
+        stack = self._stack
+        if not any(call.module is module for call in stack):
+            return False
+        while stack[-1].module is not module:
+            call = stack.pop()
+            self._write(call, "forward", call.start_ns, 0, None, None)
+        return True
+
+    def _output_hook(self, call: Call) -> Any:
+        """Fires when the gradient of the call's output is there: its backward begins."""
+        sample = self._sample
+
+        def began(_gradient: Any) -> None:
+            if sample == self._sample and self.recorder.sampling and not call.output_ns:
+                call.output_ns = _now()
+                if call.start_event is not None:
+                    call.output_event = self._event()
+                self._began.append(call)
+
+        return self._isolation.guard("modules", began)
+
+    def _input_hook(self, call: Call) -> Any:
+        """Fires when the gradient of the call's input is there: its backward has ended."""
+
+        def ended(_gradient: Any) -> None:
+            if not call.input_ns:
+                call.input_ns = _now()
+                if call.start_event is not None:
+                    call.input_event = self._event()
+
+        return self._isolation.guard("modules", ended)
+
+    def _after_backward(self, end: int) -> None:
+        """Write a row for each call whose backward began.
+
+        Autograd runs the operations of a forward in reverse. So a call's backward has
+        ended when the gradient of its input is there, and at the latest when that of a
+        call made wholly before it begins: the earlier of the two, else backward's end."""
+        last = self._event() if self._cuda is not None else None
+        open_calls: list[Call] = []
+        for call in self._began:
+            while open_calls and open_calls[-1].start_ns >= call.end_ns:
+                self._close(open_calls.pop(), call.output_ns, call.output_event)
+            open_calls.append(call)
+        for call in reversed(open_calls):
+            self._close(call, end, last)
+        self._began.clear()
+
+    def _close(self, call: Call, latest_ns: int, latest_event: Any) -> None:
+        end, event = latest_ns, latest_event
+        if call.output_ns <= call.input_ns < end:
+            end, event = call.input_ns, call.input_event
+        self._write(call, "backward", call.output_ns, end, call.output_event, event)
+
+    def trace_step(self, optimizer: str, start: int, end: int) -> None:
+        """The `step` row of an optimizer step on a sampled step."""
+        call = Call(None, self.recorder.intern(optimizer), start, self.recorder.micro_step, False)
+        self._write(call, "step", start, end, None, None)
+
+    def _write(self, call: Call, stage: str, start: int, end: int, first: Any, last: Any) -> None:
+        recorder = self.recorder
+        self._sequence += 1
+        allocated, highest, cached, most_cached = self._memory()
+        fields = [
+            recorder.step, call.micro_step, self._sequence, call.name, self._stages[stage],
+            allocated, highest, cached, most_cached,
+            (start - recorder.step_start_ns) * 1e-9,
+            (end - start) * 1e-9 if end else NULL_DOUBLE,
+            call.recompute, start + ANCHOR_NS,
+        ]
+        if first is not None and last is not None:
+            self._device_rows.append((first, last, fields))
+        else:
+            self._append(*fields)
+
+    def _memory(self) -> tuple[float, float, float, float]:
+        """allocated, max_allocated, cached, max_cached in MB: one look at one source."""
+        cuda = self._cuda
+        if cuda is None:
+            used = int(os.pread(self._statm, 64, 0).split()[1]) * _PAGE_MB
+            self._highest_mb = max(self._highest_mb, used)
+            return used, self._highest_mb, NULL_DOUBLE, NULL_DOUBLE
+        found = cuda.memory_stats_as_nested_dict()
+        allocated, reserved = found["allocated_bytes"]["all"], found["reserved_bytes"]["all"]
+        return (
+            allocated["current"] / 2**20, allocated["peak"] / 2**20,
+            reserved["current"] / 2**20, reserved["peak"] / 2**20,
+        )
+
+    def _event(self) -> Any:
+        event = self._cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    # The agent's thread -----------------------------------------------------
+
+    def collect(self) -> None:
+        """Write the rows whose CUDA events are done."""
+        rows = self._device_rows
+        duration = _DURATION
+        while rows and rows[0][1].query():
+            first, last, fields = rows.popleft()
+            fields[duration] = first.elapsed_time(last) * 1e-3
+            self._append(*fields)
+
+
+_DURATION = 10
+"""Place of `duration` in a row of python.torch_trace."""
+
+
+def _first_tensor(value: Any) -> Any:
+    """The first tensor in an output or in arguments; looks two levels into containers."""
+    if hasattr(value, "grad_fn"):
+        return value
+    if isinstance(value, dict):
+        items: Any = value.values()
+    elif isinstance(value, (list, tuple)):
+        items = value
+    elif hasattr(value, "__dataclass_fields__"):
+        items = vars(value).values() if hasattr(value, "__dict__") else ()
+    else:
+        return None
+    for item in items:
+        if hasattr(item, "grad_fn"):
+            return item
+        if isinstance(item, (list, tuple)) and item and hasattr(item[0], "grad_fn"):
+            return item[0]
+    return None

@@ -1,0 +1,196 @@
+"""Optimizer steps: time inside them, which one counts steps, skipped updates, learning rate.
+
+Writes python.steps (through the recorder) and the `step` rows of
+python.torch_trace. HOT PATH: `_before`, `_after` and the scaler's wrapper run on
+the training thread around every optimizer step. torch is the job's own.
+
+The leading optimizer ends steps: the one with the most parameters among those
+alive, as long as it steps. When another one stepped `SILENCE` times while the
+leader did not, that one leads. Optimizers are seen when they are made (a wrapper
+around `Optimizer.__init__`), so that a GAN's steps are counted right from the
+first.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import weakref
+from typing import Any
+
+from probe.agent.isolation import Isolation
+from probe.instruments.patch import Patches
+from probe.instruments.recorder import Recorder
+from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE
+
+_now = time.monotonic_ns
+SILENCE = 8
+
+
+class Optimizers:
+    """Installs the hooks; `seen` are the optimizers known, oldest first."""
+
+    def __init__(self, recorder: Recorder, isolation: Isolation) -> None:
+        self.recorder = recorder
+        self.seen: list[weakref.ref[Any]] = []
+        self.made_any = False
+        self.trace_step: Any = None
+        """Set by the modules instrument: writes a `step` row on sampled steps."""
+        self._leader: weakref.ref[Any] | None = None
+        self._others = 0
+        self._start_ns = 0
+        self._nested_ns = 0
+        self._finished = 0
+        self._scaled = False
+        self._patches = Patches()
+        self._handles: list[Any] = []
+        self._isolation = isolation
+
+    def install(self) -> None:
+        """Put the hooks in place; called once, off the hot path."""
+        import torch
+        from torch.optim import optimizer as module
+
+        guard = self._isolation.guard
+        self._handles = [
+            module.register_optimizer_step_pre_hook(guard("optimizers", self._before)),
+            module.register_optimizer_step_post_hook(guard("optimizers", self._after)),
+        ]
+        made = guard("optimizers", self._made)
+
+        def wrap_init(original: Any) -> Any:
+            def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+                original(optimizer, *args, **kwargs)
+                made(optimizer)
+
+            return __init__
+
+        self._patches.wrap(module.Optimizer, "__init__", wrap_init)
+        self._wrap_scaler(torch.amp.GradScaler)
+
+    def uninstall(self) -> None:
+        """Remove every hook and wrapper."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._patches.undo()
+
+    def leader(self) -> Any:
+        """The optimizer that counts steps; None when none is alive."""
+        return self._leader() if self._leader is not None else None
+
+    # HOT PATH ---------------------------------------------------------------
+
+    def _made(self, optimizer: Any) -> None:
+        self.made_any = True
+        self.seen.append(weakref.ref(optimizer))
+        self._leader = None
+
+    def _before(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        now = _now()
+        recorder = self.recorder
+        if recorder.elsewhere():
+            recorder.adopt_thread()
+        recorder.forward_ends(now)
+        self._start_ns = now
+        self._nested_ns = recorder.forward_ns + recorder.backward_ns + recorder.data_ns
+        recorder.enter("optimizer", now)
+        recorder.cost_ns += _now() - now
+
+    def _after(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        now = _now()
+        recorder = self.recorder
+        self._finished += 1
+        if self._start_ns:
+            nested = recorder.forward_ns + recorder.backward_ns + recorder.data_ns - self._nested_ns
+            recorder.optimizer_ns += max(0, now - self._start_ns - nested)
+            if recorder.sampling and self.trace_step is not None:
+                self.trace_step(type(optimizer).__name__, self._start_ns, now)
+            self._start_ns = 0
+        if not recorder.explicit and self._leads(optimizer):
+            skipped = NULL_BOOLEAN if self._scaled and hasattr(optimizer, "_step_supports_amp_scaling") else False
+            recorder.end_step(now, "optimizer", _learning_rate(optimizer), skipped)
+        else:
+            recorder.enter("other", now)
+            recorder.cost_ns += _now() - now
+
+    def _leads(self, optimizer: Any) -> bool:
+        leader = self.leader()
+        if leader is optimizer:
+            self._others = 0
+            return True
+        if leader is None:
+            leader = self._elect(optimizer)
+        else:
+            self._others += 1
+            if self._others >= SILENCE:
+                leader = optimizer
+        self._leader = weakref.ref(leader)
+        if leader is optimizer:
+            self._others = 0
+        return leader is optimizer
+
+    def _elect(self, stepping: Any) -> Any:
+        """The largest of the living optimizers; the one that steps when they are equal."""
+        best, most = stepping, _parameter_count(stepping)
+        self.seen = [reference for reference in self.seen if reference() is not None]
+        known = False
+        for reference in self.seen:
+            candidate = reference()
+            known = known or candidate is stepping
+            if candidate is not None and _parameter_count(candidate) > most:
+                best, most = candidate, _parameter_count(candidate)
+        if not known:
+            self.seen.append(weakref.ref(stepping))
+        return best
+
+    def _wrap_scaler(self, scaler_class: Any) -> None:
+        skipped_by = self._isolation.guard("optimizers", self._scaler_stepped)
+
+        def wrap_step(original: Any) -> Any:
+            def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+                before = self._finished
+                self._scaled = True
+                result = original(scaler, optimizer, *args, **kwargs)
+                skipped_by(scaler, optimizer, before)
+                return result
+
+            return step
+
+        self._patches.wrap(scaler_class, "step", wrap_step)
+
+    def _scaler_stepped(self, scaler: Any, optimizer: Any, before: int) -> None:
+        """After `scaler.step(optimizer)`: no optimizer step in between means a skipped update."""
+        recorder = self.recorder
+        recorder.loss_scale = _scale_of(scaler)
+        if self._finished != before or not scaler.is_enabled() or recorder.explicit:
+            return
+        if recorder.elsewhere():
+            recorder.adopt_thread()
+        if self._leads(optimizer):
+            recorder.end_step(_now(), "optimizer", _learning_rate(optimizer), True)
+
+
+def _parameter_count(optimizer: Any) -> int:
+    return sum(parameter.numel() for group in optimizer.param_groups for parameter in group["params"])
+
+
+def _learning_rate(optimizer: Any) -> float:
+    """Of the first group, as a float; NULL when a device would have to be asked."""
+    rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
+    return _plain(rate)
+
+
+def _scale_of(scaler: Any) -> float:
+    """The scaler's factor, NULL when it lives on a device or is not made yet."""
+    scale = getattr(scaler, "_scale", None)
+    return _plain(scale) if scale is not None else NULL_DOUBLE
+
+
+def _plain(value: Any) -> float:
+    if isinstance(value, (int, float)):
+        return float(value)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor) and value.device.type == "cpu":
+        return float(value.detach())
+    return NULL_DOUBLE

@@ -1,0 +1,41 @@
+"""Replacing a class's or module's attribute with a wrapper, and putting it back.
+
+Used when an instrument starts and stops; never during a step. A wrapper is put
+back only if nobody wrapped it again in between: somebody else's patch on top of
+ours stays, and ours under it turns into a plain pass-through (`Patches.live`).
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+
+class Patches:
+    """The wrappers of one instrument. `live[0]` is false once they are to pass everything through."""
+
+    def __init__(self) -> None:
+        self.live = [True]
+        self._made: list[tuple[Any, str, Any, Any, bool]] = []
+
+    def wrap(self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
+        """Replace `owner.name` by `make(original)`."""
+        own = name in vars(owner)
+        original = getattr(owner, name)
+        wrapper = functools.wraps(original)(make(original))
+        setattr(owner, name, wrapper)
+        self._made.append((owner, name, original, wrapper, own))
+
+    def undo(self) -> None:
+        """Put everything back that is still ours."""
+        self.live[0] = False
+        for owner, name, original, wrapper, own in reversed(self._made):
+            if vars(owner).get(name) is not wrapper:
+                continue
+            if own:
+                setattr(owner, name, original)
+            else:
+                delattr(owner, name)
+        self._made.clear()

@@ -1,0 +1,236 @@
+"""Recorder: where the training loop is, and the rows that say so.
+
+HOT PATH: every method here but `__init__` and the properties runs inside
+training steps, on the training thread. No lock, no I/O, no import, no wait.
+The instruments (`optimizers`, `losses`, `modules`, `data`) call it at the edges
+of the phases; it adds up their times and writes one `python.steps` row when a
+step ends. Standard library only.
+
+Phases are kept apart by the clock readings at their edges, so they never
+overlap and their sum with `other_s` is the wall time of the step.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import Any, NamedTuple
+
+from probe.clock import ANCHOR_NS
+from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_INTEGER, NULL_STRING
+from probe.recording.recording import Recording
+from probe.tables import BY_NAME
+
+_now = time.monotonic_ns
+_ident = threading.get_ident
+
+_LOSS_FIELD = [column.name for column in BY_NAME["python.steps"].columns].index("loss")
+SHADOW_FIRST, SHADOW_EVERY, SHADOW_STEPS = 200, 1000, 8
+"""Steps run as shadow: the first of them, their period, how many at a time."""
+FIRST_SAMPLE = 2
+"""Modules are first recorded on the third step: the first two warm caches and compile."""
+
+
+class StepCost(NamedTuple):
+    """What the governor looks at, one per step."""
+
+    wall_ns: int
+    sampled: bool
+    shadow: bool
+    cost_ns: int
+
+
+class Recorder:
+    """State of the training loop as the instruments see it. One per process."""
+
+    def __init__(self, recording: Recording, *, modules_interval: int) -> None:
+        rings = recording.rings
+        self.rings = rings
+        self.intern = intern = recording.strings.intern
+        self.phase_id = {name: intern(name) for name in ("data", "forward", "backward", "optimizer", "other")}
+        self.boundary_id = {name: intern(name) for name in ("optimizer", "batch", "call")}
+        self._append_step = rings["python.steps"].append
+        self._append_pulse = rings["python.pulse"].append
+        self.thread = threading.main_thread().ident
+        self.step = 0
+        self.micro_step = 0
+        self.phase = "other"
+        self.explicit = False
+        """True once `probe.step()` was called: it alone counts steps from then on."""
+        self.timing = True
+        self.recent: deque[StepCost] = deque(maxlen=512)
+        self.last_row: tuple[int, list[Any]] | None = None
+        """Number and fields of the last steps row, for a loss that a device delivers later."""
+
+        self.modules_fixed = modules_interval > 0
+        self.modules_interval = modules_interval or 10
+        self.next_sample = FIRST_SAMPLE
+        self.sampling = False
+        self.start_sampling: Any = None
+        self.stop_sampling: Any = None
+        self.arm_forward: Any = None
+        self.disarm_forward: Any = None
+
+        self.rss_bytes = self.allocated_bytes = NULL_INTEGER
+        self.reserved_bytes = self.peak_allocated_bytes = NULL_INTEGER
+        self.loss_scale = NULL_DOUBLE
+        self.cost_ns = 0
+        self.step_start_ns = 0
+        self._reset(0)
+
+    def _reset(self, start_ns: int) -> None:
+        self.step_start_ns = start_ns
+        self.micro_step = 0
+        self.data_ns = self.forward_ns = self.backward_ns = self.optimizer_ns = 0
+        self.saw_data = self.saw_forward = False
+        self.forward_start_ns = 0
+        self.loss_sum, self.loss_count = 0.0, 0
+        self.samples = self.tokens = NULL_INTEGER
+        self.cost_ns = 0
+
+    # Where the loop is ------------------------------------------------------
+
+    def elsewhere(self) -> bool:
+        """Whether the calling thread is not the one that trains."""
+        return _ident() != self.thread
+
+    def adopt_thread(self) -> None:
+        """Called at a backward or an optimizer step: the thread that does this, trains."""
+        self.thread = _ident()
+
+    def enter(self, phase: str, now_ns: int) -> None:
+        """The training thread begins a phase."""
+        self.phase = phase
+        if self.step_start_ns == 0:
+            self.step_start_ns = now_ns
+        if self.timing:
+            self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self.phase_id[phase])
+
+    def forward_begins(self, now_ns: int) -> None:
+        """The first module call of a micro step."""
+        self.forward_start_ns = now_ns
+        self.saw_forward = True
+        self.enter("forward", now_ns)
+
+    def forward_ends(self, now_ns: int) -> None:
+        """Backward, the optimizer or the step's end follows the forward."""
+        if self.forward_start_ns:
+            self.forward_ns += now_ns - self.forward_start_ns
+            self.forward_start_ns = 0
+
+    def add_loss(self, value: float) -> None:
+        """A loss of this step became known."""
+        self.loss_sum += value
+        self.loss_count += 1
+
+    def add_batch(self, samples: int, tokens: int) -> None:
+        """A batch of this step arrived; NULL_INTEGER for what it does not tell."""
+        if samples != NULL_INTEGER:
+            self.samples = samples if self.samples == NULL_INTEGER else self.samples + samples
+        if tokens != NULL_INTEGER:
+            self.tokens = tokens if self.tokens == NULL_INTEGER else self.tokens + tokens
+
+    # The end of a step ------------------------------------------------------
+
+    def end_step(self, now_ns: int, boundary: str, lr: float, skipped: int) -> None:
+        """Write the step's row and begin the next step. `lr` and `skipped` may be NULL."""
+        self.forward_ends(now_ns)
+        start = self.step_start_ns or now_ns
+        wall = now_ns - start
+        known = self.data_ns + self.forward_ns + self.backward_ns + self.optimizer_ns
+        spent = self.cost_ns + (_now() - now_ns)
+        shadow = not self.timing
+        fields = [
+            self.step,
+            self.boundary_id[boundary],
+            self.micro_step,
+            now_ns + ANCHOR_NS,
+            wall * 1e-9,
+            self.data_ns * 1e-9 if self.saw_data else NULL_DOUBLE,
+            self.forward_ns * 1e-9 if self.saw_forward else NULL_DOUBLE,
+            self.backward_ns * 1e-9 if self.micro_step else NULL_DOUBLE,
+            self.optimizer_ns * 1e-9 if self.optimizer_ns else NULL_DOUBLE,
+            max(0, wall - known) * 1e-9,
+            self.loss_sum / self.loss_count if self.loss_count else NULL_DOUBLE,
+            lr,
+            self.loss_scale,
+            skipped,
+            self.samples,
+            self.tokens,
+            self.rss_bytes,
+            self.allocated_bytes,
+            self.reserved_bytes,
+            self.peak_allocated_bytes,
+            self.sampling,
+            shadow,
+            spent,
+        ]
+        number = self._append_step(*fields)
+        self.last_row = (number, fields)
+        self.recent.append(StepCost(wall, self.sampling, shadow, spent))
+        if self.sampling:
+            self._after_sample(wall, spent)
+        self.step += 1
+        self._reset(now_ns)
+        self._choose_next(shadow_allowed=boundary != "batch")
+        self.enter("other", now_ns)
+        self.cost_ns = _now() - now_ns
+
+    def _after_sample(self, wall: int, spent: int) -> None:
+        """Space the next sample by what this one cost, before the governor knows better.
+
+        Twice our own clock's figure stands for what it cannot see (torch's dispatch)."""
+        self.sampling = False
+        self.stop_sampling()
+        interval = self.modules_interval
+        if not self.modules_fixed and wall > 0:
+            interval = max(interval, min(10_000, int(2 * spent / (0.002 * wall))))
+        self.next_sample = self.step + interval
+
+    def _choose_next(self, *, shadow_allowed: bool) -> None:
+        """What is recorded in the step that begins: plain, sampled or shadow.
+
+        A step that batches end needs its forward seen, so it has no shadow."""
+        if shadow_allowed:
+            place = (self.step - SHADOW_FIRST) % SHADOW_EVERY
+            self.timing = self.step < SHADOW_FIRST or place >= SHADOW_STEPS
+        if self.step >= self.next_sample and self.timing and self.start_sampling is not None:
+            self.sampling = self.start_sampling()
+        self.expect_forward()
+
+    def expect_forward(self) -> None:
+        """Watch for the next micro step's first module call, or stop watching."""
+        if self.arm_forward is None:
+            return
+        if self.timing and not self.sampling:
+            self.arm_forward()
+        else:
+            self.disarm_forward()
+
+    def deliver_loss(self, step: int, values: list[float]) -> None:
+        """Losses that a device delivered late; from the agent's thread."""
+        if step == self.step:
+            for value in values:
+                self.add_loss(value)
+            return
+        row = self.last_row
+        if row is not None and row[1][0] == step:
+            number, fields = row
+            known = fields[_LOSS_FIELD]
+            fields[_LOSS_FIELD] = sum(values) / len(values) if known == NULL_DOUBLE else known
+            self.rings["python.steps"].put(number, *fields)
+
+    def call_step(self) -> None:
+        """`probe.step()`: the loop says itself where a step ends."""
+        now = _now()
+        self.explicit = True
+        if self.elsewhere():
+            self.adopt_thread()
+        self.end_step(now, "call", NULL_DOUBLE, NULL_BOOLEAN)
+
+    def log(self, name: str, value: float) -> None:
+        """`probe.log(name, value)`: one row of python.scalars."""
+        self.rings["python.scalars"].append(
+            self.step, _now() + ANCHOR_NS, self.intern(name) or NULL_STRING, float(value)
+        )
