@@ -47,6 +47,8 @@ class Data:
         """Put the wrappers in place; off the hot path."""
         from torch.utils.data import dataloader
 
+        import torch
+        self._tensor = torch.Tensor
         begin = self._isolation.guard("data", self._begin)
         arrived = self._isolation.guard("data", self._arrived)
         broke = self._isolation.guard("data", self._broke)
@@ -97,7 +99,7 @@ class Data:
     def _started(self, loader: Any, start: int) -> None:
         """Making an iterator starts its workers: that is waiting for data too."""
         recorder = self.recorder
-        recorder.enter("data", start)
+        recorder.enter_data(start)
         recorder.data_ns += _now() - start
         recorder.saw_data = True
         if not any(reference() is loader for reference in self.loaders):
@@ -109,7 +111,7 @@ class Data:
         recorder = self.recorder
         if recorder.saw_forward and not recorder.explicit and not recorder.micro_step and not self._made_optimizer():
             recorder.end_step(now, "batch", NULL_DOUBLE, NULL_BOOLEAN)
-        recorder.enter("data", now)
+        recorder.enter_data(now)
         label = self._label(iterator)
         number = self._append(
             recorder.step, recorder.micro_step, now + ANCHOR_NS, label, NULL_DOUBLE,
@@ -145,7 +147,7 @@ class Data:
             number, step, micro_step, start + ANCHOR_NS, label, (now - start) * 1e-9,
             samples, tokens, shapes, dtypes, self._states[outcome],
         )
-        recorder.enter("other", now)
+        recorder.phase = "other"
 
     def _label(self, iterator: Any) -> int:
         """Number of the loader's name: class of its dataset and a count."""
@@ -164,7 +166,10 @@ class Data:
     def _describe(self, batch: Any) -> tuple[int, int, int, int]:
         """samples, tokens, shapes and dtypes of a batch; remembered per shape."""
         tensors: list[Any] = []
-        _tensors_in(batch, tensors, DEEPEST)
+        if type(batch) is list and all([type(item) is self._tensor for item in batch]):
+            tensors = batch
+        else:
+            _tensors_in(batch, tensors, DEEPEST)
         key = tuple([(tensor.shape, tensor.dtype) for tensor in tensors])
         known = self._described.get(key)
         if known is not None:

@@ -78,7 +78,7 @@ class Governor:
         if recorder.step - self._looked_at < LOOK_EVERY_STEPS:
             return
         before = recorder.modules_interval if recorder.start_sampling is not None else 0
-        decision = decide(tuple(recorder.recent), self._budget_ratio, before)
+        decision = decide([StepCost(*step) for step in tuple(recorder.recent)], self._budget_ratio, before)
         if decision is None:
             return
         self._looked_at = recorder.step

@@ -49,6 +49,7 @@ class Losses:
         """Put the wrappers in place; off the hot path."""
         import torch
 
+        self._tensor = torch.Tensor
         begin = self._isolation.guard("losses", self._begin)
         end = self._isolation.guard("losses", self._end)
         scaled = self._isolation.guard("losses", self._note_scaled)
@@ -120,16 +121,17 @@ class Losses:
             self._unscaled = (id(result), outputs.detach())
 
     def _read(self, tensors: Any, now: int) -> None:
-        root = tensors if hasattr(tensors, "detach") else next(iter(tensors), None)
+        root = tensors if isinstance(tensors, self._tensor) else next(iter(tensors), None)
+        unscaled = self._unscaled
+        if unscaled is not None:
+            self._unscaled = None
+            if unscaled[0] == id(root):
+                root = unscaled[1]
         if root is None or root.numel() != 1:
             return
-        if self._unscaled is not None and self._unscaled[0] == id(root):
-            root = self._unscaled[1]
-        self._unscaled = None
-        kind = root.device.type
-        if kind == "cpu":
-            self._write(float(root.detach()), self.recorder.step, self.recorder.micro_step, now)
-        elif kind == "cuda":
+        if root.is_cpu:
+            self._write(float(root.item()), self.recorder.step, self.recorder.micro_step, now)
+        elif root.is_cuda:
             self._send_for(root.detach(), now)
 
     def _write(self, value: float, step: int, micro_step: int, now: int) -> None:

@@ -33,7 +33,7 @@ FIRST_SAMPLE = 2
 
 
 class StepCost(NamedTuple):
-    """What the governor looks at, one per step."""
+    """What the governor looks at, one per step; kept as plain tuples on the hot path."""
 
     wall_ns: int
     sampled: bool
@@ -42,13 +42,25 @@ class StepCost(NamedTuple):
 
 
 class Recorder:
-    """State of the training loop as the instruments see it. One per process."""
+    """State of the training loop as the instruments see it. One per process.
+
+    Slots, not a dictionary: the caches are cold when a hook runs, and the fields
+    of a step then lie side by side."""
+
+    __slots__ = (
+        "_append_pulse", "_append_step", "allocated_bytes", "arm_forward", "backward_ns", "boundary_id",
+        "cost_ns", "data_ns", "disarm_forward", "explicit", "forward_ns", "forward_start_ns", "intern",
+        "last_row", "loss_count", "loss_scale", "loss_sum", "micro_step", "modules_fixed", "modules_interval",
+        "next_sample", "optimizer_ns", "peak_allocated_bytes", "phase", "phase_id", "recent",
+        "reserved_bytes", "rings", "rss_bytes", "samples", "sampling", "saw_data", "saw_forward",
+        "start_sampling", "step", "step_start_ns", "stop_sampling", "thread", "timing", "tokens",
+    )
 
     def __init__(self, recording: Recording, *, modules_interval: int) -> None:
         rings = recording.rings
         self.rings = rings
         self.intern = intern = recording.strings.intern
-        self.phase_id = {name: intern(name) for name in ("data", "forward", "backward", "optimizer", "other")}
+        self.phase_id = {name: intern(name) for name in ("forward", "backward", "optimizer", "other")}
         self.boundary_id = {name: intern(name) for name in ("optimizer", "batch", "call")}
         self._append_step = rings["python.steps"].append
         self._append_pulse = rings["python.pulse"].append
@@ -59,7 +71,7 @@ class Recorder:
         self.explicit = False
         """True once `probe.step()` was called: it alone counts steps from then on."""
         self.timing = True
-        self.recent: deque[StepCost] = deque(maxlen=512)
+        self.recent: deque[tuple[int, bool, bool, int]] = deque(maxlen=512)
         self.last_row: tuple[int, list[Any]] | None = None
         """Number and fields of the last steps row, for a loss that a device delivers later."""
 
@@ -106,6 +118,12 @@ class Recorder:
             self.step_start_ns = now_ns
         if self.timing:
             self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self.phase_id[phase])
+
+    def enter_data(self, now_ns: int) -> None:
+        """The training thread begins to wait for data; the pending row of python.batches says so outside."""
+        self.phase = "data"
+        if self.step_start_ns == 0:
+            self.step_start_ns = now_ns
 
     def forward_begins(self, now_ns: int) -> None:
         """The first module call of a micro step."""
@@ -168,7 +186,7 @@ class Recorder:
         ]
         number = self._append_step(*fields)
         self.last_row = (number, fields)
-        self.recent.append(StepCost(wall, self.sampling, shadow, spent))
+        self.recent.append((wall, self.sampling, shadow, spent))
         if self.sampling:
             self._after_sample(wall, spent)
         self.step += 1

@@ -151,7 +151,7 @@ TABLES: tuple[Table, ...] = (
         "python", "pulse", "change of what the training thread is doing; only the last few are kept", "ring",
         (
             _STEP, _MICRO, _T_NS,
-            Column("phase", "VARCHAR", "", "`data`, `forward`, `backward`, `optimizer` or `other`: what began at t_ns"),
+            Column("phase", "VARCHAR", "", "`forward`, `backward`, `optimizer` or `other`: what began at t_ns. Waiting for data is a row of python.batches with state `pending`"),
         ),
         "SELECT step, phase FROM python.pulse ORDER BY t_ns DESC LIMIT 1",
         rows=256, sealed=False,
