@@ -1,0 +1,28 @@
+"""Job 11: a step of about one millisecond, where any cost per step shows."""
+
+from __future__ import annotations
+
+import torch
+from ledger import Ledger, options
+from torch import nn
+from torch.nn import functional
+
+
+def main() -> None:
+    ledger = Ledger(options(__doc__).parse_args())
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    inputs = torch.randn(64, 64)
+    targets = torch.randint(0, 10, (64,))
+    while ledger.running:
+        optimizer.zero_grad()
+        loss = functional.cross_entropy(model(inputs), targets)
+        loss.backward()
+        ledger.loss(loss)
+        optimizer.step()
+        ledger.step()
+    ledger.finish(model)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,3 @@
+"""The job's own options."""
+
+LEARNING_RATE = 0.05
