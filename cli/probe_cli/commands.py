@@ -1,0 +1,185 @@
+"""Every command of `probe`, on one page: names, arguments, one line of meaning each.
+
+What a command does is in the module it calls, imported when it is called. The
+command's main thread.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+import probe
+from probe_cli.exit_codes import epilog
+from probe_cli.session import Session
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,  # rich costs 40 ms, also when nobody asks for help
+    pretty_exceptions_enable=False,
+    subcommand_metavar="[ENDPOINT] COMMAND …",
+)
+
+_File = Annotated[
+    str | None, typer.Option("--file", "-f", metavar="FILE", help="Read it from FILE (`-`: stdin).")
+]
+_Timeout = Annotated[
+    float | None, typer.Option("--timeout", metavar="S", min=0.001, help="Seconds to wait for it.")
+]
+
+
+def _say_version(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        session: Session = context.obj
+        session.out.line(f"probe {probe.__version__}")
+        raise typer.Exit
+
+
+@app.callback(epilog=epilog())
+def options(
+    context: typer.Context,
+    endpoint: Annotated[
+        str,
+        typer.Option(
+            "--endpoint",
+            "-t",
+            metavar="ENDPOINT",
+            help="PID, JOB, JOB/RANK, HOST:PORT[/…], a recording's folder or a socket's path. "
+            "Without it: PROBE_ENDPOINT, else the only process there is.",
+        ),
+    ] = "",
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_say_version, help="Print the version and end."),
+    ] = False,
+) -> None:
+    """Look into a running PyTorch job.
+
+    `probe ENDPOINT COMMAND …` is short for `probe -t ENDPOINT COMMAND …`.
+    Results go to stdout, everything else to stderr.
+    """
+    session: Session = context.obj
+    session.named = endpoint
+
+
+@app.command()
+def ps(
+    context: typer.Context,
+    everything: Annotated[bool, typer.Option("--all", help="Also what ended long ago.")] = False,
+    format: Annotated[Literal["table", "json"], typer.Option("--format", help="How to write it.")] = "table",
+) -> None:
+    """List the processes that run under probe or ended lately."""
+    from probe_cli.processes import list_processes
+
+    list_processes(context.obj, everything, format)
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def run(
+    context: typer.Context,
+    command: Annotated[list[str], typer.Argument(help="What to run, as without probe.")],
+    name: Annotated[str | None, typer.Option("--name", metavar="JOB", help="Name of the job.")] = None,
+) -> None:
+    """Run a job with probe on: `probe run python train.py`."""
+    from probe_cli.launching import run_command
+
+    session: Session = context.obj
+    session.no_endpoint("run")
+    run_command(command, session.environ, name)
+
+
+@app.command()
+def query(
+    context: typer.Context,
+    sql: Annotated[
+        str | None, typer.Argument(metavar="[SQL]", help="One SELECT (`-` or nothing: read it from stdin).")
+    ] = None,
+    file: _File = None,
+    format: Annotated[
+        Literal["table", "json", "ndjson", "csv", "parquet"],
+        typer.Option("--format", help="How to write the answer."),
+    ] = "table",
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", metavar="FILE", help="Write the answer to FILE.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", metavar="N", min=1, help="Rows to fetch at most.")
+    ] = None,
+    timeout: _Timeout = None,
+) -> None:
+    """Ask in SQL; `tables` says what there is to ask."""
+    from probe_cli.query import run_query
+
+    session: Session = context.obj
+    run_query(session, session.read_text(sql, file, "SQL"), format, output, limit, timeout)
+
+
+@app.command()
+def backtrace(
+    context: typer.Context,
+    all_threads: Annotated[
+        bool, typer.Option("--all-threads", help="Every thread, not just the training one.")
+    ] = False,
+    format: Annotated[Literal["text", "json"], typer.Option("--format", help="How to write it.")] = "text",
+) -> None:
+    """Show where the process is now, innermost frame first."""
+    from probe_cli.stacks import show_backtrace
+
+    show_backtrace(context.obj, all_threads, format)
+
+
+@app.command(name="eval")
+def evaluate(
+    context: typer.Context,
+    code: Annotated[
+        str | None, typer.Argument(metavar="[CODE]", help="Python (`-` or nothing: read it from stdin).")
+    ] = None,
+    file: _File = None,
+    timeout: _Timeout = None,
+) -> None:
+    """Run Python in the process; print its output and last value."""
+    from probe_cli.snippets import run_snippet
+
+    session: Session = context.obj
+    raise typer.Exit(run_snippet(session, session.read_text(code, file, "Python"), timeout))
+
+
+@app.command()
+def tables(
+    context: typer.Context,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="One table, such as python.steps.")
+    ] = None,
+    format: Annotated[Literal["text", "json"], typer.Option("--format", help="How to write it.")] = "text",
+) -> None:
+    """Describe the tables: columns, units, meaning, an example each."""
+    from probe_cli.reference import show_tables
+
+    show_tables(context.obj, name, format)
+
+
+@app.command()
+def config(context: typer.Context) -> None:
+    """List the settings with their values in this environment."""
+    from probe_cli.reference import show_config
+
+    session: Session = context.obj
+    session.no_endpoint("config")
+    show_config(session)
+
+
+@app.command()
+def doctor(context: typer.Context) -> None:
+    """Check what works on this machine and how to cure the rest."""
+    from probe_cli.doctor import examine
+
+    session: Session = context.obj
+    session.no_endpoint("doctor")
+    raise typer.Exit(examine(session))
+
+
+COMMANDS: tuple[str, ...] = tuple(
+    found.name or found.callback.__name__ for found in app.registered_commands if found.callback
+)
+"""Names of the commands, in this order."""

@@ -1,0 +1,283 @@
+"""`probe doctor`: what works on this machine, and what to do about the rest.
+
+Each check looks and changes nothing: no server is started, no folder made, torch
+is not imported. The command's main thread.
+"""
+
+from __future__ import annotations
+
+import os
+import site
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import probe
+import probe.errors
+from probe.errors import ProbeError, SettingInvalid
+from probe.recording import places
+from probe.settings import Settings, unknown_variables
+from probe_cli.session import Session
+from probe_cli.terminal import escape_controls
+
+SERVER_NEEDS = ("duckdb", "fastapi", "uvicorn", "pydantic", "numpy")
+OLDEST_PYTHON = (3, 10)
+_STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
+HOOK_MODULE = "torch_probe_boot"
+"""Top-level module that a `.pth` file beside the packages calls."""
+_LOOK_TIMEOUT_S = 20.0
+_HEALTH_TIMEOUT_S = 2.0
+
+
+class Finding(NamedTuple):
+    """What one check found: `text` says it, `cure` what to do about it (empty when nothing)."""
+
+    level: Literal["ok", "warn", "fail"]
+    subject: str
+    text: str
+    cure: str = ""
+
+
+def examine(session: Session) -> int:
+    """Write all findings; 1 when one of them is a failure, else 0."""
+    failed = False
+    for finding in findings(session):
+        failed = failed or finding.level == "fail"
+        level = session.out.style(f"{finding.level:<4}", _STYLES[finding.level])
+        session.out.line(f"{level}  {finding.subject:<13}  {escape_controls(finding.text)}")
+        if finding.cure:
+            session.out.line(f"{'':<19}  next: {escape_controls(finding.cure)}")
+        session.out.stream.flush()
+    return 1 if failed else 0
+
+
+def findings(session: Session) -> Iterator[Finding]:
+    """All checks, in the order in which a person would look."""
+    yield check_python(sys.version_info[:3])
+    yield check_torch()
+    yield from check_settings(session)
+    try:
+        settings = session.settings
+    except SettingInvalid:
+        return
+    yield check_server_needs(settings.server_python)
+    yield check_directory(places.home(settings))
+    yield check_rings(settings)
+    yield check_server(places.home(settings))
+    yield check_hook(_site_folders())
+    yield check_shadowing(Path.cwd())
+
+
+def check_python(version: tuple[int, ...]) -> Finding:
+    """Whether this Python is recent enough."""
+    text = f"{'.'.join(map(str, version))} at {sys.executable}"
+    if version[:2] >= OLDEST_PYTHON:
+        return Finding("ok", "python", text)
+    oldest = ".".join(map(str, OLDEST_PYTHON))
+    return Finding("fail", "python", text, f"Use Python {oldest} or later.")
+
+
+def check_torch() -> Finding:
+    """Whether this Python has torch; a job may well run on another one."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    if find_spec("torch") is None:
+        return Finding(
+            "warn",
+            "torch",
+            "not in this Python",
+            "Fine when the job runs on another Python: `probe run` takes that one. Else install torch here.",
+        )
+    try:
+        return Finding("ok", "torch", version("torch"))
+    except PackageNotFoundError:
+        return Finding("ok", "torch", "present, version unknown")
+
+
+def check_settings(session: Session) -> Iterator[Finding]:
+    """Invalid values, and PROBE_ variables that mean nothing."""
+    from probe_cli.reference import unknown_variable
+
+    unknown = unknown_variables(session.environ)
+    try:
+        Settings(session.environ)
+    except SettingInvalid as error:
+        yield Finding("fail", "settings", error.message, error.hint)
+    else:
+        if not unknown:
+            yield Finding("ok", "settings", "valid")
+    for name in unknown:
+        yield Finding("warn", "settings", unknown_variable(name), "`probe config` lists what there is.")
+
+
+def check_server_needs(server_python: str) -> Finding:
+    """Whether the Python that runs the server has what it needs."""
+    python = server_python or sys.executable
+    if os.path.realpath(python) == os.path.realpath(sys.executable) and python == sys.executable:
+        missing = [name for name in SERVER_NEEDS if find_spec(name) is None]
+    else:
+        program = (
+            "import sys; from importlib.util import find_spec; "
+            "print(*[name for name in sys.argv[1:] if find_spec(name) is None])"
+        )
+        try:
+            looked = subprocess.run(
+                [python, "-c", program, *SERVER_NEEDS],
+                capture_output=True,
+                text=True,
+                timeout=_LOOK_TIMEOUT_S,
+                check=True,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            return Finding(
+                "fail",
+                "server needs",
+                f"{python} cannot be run: {error}",
+                "Set PROBE_SERVER_PYTHON to a Python that has probe installed, or unset it.",
+            )
+        missing = looked.stdout.split()
+    if not missing:
+        return Finding("ok", "server needs", f"{', '.join(SERVER_NEEDS)} are in {python}")
+    return Finding(
+        "fail",
+        "server needs",
+        f"{', '.join(missing)} missing in {python}",
+        "Install probe there (`pip install torch-probe`), or set PROBE_SERVER_PYTHON to a Python that has it.",
+    )
+
+
+def check_directory(directory: Path) -> Finding:
+    """Whether PROBE_DIR is private and local, or can be made so."""
+    try:
+        places.check_private(directory, os.lstat(directory))
+    except FileNotFoundError:
+        return _check_can_be_made(directory)
+    except OSError as error:
+        return Finding(
+            "fail", "PROBE_DIR", f"{directory}: {error.strerror}", probe.errors.DirectoryRefused.hint
+        )
+    except ProbeError as error:
+        return Finding("fail", "PROBE_DIR", error.message, error.hint)
+    kind = places.file_system(directory)
+    if kind in places.NETWORK_FILE_SYSTEMS:
+        return Finding(
+            "fail",
+            "PROBE_DIR",
+            f"{directory} is on a network file system ({kind})",
+            "Set PROBE_DIR to a folder on a local disk.",
+        )
+    if not os.access(directory, os.W_OK | os.X_OK):
+        return Finding(
+            "fail", "PROBE_DIR", f"{directory} cannot be written", probe.errors.DirectoryRefused.hint
+        )
+    if os.stat(directory).st_mode & 0o077:
+        return Finding("warn", "PROBE_DIR", f"{directory} can be entered by others", f"chmod 700 {directory}")
+    return Finding("ok", "PROBE_DIR", f"{directory}, private, on {kind or 'an unknown file system'}")
+
+
+def _check_can_be_made(directory: Path) -> Finding:
+    parent = next(folder for folder in directory.absolute().parents if folder.exists())
+    kind = places.file_system(parent)
+    if kind in places.NETWORK_FILE_SYSTEMS or not os.access(parent, os.W_OK | os.X_OK):
+        why = (
+            f"{parent} is on {kind}" if kind in places.NETWORK_FILE_SYSTEMS else f"{parent} cannot be written"
+        )
+        return Finding(
+            "fail", "PROBE_DIR", f"{directory} cannot be made: {why}", probe.errors.DirectoryRefused.hint
+        )
+    return Finding("ok", "PROBE_DIR", f"{directory} will be made by the first job")
+
+
+def check_rings(settings: Settings) -> Finding:
+    """Whether there is memory for the rings of one process more."""
+    folder, needed = Path(settings.rings_directory), settings.rings_bytes
+    room = places.room_bytes(folder)
+    kind = places.file_system(folder)
+    mib = 1 << 20
+    if room >= needed and kind in places.MEMORY_FILE_SYSTEMS and os.access(folder, os.W_OK):
+        return Finding(
+            "ok",
+            "rings",
+            f"{folder} has {room // mib:,} MiB free: room for {room // max(needed, 1):,} processes",
+        )
+    why = (
+        f"{folder} has {room // mib:,} MiB free, {needed // mib:,} are needed"
+        if room < needed
+        else f"{folder} cannot be written"
+        if not os.access(folder, os.W_OK)
+        else f"{folder} is not in memory ({kind or 'unknown'})"
+    )
+    home = places.home(settings)
+    base = home if home.exists() else home.absolute().parent
+    if places.room_bytes(base) < needed:
+        return Finding("fail", "rings", f"{why}, and {base} has no room either", probe.errors.NoRoom.hint)
+    return Finding(
+        "warn",
+        "rings",
+        f"{why}; the rings will be on disk",
+        "Give /dev/shm more room (docker run --shm-size=1g), or set PROBE_RINGS_DIR to a tmpfs.",
+    )
+
+
+def check_server(directory: Path) -> Finding:
+    """Whether the server of this folder runs, and in the same version as this command."""
+    from probe.wire import call
+
+    path = places.server_socket(directory)
+    try:
+        health = call(path, "GET", "/v1/health", timeout_s=_HEALTH_TIMEOUT_S)
+        text = f"running: pid {health['pid']}, version {health['version']}, {health['processes']} processes"
+    except OSError:
+        return Finding("ok", "server", "not running; the first job or question starts it")
+    except ProbeError as error:
+        return Finding("fail", "server", error.message, error.hint)
+    except (KeyError, TypeError):
+        return Finding(
+            "fail", "server", f"something else answers at {path}", "Set PROBE_DIR to another folder."
+        )
+    if str(health["version"]) != probe.__version__:
+        return Finding(
+            "warn",
+            "server",
+            f"{text}; this command is {probe.__version__}",
+            f"End it (kill {health['pid']}): the next question starts a new one.",
+        )
+    return Finding("ok", "server", text)
+
+
+def _site_folders() -> list[Path]:
+    folders = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
+    return [Path(folder) for folder in folders]
+
+
+def check_hook(folders: list[Path]) -> Finding:
+    """Whether the start-up hook that PROBE=1 needs is in one of these folders of this Python."""
+    for folder in folders:
+        for found in sorted(folder.glob("*.pth")):
+            if HOOK_MODULE in found.read_text(encoding="utf-8", errors="replace"):
+                return Finding("ok", "start-up hook", str(found))
+    return Finding(
+        "warn",
+        "start-up hook",
+        "not in this Python: PROBE=1 alone does nothing",
+        "Start jobs with `probe run python train.py`, or install probe here with `pip install torch-probe`.",
+    )
+
+
+def check_shadowing(folder: Path) -> Finding:
+    """Whether a job started in `folder` would find a `probe` of its own before ours."""
+    module, package = folder / "probe.py", folder / "probe"
+    # Any checkout of ours is no stranger: the start-up hook goes by the same mark.
+    is_ours = (package / "boot" / "path" / "sitecustomize.py").is_file()
+    if module.is_file() or (any(package.glob("*.py")) and not is_ours):
+        found = module if module.is_file() else package
+        return Finding(
+            "warn",
+            "this folder",
+            f"{found} is what scripts here import as `probe`: they run without us",
+            "Rename it to watch such a script.",
+        )
+    return Finding("ok", "this folder", "nothing in it hides probe")

@@ -1,0 +1,110 @@
+"""The entry of the command: words in, exit code out, and the one place that prints errors.
+
+The main thread of the command's own process. Everything heavy is imported inside,
+so that Ctrl-C during start-up is as quiet as later.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from probe.errors import ProbeError
+    from probe_cli.terminal import Output
+    from probe_cli.transport import Transport
+
+
+def main() -> int:
+    """Run the command that `sys.argv` asks for and return its exit code."""
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            # A name that the terminal's encoding lacks must not hide the answer.
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        return run(sys.argv[1:], os.environ, sys.stdout, sys.stderr, sys.stdin)
+    except KeyboardInterrupt:
+        return _silently(130)
+
+
+def run(
+    words: Sequence[str],
+    environ: Mapping[str, str],
+    out: TextIO,
+    err: TextIO,
+    stdin: TextIO,
+    transport: Transport | None = None,
+) -> int:
+    """Run one command with everything it depends on handed in; returns the exit code."""
+    from probe.errors import ProbeError
+    from probe_cli.exit_codes import CLOSED_PIPE
+    from probe_cli.session import Session
+
+    session = Session(environ, out, err, stdin, transport)
+    try:
+        try:
+            code = _dispatch(words, session)
+        except ProbeError as error:
+            out.flush()
+            report(error, session.err)
+            code = error.exit_code
+        out.flush()
+        err.flush()
+        return code
+    except BrokenPipeError:
+        return _silently(CLOSED_PIPE)
+
+
+def _dispatch(words: Sequence[str], session: object) -> int:
+    import typer
+
+    from probe.errors import UsageError
+    from probe_cli.arguments import rewrite
+    from probe_cli.commands import COMMANDS, app
+
+    rewritten = rewrite(words, COMMANDS) or ["--help"]
+    try:
+        code = app(args=rewritten, prog_name="probe", standalone_mode=False, obj=session)
+    except click_exception() as error:
+        raise UsageError(error.format_message(), hint=_help_hint(rewritten, COMMANDS)) from None
+    except typer.Abort:
+        raise KeyboardInterrupt from None
+    return code if isinstance(code, int) else 0
+
+
+def click_exception() -> Any:
+    """Class of the errors in how the command was written. typer up to 0.27 takes it from click and
+    later ones bring their own; either way it stands above this public one."""
+    import typer
+
+    return next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+
+def _help_hint(words: Sequence[str], commands: Sequence[str]) -> str:
+    command = next((word for word in words if word in commands), None)
+    return f"See `probe {command} --help`." if command else "See `probe --help`."
+
+
+def report(error: ProbeError, err: Output) -> None:
+    """Print an error: what happened, and what to do next."""
+    from probe_cli.terminal import escape_controls
+
+    def shown(text: str) -> str:
+        return escape_controls(text, "\n\t") if err.terminal else text
+
+    err.line(f"{err.style('probe:', 'red')} {shown(error.message)}")
+    if error.hint:
+        err.line(f"  next: {shown(error.hint)}")
+
+
+def _silently(code: int) -> int:
+    """End without a word: what is still buffered goes nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+    return code

@@ -1,0 +1,109 @@
+"""`probe ps`: the processes known here. The command's main thread."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+from probe.errors import ServerUnavailable
+from probe.recording import places
+from probe_cli.grid import Heading, grid
+from probe_cli.session import Session
+from probe_cli.terminal import escape_controls
+
+HEADINGS = (
+    Heading("JOB"),
+    Heading("RANK", number=True),
+    Heading("PID", number=True),
+    Heading("STEP", number=True),
+    Heading("LAST STEP"),
+    Heading("STATE"),
+)
+_COLOURS = {"running": ("green",), "idle": ("yellow",), "dead": ("red",), "finished": ("dim",)}
+
+
+def list_processes(session: Session, everything: bool, format: Literal["table", "json"]) -> None:
+    """Write one line per process: those that live and those that ended lately, or all."""
+    found = [process for process in _ask(session, everything) if _meant(process, session.address.endpoint)]
+    if format == "json":
+        text = json.dumps({"processes": found}, ensure_ascii=False)
+        session.out.line(escape_controls(text) if session.out.terminal else text)
+        return
+    if not found:
+        _say_how_to_start(session, everything)
+        return
+    rows = [row(process) for process in found]
+
+    def paint(number: int, column: int, text: str) -> str:
+        if number < 0:
+            return session.out.style(text, "bold")
+        is_state = HEADINGS[column].name == "STATE"
+        return session.out.style(text, *_COLOURS.get(rows[number][column], ())) if is_state else text
+
+    for line in grid(HEADINGS, rows, session.out.width, paint):
+        session.out.line(line)
+
+
+def _ask(session: Session, everything: bool) -> list[dict[str, Any]]:
+    directory = session.address.directory
+    if directory is not None and not _anything_recorded(session, directory):
+        return []
+    answer = session.ask("GET", "/v1/processes", {"all": "1" if everything else "0"})
+    processes = answer.get("processes")
+    if not isinstance(processes, list):
+        raise ServerUnavailable("the list of processes cannot be read")
+    return processes
+
+
+def _anything_recorded(session: Session, directory: Any) -> bool:
+    """Without a recording there is nothing to start a server for."""
+    return session.has_own_transport or bool(places.process_folders(directory))
+
+
+def _meant(process: dict[str, Any], endpoint: str) -> bool:
+    """Whether `probe ENDPOINT ps` is about this process."""
+    job, rank = str(process.get("job")), process.get("rank")
+    names = ("", str(process.get("pid")), job, f"{job}/{rank}", str(process.get("folder")))
+    return endpoint in names
+
+
+def row(process: dict[str, Any]) -> list[str]:
+    """Cells of one process; what is not known is `-`."""
+    step = process.get("step")
+    return [
+        escape_controls(str(process.get("job") or "-")),
+        _known(process.get("rank")),
+        _known(process.get("pid")),
+        "-" if step is None else f"{step:,}",
+        age(process.get("last_step_s")),
+        escape_controls(_known(process.get("state"))),
+    ]
+
+
+def _known(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+def age(seconds: float | None) -> str:
+    """How long ago, readable: `0.4 s ago`, `12 s ago`, `3 min ago`, `5 h ago`, `2 d ago`."""
+    if seconds is None:
+        return "-"
+    if seconds < 9.95:
+        return f"{max(seconds, 0):.1f} s ago"
+    if seconds < 120:
+        return f"{seconds:.0f} s ago"
+    for unit, length, until in (("min", 60, 7200), ("h", 3600, 172800)):
+        if seconds < until:
+            return f"{seconds // length:.0f} {unit} ago"
+    return f"{seconds // 86400:.0f} d ago"
+
+
+def _say_how_to_start(session: Session, everything: bool) -> None:
+    asked = session.named or session.settings.endpoint
+    which = f" called {asked}" if asked else ""
+    session.note(
+        f"no process{which} is running under probe here" + ("" if everything else " or ended lately")
+    )
+    session.err.line("  next: start one with `probe run python train.py`, or with PROBE=1 in its environment")
+    if not everything:
+        session.err.line("        `probe ps --all` lists every recording that is kept")

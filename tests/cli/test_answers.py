@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from command_harness import FakeServer, Result
+
+from probe.errors import ServerUnavailable
+from probe_cli.answers import (
+    Answer,
+    cell,
+    csv_lines,
+    distinct,
+    json_text,
+    ndjson_lines,
+    parquet_bytes,
+    readable,
+    table_lines,
+)
+
+ANSWER = Answer(
+    columns=[("step", "BIGINT"), ("loss", "DOUBLE"), ("module", "VARCHAR"), ("finite", "BOOLEAN")],
+    rows=[
+        [18204, 2.0123456789, "h.0", True],
+        [18205, "NaN", 'say "hi", twice', False],
+        [18206, None, "", None],
+        [18207, "-Infinity", "two\nlines", None],
+    ],
+    truncated=False,
+    elapsed_ms=12.5,
+    notes=[],
+)
+
+
+def test_a_table_in_a_pipe_keeps_every_digit() -> None:
+    assert list(table_lines(ANSWER, None)) == [
+        " step          loss  module           finite",
+        "18204  2.0123456789  h.0              true",
+        '18205           NaN  say "hi", twice  false',
+        "18206          NULL                   NULL",
+        r"18207     -Infinity  two\nlines       NULL",
+    ]
+
+
+def test_a_table_on_a_terminal_is_readable() -> None:
+    assert list(table_lines(ANSWER, 80))[:2] == [
+        " step       loss  module           finite",
+        "18204    2.01235  h.0              true",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.1, "0.1"), (1 / 3, "0.333333"), (2.0, "2.0"), (123456789.25, "123456789"),
+        (1.23456789e-7, "1.23457e-07"), (1.5e300, "1.5e+300"), (-0.0, "-0.0"),
+    ],
+)
+def test_numbers_are_short_and_true_to_six_digits(value: float, text: str) -> None:
+    assert readable(value) == text
+    assert math.isclose(float(text), value, rel_tol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "NULL"), (True, "true"), (7, "7"), ([1, "x"], '[1, "x"]'), ({"a": None}, '{"a": null}'), ("\x1b[1m", r"\u001b[1m")],
+)
+def test_every_kind_of_value_has_a_text(value: Any, text: str) -> None:
+    assert cell(value, full=True) == text
+
+
+def test_json_is_exactly_columns_rows_truncated_elapsed() -> None:
+    assert json.loads(json_text(ANSWER)) == {
+        "columns": [{"name": name, "type": kind} for name, kind in ANSWER.columns],
+        "rows": ANSWER.rows,
+        "truncated": False,
+        "elapsed_ms": 12.5,
+    }
+
+
+def test_csv_tells_null_from_the_empty_text() -> None:
+    assert "\n".join(csv_lines(ANSWER)) == (
+        "step,loss,module,finite\n"
+        "18204,2.0123456789,h.0,true\n"
+        '18205,NaN,"say ""hi"", twice",false\n'
+        '18206,,"",\n'
+        '18207,-Infinity,"two\nlines",'
+    )
+
+
+def test_ndjson_has_one_object_per_row_and_loses_no_column() -> None:
+    answer = Answer([("a", "BIGINT"), ("A", "BIGINT"), ("a_1", "BIGINT")], [[1, 2, 3]], False, 1.0, [])
+    assert [json.loads(line) for line in ndjson_lines(answer)] == [{"a": 1, "A_2": 2, "a_1": 3}]
+    assert distinct(["x", "x", "x"]) == ["x", "x_1", "x_2"]
+
+
+def test_parquet_has_the_types_of_the_answer_and_numbers_for_nan(tmp_path: Path) -> None:
+    columns = [
+        *ANSWER.columns, ("at", "TIMESTAMP"), ("share", "DECIMAL(9,3)"), ("raw", "BLOB"),
+        ("parts", "BIGINT[]"), ("odd", "STRUCT(a INTEGER)"), ('quo"ted', "HUGEINT"),
+    ]
+    more = ["2026-01-02 03:04:05", "1.250", "00ff", [1, 2], {"a": 1}, 2**100]
+    answer = Answer(columns, [[*row, *more] for row in ANSWER.rows], False, 1.0, [])
+    path = tmp_path / "answer.parquet"
+    path.write_bytes(parquet_bytes(answer))
+    with duckdb.connect(":memory:") as connection:
+        described = connection.execute(f"DESCRIBE SELECT * FROM '{path}'").fetchall()
+        rows = connection.execute(f"SELECT * FROM '{path}'").fetchall()
+    types = {row[0]: row[1] for row in described}
+    assert [row[0] for row in described] == [name for name, _ in columns]
+    assert {name: types[name] for name, _ in ANSWER.columns} == dict(ANSWER.columns)
+    assert (types["at"], types["share"], types["raw"]) == ("TIMESTAMP", "DECIMAL(9,3)", "BLOB")
+    assert (types["parts"], types["odd"]) == ("BIGINT[]", "VARCHAR")
+    assert math.isnan(rows[1][1]) and rows[2][1] is None and rows[3][1] == -math.inf
+    assert rows[0][:4] == (18204, 2.0123456789, "h.0", True)
+    assert rows[2][2] == ""
+    assert rows[0][6] == b"\x00\xff" and rows[0][7] == [1, 2]
+
+
+def test_a_type_from_the_server_is_not_run_as_sql() -> None:
+    kind = "BIGINT) AS x, (SELECT count(*) FROM read_text('/etc/passwd')"
+    assert b"PAR1" in parquet_bytes(Answer([("a", kind)], [["1"]], False, 1.0, []))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {}, {"columns": 1, "rows": [], "truncated": False}, {"columns": [{}], "rows": [], "truncated": False},
+        {"columns": [{"name": "a", "type": "BIGINT"}], "rows": [[1, 2]], "truncated": False},
+    ],
+)
+def test_an_answer_that_is_none_is_an_error_and_no_traceback(body: dict[str, Any]) -> None:
+    with pytest.raises(ServerUnavailable):
+        Answer.parse(body)
+
+
+def _query_body(**changes: Any) -> dict[str, Any]:
+    return {
+        "columns": [{"name": name, "type": kind} for name, kind in ANSWER.columns],
+        "rows": ANSWER.rows, "truncated": False, "elapsed_ms": 12.5, "notes": [], **changes,
+    }
+
+
+def test_a_query_sends_what_was_asked_and_nothing_else(
+    server: FakeServer, command: Callable[..., Result]
+) -> None:
+    server.answers["/v1/query"] = (200, _query_body())
+    endpoint = f"{server.path}/gpt/1"
+    assert command(endpoint, "query", "SELECT 1").code == 0
+    assert command(endpoint, "query", "--limit", "5", "--timeout", "2.5", "-", stdin="SELECT 2").code == 0
+    assert [request.body for request in server.requests] == [
+        {"endpoint": "gpt/1", "sql": "SELECT 1"},
+        {"endpoint": "gpt/1", "sql": "SELECT 2", "limit": 5, "timeout_s": 2.5},
+    ]
+
+
+def test_notes_and_truncation_go_to_stderr(server: FakeServer, command: Callable[..., Result]) -> None:
+    server.answers["/v1/query"] = (200, _query_body(truncated=True, notes=["segment 3 is damaged"]))
+    result = command(str(server.path), "query", "--format", "csv", "SELECT 1")
+    assert result.out == "".join(line + "\n" for line in csv_lines(ANSWER))
+    assert "probe: segment 3 is damaged\n" in result.err
+    assert "probe: truncated: these are the first 4 rows, there are more\n" in result.err
+    assert "--limit" in result.err
+
+
+def test_an_empty_answer_says_so(server: FakeServer, command: Callable[..., Result]) -> None:
+    server.answers["/v1/query"] = (200, _query_body(rows=[]))
+    result = command(str(server.path), "query", "SELECT 1")
+    assert result.out == "step  loss  module  finite\n"
+    assert result.err == "0 rows in 12 ms\n"
+
+
+def test_control_characters_do_not_reach_a_terminal_in_any_format(
+    server: FakeServer, command: Callable[..., Result]
+) -> None:
+    server.answers["/v1/query"] = (200, _query_body(rows=[[1, 1.0, "\x1b]52;c;x\x07\u202e\x9b", True]]))
+    for format in ("table", "json", "ndjson", "csv"):
+        shown = command(str(server.path), "query", "--format", format, "SELECT 1", terminal=True, NO_COLOR="1")
+        assert not {"\x1b", "\x07", "\u202e", "\x9b"} & set(shown.out), format
+        if format in ("json", "ndjson"):
+            assert "\x1b]52;c;x\x07\u202e\x9b" in str(list(json.loads(shown.out).values())) or json.loads(shown.out)
+    piped = command(str(server.path), "query", "--format", "csv", "SELECT 1")
+    assert "\x1b]52;c;x\x07\u202e\x9b" in piped.out
+
+
+@pytest.mark.parametrize("format", ["table", "json", "ndjson", "csv", "parquet"])
+def test_output_goes_to_the_file(
+    server: FakeServer, command: Callable[..., Result], tmp_path: Path, format: str
+) -> None:
+    server.answers["/v1/query"] = (200, _query_body())
+    path = tmp_path / "answer"
+    result = command(str(server.path), "query", "--format", format, "--output", str(path), "SELECT 1")
+    assert (result.code, result.out) == (0, "")
+    assert f"4 rows written to {path}" in result.err
+    assert path.stat().st_size > 0
+
+
+def test_parquet_is_not_written_to_a_terminal(server: FakeServer, command: Callable[..., Result]) -> None:
+    result = command(str(server.path), "query", "--format", "parquet", "SELECT 1", terminal=True)
+    assert result.code == 2 and "--output FILE" in result.err
+    assert not server.requests
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("query", "SELECT 1", "-f", "x.sql"), "both SQL and -f"),
+        (("query", "  "), "no SQL given"),
+        (("query", "-f", "/nowhere.sql"), "cannot read /nowhere.sql"),
+        (("query", "SELECT 1", "--limit", "0"), "0 is not in the range"),
+        (("query", "SELECT 1", "--format", "yaml"), "'yaml' is not one of"),
+        (("query", "SELECT 1", "-o", "/nowhere/answer"), "cannot write /nowhere/answer"),
+        (("query", "x" * (1 << 20)), "at most 1048576 are accepted"),
+    ],
+)
+def test_a_wrong_use_is_said_on_stderr(
+    server: FakeServer, command: Callable[..., Result], words: tuple[str, ...], said: str
+) -> None:
+    server.answers["/v1/query"] = (200, _query_body())
+    result = command(str(server.path), *words)
+    assert result.code in (2, 5)
+    assert result.out == ""
+    assert said in result.err and "\n  next: " in result.err
+
+
+def test_sql_comes_from_a_file(server: FakeServer, command: Callable[..., Result], tmp_path: Path) -> None:
+    server.answers["/v1/query"] = (200, _query_body())
+    path = tmp_path / "question.sql"
+    path.write_text("SELECT 'ü'", encoding="utf-8")
+    assert command(str(server.path), "query", "-f", str(path)).code == 0
+    assert server.requests[0].body["sql"] == "SELECT 'ü'"
+    path.write_bytes(b"\xff\xfe")
+    assert "is not UTF-8" in command(str(server.path), "query", "-f", str(path)).err
