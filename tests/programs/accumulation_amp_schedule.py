@@ -10,10 +10,11 @@ import math
 import warnings
 
 import torch
-from gpt import GPT, SIZES, Characters, standard_library_text
-from ledger import Ledger, options
 from torch.nn import functional
 from torch.utils.data import DataLoader
+
+from gpt import GPT, SIZES, Characters, standard_library_text
+from ledger import Ledger, options
 
 MICRO_STEPS = 4
 WARM_UP_STEPS = 4

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import torch
-from ledger import Ledger, options
 from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
+
+from ledger import Ledger, options
 
 
 class Block(nn.Module):

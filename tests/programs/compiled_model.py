@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import torch
 import torch._dynamo.utils
-from ledger import Ledger, options
 from torch import nn
 from torch.nn import functional
+
+from ledger import Ledger, options
 
 
 class Network(nn.Module):

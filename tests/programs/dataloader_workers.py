@@ -7,10 +7,11 @@ An epoch is 4 batches, so workers that are not kept start and end all the time.
 from __future__ import annotations
 
 import torch
-from ledger import Ledger, options
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, get_worker_info
+
+from ledger import Ledger, options
 
 BATCHES = 4
 BATCH = 8

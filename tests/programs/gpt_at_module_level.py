@@ -1,10 +1,11 @@
 """Job 2: the character GPT with everything at module level, as in a notebook or a short script."""
 
 import torch
-from gpt import GPT, SIZES, Characters, standard_library_text
-from ledger import Ledger, options
 from torch.nn import functional
 from torch.utils.data import DataLoader
+
+from gpt import GPT, SIZES, Characters, standard_library_text
+from ledger import Ledger, options
 
 
 class Trainer:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import torch
-from gpt import GPT, SIZES, Characters, standard_library_text
-from ledger import Ledger, options
 from torch.nn import functional
 from torch.utils.data import DataLoader
+
+from gpt import GPT, SIZES, Characters, standard_library_text
+from ledger import Ledger, options
 
 
 class Trainer:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
-from ledger import Ledger, options
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+
+from ledger import Ledger, options
 
 SAMPLES = 256
 BATCH = 8

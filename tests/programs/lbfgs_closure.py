@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
-from ledger import Ledger, options
 from torch import nn
 from torch.nn import functional
+
+from ledger import Ledger, options
 
 
 def main() -> None:

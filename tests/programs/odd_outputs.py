@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from ledger import Ledger, options
 from torch import nn
 from torch.nn import functional
+
+from ledger import Ledger, options
 
 WIDTH = 16
 

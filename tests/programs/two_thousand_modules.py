@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import torch
-from ledger import Ledger, options
 from torch import nn
+
+from ledger import Ledger, options
 
 
 class Gain(nn.Module):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import cli
-import recipes
 import torch
 from torch import nn
 from torch.nn import functional
 
+import cli
 import probe
+import recipes
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # behind everything of the job's own
 

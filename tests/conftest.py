@@ -1,0 +1,33 @@
+"""Fixtures that all tests share; what they do is in `harness.py`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from harness import Job, Place, running
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    """A private PROBE_DIR. Afterwards its server is stopped and nothing may be left of it."""
+    place = Place()
+    try:
+        yield place
+        place.stop_server()
+        left = place.leftovers()
+        assert not any(left.values()), left
+    finally:
+        place.stop_server()
+        place.remove()
+
+
+@pytest.fixture
+def start(place: Place) -> Iterator[Callable[..., Job]]:
+    """`start(program, *options, **environ)`: a program under probe that trains; killed at the end."""
+    with contextlib.ExitStack() as stack:
+        yield lambda program, *options, **environ: stack.enter_context(
+            running(place, program, *options, **environ)
+        )

@@ -1,0 +1,216 @@
+"""Real jobs for tests: started, waited for, asked, ended, and nothing left behind.
+
+A `Place` is a private PROBE_DIR and PROBE_RINGS_DIR. Programs are those of
+`tests/programs`; their handshake is a line on stdout, never a sleep.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from probe.startup import run_environment
+
+ROOT = Path(__file__).resolve().parents[1]
+PROGRAMS = ROOT / "tests" / "programs"
+PATIENCE_S = 120.0
+"""Generous: a loaded machine is slow, a hung test is not what we wait for."""
+
+
+class Place:
+    """A private folder for recordings and sockets, and one for rings."""
+
+    def __init__(self) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="probe-test-"))
+        memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        self.rings = Path(tempfile.mkdtemp(prefix="probe-test-", dir=memory))
+
+    def environ(self, **more: str) -> dict[str, str]:
+        """This process's environment without settings of probe, plus this place's."""
+        quiet = {name: value for name, value in os.environ.items() if not name.startswith("PROBE")}
+        return {**quiet, "PROBE_DIR": str(self.directory), "PROBE_RINGS_DIR": str(self.rings), **more}
+
+    def watched(self, **more: str) -> dict[str, str]:
+        """The environment in which this Python starts an agent."""
+        return run_environment(self.environ(**more), sys.executable)
+
+    def server_pid(self) -> int | None:
+        """The pid in server.json, None without a server."""
+        try:
+            return int(json.loads((self.directory / "server.json").read_bytes())["pid"])
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def stop_server(self) -> None:
+        """End the server of this place, politely first."""
+        pid = self.server_pid()
+        if pid is not None:
+            end_process(pid)
+
+    def processes(self) -> list[str]:
+        """`pid command` of every process that has this place in its environment or command line."""
+        mark = os.fsencode(self.directory)
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            if int(folder.name) == os.getpid():
+                continue
+            with contextlib.suppress(OSError):
+                command = (folder / "cmdline").read_bytes()
+                if command and (mark in (folder / "environ").read_bytes() or mark in command):
+                    found.append(f"{folder.name} {command.replace(bytes(1), b' ').decode(errors='replace')}")
+        return found
+
+    def leftovers(self) -> dict[str, list[str]]:
+        """What is still there of jobs and servers that have ended: all lists are to be empty."""
+        deadline = time.monotonic() + 20.0
+        while (processes := self.processes()) and time.monotonic() < deadline:
+            wait_for_end(int(processes[0].split()[0]), deadline - time.monotonic())
+        return {
+            "processes": processes,
+            "sockets": sorted(str(path) for path in self.directory.rglob("*.sock")),
+            "rings": sorted(str(path) for path in self.rings.rglob("*") if path.is_file()),
+        }
+
+    def remove(self) -> None:
+        """Delete both folders."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+        shutil.rmtree(self.rings, ignore_errors=True)
+
+
+class Job:
+    """A program under probe; ends with the test."""
+
+    def __init__(self, program: str, *options: str, environ: Mapping[str, str], folder: Path) -> None:
+        with tempfile.NamedTemporaryFile("w", dir=folder, prefix="stderr-", delete=False) as errors:
+            self._errors = Path(errors.name)
+            self._process = subprocess.Popen(
+                [sys.executable, str(PROGRAMS / f"{program}.py"), *options], env=dict(environ),
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
+            )
+        self.pid = self._process.pid
+        self._unread = b""
+
+    def wait_for(self, word: str) -> str:
+        """The first line that starts with `word`; fails when the program ends or hangs before it."""
+        deadline = time.monotonic() + PATIENCE_S
+        stream = self._process.stdout
+        assert stream is not None
+        while True:
+            while b"\n" in self._unread:
+                line, _, self._unread = self._unread.partition(b"\n")
+                if line.startswith(word.encode()):
+                    return line.decode()
+            ready, _, _ = select.select([stream], [], [], max(0.0, deadline - time.monotonic()))
+            part = os.read(stream.fileno(), 1 << 16) if ready else b""
+            if not part:
+                why = "ended" if ready else f"was silent for {PATIENCE_S:g} s"
+                raise AssertionError(f"the program {why} before {word}; its stderr:\n{self.errors()}")
+            self._unread += part
+
+    def result(self) -> dict[str, Any]:
+        """The program's own counts; with --hold it lives on."""
+        found: dict[str, Any] = json.loads(self.wait_for("RESULT").removeprefix("RESULT "))
+        return found
+
+    def errors(self) -> str:
+        """What it wrote to stderr so far."""
+        return self._errors.read_text(errors="replace")
+
+    def let_go(self) -> int:
+        """End the wait of --hold; returns the exit code."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        return self._process.wait(PATIENCE_S)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the program alone."""
+        self._process.send_signal(number)
+
+    def wait(self) -> int:
+        """Exit code, once it has ended."""
+        return self._process.wait(PATIENCE_S)
+
+    def kill(self) -> None:
+        """SIGKILL for the program and its children (they share its session)."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait(PATIENCE_S)
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+
+
+@contextlib.contextmanager
+def running(place: Place, program: str, *options: str, **environ: str) -> Iterator[Job]:
+    """A program under probe that has made its first steps; killed at the end of the block."""
+    job = Job(program, *options, environ=place.watched(**environ), folder=place.directory)
+    try:
+        job.wait_for("READY")
+        yield job
+    finally:
+        job.kill()
+
+
+def run_program(
+    place: Place, program: str, *options: str, watched: bool, **environ: str
+) -> tuple[dict[str, Any], str]:
+    """Run a program to its end, with probe or without; returns its result and its stderr."""
+    environment = place.watched(**environ) if watched else place.environ(**environ)
+    job = Job(program, *options, environ=environment, folder=place.directory)
+    try:
+        result = job.result()
+        code = job.let_go()
+        assert code == 0, f"{program} ended with {code}; its stderr:\n{job.errors()}"
+        return result, job.errors()
+    finally:
+        job.kill()
+
+
+def run_probe(
+    place: Place, *words: str, stdin: str = "", timeout_s: float = PATIENCE_S, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the command `probe` to its end: this environment's, else from the sources."""
+    installed = Path(sys.executable).parent / "probe"
+    command = [str(installed)] if installed.exists() else [sys.executable, "-m", "probe_cli"]
+    environment = place.environ(**environ)
+    paths = [str(ROOT), str(ROOT / "cli"), environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    return subprocess.run(
+        [*command, *words], env=environment, input=stdin, capture_output=True, text=True,
+        timeout=timeout_s, check=False,
+    )
+
+
+def wait_for_end(pid: int, timeout_s: float) -> bool:
+    """Whether the process ended in time; any process, not only a child."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        ready, _, _ = select.select([descriptor], [], [], max(0.0, timeout_s))
+        return bool(ready)
+    finally:
+        os.close(descriptor)
+
+
+def end_process(pid: int) -> None:
+    """SIGTERM, and SIGKILL for one that does not go."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+        if wait_for_end(pid, 20.0):
+            return

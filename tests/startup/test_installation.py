@@ -1,0 +1,66 @@
+"""What pip puts where: the hook lies in site-packages after a plain and after an editable install."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from startup.pythons import ROOT, Python
+
+TRACES = """
+import sys
+import torch
+print(sorted(name for name in sys.modules if name in ("torch_probe_boot", "probe", "probe.startup")))
+import probe, probe_cli
+print(probe.__version__, probe.__file__)
+"""
+
+
+def pip(python: Python, *words: str) -> None:
+    """This environment's pip, working on that one; skips without pip."""
+    if find_spec("pip") is None:
+        pytest.skip("this environment has no pip")
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "--python", str(python.executable), *words],
+        capture_output=True, text=True, timeout=300, check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--editable"]], ids=["wheel", "editable"])
+def test_an_installed_probe_starts_by_itself_and_uninstalls_without_trace(
+    bare: Python, options: list[str], tmp_path: Path
+) -> None:
+    before = sorted(path.name for path in bare.site.iterdir())
+    pip(bare, "install", "--quiet", "--no-deps", *options, str(ROOT))
+    places = {"PROBE_DIR": str(tmp_path / "d"), "PROBE_RINGS_DIR": str(tmp_path)}
+    off, on = bare.code(TRACES), bare.code(TRACES, PROBE="1", **places)
+    home = ROOT if options else bare.site
+    assert (off.code, off.err) == (0, [])
+    assert off.out[1] == "[]"
+    assert off.out[2].endswith(f" {home}/probe/__init__.py")
+    assert on.code == 0
+    assert on.out[1] == "['probe', 'probe.startup', 'torch_probe_boot']"
+    assert on.out[2] == off.out[2]
+    assert (bare.site / "torch_probe.start").is_file()
+    assert (bare.executable.parent / "probe").is_file()
+    pip(bare, "uninstall", "--quiet", "--yes", "torch-probe")
+    assert sorted(path.name for path in bare.site.iterdir() if path.name != "__pycache__") == before
+
+
+def test_an_installed_wheel_reaches_into_other_pythons(bare: Python, tmp_path: Path) -> None:
+    pip(bare, "install", "--quiet", "--no-deps", str(ROOT))
+    text = "import os\nfrom probe.startup import PATH_FOLDER\nprint(PATH_FOLDER)"
+    folder = bare.code(text).out[0]
+    (tmp_path / "torch.py").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-s", "-c", "import sys, torch; print(sys.modules['probe'].__file__)"],
+        env={"PROBE": "1", "PROBE_DIR": str(tmp_path / "d"), "PROBE_RINGS_DIR": str(tmp_path),
+             "PYTHONPATH": f"{folder}:{tmp_path}"},
+        capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path,
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, f"{bare.site}/probe/__init__.py"), done.stderr

@@ -1,0 +1,190 @@
+"""The layer table of ARCHITECTURE.md, held against the code's syntax trees."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FILES = sorted(ROOT.glob("probe/**/*.py")) + sorted(ROOT.glob("cli/**/*.py"))
+LONGEST_LINES = 500
+
+BASE = ("settings", "errors", "wire", "clock", "startup", "launch", "tables", "boot", "__init__",
+        "__version__")
+RECORDING = ("layout", "ring", "strings", "journal", "places", "process", "recording", "__init__")
+
+
+class Layer(NamedTuple):
+    """Which files (by pattern of their path) may import what beside the standard library.
+
+    `ours`: parts of probe, as patterns. `anywhere`: other distributions at module level or in
+    functions; `inside`: in functions only.
+    """
+
+    files: str
+    ours: str
+    anywhere: frozenset[str]
+    inside: frozenset[str]
+
+
+def _layer(files: str, ours: str, anywhere: str = "", inside: str = "") -> Layer:
+    return Layer(files, ours, frozenset(anywhere.split()), frozenset(inside.split()))
+
+
+STANDARD = rf"(?:(?:{'|'.join(BASE)})\b|recording(?:$|\.(?:{'|'.join(RECORDING)})\b)|$)"
+JOB = rf"(?:{STANDARD}|(?:agent|control|instruments)\b)"
+SERVER = rf"(?:{STANDARD}|recording\b|server\b)"
+
+LAYERS = (
+    # The three ways into the job's side: the public names, the hook, and nothing else.
+    _layer(r"probe/__init__\.py", r"agent\b"),
+    _layer(r"probe/boot/.*", r"startup\b|$"),
+    _layer(r"probe/startup\.py", rf"{STANDARD}|agent\b"),
+    _layer(rf"probe/(?:{'|'.join(BASE)})(?:\.py|/.*)", STANDARD),
+    _layer(rf"probe/recording/(?:{'|'.join(RECORDING)})\.py", STANDARD),
+    _layer(r"probe/recording/(?:reader|segments)\.py", rf"(?:{STANDARD}|recording\b)", "numpy duckdb"),
+    _layer(r"probe/(?:instruments|control|agent)/.*", JOB, "", "torch numpy"),
+    _layer(r"probe/server/.*", SERVER, "fastapi uvicorn pydantic starlette duckdb numpy"),
+    _layer(r"cli/probe_cli/.*", STANDARD, "typer click", "httpx rich duckdb"),
+)
+
+
+class Import(NamedTuple):
+    """One import statement's target."""
+
+    module: str
+    line: int
+    inside: bool
+
+
+def imports_of(file: Path) -> Iterator[Import]:
+    """Every module a file imports; what only a type checker sees does not count."""
+
+    def walk(node: ast.AST, inside: bool) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                yield from (Import(alias.name, child.lineno, inside) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                assert child.level == 0, f"{file}:{child.lineno}: relative import"
+                module = child.module or ""
+                # `from probe import startup` imports a module, `from probe.errors import X` does not.
+                own = module in ("probe", "probe.recording", "probe.server", "probe.agent")
+                names = [f"{module}.{alias.name}" if own else module for alias in child.names]
+                yield from (Import(name, child.lineno, inside) for name in names)
+            elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                yield from (found for part in child.orelse for found in walk(part, inside))
+            else:
+                yield from walk(child, inside or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
+
+    yield from walk(ast.parse(file.read_text(encoding="utf-8")), False)
+
+
+def layer_of(file: Path) -> Layer:
+    """The first layer whose pattern fits the path."""
+    path = file.relative_to(ROOT).as_posix()
+    for layer in LAYERS:
+        if re.fullmatch(layer.files, path):
+            return layer
+    raise AssertionError(f"{path} is in no layer: add it to ARCHITECTURE.md and to LAYERS here")
+
+
+def forbidden(file: Path, found: Import) -> bool:
+    """Whether the file's layer may not import that."""
+    layer = layer_of(file)
+    top, _, rest = found.module.partition(".")
+    if top == "probe":
+        return re.match(layer.ours, rest) is None
+    if top == "probe_cli":
+        return not layer.files.startswith("cli")
+    if top in sys.stdlib_module_names or top in layer.anywhere or top == "sitecustomize":
+        return False
+    return not (found.inside and top in layer.inside)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(ROOT).as_posix())
+def test_a_file_imports_only_what_its_layer_may(file: Path) -> None:
+    wrong = [f"{file}:{found.line}: {found.module}" for found in imports_of(file) if forbidden(file, found)]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(ROOT).as_posix())
+def test_a_file_is_short_enough_to_read(file: Path) -> None:
+    lines = len(file.read_text(encoding="utf-8").splitlines())
+    assert lines <= LONGEST_LINES, f"{file} has {lines} lines"
+
+
+BLIND = frozenset({"Exception", "BaseException"})
+MAY_BE_BLIND = frozenset({"probe/agent/isolation.py", "probe/boot/torch_probe_boot.py"})
+"""The boot hook runs before isolation can be imported, and inside the job's `import torch`."""
+
+
+def is_blind(node: ast.AST) -> bool:
+    """Whether a node swallows everything: a blind `suppress`, or a blind handler that does not `raise`."""
+    if isinstance(node, ast.ExceptHandler):
+        caught = BLIND if node.type is None else names_in(node.type)
+        ending = node.body[-1]
+        return bool(caught & BLIND) and not (isinstance(ending, ast.Raise) and ending.exc is None)
+    if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("suppress"):
+        return any(names_in(argument) & BLIND for argument in node.args)
+    return False
+
+
+def names_in(node: ast.AST) -> frozenset[str]:
+    """All plain names within a node."""
+    return frozenset(part.id for part in ast.walk(node) if isinstance(part, ast.Name))
+
+
+def test_only_the_isolation_catches_everything() -> None:
+    wrong = [
+        f"{file}:{node.lineno}"
+        for file in FILES
+        if file.relative_to(ROOT).as_posix() not in MAY_BE_BLIND
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ExceptHandler | ast.Call) and is_blind(node)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("code", "blind"),
+    [
+        ("try: f()\nexcept: pass", True),
+        ("try: f()\nexcept Exception: pass", True),
+        ("try: f()\nexcept (OSError, BaseException) as e: g(e)", True),
+        ("try: f()\nexcept BaseException:\n    g()\n    raise", False),
+        ("try: f()\nexcept OSError: pass", False),
+        ("with contextlib.suppress(Exception): f()", True),
+        ("with suppress(OSError): f()", False),
+    ],
+)
+def test_a_handler_that_swallows_everything_is_seen(code: str, blind: bool) -> None:
+    assert any(is_blind(node) for node in ast.walk(ast.parse(code))) is blind
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "wrong"),
+    [
+        ("probe/instruments/data.py", "import torch", True),
+        ("probe/instruments/data.py", "def f():\n    import torch", False),
+        ("probe/instruments/data.py", "def f():\n    import duckdb", True),
+        ("probe/instruments/data.py", "from probe.server import app", True),
+        ("probe/wire.py", "from probe.agent import lifecycle", True),
+        ("probe/recording/ring.py", "from probe.recording import reader", True),
+        ("probe/recording/ring.py", "from probe.recording import layout", False),
+        ("probe/server/app.py", "import torch", True),
+        ("probe/server/app.py", "from probe.instruments import data", True),
+        ("cli/probe_cli/main.py", "import httpx", True),
+        ("cli/probe_cli/main.py", "from probe.recording.reader import rows", True),
+        ("cli/probe_cli/main.py", "from probe.recording.places import home", False),
+    ],
+)
+def test_the_table_tells_right_from_wrong(path: str, line: str, wrong: bool, tmp_path: Path) -> None:
+    written = tmp_path / "file.py"
+    written.write_text(line)
+    assert [forbidden(ROOT / path, found) for found in imports_of(written)] == [wrong]
