@@ -145,7 +145,7 @@ def check_server_needs(server_python: str) -> Finding:
         "fail",
         "server needs",
         f"{', '.join(missing)} missing in {python}",
-        "Install probe there (`pip install torch-probe`), or set PROBE_SERVER_PYTHON to a Python that has it.",
+        "Install probe there (`pip install torch-probe`), or set PROBE_SERVER_PYTHON to one that has it.",
     )
 
 

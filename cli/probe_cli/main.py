@@ -57,20 +57,24 @@ def run(
 
 
 def _dispatch(words: Sequence[str], session: object) -> int:
-    import typer
+    from typer import Exit
+    from typer.main import get_command
 
     from probe.errors import UsageError
     from probe_cli.arguments import rewrite
     from probe_cli.commands import COMMANDS, app
 
     rewritten = rewrite(words, COMMANDS) or ["--help"]
+    group = get_command(app)
     try:
-        code = app(args=rewritten, prog_name="probe", standalone_mode=False, obj=session)
+        # Not `app()`: that ends the process by itself on a closed pipe and on Ctrl-C.
+        with group.make_context("probe", rewritten, obj=session) as context:
+            group.invoke(context)
+    except Exit as ended:
+        return ended.exit_code
     except click_exception() as error:
         raise UsageError(error.format_message(), hint=_help_hint(rewritten, COMMANDS)) from None
-    except typer.Abort:
-        raise KeyboardInterrupt from None
-    return code if isinstance(code, int) else 0
+    return 0
 
 
 def click_exception() -> Any:

@@ -8,12 +8,10 @@ command's main thread.
 from __future__ import annotations
 
 import os
-import socket
 import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 from probe.errors import ServerUnavailable, TokenInvalid, TooLarge, UsageError, from_dict
 from probe.recording import places
@@ -122,9 +120,11 @@ def read_token(url: str, settings: Settings) -> str:
     if settings.token_file:
         path = Path(settings.token_file)
     else:
-        host = urlsplit(url).netloc.rpartition(":")[0]
+        from socket import gethostname
+
+        host = url.partition("://")[2].rpartition(":")[0]
         # The token in PROBE_DIR opens this host's server: it is shown to no other.
-        if not is_loopback(host) and host.lower() != socket.gethostname().lower():
+        if not is_loopback(host) and host.lower() != gethostname().lower():
             raise TokenInvalid(f"no token for {host} is named")
         path = places.home(settings) / "token"
     try:
@@ -144,10 +144,17 @@ def read_token(url: str, settings: Settings) -> str:
 
 def target(path: str, parameters: Mapping[str, str]) -> str:
     """A request target with its query string."""
+    pairs = "&".join(f"{name}={percent_encoded(value)}" for name, value in parameters.items() if value)
+    return f"{path}?{pairs}" if pairs else path
+
+
+def percent_encoded(text: str) -> str:
+    """`text` as a value in a query string. Here because urllib.parse costs 2 ms at each start."""
+    if text.isascii() and text.isalnum():
+        return text
     from urllib.parse import quote
 
-    pairs = "&".join(f"{name}={quote(value, safe='')}" for name, value in parameters.items() if value)
-    return f"{path}?{pairs}" if pairs else path
+    return quote(text, safe="", errors="surrogateescape")
 
 
 def check_size(body: object) -> None:

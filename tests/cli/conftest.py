@@ -14,9 +14,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # pytest imports this file by its path alone
 
-from command_harness import TIMEOUT_S, FakeServer, Result, Screen  # noqa: E402
+from command_harness import TIMEOUT_S, FakeServer, Result, Screen
 
-from probe_cli.main import run  # noqa: E402
+from probe_cli.main import run
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -98,7 +98,10 @@ def test_the_token_of_this_host_is_not_shown_to_another(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "mode", "said"),
-    [("t", 0o644, "not private"), ("t", 0o620, "not private"), ("", 0o600, "no token"), ("a\nb", 0o600, "no token")],
+    [
+        ("t", 0o644, "not private"), ("t", 0o620, "not private"),
+        ("", 0o600, "no token"), ("a\nb", 0o600, "no token"),
+    ],
 )
 def test_a_token_that_others_can_read_or_that_is_none_is_refused(
     tmp_path: Path, text: str, mode: int, said: str

@@ -59,7 +59,10 @@ def test_no_line_of_a_grid_is_wider_than_the_terminal(rows: list[tuple[str, str,
         assert line.startswith(("row ", "  ")) or display_width(line) <= width
 
 
-@given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=8), st.integers(1, 200))
+_SIZES = st.tuples(st.integers(1, 60), st.integers(1, 60))
+
+
+@given(st.lists(_SIZES, min_size=1, max_size=8), st.integers(1, 200))
 def test_widths_fill_the_room_without_falling_below_the_shortest(
     sizes: list[tuple[int, int]], width: int
 ) -> None:
