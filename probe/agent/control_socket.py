@@ -33,13 +33,13 @@ class ControlSocket:
     """Serves `routes` ("METHOD /path" to a handler) at `path`, and calls `rounds` regularly.
 
     `slow` names routes whose handler waits: they are answered from a thread of
-    their own. Each of `rounds` is (interval_s, action)."""
+    their own. Each of `rounds` is (interval in seconds, asked each time; action)."""
 
     def __init__(
         self,
         path: Path,
         routes: dict[str, Handler],
-        rounds: list[tuple[float, Callable[[], object]]],
+        rounds: list[tuple[Callable[[], float], Callable[[], object]]],
         isolation: Isolation,
         *,
         slow: frozenset[str],
@@ -50,7 +50,8 @@ class ControlSocket:
         self._slow = slow
         self._isolation = isolation
         self._first = first
-        self._rounds = [[0.0, interval, action] for interval, action in rounds]
+        self._rounds = rounds
+        self._due = [0.0] * len(rounds)
         self._wake_read, self._wake_write = os.pipe()
         self._stopping = False
         self._listener: socket.socket | None = None
@@ -97,14 +98,14 @@ class ControlSocket:
 
     def _until_next_round(self) -> float:
         now = time.monotonic()
-        return max(0.0, min((due - now for due, _, _ in self._rounds), default=60.0))
+        return max(0.0, min(self._due, default=now + 60.0) - now)
 
     def _make_rounds(self) -> None:
         now = time.monotonic()
-        for entry in self._rounds:
-            if now >= entry[0]:
-                entry[0] = now + entry[1]
-                self._isolation.attempt("agent round", entry[2])
+        for place, (interval_s, action) in enumerate(self._rounds):
+            if now >= self._due[place]:
+                self._due[place] = now + interval_s()
+                self._isolation.attempt("agent round", action)
 
     def _accept(self, listener: socket.socket) -> None:
         try:

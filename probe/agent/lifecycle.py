@@ -37,6 +37,7 @@ from probe.settings import SETTINGS, Settings
 _agent: Agent | None = None
 _EXIT_WAIT_S = 0.1
 _ROUND_S = 0.25
+_EAGER_S, _EAGER_ROUND_S = 10.0, 0.02
 _SERVER_LOOK_S = 5.0
 
 
@@ -64,9 +65,9 @@ class Agent:
                 "POST /v1/stop": self._stop_asked,
             },
             [
-                (_ROUND_S, self.instruments.collect),
-                (settings.memory_interval_s, self.instruments.sample_memory),
-                (_SERVER_LOOK_S, self._see_to_server),
+                (self._round_s, self.instruments.collect),
+                (lambda: settings.memory_interval_s, self.instruments.sample_memory),
+                (lambda: _SERVER_LOOK_S, self._see_to_server),
             ],
             self.isolation,
             slow=frozenset({"POST /v1/eval", "POST /v1/stop"}),
@@ -136,6 +137,11 @@ class Agent:
         return {"stopped": True}
 
     # Notes ------------------------------------------------------------------
+
+    def _round_s(self) -> float:
+        """Short at first: module names are wanted as soon as the first model was called."""
+        age_s = (clock.wall_ns() - self.recording.meta.started_ns) * 1e-9
+        return _ROUND_S if age_s > _EAGER_S else _EAGER_ROUND_S
 
     def _scope(self) -> Scope:
         return Scope(self.instruments.recorder.thread, self.instruments.seen)

@@ -36,6 +36,8 @@ class Forward:
         self.recorder = recorder
         self.compiles = False
         self.roots: dict[int, weakref.ref[Any]] = {}
+        self.trace_region: Callable[[str, int, int], object] | None = None
+        """Set by the modules instrument: writes the forward row of a compiled region."""
         self._made_optimizer = made_optimizer
         self._isolation = isolation
         self._patches = Patches()
@@ -120,13 +122,20 @@ class Forward:
         if eval_frame is None:
             import torch._dynamo.eval_frame as eval_frame  # type: ignore[no-redef]
         begin = self._isolation.guard("forward", self._compiled_call)
+        end = self._isolation.guard("forward", self._compiled_return)
+        recorder = self.recorder
         live = self._patches.live
 
         def wrap_call(original: Any) -> Any:
             def __call__(compiled: Any, *args: Any, **kwargs: Any) -> Any:
-                if live[0]:
-                    begin(compiled)
-                return original(compiled, *args, **kwargs)
+                if not live[0] or recorder.elsewhere():
+                    return original(compiled, *args, **kwargs)
+                begin(compiled)
+                start = _now()
+                result = original(compiled, *args, **kwargs)
+                if recorder.sampling:
+                    end(compiled, start)
+                return result
 
             return __call__
 
@@ -134,7 +143,11 @@ class Forward:
 
     def _compiled_call(self, compiled: Any) -> None:
         recorder = self.recorder
-        if recorder.elsewhere() or not recorder.timing or recorder.forward_start_ns:
+        if not recorder.timing or recorder.forward_start_ns:
             return
         if self._grad_enabled() or not self._made_optimizer():
             self.begin(compiled._orig_mod)
+
+    def _compiled_return(self, compiled: Any, start: int) -> None:
+        if self.trace_region is not None:
+            self.trace_region(f"{type(compiled._orig_mod).__name__} (compiled)", start, _now())

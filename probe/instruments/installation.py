@@ -45,6 +45,7 @@ class Installation:
         if "modules" in wanted:
             self.modules = Modules(recorder, isolation, self.forward, self.losses, self.names)
             self.optimizers.trace_step = isolation.guard("modules", self.modules.trace_step)
+            self.forward.trace_region = isolation.guard("modules", self.modules.trace_region)
         self.governor = Governor(recorder, settings.budget_ratio, modules=self.modules is not None)
         self._parts: list[Any] = []
         if wanted:

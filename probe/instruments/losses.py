@@ -32,6 +32,7 @@ class Losses:
         self.recorder = recorder
         self.values = values
         self.after_backward: Any = None
+        self.nested_backward: Any = None
         self._append = recorder.rings["python.losses"].append
         self._depth = 0
         self._start_ns = 0
@@ -58,17 +59,23 @@ class Losses:
 
         def wrap_backward(original: Any) -> Any:
             def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-                if self._depth and recorder.elsewhere() or not live[0]:
+                if not live[0]:
                     return original(tensors, *args, **kwargs)
-                self._depth += 1
-                if self._depth == 1:
-                    begin(tensors)
+                if self._depth:
+                    nested = self.nested_backward if recorder.sampling else None
+                    mark = nested(None) if nested is not None else None
+                    try:
+                        return original(tensors, *args, **kwargs)
+                    finally:
+                        if mark is not None:
+                            nested(mark)
+                self._depth = 1
+                begin(tensors)
                 try:
                     return original(tensors, *args, **kwargs)
                 finally:
-                    self._depth -= 1
-                    if self._depth == 0:
-                        end()
+                    self._depth = 0
+                    end()
 
             return backward
 

@@ -3,10 +3,11 @@
 Writes python.torch_trace. HOT PATH on sampled steps only: `start` registers
 global forward hooks when a step begins, `stop` removes them when it ends; in
 between a module call costs a few microseconds, otherwise nothing. Backward is
-timed by tensor hooks on the outputs and inputs of the calls of the sampled
-step; they go with the graph. Full backward hooks are never used: they wrap
-outputs. Nothing is recorded in a job that compiles, or while a CUDA graph is
-being captured. On CUDA, times come from events that the agent's thread resolves
+timed by pre-hooks on the graph nodes that made the outputs and the inputs of the
+calls of the sampled step (not on the tensors: those change owner under in-place
+operations); they go with the graph. Full backward hooks are never used: they wrap
+outputs. In a job that compiles there are no hooks, and a compiled module is one
+row: the region. Nothing is recorded while a CUDA graph is being captured. On CUDA, times come from events that the agent's thread resolves
 when the device is done (`device_rows`); nothing waits for the device.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections import deque
 from typing import Any
@@ -27,6 +29,7 @@ from probe.instruments.recorder import Recorder
 from probe.recording.layout import NULL_DOUBLE
 
 _now = time.monotonic_ns
+_ident = threading.get_ident
 _PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20
 MOST_CALLS = 8192
 """Module calls recorded in one sampled step; the rest of the step is left out."""
@@ -69,6 +72,7 @@ class Modules:
         self._sequence = 0
         self._sample = 0
         self._statm = -1
+        self._backward_thread = 0
         self._highest_mb = 0.0
         self._cuda: Any = None
         self._device_rows: deque[tuple[Any, Any, list[Any]]] = deque(maxlen=MOST_DEVICE_ROWS)
@@ -82,12 +86,13 @@ class Modules:
         self.recorder.start_sampling = guard("modules", self._start)
         self.recorder.stop_sampling = guard("modules", self._stop)
         self.losses.after_backward = guard("modules", self._after_backward)
+        self.losses.nested_backward = guard("modules", self.nested_backward)
 
     def uninstall(self) -> None:
         """Remove hooks that are in place and forget the pending rows."""
         self.recorder.start_sampling = None
         self._stop()
-        self.losses.after_backward = None
+        self.losses.after_backward = self.losses.nested_backward = None
         descriptor, self._statm = self._statm, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -97,11 +102,14 @@ class Modules:
     def _start(self) -> bool:
         """Register the hooks for the step that begins; False when it cannot be sampled."""
         torch = sys.modules["torch"]
-        if self.forward.compiles or not self.names.ready:
-            return False
         cuda = torch.cuda
         self._cuda = cuda if cuda.is_initialized() else None
         if self._cuda is not None and cuda.is_current_stream_capturing():
+            return False
+        self._sample += 1
+        if self.forward.compiles:
+            return True
+        if not self.names.ready:
             return False
         module = torch.nn.modules.module
         self._handles = [
@@ -110,7 +118,6 @@ class Modules:
         ]
         self._grad_enabled = torch.is_grad_enabled
         self._calls = 0
-        self._sample += 1
         return True
 
     def _stop(self) -> None:
@@ -123,18 +130,18 @@ class Modules:
     def _before_call(self, module: Any, args: Any) -> None:
         recorder = self.recorder
         start = _now()
-        if recorder.elsewhere() or not recorder.sampling or self._calls >= MOST_CALLS:
+        inside_backward = self.losses.in_backward
+        if not recorder.sampling or self._calls >= MOST_CALLS or self._foreign(inside_backward):
             return
         stack = self._stack
-        inside_backward = self.losses.in_backward
         if not stack and not inside_backward and not recorder.forward_start_ns:
             self.forward.begin(module)
         self._calls += 1
         call = Call(module, self.names.of(module), start, recorder.micro_step, inside_backward)
         stack.append(call)
         tensor = _first_tensor(args)
-        if tensor is not None and tensor.requires_grad and tensor.grad_fn is not None:
-            tensor.register_hook(self._input_hook(call))
+        if tensor is not None and tensor.grad_fn is not None:
+            tensor.grad_fn.register_prehook(self._input_hook(call))
         if self._cuda is not None and tensor is not None and tensor.is_cuda:
             call.start_event = self._event()
         call.start_ns = now = _now()
@@ -144,7 +151,7 @@ class Modules:
         end = _now()
         recorder = self.recorder
         stack = self._stack
-        if recorder.elsewhere() or not stack:
+        if not stack or self._foreign(self.losses.in_backward):
             return
         if stack[-1].module is not module and not self._unwind(module):
             return
@@ -155,9 +162,16 @@ class Modules:
             call.end_event = self._event()
         self._write(call, "forward", call.start_ns, end, call.start_event, call.end_event)
         tensor = _first_tensor(output)
-        if tensor is not None and tensor.requires_grad and tensor.grad_fn is not None:
-            tensor.register_hook(self._output_hook(call))
+        if tensor is not None and tensor.grad_fn is not None:
+            tensor.grad_fn.register_prehook(self._output_hook(call))
         recorder.cost_ns += _now() - end
+
+    def _foreign(self, inside_backward: bool) -> bool:
+        """Whether this thread is neither the one that trains nor its stand-in.
+
+        On a device, autograd runs backward, and with it the recompute of checkpoints, on
+        a thread of its own while the training thread waits."""
+        return self.recorder.elsewhere() and not (inside_backward and _ident() == self._backward_thread)
 
     def _unwind(self, module: Any) -> bool:
         """Close the calls that an exception left open (a checkpoint stops its recompute early).
@@ -178,6 +192,7 @@ class Modules:
         def began(_gradient: Any) -> None:
             if sample == self._sample and self.recorder.sampling and not call.output_ns:
                 call.output_ns = _now()
+                self._backward_thread = _ident()
                 if call.start_event is not None:
                     call.output_event = self._event()
                 self._began.append(call)
@@ -211,6 +226,17 @@ class Modules:
             self._close(call, end, last)
         self._began.clear()
 
+    def nested_backward(self, mark: int | None) -> int:
+        """Around a backward inside backward (a reentrant checkpoint): called before it with None,
+        after it with the answer. What began inside it has ended with it."""
+        if mark is not None:
+            now = _now()
+            event = self._event() if self._cuda is not None else None
+            for call in self._began[mark:]:
+                if not call.input_ns:
+                    call.input_ns, call.input_event = now, event
+        return len(self._began)
+
     def _close(self, call: Call, latest_ns: int, latest_event: Any) -> None:
         end, event = latest_ns, latest_event
         if call.output_ns <= call.input_ns < end:
@@ -219,8 +245,15 @@ class Modules:
 
     def trace_step(self, optimizer: str, start: int, end: int) -> None:
         """The `step` row of an optimizer step on a sampled step."""
-        call = Call(None, self.recorder.intern(optimizer), start, self.recorder.micro_step, False)
-        self._write(call, "step", start, end, None, None)
+        self._trace("step", optimizer, start, end)
+
+    def trace_region(self, region: str, start: int, end: int) -> None:
+        """The `forward` row of a compiled region, which is seen from outside only."""
+        self._trace("forward", region, start, end)
+
+    def _trace(self, stage: str, name: str, start: int, end: int) -> None:
+        call = Call(None, self.recorder.intern(name), start, self.recorder.micro_step, False)
+        self._write(call, stage, start, end, None, None)
 
     def _write(self, call: Call, stage: str, start: int, end: int, first: Any, last: Any) -> None:
         recorder = self.recorder
