@@ -16,11 +16,9 @@ def place() -> Iterator[Place]:
     place = Place()
     try:
         yield place
-        place.stop_server()
-        left = place.leftovers()
+        left = place.close()
         assert not any(left.values()), left
     finally:
-        place.stop_server()
         place.remove()
 
 

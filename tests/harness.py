@@ -52,11 +52,29 @@ class Place:
         except (FileNotFoundError, ValueError):
             return None
 
-    def stop_server(self) -> None:
-        """End the server of this place, politely first."""
+    def ring_files(self) -> list[str]:
+        """Rings that hold rows nobody has sealed yet."""
+        return sorted(str(path) for path in self.rings.rglob("*") if path.is_file())
+
+    def close(self) -> dict[str, list[str]]:
+        """Once all jobs have ended: end the server, and say what is still there. All lists are to be empty.
+
+        A living server seals the rings of ended jobs and removes them: it is given the time.
+        Without a server the rings stay, which is how a recording survives.
+        """
         pid = self.server_pid()
+        rings: list[str] = []
         if pid is not None:
+            deadline = time.monotonic() + PATIENCE_S
+            while (rings := self.ring_files()) and time.monotonic() < deadline:
+                if wait_for_end(pid, 0.02):
+                    break
             end_process(pid)
+        deadline = time.monotonic() + 20.0
+        while (processes := self.processes()) and time.monotonic() < deadline:
+            wait_for_end(int(processes[0].split()[0]), deadline - time.monotonic())
+        sockets = sorted(str(path) for path in self.directory.rglob("*.sock"))
+        return {"processes": processes, "sockets": sockets, "rings": rings}
 
     def processes(self) -> list[str]:
         """`pid command` of every process that has this place in its environment or command line."""
@@ -71,19 +89,11 @@ class Place:
                     found.append(f"{folder.name} {command.replace(bytes(1), b' ').decode(errors='replace')}")
         return found
 
-    def leftovers(self) -> dict[str, list[str]]:
-        """What is still there of jobs and servers that have ended: all lists are to be empty."""
-        deadline = time.monotonic() + 20.0
-        while (processes := self.processes()) and time.monotonic() < deadline:
-            wait_for_end(int(processes[0].split()[0]), deadline - time.monotonic())
-        return {
-            "processes": processes,
-            "sockets": sorted(str(path) for path in self.directory.rglob("*.sock")),
-            "rings": sorted(str(path) for path in self.rings.rglob("*") if path.is_file()),
-        }
-
     def remove(self) -> None:
-        """Delete both folders."""
+        """Delete both folders, whatever happened before."""
+        pid = self.server_pid()
+        if pid is not None:
+            end_process(pid)
         shutil.rmtree(self.directory, ignore_errors=True)
         shutil.rmtree(self.rings, ignore_errors=True)
 

@@ -1,0 +1,19 @@
+# Sourced by tests/run and bench/demo from the top folder: makes .venv when it is not there,
+# or brings it up to date, and leaves its Python in $python. PYTHON chooses the interpreter to
+# start from, TORCH what to ask pip for when .venv has no torch yet.
+
+python=$PWD/.venv/bin/python
+if [ ! -x "$python" ]; then
+    echo "making .venv" >&2
+    "${PYTHON:-python3}" -m venv .venv
+fi
+if ! "$python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)'; then
+    echo "installing torch into .venv (once)" >&2
+    "$python" -m pip install --quiet --disable-pip-version-check "${TORCH:-torch==2.13.0}" >&2
+fi
+# What is installed is what pyproject.toml asked for then: install again when it has changed.
+if [ ! -e .venv/installed ] || [ pyproject.toml -nt .venv/installed ]; then
+    echo "installing probe and what its tests need into .venv" >&2
+    "$python" -m pip install --quiet --disable-pip-version-check --editable '.[test]' >&2
+    touch .venv/installed
+fi
