@@ -122,14 +122,11 @@ def _options(command: Any) -> Iterator[str]:
         if parameter.param_type_name == "argument":
             words = [parameter.metavar or parameter.name.upper()]
         elif not parameter.is_flag:
-            words[-1] += " " + parameter.make_metavar(_context(command))
+            choices = getattr(parameter.type, "choices", None)
+            words[-1] += " " + ("|".join(choices) if choices else parameter.metavar)
         rows.append(("`" + ", ".join(words) + "`", parameter.help or ""))
     if rows:
         yield from _grid(("word", "meaning"), rows)
-
-
-def _context(command: Any) -> Any:
-    return command.context_class(command, info_name=command.name)
 
 
 def main(words: Sequence[str]) -> int:

@@ -18,12 +18,12 @@ from typing import Literal, NamedTuple
 import probe
 import probe.errors
 from probe.errors import ProbeError, SettingInvalid
+from probe.launch import SERVER_NEEDS
 from probe.recording import places
 from probe.settings import Settings, unknown_variables
 from probe_cli.session import Session
 from probe_cli.terminal import escape_controls
 
-SERVER_NEEDS = ("duckdb", "fastapi", "uvicorn", "pydantic", "numpy")
 OLDEST_PYTHON = (3, 10)
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 HOOK_MODULE = "torch_probe_boot"
@@ -116,7 +116,7 @@ def check_settings(session: Session) -> Iterator[Finding]:
 def check_server_needs(server_python: str) -> Finding:
     """Whether the Python that runs the server has what it needs."""
     python = server_python or sys.executable
-    if os.path.realpath(python) == os.path.realpath(sys.executable) and python == sys.executable:
+    if python == sys.executable:
         missing = [name for name in SERVER_NEEDS if find_spec(name) is None]
     else:
         program = (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from typing import Any, Literal
 
 from probe.errors import ServerUnavailable
@@ -46,7 +48,7 @@ def list_processes(session: Session, everything: bool, format: Literal["table", 
 
 def _ask(session: Session, everything: bool) -> list[dict[str, Any]]:
     directory = session.address.directory
-    if directory is not None and not _anything_recorded(session, directory):
+    if directory is not None and not session.has_own_transport and not _anything_recorded(directory):
         return []
     answer = session.ask("GET", "/v1/processes", {"all": "1" if everything else "0"})
     processes = answer.get("processes")
@@ -55,9 +57,13 @@ def _ask(session: Session, everything: bool) -> list[dict[str, Any]]:
     return processes
 
 
-def _anything_recorded(session: Session, directory: Any) -> bool:
+def _anything_recorded(directory: Path) -> bool:
     """Without a recording there is nothing to start a server for."""
-    return session.has_own_transport or bool(places.process_folders(directory))
+    try:
+        places.check_private(directory, os.lstat(directory))
+    except FileNotFoundError:
+        return False
+    return bool(places.process_folders(directory))
 
 
 def _meant(process: dict[str, Any], endpoint: str) -> bool:

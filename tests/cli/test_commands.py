@@ -63,6 +63,14 @@ def test_ps_without_a_recording_starts_no_server_and_says_how_to_start_a_job(
     assert not Path(environment["PROBE_DIR"]).exists()
 
 
+def test_ps_does_not_look_into_a_folder_that_is_not_ours(
+    command: Callable[..., Result], tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    result = command("ps", PROBE_DIR=str(tmp_path / "link"))
+    assert result.code == 6 and "is a link" in result.err
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
