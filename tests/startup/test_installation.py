@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from startup.pythons import ROOT, Python
+from startup.pythons import ROOT, Python, make_python
 
 TRACES = """
 import sys
@@ -56,11 +56,10 @@ def test_an_installed_wheel_reaches_into_other_pythons(bare: Python, tmp_path: P
     pip(bare, "install", "--quiet", "--no-deps", str(ROOT))
     text = "import os\nfrom probe.startup import PATH_FOLDER\nprint(PATH_FOLDER)"
     folder = bare.code(text).out[0]
-    (tmp_path / "torch.py").write_text("")
-    done = subprocess.run(
-        [sys.executable, "-s", "-c", "import sys, torch; print(sys.modules['probe'].__file__)"],
-        env={"PROBE": "1", "PROBE_DIR": str(tmp_path / "d"), "PROBE_RINGS_DIR": str(tmp_path),
-             "PYTHONPATH": f"{folder}:{tmp_path}"},
-        capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path,
+    (tmp_path / "other").mkdir()
+    other = make_python(tmp_path / "other")
+    answer = other.code(
+        "import sys, torch; print(sys.modules['probe'].__file__)",
+        PROBE="1", PROBE_DIR=str(tmp_path / "d"), PROBE_RINGS_DIR=str(tmp_path), PYTHONPATH=folder,
     )
-    assert (done.returncode, done.stdout.strip()) == (0, f"{bare.site}/probe/__init__.py"), done.stderr
+    assert (answer.code, answer.out) == (0, ["torch imported", f"{bare.site}/probe/__init__.py"])
