@@ -1,0 +1,170 @@
+"""Launch: start the server beside the jobs, so that it is nobody's child and inherits nothing.
+
+Used by the agent (which does not wait) and by the command (which does). The
+server becomes a child of init through a shell that ends at once, so a training
+process never has a child of ours to reap. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import site
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from probe import wire
+from probe.errors import AgentUnreachable, ProbeError, ServerUnavailable
+from probe.recording import places
+from probe.settings import Settings
+
+SERVER_NEEDS = ("fastapi", "uvicorn", "duckdb", "numpy")
+"""Packages the server imports and a job's environment need not have."""
+LARGEST_LOG_BYTES = 1 << 20
+_HEALTH_TIMEOUT_S = 2.0
+_START_AGAIN_S = 1.0
+_KEPT_VARIABLES = (
+    "PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR",
+    "LD_LIBRARY_PATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX",
+)
+
+
+def ensure_server(directory: Path, settings: Settings, *, wait_s: float) -> None:
+    """See to it that a server answers at `directory`, starting one when there is none.
+
+    With `wait_s` 0 (the agent) nothing is waited for, and a server that accepts
+    connections counts as one. Raises `ServerUnavailable` when none can be started
+    here, or none answers within `wait_s`.
+    """
+    if wait_s <= 0:
+        if not _accepts(directory):
+            _start(directory, settings)
+        return
+    deadline = time.monotonic() + wait_s
+    started_at = float("-inf")
+    while True:
+        problem = _asked(directory)
+        if problem is None:
+            return
+        now = time.monotonic()
+        if now >= deadline:
+            raise ServerUnavailable(
+                f"the server at {directory} did not answer within {wait_s:g} s: {problem}",
+                hint=f"{directory / 'server.log'} says why; `probe doctor` checks this machine.",
+            )
+        # A server that is just ending still holds the lock: the one started meanwhile gave up.
+        if now - started_at >= _START_AGAIN_S and not _accepts(directory):
+            _start(directory, settings)
+            started_at = now
+        time.sleep(0.02)
+
+
+def _accepts(directory: Path) -> bool:
+    try:
+        wire.connect_unix(places.server_socket(directory), 0.5).close()
+    except (OSError, ProbeError):
+        return False
+    return True
+
+
+def _asked(directory: Path) -> str | None:
+    """None when the server is well, else what is wrong."""
+    try:
+        wire.call(places.server_socket(directory), "GET", "/v1/health", timeout_s=_HEALTH_TIMEOUT_S)
+    except AgentUnreachable:
+        return "it accepts connections and does not answer (is it stopped?)"
+    except ProbeError as error:
+        return error.message
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def _start(directory: Path, settings: Settings) -> None:
+    python = settings.server_python or sys.executable
+    if not settings.server_python:
+        missing = [name for name in SERVER_NEEDS if not _found(name)]
+        if missing or not python:
+            raise ServerUnavailable(
+                f"this Python lacks what the server needs: {', '.join(missing) or 'an executable'}",
+                hint="The job is recorded all the same; set PROBE_SERVER_PYTHON to a Python with "
+                "torch-probe[server], or use `probe` from one.",
+            )
+    places.make_private(directory)
+    command = ["/bin/sh", "-c", '"$@" &', "sh", python, "-m", "probe.server"]
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context(_open_log(directory))
+        try:
+            subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log,
+                env=server_environment(directory, settings, os.environ), cwd="/",
+                start_new_session=True, close_fds=True, check=False,
+            )
+        except OSError as error:
+            raise ServerUnavailable(f"the server could not be started: {error}") from None
+
+
+def _open_log(directory: Path) -> contextlib.AbstractContextManager[int]:
+    """The server's stderr; begun anew when it has grown too long."""
+    path = directory / "server.log"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        descriptor = os.open(path, flags, 0o600)
+        if os.fstat(descriptor).st_size > LARGEST_LOG_BYTES:
+            os.ftruncate(descriptor, 0)
+    except OSError as error:
+        raise ServerUnavailable(f"{path} cannot be written: {error.strerror or error}") from None
+    return _closing(descriptor)
+
+
+@contextlib.contextmanager
+def _closing(descriptor: int) -> Iterator[int]:
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def server_environment(directory: Path, settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
+    """Environment of the server: our settings and what a Python needs; never PROBE, never secrets.
+
+    Without PROBE the server has no agent itself."""
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if name in _KEPT_VARIABLES or name.startswith("PROBE_")
+    }
+    kept["PROBE_DIR"] = str(directory)
+    kept["PYTHONSAFEPATH"] = "1"  # cwd is /, and /probe may be anything
+    names = ("probe",) if settings.server_python else ("probe", *SERVER_NEEDS)
+    paths = import_paths(names)
+    if paths:
+        kept["PYTHONPATH"] = os.pathsep.join(paths)
+    return kept
+
+
+def import_paths(names: Iterable[str]) -> list[str]:
+    """Folders beyond this interpreter's own site-packages from which these packages are imported."""
+    usual = {os.path.realpath(folder) for folder in site.getsitepackages()}
+    found: list[str] = []
+    for name in names:
+        spec = find_spec(name)
+        if spec is None or not spec.origin:
+            continue
+        folder = os.path.dirname(os.path.realpath(spec.origin))
+        if spec.submodule_search_locations:
+            folder = os.path.dirname(folder)
+        if folder not in usual and folder not in found:
+            found.append(folder)
+    return found
+
+
+def _found(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False

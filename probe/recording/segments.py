@@ -1,0 +1,212 @@
+"""Segments: sealed rows as Parquet files whose names are the only state.
+
+`PID-FIRST-LAST.parquet` holds the rows numbered FIRST to LAST that were read.
+The watermark of a table is the highest LAST, so a server that was killed goes on
+where the files end. A file whose range lies inside another's is a leftover of
+compaction and counts as not there. Written by the server's drain thread; read
+by the query worker; may import duckdb and numpy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import duckdb
+import numpy as np
+
+from probe.recording.reader import NUMBER, Rows, for_duckdb
+
+_NAME = re.compile(r"(\d+)-(\d+)-(\d+)\.parquet")
+_TEMPORARY = ".sealing-"
+COMPACT_FILES = 16
+"""So many neighbours of one size class become one file."""
+_CLASSES_BYTES = (128 << 10, 2 << 20, 32 << 20)
+"""Upper bounds of the size classes; larger files are left alone."""
+
+
+class Segment(NamedTuple):
+    """One sealed file. `first` and `last` are row numbers, both included."""
+
+    path: Path
+    pid: int
+    first: int
+    last: int
+    size_bytes: int
+
+
+def listing(folder: Path, pid: int) -> list[Segment]:
+    """Segments of process `pid` in `folder`, oldest first; leftovers of compaction too."""
+    found: list[Segment] = []
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        for entry in entries:
+            match = _NAME.fullmatch(entry.name)
+            if match and int(match[1]) == pid:
+                with contextlib.suppress(FileNotFoundError):
+                    size = entry.stat(follow_symlinks=False).st_size
+                    found.append(Segment(Path(entry.path), pid, int(match[2]), int(match[3]), size))
+    return sorted(found, key=lambda segment: (segment.first, -segment.last))
+
+
+def visible(segments: Iterable[Segment]) -> list[Segment]:
+    """The segments that count: those inside another's range are left out."""
+    kept: list[Segment] = []
+    for segment in sorted(segments, key=lambda segment: (segment.first, -segment.last)):
+        if not kept or segment.last > kept[-1].last:
+            kept.append(segment)
+    return kept
+
+
+def watermark(segments: Iterable[Segment]) -> int:
+    """Highest row number that is sealed; 0 when nothing is."""
+    return max((segment.last for segment in segments), default=0)
+
+
+def engine() -> duckdb.DuckDBPyConnection:
+    """A private in-memory DuckDB for writing segments: one thread, little memory."""
+    connection = duckdb.connect(
+        ":memory:",
+        config={
+            "threads": 1,
+            "memory_limit": "256MB",
+            "temp_directory": "",
+            "autoload_known_extensions": False,
+            "autoinstall_known_extensions": False,
+            "python_enable_replacements": False,
+        },
+    )
+    connection.execute("SET enable_progress_bar = false")
+    return connection
+
+
+def set_texts(connection: duckdb.DuckDBPyConnection, texts: Sequence[str | None]) -> None:
+    """Make the string table's texts available to the expressions of `for_duckdb`."""
+    values = np.empty(len(texts), dtype=object)
+    values[:] = texts
+    connection.register("probe_strings", {"n": np.arange(len(texts)), "t": values})
+    try:
+        connection.execute(
+            "SET VARIABLE probe_texts = (SELECT list(t::VARCHAR ORDER BY n) FROM probe_strings)"
+        )
+    finally:
+        connection.unregister("probe_strings")
+
+
+def write(
+    connection: duckdb.DuckDBPyConnection,
+    folder: Path,
+    pid: int,
+    rows: Rows,
+    columns: tuple[tuple[str, str], ...],
+) -> Segment:
+    """Seal `rows` durably: when this returns they are on disk under their final name.
+
+    Expects `set_texts` to have been called with the texts of the rows. Raises
+    `OSError` or `duckdb.Error` (a full disk) and then leaves nothing behind.
+    """
+    arrays, expressions = for_duckdb(rows, columns)
+    first, last = int(rows[NUMBER][0]), int(rows[NUMBER][-1])
+    connection.register("probe_rows", arrays)
+    try:
+        query = (
+            f"SELECT {', '.join(expressions)}, {int(pid)}::BIGINT AS pid, {NUMBER} FROM probe_rows"
+        )
+        return _copy(connection, query, folder, pid, first, last)
+    finally:
+        connection.unregister("probe_rows")
+
+
+def compact(
+    connection: duckdb.DuckDBPyConnection, folder: Path, segments: Sequence[Segment]
+) -> Segment | None:
+    """Make one file of enough small neighbours, oldest first; None when there are not enough.
+
+    The new file's range contains theirs, so from its rename on they do not count;
+    `leftovers` finds them for deletion.
+    """
+    chosen = neighbours(segments)
+    if not chosen:
+        return None
+    files = ", ".join(_quoted(str(segment.path)) for segment in chosen)
+    query = f"SELECT * FROM read_parquet([{files}], hive_partitioning = false) ORDER BY {NUMBER}"
+    return _copy(connection, query, folder, chosen[0].pid, chosen[0].first, chosen[-1].last)
+
+
+def neighbours(segments: Sequence[Segment]) -> list[Segment]:
+    """The oldest run of `COMPACT_FILES` or more visible segments of one size class."""
+    run: list[Segment] = []
+    run_class = -1
+    for segment in visible(segments):
+        size_class = _size_class(segment.size_bytes)
+        if size_class != run_class:
+            if len(run) >= COMPACT_FILES:
+                break
+            run, run_class = [], size_class
+        if size_class < len(_CLASSES_BYTES):
+            run.append(segment)
+    return run if len(run) >= COMPACT_FILES else []
+
+
+def _size_class(size_bytes: int) -> int:
+    return sum(size_bytes >= bound for bound in _CLASSES_BYTES)
+
+
+def leftovers(segments: Sequence[Segment], older_than_s: float, now_s: float) -> list[Segment]:
+    """Segments inside the range of another that was written `older_than_s` ago or earlier:
+    no query that listed the files before the merge still reads them."""
+    kept = visible(segments)
+    names = {segment.path for segment in kept}
+    found: list[Segment] = []
+    for segment in segments:
+        if segment.path in names:
+            continue
+        for larger in kept:
+            if larger.first <= segment.first and segment.last <= larger.last:
+                with contextlib.suppress(OSError):
+                    if now_s - larger.path.stat().st_mtime >= older_than_s:
+                        found.append(segment)
+                break
+    return found
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Delete what a killed server left half-written in `folder`."""
+    for path in folder.glob(f"{_TEMPORARY}*"):
+        path.unlink(missing_ok=True)
+
+
+def _copy(
+    connection: duckdb.DuckDBPyConnection, query: str, folder: Path, pid: int, first: int, last: int
+) -> Segment:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    name = f"{pid}-{first:012d}-{last:012d}.parquet"
+    temporary = folder / f"{_TEMPORARY}{name}"
+    try:
+        connection.execute(
+            f"COPY ({query}) TO {_quoted(str(temporary))} "
+            "(FORMAT parquet, COMPRESSION zstd, PARQUET_VERSION v2)"
+        )
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, folder / name)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(folder)
+    return Segment(folder / name, pid, first, last, (folder / name).stat().st_size)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

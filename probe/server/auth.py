@@ -1,0 +1,187 @@
+"""TCP access: token, Host, browsers, rates. The unix socket needs none of it: the kernel
+says who is there.
+
+Whoever holds the token can do what the training user can do. A request passes
+`TcpGate` or never reaches the application. Standard library only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import ipaddress
+import os
+import re
+import secrets
+import stat
+import time
+from collections import defaultdict, deque
+from pathlib import Path
+
+from probe.errors import Forbidden, ProbeError, SettingInvalid, TokenInvalid, TooMany
+from probe.recording import places
+from probe.server.limits import App, Receive, Scope, Send, answer_error
+from probe.settings import Settings
+
+_SHORTEST_TOKEN = 43
+"""Characters of 256 bits in base64."""
+FAILURES_PER_MINUTE = 10
+_LATE_S = 0.5
+REQUESTS_PER_S = 10.0
+BURST = 20
+_REMEMBERED = 1024
+
+
+def listen_address(settings: Settings) -> tuple[str, int]:
+    """Host and port of PROBE_LISTEN. Raises `SettingInvalid`."""
+    host, separator, port = settings.listen.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise SettingInvalid(
+            f"PROBE_LISTEN={settings.listen!r} is not host:port",
+            hint="For example PROBE_LISTEN=127.0.0.1:7130.",
+        )
+    return host, int(port)
+
+
+def check_listen(settings: Settings) -> None:
+    """Raise `SettingInvalid` when TCP would be open beyond this host and readable on the way."""
+    host, _ = listen_address(settings)
+    if bool(settings.tls_certificate) != bool(settings.tls_key):
+        raise SettingInvalid("PROBE_TLS_CERTIFICATE and PROBE_TLS_KEY belong together")
+    if not _is_loopback(host) and not settings.tls_certificate and not settings.insecure_no_tls:
+        raise SettingInvalid(
+            f"PROBE_LISTEN={settings.listen} is reachable from other hosts and has no TLS",
+            hint="Set PROBE_TLS_CERTIFICATE and PROBE_TLS_KEY, or listen on 127.0.0.1 and use an ssh "
+            "tunnel, or accept a token in clear with PROBE_INSECURE_NO_TLS=1.",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def load_token(settings: Settings, directory: Path) -> str:
+    """The token from PROBE_TOKEN_FILE, or from PROBE_DIR/token, made when it is not there.
+
+    Raises `SettingInvalid` when others could have read the file or it holds too little.
+    """
+    path = Path(settings.token_file) if settings.token_file else directory / "token"
+    if not settings.token_file and not path.exists():
+        places.write_whole(path, secrets.token_urlsafe(32).encode() + b"\n")
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as error:
+        raise SettingInvalid(f"the token file {path} cannot be read: {error.strerror}") from None
+    with os.fdopen(descriptor, encoding="ascii", errors="replace") as file:
+        found = os.fstat(file.fileno())
+        if found.st_uid not in (os.getuid(), 0) or stat.S_IMODE(found.st_mode) & 0o077:
+            raise SettingInvalid(
+                f"the token file {path} can be read by others",
+                hint=f"chmod 600 {path}, and change the token.",
+            )
+        token = file.read(4096).strip()
+    if len(token) < _SHORTEST_TOKEN or not re.fullmatch(r"[A-Za-z0-9_\-+/=.]+", token):
+        raise SettingInvalid(
+            f"the token in {path} is too short, or not plain text",
+            hint="python -c 'import secrets; print(secrets.token_urlsafe(32))' makes a good one.",
+        )
+    return token
+
+
+class TcpGate:
+    """ASGI middleware of the TCP listener: lets a request through, or answers why not."""
+
+    def __init__(self, app: App, token: str, host: str, port: int) -> None:
+        self._app = app
+        self._digest = _digest(token.encode())
+        self._hosts = _allowed_hosts(host, port)
+        self._failures: dict[str, deque[float]] = defaultdict(deque)
+        self._allowance: tuple[float, float] = (float(BURST), time.monotonic())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            return
+        try:
+            self._check_origin(scope)
+            await self._check_token(scope)
+            self._check_rate()
+        except ProbeError as error:
+            await answer_error(send, error)
+            return
+        scope.setdefault("state", {})["tcp"] = True
+        await self._app(scope, receive, send)
+
+    def _check_origin(self, scope: Scope) -> None:
+        """A name that leads here by DNS, or a web page, is not a caller."""
+        hosts = [value for name, value in scope["headers"] if name == b"host"]
+        if len(hosts) != 1 or hosts[0].decode("latin-1").lower() not in self._hosts:
+            raise Forbidden(
+                "the Host header names another server", hint="Use the address PROBE_LISTEN names."
+            )
+        for name, value in scope["headers"]:
+            if name == b"origin" or (name == b"sec-fetch-site" and value != b"none"):
+                raise Forbidden("requests of web pages are not answered", hint="Use the `probe` command.")
+
+    async def _check_token(self, scope: Scope) -> None:
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        scheme, _, token = (given[0] if len(given) == 1 else b"").partition(b" ")
+        right = hmac.compare_digest(_digest(token), self._digest)
+        if right and scheme.lower() == b"bearer":
+            return
+        # Only wrong tokens are slowed down: nobody can lock the right one out.
+        failures = self._recent_failures(str((scope.get("client") or ("",))[0]))
+        if len(failures) >= FAILURES_PER_MINUTE:
+            await asyncio.sleep(_LATE_S)
+            raise TooMany("too many wrong tokens from this address", hint="Wait a minute.")
+        failures.append(time.monotonic())
+        raise TokenInvalid("no token, or a wrong one")
+
+    def _recent_failures(self, peer: str) -> deque[float]:
+        if len(self._failures) > _REMEMBERED:
+            self._failures.clear()
+        failures = self._failures[peer]
+        while failures and failures[0] < time.monotonic() - 60:
+            failures.popleft()
+        return failures
+
+    def _check_rate(self) -> None:
+        left, then = self._allowance
+        now = time.monotonic()
+        left = min(float(BURST), left + (now - then) * REQUESTS_PER_S)
+        if left < 1:
+            self._allowance = (left, now)
+            raise TooMany(f"more than {REQUESTS_PER_S:g} requests per second")
+        self._allowance = (left - 1, now)
+
+
+def _digest(token: bytes) -> bytes:
+    return hashlib.sha256(token).digest()
+
+
+def _allowed_hosts(host: str, port: int) -> frozenset[str]:
+    """Exactly the names that the listener has; never a suffix, never another spelling of an address."""
+    names = {host.lower()}
+    if _is_loopback(host) or host in ("0.0.0.0", "::"):
+        names |= {"localhost", "127.0.0.1", "::1"}
+    if host in ("0.0.0.0", "::"):
+        names |= {os.uname().nodename.lower(), *_own_addresses()}
+    spelled = {f"[{name}]" if ":" in name else name for name in names}
+    return frozenset(f"{name}:{port}" for name in spelled)
+
+
+def _own_addresses() -> set[str]:
+    """Addresses of this host's name, as far as it resolves."""
+    import socket
+
+    try:
+        return {str(entry[4][0]).lower() for entry in socket.getaddrinfo(os.uname().nodename, None)}
+    except OSError:
+        return set()

@@ -1,0 +1,199 @@
+"""Limits that uvicorn does not have: connections, slow clients, bodies, odd requests.
+
+`LimitedProtocol` is uvicorn's HTTP/1.1 protocol with deadlines and a cap on
+connections; `BodyLimit` is ASGI middleware around the application. Both run on
+the server's event loop. May import uvicorn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from probe.errors import BadRequest, ProbeError, TooLarge, TooMany
+from probe.wire import LARGEST_BODY_BYTES, LARGEST_HEAD_BYTES, peer_of
+
+Message = MutableMapping[str, Any]
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+CONNECTIONS = 64
+HEAD_TIMEOUT_S = 5.0
+"""A request's head must be complete this long after the connection, or after the answer before."""
+BODY_TIMEOUT_S = 10.0
+SEND_TIMEOUT_S = 20.0
+"""A client that takes nothing of its answer for this long is cut off."""
+
+
+class LimitedProtocol(H11Protocol):
+    """One connection: who it is from, how long it may dawdle, how many there may be."""
+
+    _head_timer: asyncio.TimerHandle | None = None
+    _stall_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client came: who is it, and is there room?"""
+        super().connection_made(transport)
+        if not _same_user(transport):
+            transport.abort()
+            return
+        if len(self.connections) > CONNECTIONS:
+            self._refuse(TooMany(f"more than {CONNECTIONS} connections at once"))
+            return
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone."""
+        self._cancel_head_timer()
+        self._cancel_stall_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of a request; its head is awaited until an answer is being made."""
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._cancel_head_timer()
+
+    def on_response_complete(self) -> None:
+        """The answer is out: the next head is awaited."""
+        super().on_response_complete()
+        if self.transport.is_closing():
+            # What is still in the buffer may never be taken.
+            self.loop.call_later(SEND_TIMEOUT_S, self.transport.abort)
+        elif self.cycle is None or self.cycle.response_complete:
+            self._expect_head()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection; what the client did not take is dropped."""
+        super().timeout_keep_alive_handler()
+        self.loop.call_later(SEND_TIMEOUT_S, self.transport.abort)
+
+    def pause_writing(self) -> None:
+        """The client takes nothing this moment."""
+        super().pause_writing()
+        self._cancel_stall_timer()
+        self._stall_timer = self.loop.call_later(SEND_TIMEOUT_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The client took what was waiting."""
+        self._cancel_stall_timer()
+        super().resume_writing()
+
+    def _cancel_stall_timer(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    def send_400_response(self, msg: str) -> None:
+        """What is no HTTP is answered in the one error shape."""
+        if self._head_too_long():
+            self._refuse(TooLarge(f"the request's head is longer than {LARGEST_HEAD_BYTES} bytes"))
+        else:
+            self._refuse(BadRequest("not a valid HTTP/1.1 request"))
+
+    def _head_too_long(self) -> bool:
+        return len(self.conn.trailing_data[0]) > LARGEST_HEAD_BYTES
+
+    def _expect_head(self) -> None:
+        self._cancel_head_timer()
+        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._head_late)
+
+    def _cancel_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_late(self) -> None:
+        self.transport.abort()
+
+    def _refuse(self, error: ProbeError) -> None:
+        body = json.dumps(error.as_dict()).encode()
+        head = (
+            f"HTTP/1.1 {error.status} Refused\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.write(head.encode("ascii") + body)
+        self.transport.close()
+        self.loop.call_later(1.0, self.transport.abort)
+
+
+def _same_user(transport: asyncio.Transport) -> bool:
+    """Whether the other end of a unix socket is this user or root; TCP is checked by its token."""
+    connection = transport.get_extra_info("socket")
+    if connection is None or connection.family != socket.AF_UNIX:
+        return True
+    return peer_of(connection).uid in (os.getuid(), 0)
+
+
+class BodyLimit:
+    """Refuses bodies that are too long, too slow or framed in two ways."""
+
+    def __init__(self, app: App, on_request: Callable[[], None]) -> None:
+        self._app = app
+        self._on_request = on_request
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            return
+        self._on_request()
+        try:
+            body = await asyncio.wait_for(_read_body(scope, receive), BODY_TIMEOUT_S)
+        except asyncio.TimeoutError:
+            await answer_error(send, BadRequest(f"the body was not complete within {BODY_TIMEOUT_S:g} s"))
+            return
+        except ProbeError as error:
+            await answer_error(send, error)
+            return
+        if body is None:
+            return
+        messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replay() -> Message:
+            return messages.pop() if messages else await receive()
+
+        await self._app(scope, replay, send)
+
+
+async def _read_body(scope: Scope, receive: Receive) -> bytes | None:
+    """The whole body; None when the client went away."""
+    names = [name for name, _ in scope["headers"]]
+    if b"transfer-encoding" in names and b"content-length" in names:
+        raise BadRequest("Content-Length and Transfer-Encoding exclude each other")
+    if b"content-encoding" in names:
+        raise BadRequest("encoded bodies are not accepted")
+    lengths = [value for name, value in scope["headers"] if name == b"content-length"]
+    if lengths and (not lengths[0].isdigit() or int(lengths[0]) > LARGEST_BODY_BYTES):
+        raise TooLarge(f"the body is longer than {LARGEST_BODY_BYTES} bytes")
+    parts = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        parts += message.get("body", b"")
+        if len(parts) > LARGEST_BODY_BYTES:
+            raise TooLarge(f"the body is longer than {LARGEST_BODY_BYTES} bytes")
+        if not message.get("more_body", False):
+            return bytes(parts)
+
+
+async def answer_error(send: Send, error: ProbeError, close: bool = True) -> None:
+    """Answer with the one error shape from outside the application."""
+    body = json.dumps(error.as_dict()).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if close:
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

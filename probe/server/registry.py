@@ -1,0 +1,300 @@
+"""Registry: which recordings exist, which processes live, and what an endpoint means.
+
+Nothing is remembered that the files do not say: a server started a second ago
+knows as much as one that runs for days. Used by the request threads and the
+drain thread at once. Standard library, and numpy through the ring reader.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from probe import clock
+from probe.errors import (
+    AgentMissing,
+    EndpointAmbiguous,
+    EndpointUnknown,
+    NotYours,
+    RecordingError,
+)
+from probe.recording import places
+from probe.recording.journal import read_journal
+from probe.recording.layout import NULL_INTEGER
+from probe.recording.process import alive, life
+from probe.recording.reader import RingFile
+from probe.recording.recording import Meta
+
+LIVE = ("running", "idle")
+"""States of a process that can be asked something."""
+_LISTED_NS = 24 * 3600 * 10**9
+"""Ended processes are listed for a day."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A recorded process: its folder and the facts in it."""
+
+    folder: Path
+    meta: Meta
+
+    @property
+    def name(self) -> str:
+        """`job/rank`."""
+        return f"{self.meta.job}/{self.meta.rank}"
+
+
+class Status(NamedTuple):
+    """How a process is. Times are wall nanoseconds; None where nothing is known."""
+
+    state: str
+    step: int | None
+    last_step_ns: int | None
+    last_seen_ns: int | None
+    ended_ns: int | None
+
+
+class Registry:
+    """The recordings of one PROBE_DIR."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._known: dict[Path, tuple[int, Recorded]] = {}
+        self._ended: dict[tuple[Path, int], Status] = {}
+        self._left: dict[Path, tuple[int, dict[str, Any] | None]] = {}
+        self._highest: dict[tuple[Path, int], int] = {}
+        self._lock = threading.Lock()
+
+    # What there is ----------------------------------------------------------
+
+    def processes(self) -> list[Recorded]:
+        """All recordings that can be read, oldest first."""
+        found = self._read(places.process_folders(self.directory))
+        with self._lock:
+            gone = self._known.keys() - {recorded.folder for recorded in found}
+            for folder in gone:
+                del self._known[folder]
+        return sorted(found, key=lambda recorded: recorded.meta.started_ns)
+
+    def _read(self, folders: Iterable[Path]) -> list[Recorded]:
+        found: list[Recorded] = []
+        for folder in folders:
+            try:
+                written_ns = (folder / "meta.json").stat().st_mtime_ns
+                with self._lock:
+                    known = self._known.get(folder)
+                if known is None or known[0] != written_ns:
+                    known = (written_ns, Recorded(folder, Meta.read(folder)))
+                    with self._lock:
+                        self._known[folder] = known
+            except (OSError, RecordingError):
+                continue
+            found.append(known[1])
+        return found
+
+    def live(self) -> list[Recorded]:
+        """The processes that are being recorded now."""
+        return [recorded for recorded in self.processes() if self.status(recorded).state in LIVE]
+
+    def listed(self, everything: bool) -> list[Recorded]:
+        """What `ps` shows: the living, and of each job the newest run when it ended less than a
+        day ago; all recordings when `everything`."""
+        found = self.processes()
+        if everything:
+            return found
+        newest = {recorded.meta.job: recorded.meta.run for recorded in found}
+        kept: list[Recorded] = []
+        for recorded in found:
+            status = self.status(recorded)
+            recent = clock.wall_ns() - (status.ended_ns or 0) < _LISTED_NS
+            if status.state in LIVE or (recent and newest[recorded.meta.job] == recorded.meta.run):
+                kept.append(recorded)
+        return kept
+
+    # How a process is -------------------------------------------------------
+
+    def status(self, recorded: Recorded) -> Status:
+        """State, last finished step and last sign of life, from its files and /proc."""
+        meta = recorded.meta
+        key = (recorded.folder, meta.started_ns)
+        with self._lock:
+            known = self._ended.get(key)
+        if known is not None:
+            return known
+        known = _read_end(recorded.folder)
+        if known is not None:
+            with self._lock:
+                self._ended[key] = known
+            return known
+        lives = alive(meta.pid, meta.start_ticks, meta.boot_id)
+        left = None
+        if not lives or not os.path.exists(meta.socket):
+            left = self._leaving(recorded.folder)
+        step, last_step_ns, last_seen_ns = self._progress(recorded)
+        if lives and left is None:
+            return Status("idle" if step is None else "running", step, last_step_ns, last_seen_ns, None)
+        if left is not None:
+            return Status("finished", step, last_step_ns, last_seen_ns, left.get("t_ns") or last_seen_ns)
+        return Status("dead", step, last_step_ns, last_seen_ns, last_seen_ns or meta.started_ns)
+
+    def _leaving(self, folder: Path) -> dict[str, Any] | None:
+        """The journal's word that the recording was closed, if it was."""
+        path = folder / "journal.bin"
+        try:
+            size = path.stat().st_size
+        except OSError:
+            return None
+        with self._lock:
+            known = self._left.get(folder)
+        if known is None or known[0] != size:
+            found = None
+            for record in read_journal(path):
+                if record.get("event") in ("exit", "stop"):
+                    found = record
+            known = (size, found)
+            with self._lock:
+                self._left[folder] = known
+        return known[1]
+
+    def _progress(self, recorded: Recorded) -> tuple[int | None, int | None, int | None]:
+        """(last finished step, its time, time of the last row of any kind)."""
+        step, last_step_ns = self._last_row(recorded, "python.steps")
+        times = [last_step_ns]
+        times += [self._last_row(recorded, name)[1] for name in ("python.pulse", "process.memory")]
+        return step, last_step_ns, max((time for time in times if time is not None), default=None)
+
+    def _last_row(self, recorded: Recorded, table: str) -> tuple[int | None, int | None]:
+        """step and t_ns of the newest row of a ring."""
+        path = Path(recorded.meta.rings) / f"{table}.ring"
+        key = (path, recorded.meta.started_ns)
+        try:
+            with RingFile(path) as ring:
+                highest, rows = ring.last(self._highest.get(key, 0))
+        except (OSError, RecordingError):
+            return None, None
+        self._highest[key] = highest
+        if not len(rows):
+            return None, None
+        found = [int(rows[-1][name]) for name in ("step", "t_ns")]
+        step, t_ns = (None if value == NULL_INTEGER else value for value in found)
+        return step, t_ns
+
+    # What an endpoint means -------------------------------------------------
+
+    def resolve(self, endpoint: str) -> list[Recorded]:
+        """The processes an endpoint means, in order of rank; at least one.
+
+        Raises `EndpointUnknown`, `EndpointAmbiguous`, `AgentMissing` or `NotYours`.
+        """
+        text = endpoint.strip()
+        if not text:
+            return self._only_live()
+        if text.isascii() and text.isdigit():
+            return [self._by_pid(int(text))]
+        if text.startswith("/"):
+            return self._by_folder(Path(text))
+        return self._by_name(text)
+
+    def one(self, endpoint: str) -> Recorded:
+        """The one process an endpoint means; raises `EndpointAmbiguous` for several."""
+        found = self.resolve(endpoint)
+        if len(found) > 1:
+            ranks = ", ".join(recorded.name for recorded in found[:8])
+            raise EndpointAmbiguous(
+                f"{endpoint or 'that'} means {len(found)} processes: {ranks}", hint="Name one rank: JOB/RANK."
+            )
+        return found[0]
+
+    def _only_live(self) -> list[Recorded]:
+        live = self.live()
+        if not live:
+            raise EndpointUnknown(
+                "no process is being recorded",
+                hint="Start one with PROBE=1, or name an ended one: `probe ps --all` lists them.",
+            )
+        if len({(recorded.meta.job, recorded.meta.run, recorded.meta.attempt) for recorded in live}) > 1:
+            names = ", ".join(f"{recorded.name} (pid {recorded.meta.pid})" for recorded in live[:8])
+            raise EndpointAmbiguous(f"{len(live)} processes are being recorded: {names}", hint="Name one.")
+        return _latest_ranks(live)
+
+    def _by_pid(self, pid: int) -> Recorded:
+        found = [recorded for recorded in self.processes() if recorded.meta.pid == pid]
+        if found:
+            return max(found, key=lambda one: (self.status(one).state in LIVE, one.meta.started_ns))
+        process = life(pid) if pid < 2**31 else None
+        if process is None or process.state in "ZX":
+            raise EndpointUnknown(f"there is no process {pid}, and no recording of one")
+        if process.uid != os.getuid():
+            raise NotYours(f"process {pid} belongs to user id {process.uid}")
+        raise AgentMissing(f"process {pid} runs without an agent")
+
+    def _by_folder(self, path: Path) -> list[Recorded]:
+        """Recordings at or below a folder, of this or another PROBE_DIR."""
+        patterns = (".", "process=*", "attempt=*/process=*", "run=*/attempt=*/process=*",
+                    "recordings/run=*/attempt=*/process=*")
+        try:
+            owner = path.stat().st_uid
+        except OSError as error:
+            raise EndpointUnknown(f"{path} cannot be read: {error.strerror}") from None
+        if owner not in (os.getuid(), 0):
+            raise NotYours(f"{path} belongs to user id {owner}")
+        for pattern in patterns:
+            folders = [path] if pattern == "." else sorted(path.glob(pattern))
+            found = self._read(folder for folder in folders if (folder / "meta.json").is_file())
+            if found:
+                return sorted(found, key=lambda recorded: (recorded.meta.rank, recorded.meta.started_ns))
+        raise EndpointUnknown(f"{path} holds no recording")
+
+    def _by_name(self, text: str) -> list[Recorded]:
+        everything = self.processes()
+        job, separator, rank = text.rpartition("/")
+        if not separator:
+            job, rank = text, ""
+        found = [recorded for recorded in everything if job in (recorded.meta.job, recorded.meta.run)]
+        if not found:
+            raise EndpointUnknown(f"there is no job {job!r}", hint=_near(job, everything))
+        live = [recorded for recorded in found if self.status(recorded).state in LIVE]
+        newest = (live or found)[-1].meta
+        attempts = [recorded for recorded in found if recorded.meta.run == newest.run]
+        attempt = max(recorded.meta.attempt for recorded in attempts)
+        ranks = _latest_ranks(recorded for recorded in attempts if recorded.meta.attempt == attempt)
+        if not separator:
+            return ranks
+        chosen = [recorded for recorded in ranks if str(recorded.meta.rank) == rank]
+        if not chosen:
+            known = ", ".join(str(recorded.meta.rank) for recorded in ranks[:32])
+            raise EndpointUnknown(f"job {job!r} has no rank {rank!r} here", hint=f"Ranks here: {known}.")
+        return chosen
+
+
+def _latest_ranks(processes: Iterable[Recorded]) -> list[Recorded]:
+    """The newest life of each rank, in order of rank."""
+    latest: dict[int, Recorded] = {}
+    for recorded in sorted(processes, key=lambda recorded: recorded.meta.started_ns):
+        latest[recorded.meta.rank] = recorded
+    return [latest[rank] for rank in sorted(latest)]
+
+
+def _near(job: str, everything: list[Recorded]) -> str:
+    names = list(dict.fromkeys(recorded.meta.job for recorded in reversed(everything)))
+    near = difflib.get_close_matches(job, names, 3) or names[:5]
+    if not near:
+        return "Nothing is recorded here yet: start a job with PROBE=1."
+    return f"Recorded here: {', '.join(near)}. `probe ps --all` lists everything."
+
+
+def _read_end(folder: Path) -> Status | None:
+    try:
+        ended = json.loads((folder / "end.json").read_bytes())
+        return Status(
+            str(ended["state"]), ended["step"], ended["last_step_ns"],
+            ended["last_seen_ns"], ended["ended_ns"],
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

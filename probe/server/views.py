@@ -1,0 +1,283 @@
+"""The tables a query sees: sealed segments and ring tails of the chosen processes, and live rows.
+
+Only tables that the SQL's text mentions are read; a name that the text does not
+contain cannot be reached (where SQL can build a name from pieces, everything is
+read). Listing segments comes before reading rings: a row sealed in between is
+then seen once, in its ring. Runs in the query worker; may import duckdb, numpy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+
+from probe.errors import RecordingError
+from probe.recording import places, segments
+from probe.recording.journal import read_journal
+from probe.recording.reader import RingFile, for_duckdb
+from probe.recording.strings import read_strings
+from probe.tables import COMMON, RINGS, TABLES, Table, columns_of
+
+_TAILS = "ring_tails"
+_NAME_BUILDERS = ("query", "u&")
+"""Without these words SQL cannot name a table that its text does not contain."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One recorded process as a query's source. `rings` may be gone already."""
+
+    folder: Path
+    rings: Path
+    run: str
+    attempt: int
+    rank: int
+    pid: int
+
+    def common(self) -> str:
+        """Select list of the common columns."""
+        return f"{self.rank}::BIGINT, {_quoted(self.run)}, {self.attempt}::BIGINT, {self.pid}::BIGINT"
+
+
+@dataclass
+class Plan:
+    """What the server tells the worker beside the SQL itself.
+
+    `live` holds rows of live tables, as dictionaries of column values.
+    """
+
+    sources: list[Source]
+    live: dict[str, list[dict[str, Any]]]
+    skip_files: set[str] = field(default_factory=set)
+    """Segments found damaged; left out."""
+
+
+def mentioned(sql: str) -> list[Table]:
+    """The tables that `sql` may read: a superset, found without parsing."""
+    text = sql.lower()
+    if any(word in text for word in _NAME_BUILDERS):
+        return list(TABLES)
+    return [table for table in TABLES if table.name in text]
+
+
+def prepare(connection: duckdb.DuckDBPyConnection) -> None:
+    """Make all tables, empty, in a new connection: done before a query arrives."""
+    for schema in sorted({table.schema for table in TABLES}):
+        connection.execute(f"CREATE SCHEMA {_name(schema)}")
+    connection.execute(f"CREATE SCHEMA {_TAILS}")
+    for table in TABLES:
+        columns = ", ".join(f"{_name(column.name)} {column.type}" for column in columns_of(table))
+        connection.execute(f"CREATE TABLE {_full(table)} ({columns})")
+
+
+def build(
+    connection: duckdb.DuckDBPyConnection, plan: Plan, sql: str
+) -> tuple[list[str], list[str]]:
+    """Fill the tables that `sql` mentions; returns (files the query may read, notes for the user)."""
+    files: list[str] = []
+    notes: list[str] = []
+    for table in mentioned(sql):
+        if table.source == "ring":
+            files += _ring_table(connection, table, plan, notes)
+        elif table.source == "journal":
+            _insert(connection, table, _journal_rows(plan.sources, table))
+        elif table.full_name == "probe.rings":
+            _insert(connection, table, _rings_rows(connection, plan))
+        elif table.full_name == "probe.tables":
+            _insert(connection, table, _description())
+        else:
+            _insert(connection, table, plan.live.get(table.full_name, []))
+    return files, notes
+
+
+def _ring_table(
+    connection: duckdb.DuckDBPyConnection, table: Table, plan: Plan, notes: list[str]
+) -> list[str]:
+    tail = f"{_TAILS}.{_name(table.full_name)}"
+    columns = columns_of(table)
+    connection.execute(
+        f"CREATE TABLE {tail} ({', '.join(f'{_name(column.name)} {column.type}' for column in columns)})"
+    )
+    files: list[str] = []
+    for source in plan.sources:
+        try:
+            files += _add_source(connection, table, tail, source)
+        except (RecordingError, OSError) as error:
+            notes.append(f"{table.full_name} of pid {source.pid} could not be read: {error}")
+    files = [file for file in files if file not in plan.skip_files]
+    names = ", ".join(_name(column.name) for column in columns)
+    parts = [f"SELECT {names} FROM {tail}"]
+    if files:
+        types = ", ".join(f"'{column.name}': {column.type}" for column in COMMON if column.name != "pid")
+        parts.insert(
+            0,
+            f"SELECT {names} FROM read_parquet([{', '.join(map(_quoted, files))}], "
+            f"hive_partitioning = true, hive_types = {{{types}}})",
+        )
+    where = f" WHERE ({table.hidden}) IS NOT TRUE" if table.hidden else ""
+    connection.execute(f"DROP TABLE {_full(table)}")
+    connection.execute(
+        f"CREATE VIEW {_full(table)} AS SELECT {names} FROM ({' UNION ALL BY NAME '.join(parts)}){where}"
+    )
+    return files
+
+
+def _add_source(
+    connection: duckdb.DuckDBPyConnection, table: Table, tail: str, source: Source
+) -> list[str]:
+    """Copy the unsealed rows of one process into the tail; returns its segments."""
+    folder = places.segments_folder(source.folder, table.full_name, source.rank)
+    sealed = segments.visible(segments.listing(folder, source.pid))
+    try:
+        _read_tail(connection, table, tail, source, segments.watermark(sealed))
+    except FileNotFoundError:
+        # The rings go away only after everything in them was sealed.
+        sealed = segments.visible(segments.listing(folder, source.pid))
+    return [str(segment.path) for segment in sealed]
+
+
+def _read_tail(
+    connection: duckdb.DuckDBPyConnection, table: Table, tail: str, source: Source, after: int
+) -> None:
+    with RingFile(source.rings / f"{table.full_name}.ring") as ring:
+        rows = ring.read(after)
+        columns = ring.columns
+    if not len(rows):
+        return
+    known = {column.name for column in table.columns}
+    columns = tuple(column for column in columns if column[0] in known)
+    arrays, expressions = for_duckdb(rows, columns)
+    segments.set_texts(connection, read_strings(source.rings / "strings"))
+    targets = ", ".join(_name(name) for name, _ in columns)
+    connection.register("probe_rows", arrays)
+    try:
+        connection.execute(
+            f"INSERT INTO {tail} (rank, run, attempt, pid, {targets}) "
+            f"SELECT {source.common()}, {', '.join(expressions)} FROM probe_rows"
+        )
+    finally:
+        connection.unregister("probe_rows")
+
+
+def _journal_rows(sources: Iterable[Source], table: Table) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for source in sources:
+        common = {"rank": source.rank, "run": source.run, "attempt": source.attempt, "pid": source.pid}
+        for record in read_journal(source.folder / "journal.bin"):
+            if isinstance(record, dict) and record.get("table") == table.full_name:
+                rows = record.get("rows")
+                for row in rows if isinstance(rows, list) else []:
+                    if isinstance(row, dict):
+                        found.append({**row, **common})
+    return found
+
+
+def _rings_rows(connection: duckdb.DuckDBPyConnection, plan: Plan) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for source in plan.sources:
+        for table in RINGS:
+            folder = places.segments_folder(source.folder, table.full_name, source.rank)
+            visible = segments.visible(segments.listing(folder, source.pid))
+            sealed = _sealed_rows(connection, [str(segment.path) for segment in visible])
+            watermark = segments.watermark(visible)
+            tail, highest, capacity = 0, watermark, None
+            try:
+                with RingFile(source.rings / f"{table.full_name}.ring") as ring:
+                    highest = max(ring.highest(watermark), watermark)
+                    tail, capacity = len(ring.read(watermark, highest)), ring.rows
+            except (RecordingError, OSError):
+                highest = max(highest, _rows_at_end(source, table))
+            found.append(
+                {
+                    "rank": source.rank, "run": source.run, "attempt": source.attempt, "pid": source.pid,
+                    "table_name": table.full_name, "rows_written": highest, "rows_sealed": sealed,
+                    "rows_dropped": highest - sealed - tail, "capacity_rows": capacity,
+                }
+            )
+    return found
+
+
+def _rows_at_end(source: Source, table: Table) -> int:
+    """How many rows had been written when the process ended, as the server noted then."""
+    try:
+        ended = json.loads((source.folder / "end.json").read_bytes())
+        return int(ended["rows_written"][table.full_name])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
+def _sealed_rows(connection: duckdb.DuckDBPyConnection, files: list[str]) -> int:
+    if not files:
+        return 0
+    found = connection.execute(
+        f"SELECT sum(num_rows)::BIGINT FROM parquet_file_metadata([{', '.join(map(_quoted, files))}])"
+    ).fetchall()
+    return int(found[0][0] or 0)
+
+
+def _description() -> list[dict[str, Any]]:
+    return [
+        {
+            "table_name": table.full_name, "column_name": column.name, "type": column.type,
+            "unit": column.unit, "meaning": column.doc,
+        }
+        for table in TABLES
+        for column in columns_of(table)
+    ]
+
+
+def _insert(connection: duckdb.DuckDBPyConnection, table: Table, rows: list[dict[str, Any]]) -> None:
+    """Insert dictionaries; a value that does not fit its column becomes NULL."""
+    if not rows:
+        return
+    columns = columns_of(table)
+    arrays = {}
+    for column in columns:
+        values = np.empty(len(rows), dtype=object)
+        values[:] = [_as_text(row.get(column.name)) for row in rows]
+        arrays[column.name] = values
+    selected = ", ".join(f"TRY_CAST({_name(column.name)} AS {column.type})" for column in columns)
+    connection.register("probe_live", arrays)
+    try:
+        connection.execute(f"INSERT INTO {_full(table)} SELECT {selected} FROM probe_live")
+    finally:
+        connection.unregister("probe_live")
+
+
+def _as_text(value: Any) -> str | None:
+    """One type for all: DuckDB guesses an array's type from a sample of its values."""
+    if value is None or isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode() if value else value
+    return json.dumps(value)
+
+
+def damaged(connection: duckdb.DuckDBPyConnection, files: Iterable[str]) -> list[str]:
+    """Those of `files` that exist and cannot be read to the end."""
+    found: list[str] = []
+    for file in files:
+        try:
+            connection.execute(
+                f"SELECT max(hash(row)) FROM read_parquet({_quoted(file)}, hive_partitioning = false) row"
+            ).fetchall()
+        except duckdb.Error:
+            if Path(file).exists():
+                found.append(file)
+    return found
+
+
+def _name(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"'
+
+
+def _full(table: Table) -> str:
+    return f"{_name(table.schema)}.{_name(table.name)}"
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

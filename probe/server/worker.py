@@ -1,0 +1,356 @@
+"""Query worker: the process in which SQL from outside runs, and which may die of it.
+
+    python -m probe.server.worker FD PARENT_PID MEMORY_BYTES FOLDER...
+
+FD is a socket to the server; frames are a length and JSON. The worker first gives
+up what a query does not need (`sandbox`), then imports DuckDB, then answers one
+query at a time, each in a new in-memory database that is made before the query
+comes. Threads: the main thread reads requests; each query has a thread of its
+own, because a thread's priority can be lowered and never raised again: a query
+starts fast and steps back behind the training when it turns out to be long.
+Imports duckdb and numpy, only after `sandbox.enter`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import sys
+import threading
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from probe.errors import (
+    ProbeError,
+    QueryOutOfMemory,
+    QueryTimeout,
+    QueryWorkerDied,
+    RecordingError,
+    SqlInvalid,
+)
+from probe.server import sandbox
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from probe.server.views import Plan
+
+LONGEST_SQL_BYTES = 64 << 10
+ADDRESS_SPACE_BYTES = 1 << 30
+"""Room for Python, numpy and DuckDB themselves, beside the memory of the query."""
+SHORT_QUERY_S = 0.1
+"""A query that takes longer gives way to the training."""
+LONG_QUERY_NICE = 15
+QUERIES = 500
+"""Queries after which a worker is replaced, so that nothing can pile up in it."""
+LENGTH = struct.Struct("<I")
+
+_LOCK_DOWN = (
+    "SET autoinstall_known_extensions = false",
+    "SET autoload_known_extensions = false",
+    "SET allow_community_extensions = false",
+    "SET allow_persistent_secrets = false",
+    "SET enable_logging = false",
+    "SET enable_progress_bar = false",
+    "SET temp_directory = ''",
+)
+_AS_TEXT = ("TIMESTAMP", "DATE", "TIME", "INTERVAL")
+
+
+class Query:
+    """One request: SQL, limits and the plan; `run` gives (head, body) of the answer."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        from probe.server.views import Plan, Source
+
+        self.sql: str = request["sql"]
+        self.limit: int = request["limit"]
+        self.timeout_s: float = request["timeout_s"]
+        self.asked_s: float = request["asked_s"]
+        self.notes: list[str] = request["notes"]
+        self.deadline = time.monotonic() + self.timeout_s
+        self.plan: Plan = Plan(
+            [
+                Source(
+                    Path(source["folder"]), Path(source["rings"]), source["run"],
+                    source["attempt"], source["rank"], source["pid"],
+                )
+                for source in request["sources"]
+            ],
+            request["live"],
+        )
+
+    def run(self, worker: Worker, connection: duckdb.DuckDBPyConnection) -> bytes:
+        """The JSON of the answer. Raises `ProbeError` or what DuckDB raises."""
+        from probe.server import views
+
+        started = time.monotonic()
+        check_statement(connection, self.sql)
+        files, notes = views.build(connection, self.plan, self.sql)
+        lock(connection, files)
+        columns, rows, truncated = execute(connection, self.sql, self.limit, self.deadline)
+        elapsed_ms = round((time.monotonic() - started) * 1000, 3)
+        tail = {"truncated": truncated, "elapsed_ms": elapsed_ms, "notes": [*self.notes, *notes]}
+        return b'{"columns":' + columns + b',"rows":' + rows + b"," + json.dumps(tail).encode()[1:]
+
+
+class Worker:
+    """The loop: a prepared database, a request, an answer, the next database."""
+
+    def __init__(self, server: socket.socket, memory_bytes: int) -> None:
+        self._server = server
+        self._memory_bytes = memory_bytes
+        self._answer: tuple[dict[str, Any], bytes] = ({}, b"")
+
+    def serve(self, missing: list[str]) -> None:
+        """Answer until the server closes the socket or the worker has to be replaced."""
+        connection = self.new_database()
+        send(self._server, json.dumps({"ready": True, "missing": missing}).encode())
+        for _ in range(QUERIES):
+            request = receive(self._server)
+            if request is None:
+                return
+            thread = threading.Thread(
+                target=self._answer_query, args=(json.loads(request), connection), name="probe-query"
+            )
+            thread.start()
+            if not self._wait(thread):
+                _give_way(thread.native_id)
+            thread.join()
+            head, body = self._answer
+            send(self._server, json.dumps(head).encode())
+            send(self._server, body)
+            if head["recycle"]:
+                return
+            connection = self.new_database()
+
+    @staticmethod
+    def _wait(thread: threading.Thread) -> bool:
+        thread.join(SHORT_QUERY_S)
+        return not thread.is_alive()
+
+    def new_database(self) -> duckdb.DuckDBPyConnection:
+        """An empty in-memory database with all tables, as far as they do not depend on the query."""
+        import duckdb
+
+        from probe.server import views
+
+        connection = duckdb.connect(
+            ":memory:",
+            config={
+                "threads": 1,
+                "memory_limit": f"{self._memory_bytes}B",
+                "disable_database_invalidation": True,
+                "python_enable_replacements": False,
+            },
+        )
+        for statement in _LOCK_DOWN:
+            connection.execute(statement)
+        views.prepare(connection)
+        return connection
+
+    def _answer_query(self, request: dict[str, Any], connection: duckdb.DuckDBPyConnection) -> None:
+        import duckdb
+
+        query = Query(request)
+        timer = threading.Timer(query.timeout_s, connection.interrupt)
+        timer.name = "probe-deadline"
+        timer.start()
+        recycle = False
+        error: ProbeError | None = None
+        body = b""
+        try:
+            body = self._run(query, connection)
+        except ProbeError as found:
+            error = found
+        except (duckdb.Error, MemoryError, RuntimeError, RecursionError) as found:
+            error, recycle = explain(found, query.asked_s)
+        finally:
+            timer.cancel()
+        try:
+            connection.close()
+        except (duckdb.Error, RuntimeError):
+            recycle = True
+        head: dict[str, Any] = {"recycle": recycle}
+        if error is not None:
+            head.update(error.as_dict(), status=error.status)
+        self._answer = (head, body)
+
+    def _run(self, query: Query, connection: duckdb.DuckDBPyConnection) -> bytes:
+        """Run the query; once more without them when segments went away or are damaged."""
+        import duckdb
+
+        from probe.server import views
+
+        try:
+            return query.run(self, connection)
+        except (duckdb.IOException, duckdb.InvalidInputException, duckdb.InternalException) as error:
+            fresh = self.new_database()
+            files, _ = views.build(fresh, query.plan, query.sql)
+            bad = views.damaged(fresh, files)
+            gone = isinstance(error, duckdb.IOException) and "No files found" in str(error)
+            if not bad and not gone and "No such file" not in str(error):
+                raise
+            query.plan.skip_files.update(bad)
+            query.notes += [f"damaged and left out: {Path(file).name}" for file in bad]
+            return query.run(self, self.new_database())
+
+
+def check_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+    """Raise `SqlInvalid` unless `sql` is one statement that reads, as DuckDB's own parser sees it."""
+    import duckdb
+
+    try:
+        encoded = sql.encode("utf-8")
+    except UnicodeEncodeError:
+        raise SqlInvalid("the SQL contains half of a surrogate pair") from None
+    if len(encoded) > LONGEST_SQL_BYTES:
+        raise SqlInvalid(f"the SQL is longer than {LONGEST_SQL_BYTES} bytes")
+    if "\x00" in sql:
+        raise SqlInvalid("the SQL contains a NUL character")
+    statements = connection.extract_statements(sql)
+    if len(statements) != 1:
+        raise SqlInvalid(
+            f"one statement at a time, these are {len(statements)}", hint="Send them one by one."
+        )
+    kind = statements[0].type
+    allowed = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.MULTI)
+    if kind not in allowed:
+        raise SqlInvalid(
+            f"a recording is only read; this is a {kind.name} statement",
+            hint="SELECT, FROM, WITH, VALUES, DESCRIBE, SUMMARIZE, PIVOT, SHOW and EXPLAIN are answered.",
+        )
+
+
+def lock(connection: duckdb.DuckDBPyConnection, files: list[str]) -> None:
+    """Allow these files and nothing else; after this nothing can be allowed again."""
+    listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
+    connection.execute(f"SET allowed_paths = [{listed}]")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+    connection.execute("BEGIN TRANSACTION READ ONLY")
+
+
+def execute(
+    connection: duckdb.DuckDBPyConnection, sql: str, limit: int, deadline: float
+) -> tuple[bytes, bytes, bool]:
+    """Run the statement and encode what it gives."""
+    import duckdb
+
+    from probe.server import results
+
+    statement = connection.extract_statements(sql)[0]
+    types: list[tuple[str, str]] | None = None
+    if statement.type == duckdb.StatementType.SELECT:
+        relation = connection.sql(statement)
+        types = [(name, str(kind)) for name, kind in zip(relation.columns, relation.types, strict=True)]
+        wrapped = with_text_columns(connection, statement.query, types)
+        if wrapped is not None:
+            connection.execute(wrapped)
+            return results.encode(connection, types, limit, deadline)
+    connection.execute(statement)
+    if types is None:
+        types = [(str(item[0]), str(item[1])) for item in connection.description or ()]
+    return results.encode(connection, types, limit, deadline)
+
+
+def with_text_columns(
+    connection: duckdb.DuckDBPyConnection, query: str, types: list[tuple[str, str]]
+) -> str | None:
+    """The query with dates, times and intervals as text, which Python could not hold exactly.
+
+    None when there are none."""
+    import duckdb
+
+    chosen = [
+        (kind.startswith(_AS_TEXT) and not kind.endswith("]")) or "TIME ZONE" in kind for _, kind in types
+    ]
+    if not any(chosen):
+        return None
+    items = ", ".join(
+        f"CAST(#{place} AS VARCHAR)" if as_text else f"#{place}"
+        for place, as_text in enumerate(chosen, 1)
+    )
+    wrapped = f"SELECT {items} FROM (\n{query.rstrip().rstrip(';')}\n)"
+    try:
+        return wrapped if len(connection.extract_statements(wrapped)) == 1 else None
+    except duckdb.ParserException:
+        return None
+
+
+def explain(error: BaseException, timeout_s: float) -> tuple[ProbeError, bool]:
+    """The error for the user, and whether the worker must be replaced after it."""
+    import duckdb
+
+    if isinstance(error, duckdb.InterruptException):
+        return QueryTimeout(f"the query was stopped after {timeout_s:g} s"), False
+    if isinstance(error, (duckdb.OutOfMemoryException, MemoryError)):
+        return QueryOutOfMemory("the query needed more memory than queries may use"), True
+    if isinstance(error, RecursionError):
+        return SqlInvalid("the statement or its result is nested too deeply"), True
+    if isinstance(error, duckdb.IOException):
+        return RecordingError(f"the recording could not be read: {error}"), True
+    fatal = (duckdb.InternalException, duckdb.FatalException)
+    if isinstance(error, fatal) or not isinstance(error, duckdb.Error):
+        return QueryWorkerDied("the query hit an internal error of the SQL engine"), True
+    return SqlInvalid(str(error)), False
+
+
+def _give_way(thread: int | None) -> None:
+    if thread is not None:
+        try:
+            os.setpriority(os.PRIO_PROCESS, thread, LONG_QUERY_NICE)
+        except OSError:
+            return
+
+
+def send(connection: socket.socket, data: bytes) -> None:
+    """One frame."""
+    connection.sendall(LENGTH.pack(len(data)) + data)
+
+
+def receive(connection: socket.socket) -> bytes | None:
+    """One frame; None when the other side is gone."""
+    head = _exactly(connection, LENGTH.size)
+    return None if head is None else _exactly(connection, LENGTH.unpack(head)[0])
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes | None:
+    parts: list[bytes] = []
+    while size:
+        part = connection.recv(min(size, 1 << 20))
+        if not part:
+            return None
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def python_paths() -> list[Path]:
+    """Folders this interpreter imports from, as far as the worker needs them."""
+    found = [Path(sys.prefix), Path(sys.base_prefix)]
+    found += [Path(entry) for entry in sys.path if "python" in entry and "lib" in Path(entry).parts]
+    for name in ("probe", "duckdb", "_duckdb", "numpy"):
+        spec = find_spec(name)
+        if spec is not None and spec.submodule_search_locations:
+            found += [Path(place) for place in spec.submodule_search_locations]
+        elif spec is not None and spec.origin:
+            found.append(Path(spec.origin))
+    return [path for path in found if path != Path("/")]
+
+
+def main(arguments: list[str]) -> None:
+    """Entry point of the process."""
+    descriptor, parent, memory_bytes, *folders = arguments
+    readable: list[Path | str] = [*python_paths(), *folders]
+    missing = sandbox.enter(readable, int(memory_bytes) + ADDRESS_SPACE_BYTES, int(parent))
+    with socket.socket(fileno=int(descriptor)) as server:
+        Worker(server, int(memory_bytes)).serve(missing)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,212 @@
+"""A recorded process without torch: writes rows, answers as an agent would, obeys lines on stdin.
+
+    python writer.py '{"job": "gpt", "rank": 0, …}'
+
+Prints `ready` and its folder, then answers each command with a line:
+`write N` (N steps and everything around them), `run N_PER_S` and `halt` (a thread
+that writes on), `fetch` (a pending batch), `got` (completes it), `strange`
+(non-finite and extreme values), `log NAME VALUE`, `deaf`/`hear` (the agent's
+answers), `exit` (closes the recording and ends). End of stdin ends it too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from probe import clock, wire
+from probe.errors import ProbeError
+from probe.recording import layout, places
+from probe.recording.process import current_boot_id, life
+from probe.recording.recording import VERSION, Meta, Recording, choose_rings_folder
+from probe.settings import SETTINGS, Settings
+from probe.tables import BY_NAME
+
+N = layout.NULL_INTEGER
+D = layout.NULL_DOUBLE
+
+
+class Writer:
+    def __init__(self, wanted: dict[str, Any]) -> None:
+        settings = Settings()
+        self.directory = places.make_private(places.home(settings))
+        places.make_private(self.directory / "agents")
+        pid = os.getpid()
+        rank, run = wanted.get("rank", 0), wanted.get("run", f"run-{pid}")
+        attempt = wanted.get("attempt", 0)
+        folder = places.recordings(self.directory) / f"run={run}" / f"attempt={attempt}"
+        process = folder / f"process={rank}-{pid}"
+        places.make_private(process)
+        found = life(pid)
+        assert found is not None
+        meta = Meta(
+            version=VERSION, run=run, attempt=attempt, job=wanted.get("job", "gpt"), rank=rank,
+            world_size=wanted.get("world_size", 1), local_rank=rank, host="here", pid=pid,
+            start_ticks=found.start_ticks, boot_id=current_boot_id(), uid=os.getuid(), argv=["train.py"],
+            cwd="/", executable=sys.executable, python="3", torch="2", started_ns=clock.wall_ns(),
+            rings=str(choose_rings_folder(settings, process, f"{run}.{attempt}.{rank}.{pid}")),
+            socket=str(places.agent_socket(self.directory, pid)),
+            settings={setting.name: setting.default for setting in SETTINGS},
+        )
+        self.recording = Recording(process, meta, settings)
+        self.steps = 0
+        self.fetch = 0
+        self.running = threading.Event()
+        self.hearing = True
+
+    def write(self, count: int) -> None:
+        """Steps as a training would write them: a batch, a loss, a few module calls, the step."""
+        rings, intern = self.recording.rings, self.recording.strings.intern
+        for _ in range(count):
+            step, now = self.steps, clock.wall_ns()
+            rings["python.pulse"].append(step, 0, now, intern("data"))
+            rings["python.batches"].append(
+                step, 0, now, intern("Text/0"), 0.001, 8, 512, intern("(8, 64)"), intern("int64"),
+                intern("done"),
+            )
+            rings["python.losses"].append(step, 0, now, 1.0 / (step + 1), 1)
+            self.modules(step, now)
+            rings["python.steps"].append(*self.step_row(step, now))
+            self.steps += 1
+
+    def modules(self, step: int, now: int) -> None:
+        ring, intern = self.recording.rings["python.torch_trace"], self.recording.strings.intern
+        for place in range(4):
+            name = intern(f"transformer.h.{place}")
+            ring.append(
+                step, 0, step * 4 + place, name, intern("forward"), 100.0, 200.0, D, D,
+                0.001 * place, 0.002, 0, now,
+            )
+
+    def step_row(self, step: int, now: int, loss: float | None = None) -> list[Any]:
+        values: dict[str, Any] = {
+            "step": step, "boundary": self.recording.strings.intern("optimizer"), "micro_steps": 1,
+            "t_ns": now,
+            "wall_s": 0.01, "data_s": 0.001, "forward_s": 0.003, "backward_s": 0.004, "optimizer_s": 0.001,
+            "other_s": 0.001, "loss": 1.0 / (step + 1) if loss is None else loss, "lr": 0.001, "skipped": 0,
+            "samples": 8, "tokens": 512, "rss_bytes": 100 << 20, "sampled": 1, "shadow": 0, "probe_ns": 1000,
+        }
+        table = BY_NAME["python.steps"]
+        return [values.get(column.name, layout.NULLS[column.type]) for column in table.columns]
+
+    def strange(self) -> None:
+        """Four steps whose losses JSON has no words for, and a NULL."""
+        for loss in (float("nan"), float("inf"), float("-inf"), D):
+            row = self.step_row(self.steps, clock.wall_ns(), loss)
+            self.recording.rings["python.steps"].append(*row)
+            self.steps += 1
+
+    def pending(self, done: bool) -> None:
+        rings, intern = self.recording.rings, self.recording.strings.intern
+        row = (
+            self.steps, 0, clock.wall_ns(), intern("Text/0"), 1.5 if done else D, 8 if done else N,
+            N, 0, 0, intern("done" if done else "pending"),
+        )
+        if done:
+            rings["python.batches"].put(self.fetch, *row)
+        else:
+            self.fetch = rings["python.batches"].append(*row)
+
+    def run(self, per_s: float) -> None:
+        """Write on, in bursts of a hundredth of a second."""
+        self.running.set()
+
+        def on() -> None:
+            while self.running.is_set():
+                self.write(max(1, int(per_s / 100)))
+                time.sleep(0.01)
+
+        threading.Thread(target=on, daemon=True).start()
+
+    def serve(self) -> None:
+        """Answer as an agent does: stacks, eval, health."""
+        listener = wire.listen_unix(Path(self.recording.meta.socket))
+
+        def loop() -> None:
+            while True:
+                connection, _ = listener.accept()
+                threading.Thread(target=self.converse, args=(connection,), daemon=True).start()
+
+        threading.Thread(target=loop, daemon=True).start()
+
+    def converse(self, connection: Any) -> None:
+        with connection, contextlib.suppress(OSError, ProbeError):
+            request = wire.read_request(connection, 5)
+            while not self.hearing:
+                time.sleep(0.01)
+            wire.write_response(connection, 200, self.answer(request))
+
+    def answer(self, request: wire.Request) -> Any:
+        if request.path == "/v1/eval":
+            return {
+                "output": "", "dropped_bytes": 0, "value": request.body["code"].upper(), "error": None,
+                "step": self.steps, "elapsed_ms": 1.0,
+            }
+        if request.path == "/v1/stacks":
+            frame = {
+                "depth": 0, "func": "main", "file": "train.py", "lineno": 7, "frame_type": "Python",
+                "module": None, "is_user": True,
+            }
+            thread = {"thread_id": os.getpid(), "thread_name": "MainThread", "training": True}
+            found = {"capture_id": "c1", "t_ns": clock.wall_ns(), "step": self.steps, "phase": "forward"}
+            row = {**found, **frame, **thread, "reason": "request"}
+            self.recording.journal.append({"table": "python.stacks", "rows": [row]})
+            return {**found, "threads": [{**thread, "frames": [frame]}]}
+        return {"pid": os.getpid(), "step": self.steps}
+
+    def close(self) -> None:
+        self.running.clear()
+        self.recording.journal.append({"event": "exit", "t_ns": clock.wall_ns()})
+        self.recording.close()
+        os.unlink(self.recording.meta.socket)
+
+
+def obey(writer: Writer, words: list[str]) -> str:
+    """One command; the answer's line."""
+    match words:
+        case ["write", count]:
+            writer.write(int(count))
+        case ["run", per_s]:
+            writer.run(float(per_s))
+        case ["halt"]:
+            writer.running.clear()
+            time.sleep(0.05)
+        case ["fetch"]:
+            writer.pending(False)
+        case ["got"]:
+            writer.pending(True)
+        case ["strange"]:
+            writer.strange()
+        case ["log", name, value]:
+            writer.recording.rings["python.scalars"].append(
+                writer.steps, clock.wall_ns(), writer.recording.strings.intern(name), float(value)
+            )
+        case ["deaf" | "hear" as wanted]:
+            writer.hearing = wanted == "hear"
+        case _:
+            return f"unknown {words}"
+    return f"steps {writer.steps}"
+
+
+def main() -> None:
+    writer = Writer(json.loads(sys.argv[1]))
+    writer.serve()
+    print("ready", writer.recording.process, flush=True)
+    for line in sys.stdin:
+        words = line.split()
+        if words == ["exit"]:
+            writer.close()
+            print("closed", flush=True)
+            break
+        print(obey(writer, words), flush=True)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
