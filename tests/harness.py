@@ -12,6 +12,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -73,7 +74,7 @@ class Place:
         deadline = time.monotonic() + 20.0
         while (processes := self.processes()) and time.monotonic() < deadline:
             wait_for_end(int(processes[0].split()[0]), deadline - time.monotonic())
-        sockets = sorted(str(path) for path in self.directory.rglob("*.sock"))
+        sockets = sorted(str(path) for path in self.directory.rglob("*.sock") if answers(path))
         return {"processes": processes, "sockets": sockets, "rings": rings}
 
     def processes(self) -> list[str]:
@@ -202,6 +203,12 @@ def run_probe(
         [*command, *words], env=environment, input=stdin, capture_output=True, text=True,
         timeout=timeout_s, check=False,
     )
+
+
+def answers(path: Path) -> bool:
+    """Whether somebody listens on a unix socket; the file of a process killed by SIGKILL stays behind."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        return connection.connect_ex(str(path)) == 0
 
 
 def wait_for_end(pid: int, timeout_s: float) -> bool:
