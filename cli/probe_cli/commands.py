@@ -24,6 +24,10 @@ app = typer.Typer(
 _File = Annotated[
     str | None, typer.Option("--file", "-f", metavar="FILE", help="Read it from FILE (`-`: stdin).")
 ]
+_Deadline = Annotated[
+    float | None,
+    typer.Option("--timeout", metavar="S", min=0.001, help="Stop it after S seconds, or at the server's limit."),
+]
 _Timeout = Annotated[
     float | None, typer.Option("--timeout", metavar="S", min=0.001, help="Seconds to wait for it.")
 ]
@@ -106,7 +110,7 @@ def query(
     limit: Annotated[
         int | None, typer.Option("--limit", metavar="N", min=1, help="Rows to fetch at most.")
     ] = None,
-    timeout: _Timeout = None,
+    timeout: _Deadline = None,
 ) -> None:
     """Ask in SQL; `tables` says what there is to ask."""
     from probe_cli.query import run_query

@@ -19,7 +19,7 @@ from probe_cli.terminal import Output, escape_controls
 SPARE_S = 10.0
 """How much longer than the server's own deadline the command waits for its answer."""
 PATIENCE_S = 60.0
-"""How long the command waits when the deadline is the server's to choose."""
+"""A deadline that the server may have when the command names none."""
 
 
 class Session:
@@ -76,8 +76,9 @@ class Session:
             transports.check_size(sent)
         if self._transport is None:
             self._transport = transports.open_transport(self.address, self.settings)
-        wait_s = PATIENCE_S if timeout_s is None else timeout_s + SPARE_S
-        answer = self._transport.ask(method, transports.target(path, parameters or {}), sent, wait_s)
+        wait_s = max(PATIENCE_S, self.settings.query_timeout_s) if timeout_s is None else timeout_s
+        target = transports.target(path, parameters or {})
+        answer = self._transport.ask(method, target, sent, wait_s + SPARE_S)
         if not isinstance(answer, dict):
             raise ServerUnavailable(f"{path} was answered with something else than an object")
         return answer
