@@ -26,7 +26,7 @@ _File = Annotated[
 ]
 _Deadline = Annotated[
     float | None,
-    typer.Option("--timeout", metavar="S", min=0.001, help="Stop it after S seconds, or at the server's limit."),
+    typer.Option("--timeout", metavar="S", min=0.001, help="Stop it after S seconds (or the server sooner)."),
 ]
 _Timeout = Annotated[
     float | None, typer.Option("--timeout", metavar="S", min=0.001, help="Seconds to wait for it.")
