@@ -50,7 +50,7 @@ LAYERS = (
     _layer(rf"probe/recording/(?:{'|'.join(RECORDING)})\.py", STANDARD),
     _layer(r"probe/recording/(?:reader|segments)\.py", rf"(?:{STANDARD}|recording\b)", "numpy duckdb"),
     _layer(r"probe/(?:instruments|control|agent)/.*", JOB, "", "torch numpy"),
-    _layer(r"probe/server/.*", SERVER, "fastapi uvicorn pydantic starlette duckdb numpy"),
+    _layer(r"probe/server/.*", SERVER, "fastapi starlette uvicorn h11 pydantic duckdb numpy"),
     _layer(r"cli/probe_cli/.*", STANDARD, "typer click", "httpx rich duckdb"),
 )
 
