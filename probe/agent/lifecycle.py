@@ -100,7 +100,7 @@ class Agent:
         return {
             "pid": self.pid, "job": meta.job, "run": meta.run, "attempt": meta.attempt, "rank": meta.rank,
             "step": recorder.step, "phase": recorder.phase,
-            "uptime_s": (clock.wall_ns() - meta.started_ns) * 1e-9,
+            "uptime_s": (clock.wall_ns() - meta.started_ns) / 1e9,
             "failures": dict(self.isolation.failures),
         }
 
@@ -140,7 +140,7 @@ class Agent:
 
     def _round_s(self) -> float:
         """Short at first: module names are wanted as soon as the first model was called."""
-        age_s = (clock.wall_ns() - self.recording.meta.started_ns) * 1e-9
+        age_s = (clock.wall_ns() - self.recording.meta.started_ns) / 1e9
         return _ROUND_S if age_s > _EAGER_S else _EAGER_ROUND_S
 
     def _scope(self) -> Scope:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import ast
 import ctypes
 import linecache
+import os
 import reprlib
 import sys
 import textwrap
@@ -102,6 +103,8 @@ class Evaluation:
             hint = f"names like it: {', '.join(near)}" if near else "no name like it in the script's frames"
         elif isinstance(error, SystemExit):
             hint = "the snippet asked to exit; the job runs on"
+        elif isinstance(error, FileNotFoundError):
+            hint = _missing_file(str(error.filename))
         text = "".join(traceback.format_exception(type(error), error, trace, limit=50))
         return {"type": type(error).__name__, "message": str(error)[:2000], "traceback": text[-16_000:], "hint": hint}
 
@@ -159,6 +162,12 @@ class Evaluator:
             f"the snippet did not end within {timeout_s:g} s and still runs: it is inside a call that "
             f"cannot be interrupted.{tail}"
         )
+
+
+def _missing_file(name: str) -> str:
+    if name.startswith("nvidia-"):
+        return f"this host has no {name}: most likely no NVIDIA device"
+    return f"relative paths start at the job's folder, {os.getcwd()}" if not os.path.isabs(name) else ""
 
 
 def short_repr(value: Any, buffer: Buffer) -> str:

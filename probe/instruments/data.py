@@ -144,7 +144,7 @@ class Data:
         recorder.data_ns += now - start
         recorder.saw_data = True
         self._put(
-            number, step, micro_step, start + ANCHOR_NS, label, (now - start) * 1e-9,
+            number, step, micro_step, start + ANCHOR_NS, label, (now - start) / 1e9,
             samples, tokens, shapes, dtypes, self._states[outcome],
         )
         recorder.phase = "other"

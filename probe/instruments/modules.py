@@ -262,8 +262,8 @@ class Modules:
         fields = [
             recorder.step, call.micro_step, self._sequence, call.name, self._stages[stage],
             allocated, highest, cached, most_cached,
-            (start - recorder.step_start_ns) * 1e-9,
-            (end - start) * 1e-9 if end else NULL_DOUBLE,
+            (start - recorder.step_start_ns) / 1e9,
+            (end - start) / 1e9 if end else NULL_DOUBLE,
             call.recompute, start + ANCHOR_NS,
         ]
         if first is not None and last is not None:

@@ -1,0 +1,225 @@
+"""What recording costs a training job, beside the same job without probe and beside peers.
+
+    python bench/overhead.py [--rounds N] [--jobs gpt,millisecond,modules] [--peers] [--quick]
+
+Every variant is a fresh process; the variants take turns, round after round, and
+each is compared with the plain run of its own round. A figure is the median of
+the rounds with a 95 % bootstrap interval. Two more figures come from one process
+in which probe's instruments are taken out and put in every few steps (`paired`):
+they resolve what the differences between two starts of a process hide.
+
+Peers run in environments of their own, made under bench/out on first use:
+`probing` with PROBING=1 and with PROBING_TORCH_PROFILING=on, `traceml-ai` with
+its `run` command and `trace_step` around every step. Prints one Markdown table per job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+HERE = Path(__file__).resolve().parent
+PROGRAMS = HERE.parent / "tests" / "programs"
+OUT = HERE / "out"
+WARM_UP_STEPS = 20
+PEERS = {"probing": "probing==0.2.4", "traceml": "traceml-ai==0.5.0"}
+
+
+class Job(NamedTuple):
+    """A program and how long to run it."""
+
+    name: str
+    program: str
+    arguments: tuple[str, ...]
+    steps: int
+    block: int
+
+
+JOBS = (
+    Job("gpt", "gpt_in_main.py", ("--size", "small"), 150, 10),
+    Job("millisecond", "one_millisecond_step.py", (), 4000, 100),
+    Job("modules", "two_thousand_modules.py", (), 300, 20),
+)
+
+
+class Variant(NamedTuple):
+    """One way to run a job. `python` empty: this interpreter."""
+
+    name: str
+    environment: dict[str, str]
+    peer: str = ""
+    launcher: str = ""
+
+
+PLAIN = Variant("without", {})
+OURS = (
+    Variant("probe idle", {"PROBE": "1", "PROBE_INSTRUMENTS": "none"}),
+    Variant("probe default", {"PROBE": "1"}),
+    Variant("probe everything, modules every 10th step", {"PROBE": "1", "PROBE_MODULES_INTERVAL": "10"}),
+)
+THEIRS = (
+    Variant("probing 0.2.4, PROBING=1", {"PROBING": "1"}, "probing"),
+    Variant("probing 0.2.4, torch profiling on", {"PROBING": "1", "PROBING_TORCH_PROFILING": "on"}, "probing"),
+    Variant("traceml-ai 0.5.0, trace_step", {"BENCH_TRACE_STEP": "1"}, "traceml", "traceml"),
+)
+
+
+class Figures(NamedTuple):
+    """One run: median step, CPU seconds per step, peak memory."""
+
+    step_s: float
+    cpu_s: float
+    peak_bytes: int
+    digest: str
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--jobs", default=",".join(job.name for job in JOBS))
+    parser.add_argument("--peers", action="store_true", help="run the peers too (installs them)")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the steps: shows that it works")
+    arguments = parser.parse_args()
+    variants = [PLAIN, *OURS, *(THEIRS if arguments.peers else ())]
+    for peer in PEERS if arguments.peers else ():
+        environment_of(peer)
+    for job in JOBS:
+        if job.name in arguments.jobs.split(","):
+            steps = max(60, job.steps // 10) if arguments.quick else job.steps
+            report(job._replace(steps=steps), variants, arguments.rounds)
+
+
+def environment_of(peer: str) -> Path:
+    """The interpreter of a peer's own environment, with torch; made on first use."""
+    folder = OUT / f"venv-{PEERS[peer].partition('==')[0]}"
+    python = folder / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        torch = os.environ.get("TORCH", "torch==2.13.0")
+        for wanted in ([torch, "numpy"], [PEERS[peer]]):
+            subprocess.run([str(python), "-m", "pip", "install", "-q", *wanted], check=True)
+    return python
+
+
+def report(job: Job, variants: Sequence[Variant], rounds: int) -> None:
+    """Run all rounds of one job and print its table."""
+    found: dict[str, list[Figures]] = {variant.name: [] for variant in variants}
+    for turn in range(rounds):
+        for variant in variants if turn % 2 == 0 else list(reversed(variants)):
+            found[variant.name].append(run(job, variant))
+    plain = found[PLAIN.name]
+    print(f"\n### {job.name}: {median(one.step_s for one in plain) * 1e3:.3f} ms per step, "
+          f"{job.steps} steps, {rounds} rounds\n")
+    print("| variant | step time | added per step | CPU time | memory | same result |")
+    print("|---|---|---|---|---|---|")
+    for variant in variants[1:]:
+        ones = found[variant.name]
+        ratio = [a.step_s / b.step_s - 1 for a, b in zip(ones, plain, strict=True)]
+        added = [a.step_s - b.step_s for a, b in zip(ones, plain, strict=True)]
+        cpu = [a.cpu_s / b.cpu_s - 1 for a, b in zip(ones, plain, strict=True)]
+        memory = median(a.peak_bytes - b.peak_bytes for a, b in zip(ones, plain, strict=True)) / 2**20
+        same = {one.digest for one in ones} == {one.digest for one in plain}
+        print(f"| {variant.name} | {percent(ratio)} | {median(added) * 1e6:+.1f} µs | {percent(cpu)} "
+              f"| {memory:+.1f} MB | {'yes' if same else 'NO'} |")
+    pairs = paired(job, OURS[1].environment, max(2, rounds // 2))
+    ratio = [on / off - 1 for on, off in pairs]
+    added = [on - off for on, off in pairs]
+    print(f"| probe default, paired within one process | {percent(ratio)} | {median(added) * 1e6:+.1f} µs | | | |")
+    sys.stdout.flush()
+
+
+def percent(values: Sequence[float]) -> str:
+    """Median and 95 % bootstrap interval of the median, in percent."""
+    chance = random.Random(1)
+    medians = sorted(median(chance.choices(values, k=len(values))) for _ in range(2000))
+    low, high = medians[50], medians[1949]
+    return f"{median(values):+.2%} [{low:+.2%}, {high:+.2%}]"
+
+
+def run(job: Job, variant: Variant) -> Figures:
+    """One process of one variant."""
+    figures = launch(job, variant, {})
+    steps = figures["step_wall_s"][WARM_UP_STEPS:]
+    return Figures(
+        median(steps), figures["cpu_s"] / job.steps, figures["peak_bytes"], figures["parameters_sha256"]
+    )
+
+
+def paired(job: Job, environment: dict[str, str], runs: int) -> list[tuple[float, float]]:
+    """(median step with, median step without) of neighbouring blocks in one process."""
+    pairs: list[tuple[float, float]] = []
+    for _ in range(runs):
+        figures = launch(
+            job._replace(steps=job.steps * 2), Variant("paired", environment), {"BENCH_TOGGLE": str(job.block)}
+        )
+        blocks: list[tuple[int, list[float]]] = []
+        for on, wall in zip(figures["blocks"], figures["step_wall_s"], strict=False):
+            if not blocks or blocks[-1][0] != on:
+                blocks.append((on, []))
+            blocks[-1][1].append(wall)
+        medians = [(on, median(walls[2:])) for on, walls in blocks[2:] if len(walls) > 4]
+        for (first_on, first), (_, second) in zip(medians, medians[1:], strict=False):
+            pairs.append((first, second) if first_on else (second, first))
+    return pairs
+
+
+def launch(job: Job, variant: Variant, extra: dict[str, str]) -> dict[str, Any]:
+    """Run `bench/job.py` for a variant and return what it wrote."""
+    with places() as (work, environment):
+        environment.update(variant.environment)
+        environment.update(extra)
+        result = work / "figures.json"
+        python = str(environment_of(variant.peer)) if variant.peer else sys.executable
+        arguments = [str(HERE / "job.py"), str(result), str(PROGRAMS / job.program),
+                     *job.arguments, "--steps", str(job.steps)]
+        if variant.launcher:
+            launcher = str(Path(python).parent / variant.launcher)
+            command = [launcher, "run", "--logs-dir", str(work / "logs"), arguments[0], "--args", *arguments[1:]]
+        else:
+            command = [python, *arguments]
+        done = subprocess.run(command, env=environment, cwd=work, capture_output=True, text=True, check=False)
+        if not result.exists():
+            raise SystemExit(f"{variant.name} failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+        found: dict[str, Any] = json.loads(result.read_text())
+        return found
+
+
+@contextmanager
+def places() -> Iterator[tuple[Path, dict[str, str]]]:
+    """A work folder and an environment with private probe folders; the server is stopped at the end."""
+    work = Path(tempfile.mkdtemp(prefix="bench-"))
+    rings = Path(tempfile.mkdtemp(prefix="bench-", dir="/dev/shm"))
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PROBE", "PROBING"))}
+    environment.update(PROBE_DIR=str(work / "probe"), PROBE_RINGS_DIR=str(rings))
+    try:
+        yield work, environment
+    finally:
+        stop_server(work / "probe")
+        shutil.rmtree(work, ignore_errors=True)
+        shutil.rmtree(rings, ignore_errors=True)
+
+
+def stop_server(directory: Path) -> None:
+    """End the server of a private PROBE_DIR, and wait until it is gone."""
+    try:
+        pid = int(json.loads((directory / "server.json").read_text())["pid"])
+        os.kill(pid, 15)
+    except (OSError, ValueError, KeyError):
+        return
+    waited = subprocess.run(["tail", "--pid", str(pid), "-f", "/dev/null"], timeout=30, check=False)
+    del waited
+
+
+if __name__ == "__main__":
+    main()
