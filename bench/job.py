@@ -69,8 +69,9 @@ def toggle(every: int, blocks: list[int]) -> None:
 def trace_steps() -> None:
     """Put every step into TraceML's context, with the largest module alive as its model."""
     import torch
-    from ledger import Ledger
     from traceml_ai import trace_step  # type: ignore[import-not-found]
+
+    from ledger import Ledger
 
     original = Ledger.step
     state: dict[str, Any] = {"context": None}

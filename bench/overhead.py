@@ -25,6 +25,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -70,7 +71,7 @@ OURS = (
 )
 THEIRS = (
     Variant("probing 0.2.4, PROBING=1", {"PROBING": "1"}, "probing"),
-    Variant("probing 0.2.4, torch profiling on", {"PROBING": "1", "PROBING_TORCH_PROFILING": "on"}, "probing"),
+    Variant("probing 0.2.4, profiling on", {"PROBING": "1", "PROBING_TORCH_PROFILING": "on"}, "probing"),
     Variant("traceml-ai 0.5.0, trace_step", {"BENCH_TRACE_STEP": "1"}, "traceml", "traceml"),
 )
 
@@ -85,7 +86,8 @@ class Figures(NamedTuple):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=formatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--jobs", default=",".join(job.name for job in JOBS))
     parser.add_argument("--peers", action="store_true", help="run the peers too (installs them)")
@@ -135,7 +137,8 @@ def report(job: Job, variants: Sequence[Variant], rounds: int) -> None:
     pairs = paired(job, OURS[1].environment, max(2, rounds // 2))
     ratio = [on / off - 1 for on, off in pairs]
     added = [on - off for on, off in pairs]
-    print(f"| probe default, paired within one process | {percent(ratio)} | {median(added) * 1e6:+.1f} µs | | | |")
+    print(f"| probe default, paired within one process | {percent(ratio)} "
+          f"| {median(added) * 1e6:+.1f} µs | | | |")
     sys.stdout.flush()
 
 
@@ -161,7 +164,9 @@ def paired(job: Job, environment: dict[str, str], runs: int) -> list[tuple[float
     pairs: list[tuple[float, float]] = []
     for _ in range(runs):
         figures = launch(
-            job._replace(steps=job.steps * 2), Variant("paired", environment), {"BENCH_TOGGLE": str(job.block)}
+            job._replace(steps=job.steps * 2),
+            Variant("paired", environment),
+            {"BENCH_TOGGLE": str(job.block)},
         )
         blocks: list[tuple[int, list[float]]] = []
         for on, wall in zip(figures["blocks"], figures["step_wall_s"], strict=False):
@@ -169,7 +174,7 @@ def paired(job: Job, environment: dict[str, str], runs: int) -> list[tuple[float
                 blocks.append((on, []))
             blocks[-1][1].append(wall)
         medians = [(on, median(walls[2:])) for on, walls in blocks[2:] if len(walls) > 4]
-        for (first_on, first), (_, second) in zip(medians, medians[1:], strict=False):
+        for (first_on, first), (_, second) in pairwise(medians):
             pairs.append((first, second) if first_on else (second, first))
     return pairs
 
@@ -185,7 +190,8 @@ def launch(job: Job, variant: Variant, extra: dict[str, str]) -> dict[str, Any]:
                      *job.arguments, "--steps", str(job.steps)]
         if variant.launcher:
             launcher = str(Path(python).parent / variant.launcher)
-            command = [launcher, "run", "--logs-dir", str(work / "logs"), arguments[0], "--args", *arguments[1:]]
+            logs = str(work / "logs")
+            command = [launcher, "run", "--logs-dir", logs, arguments[0], "--args", *arguments[1:]]
         else:
             command = [python, *arguments]
         done = subprocess.run(command, env=environment, cwd=work, capture_output=True, text=True, check=False)
@@ -200,7 +206,8 @@ def places() -> Iterator[tuple[Path, dict[str, str]]]:
     """A work folder and an environment with private probe folders; the server is stopped at the end."""
     work = Path(tempfile.mkdtemp(prefix="bench-"))
     rings = Path(tempfile.mkdtemp(prefix="bench-", dir="/dev/shm"))
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PROBE", "PROBING"))}
+    ours = ("PROBE", "PROBING")
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
     environment.update(PROBE_DIR=str(work / "probe"), PROBE_RINGS_DIR=str(rings))
     try:
         yield work, environment

@@ -161,7 +161,10 @@ class TokenInvalid(AccessDenied):
 
     code = "token_invalid"
     status = 401
-    hint = "Put the token of that host (its PROBE_DIR/token) in a file of mode 0600 and name it in PROBE_TOKEN_FILE."
+    hint = (
+        "Put the token of that host (its PROBE_DIR/token) in a file of mode 0600 and name it in "
+        "PROBE_TOKEN_FILE."
+    )
 
 
 class Forbidden(AccessDenied):
@@ -205,7 +208,10 @@ class EvalTimeout(LimitReached):
 
     code = "eval_timeout"
     status = 504
-    hint = "Raise the wait with `eval --timeout SECONDS`, or look at `backtrace --all-threads` (thread probe-eval)."
+    hint = (
+        "Raise the wait with `eval --timeout SECONDS`, or look at `backtrace --all-threads` "
+        "(thread probe-eval)."
+    )
 
 
 class EvalBusy(LimitReached):

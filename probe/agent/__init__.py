@@ -1,0 +1,1 @@
+"""The agent: what lives in the training process; see ARCHITECTURE.md."""

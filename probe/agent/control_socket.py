@@ -89,10 +89,11 @@ class ControlSocket:
         listener.setblocking(False)
         self._isolation.attempt("agent", self._first)
         while not self._stopping:
-            ready, _, _ = select.select([listener, self._wake_read], [], [], self._until_next_round())
+            watched = [listener.fileno(), self._wake_read]
+            ready, _, _ = select.select(watched, [], [], self._until_next_round())
             if self._stopping:
                 return
-            if listener in ready:
+            if watched[0] in ready:
                 self._accept(listener)
             self._make_rounds()
 
@@ -148,7 +149,9 @@ class ControlSocket:
         with connection, contextlib.suppress(OSError):
             self._answer(connection, *rest)
 
-    def _answer(self, connection: socket.socket, handler: Handler, request: wire.Request, peer: wire.Peer) -> None:
+    def _answer(
+        self, connection: socket.socket, handler: Handler, request: wire.Request, peer: wire.Peer
+    ) -> None:
         connection.settimeout(REQUEST_TIMEOUT_S)
         try:
             answer = handler(request, peer)

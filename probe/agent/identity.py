@@ -6,6 +6,7 @@ the agent starts; standard library only.
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import time
@@ -45,8 +46,7 @@ def identify(name: str, environ: Mapping[str, str] | None = None) -> Identity:
 
 def script_name() -> str:
     """Name of the script or module that runs; `python` when there is none."""
-    arguments = getattr(sys, "orig_argv", None) or sys.argv
-    for flag, value in zip(arguments, arguments[1:], strict=False):
+    for flag, value in itertools.pairwise(sys.orig_argv):
         if flag == "-m":
             return value.rpartition(".")[2] or value
     first = sys.argv[0] if sys.argv else ""

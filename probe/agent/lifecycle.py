@@ -230,7 +230,8 @@ def _make_recording(
     shutil.rmtree(process, ignore_errors=True)  # of a process that had this pid, run and rank before
     places.make_private(process)
     try:
-        rings = choose_rings_folder(settings, process, f"{identity.run}.{identity.attempt}.{identity.rank}.{pid}")
+        name = f"{identity.run}.{identity.attempt}.{identity.rank}.{pid}"
+        rings = choose_rings_folder(settings, process, name)
     except BaseException:
         shutil.rmtree(process, ignore_errors=True)
         raise

@@ -1,0 +1,1 @@
+"""What is asked of a live process: stacks, names, snippets; see ARCHITECTURE.md."""

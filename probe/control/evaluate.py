@@ -62,7 +62,8 @@ class Evaluation:
     def _run(self) -> None:
         _, error = capture(self._guarded)
         if error is not None and self.error is None:
-            self.error = {"type": type(error).__name__, "message": describe(error), "traceback": "", "hint": ""}
+            kind = type(error).__name__
+            self.error = {"type": kind, "message": describe(error), "traceback": "", "hint": ""}
         self.elapsed_s = time.monotonic() - self.started
         self.done.set()
 
@@ -106,7 +107,8 @@ class Evaluation:
         elif isinstance(error, FileNotFoundError):
             hint = _missing_file(str(error.filename))
         text = "".join(traceback.format_exception(type(error), error, trace, limit=50))
-        return {"type": type(error).__name__, "message": str(error)[:2000], "traceback": text[-16_000:], "hint": hint}
+        message, kind = str(error)[:2000], type(error).__name__
+        return {"type": kind, "message": message, "traceback": text[-16_000:], "hint": hint}
 
     def interrupt(self) -> None:
         """Raise `SnippetTimeout` in the snippet's thread; takes effect at its next bytecode."""

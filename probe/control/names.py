@@ -21,7 +21,8 @@ from probe.control import frames
 
 def names_used(tree: ast.AST) -> set[str]:
     """Names that a snippet reads and that are not builtins."""
-    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    names = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
+    used = {node.id for node in names if isinstance(node.ctx, ast.Load)}
     return {name for name in used if not hasattr(builtins, name)}
 
 

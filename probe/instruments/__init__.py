@@ -1,0 +1,1 @@
+"""The hot path: one file for each thing watched; `installation.py` lists them."""

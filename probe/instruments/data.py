@@ -45,9 +45,9 @@ class Data:
 
     def install(self) -> None:
         """Put the wrappers in place; off the hot path."""
+        import torch
         from torch.utils.data import dataloader
 
-        import torch
         self._tensor = torch.Tensor
         begin = self._isolation.guard("data", self._begin)
         arrived = self._isolation.guard("data", self._arrived)
@@ -99,9 +99,8 @@ class Data:
     def _started(self, loader: Any, start: int) -> None:
         """Making an iterator starts its workers: that is waiting for data too."""
         recorder = self.recorder
-        recorder.enter_data(start)
-        recorder.data_ns += _now() - start
-        recorder.saw_data = True
+        recorder.data_begins(start)
+        recorder.data_ends(_now(), start)
         if not any(reference() is loader for reference in self.loaders):
             self.loaders = [reference for reference in self.loaders if reference() is not None]
             self.loaders.append(weakref.ref(loader))
@@ -109,9 +108,11 @@ class Data:
     def _begin(self, iterator: Any) -> list[int]:
         now = _now()
         recorder = self.recorder
-        if recorder.saw_forward and not recorder.explicit and not recorder.micro_step and not self._made_optimizer():
+        if recorder.saw_forward and not (
+            recorder.micro_step or recorder.explicit or self._made_optimizer()
+        ):
             recorder.end_step(now, "batch", NULL_DOUBLE, NULL_BOOLEAN)
-        recorder.enter_data(now)
+        recorder.data_begins(now)
         label = self._label(iterator)
         number = self._append(
             recorder.step, recorder.micro_step, now + ANCHOR_NS, label, NULL_DOUBLE,
@@ -140,14 +141,11 @@ class Data:
         self, fetch: list[int], now: int, samples: int, tokens: int, shapes: int, dtypes: int, outcome: str
     ) -> None:
         number, start, step, micro_step, label = fetch
-        recorder = self.recorder
-        recorder.data_ns += now - start
-        recorder.saw_data = True
+        self.recorder.data_ends(now, start)
         self._put(
             number, step, micro_step, start + ANCHOR_NS, label, (now - start) / 1e9,
             samples, tokens, shapes, dtypes, self._states[outcome],
         )
-        recorder.phase = "other"
 
     def _label(self, iterator: Any) -> int:
         """Number of the loader's name: class of its dataset and a count."""
@@ -166,7 +164,7 @@ class Data:
     def _describe(self, batch: Any) -> tuple[int, int, int, int]:
         """samples, tokens, shapes and dtypes of a batch; remembered per shape."""
         tensors: list[Any] = []
-        if type(batch) is list and all([type(item) is self._tensor for item in batch]):
+        if type(batch) is list and all(type(item) is self._tensor for item in batch):
             tensors = batch
         else:
             _tensors_in(batch, tensors, DEEPEST)

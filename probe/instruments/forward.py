@@ -49,7 +49,7 @@ class Forward:
         import torch
 
         module = sys.modules["torch.nn.modules.module"]
-        self._hooks = module._global_forward_pre_hooks  # type: ignore[attr-defined]
+        self._hooks = module._global_forward_pre_hooks
         self._hook = self._isolation.guard("forward", self._first_call)
         self._grad_enabled = torch.is_grad_enabled
         if "torch._dynamo.eval_frame" in sys.modules:
@@ -118,9 +118,8 @@ class Forward:
 
     def _time_compiled_modules(self) -> None:
         """Time `torch.compile(module)` objects from outside; their insides stay untouched."""
-        eval_frame = sys.modules.get("torch._dynamo.eval_frame")
-        if eval_frame is None:
-            import torch._dynamo.eval_frame as eval_frame  # type: ignore[no-redef]
+        from torch._dynamo import eval_frame
+
         begin = self._isolation.guard("forward", self._compiled_call)
         end = self._isolation.guard("forward", self._compiled_return)
         recorder = self.recorder

@@ -10,7 +10,6 @@ checkpoints) and calls from other threads are passed through.
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from typing import Any
@@ -33,7 +32,6 @@ class Losses:
         self.values = values
         self.after_backward: Any = None
         self.nested_backward: Any = None
-        self._append = recorder.rings["python.losses"].append
         self._depth = 0
         self._start_ns = 0
         self._unscaled: tuple[int, Any] | None = None
@@ -67,7 +65,7 @@ class Losses:
                     try:
                         return original(tensors, *args, **kwargs)
                     finally:
-                        if mark is not None:
+                        if nested is not None and mark is not None:
                             nested(mark)
                 self._depth = 1
                 begin(tensors)
@@ -102,24 +100,16 @@ class Losses:
     def _begin(self, tensors: Any) -> None:
         now = _now()
         recorder = self.recorder
-        if recorder.elsewhere():
-            recorder.adopt_thread()
-        recorder.forward_ends(now)
-        if self.values:
-            self._read(tensors, now)
-        self._start_ns = _now()
-        recorder.cost_ns += self._start_ns - now
-        recorder.enter("backward", now)
+        recorder.backward_begins(now, self._read(tensors, now) if self.values else None)
+        self._start_ns = start = _now()
+        recorder.cost_ns += start - now
 
     def _end(self) -> None:
         now = _now()
         recorder = self.recorder
-        recorder.backward_ns += now - self._start_ns
         if recorder.sampling and self.after_backward is not None:
             self.after_backward(now)
-        recorder.micro_step += 1
-        recorder.enter("other", now)
-        recorder.expect_forward()
+        recorder.backward_ends(now, self._start_ns)
         recorder.cost_ns += _now() - now
 
     def _note_scaled(self, outputs: Any, result: Any) -> None:
@@ -127,7 +117,8 @@ class Losses:
         if hasattr(result, "detach") and hasattr(outputs, "detach"):
             self._unscaled = (id(result), outputs.detach())
 
-    def _read(self, tensors: Any, now: int) -> None:
+    def _read(self, tensors: Any, now: int) -> float | None:
+        """Value of the root of a backward call, None when it is no scalar or not here yet."""
         root = tensors if isinstance(tensors, self._tensor) else next(iter(tensors), None)
         unscaled = self._unscaled
         if unscaled is not None:
@@ -135,16 +126,12 @@ class Losses:
             if unscaled[0] == id(root):
                 root = unscaled[1]
         if root is None or root.numel() != 1:
-            return
+            return None
         if root.is_cpu:
-            self._write(float(root.item()), self.recorder.step, self.recorder.micro_step, now)
-        elif root.is_cuda:
+            return float(root.item())
+        if root.is_cuda:
             self._send_for(root.detach(), now)
-
-    def _write(self, value: float, step: int, micro_step: int, now: int) -> None:
-        self._append(step, micro_step, now + ANCHOR_NS, value, math.isfinite(value))
-        if step == self.recorder.step:
-            self.recorder.add_loss(value)
+        return None
 
     def _send_for(self, root: Any, now: int) -> None:
         """Queue a copy of a device loss behind the work already on the stream."""
@@ -154,7 +141,7 @@ class Losses:
             return
         host = torch.empty((), dtype=root.dtype, pin_memory=True)
         host.copy_(root.reshape(()), non_blocking=True)
-        arrived = torch.cuda.Event()
+        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
         arrived.record()
         self._pending.append((host, arrived, self.recorder.step, self.recorder.micro_step, now))
 
@@ -166,7 +153,7 @@ class Losses:
         while self._pending and self._pending[0][1].query():
             host, _, step, micro_step, now = self._pending.popleft()
             value = float(host)
-            self._append(step, micro_step, now + ANCHOR_NS, value, math.isfinite(value))
+            self.recorder.note_loss(step, micro_step, now + ANCHOR_NS, value)
             arrived.setdefault(step, []).append(value)
         for step, values in arrived.items():
             self.recorder.deliver_loss(step, values)

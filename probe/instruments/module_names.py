@@ -49,8 +49,8 @@ class ModuleNames:
 
     def roots(self) -> list[Any]:
         """The root modules seen, that are alive; the largest tree first."""
-        alive = [(size, root) for reference, size in self._walked.values() if (root := reference()) is not None]
-        return [root for _, root in sorted(alive, key=lambda pair: -pair[0])]
+        walked = sorted(self._walked.values(), key=lambda entry: -entry[1])
+        return [root for reference, _ in walked if (root := reference()) is not None]
 
     # The agent's thread -----------------------------------------------------
 
@@ -65,7 +65,8 @@ class ModuleNames:
             elif again or key not in self._walked or self._walked[key][0]() is not root:
                 self._walk(key, root)
         if again:
-            self._numbers = {key: entry for key, entry in list(self._numbers.items()) if entry[0]() is not None}
+            named = list(self._numbers.items())
+            self._numbers = {key: entry for key, entry in named if entry[0]() is not None}
 
     def _walk(self, key: int, root: Any) -> None:
         inner = root.module if type(root).__name__ in _WRAPPERS and hasattr(root, "module") else root

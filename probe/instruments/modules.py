@@ -5,10 +5,11 @@ global forward hooks when a step begins, `stop` removes them when it ends; in
 between a module call costs a few microseconds, otherwise nothing. Backward is
 timed by pre-hooks on the graph nodes that made the outputs and the inputs of the
 calls of the sampled step (not on the tensors: those change owner under in-place
-operations); they go with the graph. Full backward hooks are never used: they wrap
-outputs. In a job that compiles there are no hooks, and a compiled module is one
-row: the region. Nothing is recorded while a CUDA graph is being captured. On CUDA, times come from events that the agent's thread resolves
-when the device is done (`device_rows`); nothing waits for the device.
+operations); they go with the graph. Full backward hooks are never used: they
+wrap outputs. In a job that compiles there are no hooks, and a compiled module is
+one row: the region. Nothing is recorded while a CUDA graph is being captured. On
+CUDA, times come from events that the agent's thread resolves when the device is
+done (`collect`); nothing waits for the device.
 """
 
 from __future__ import annotations

@@ -86,15 +86,11 @@ class Optimizers:
         self.seen.append(weakref.ref(optimizer))
         self._leader = None
 
-    def _before(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    def _before(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
         now = _now()
         recorder = self.recorder
-        if recorder.elsewhere():
-            recorder.adopt_thread()
-        recorder.forward_ends(now)
+        self._nested_ns = recorder.optimizer_begins(now)
         self._start_ns = now
-        self._nested_ns = recorder.forward_ns + recorder.backward_ns + recorder.data_ns
-        recorder.enter("optimizer", now)
         recorder.cost_ns += _now() - now
 
     def _after(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
@@ -108,10 +104,10 @@ class Optimizers:
                 self.trace_step(type(optimizer).__name__, self._start_ns, now)
             self._start_ns = 0
         if not recorder.explicit and self._leads(optimizer):
-            skipped = NULL_BOOLEAN if self._scaled and hasattr(optimizer, "_step_supports_amp_scaling") else False
-            recorder.end_step(now, "optimizer", _learning_rate(optimizer), skipped)
+            unknown = self._scaled and hasattr(optimizer, "_step_supports_amp_scaling")
+            recorder.end_step(now, "optimizer", _learning_rate(optimizer), NULL_BOOLEAN if unknown else False)
         else:
-            recorder.enter("other", now)
+            recorder.optimizer_ends(now)
             recorder.cost_ns += _now() - now
 
     def _leads(self, optimizer: Any) -> bool:
@@ -165,8 +161,6 @@ class Optimizers:
         recorder.loss_scale = _scale_of(scaler)
         if self._finished != before or not scaler.is_enabled() or recorder.explicit:
             return
-        if recorder.elsewhere():
-            recorder.adopt_thread()
         if self._leads(optimizer):
             recorder.end_step(_now(), "optimizer", _learning_rate(optimizer), True)
 

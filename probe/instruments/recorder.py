@@ -48,10 +48,11 @@ class Recorder:
     of a step then lie side by side."""
 
     __slots__ = (
-        "_append_pulse", "_append_step", "allocated_bytes", "arm_forward", "backward_ns", "boundary_id",
+        "_append_loss", "_append_pulse", "_append_step", "_backward_id", "_boundary_ids", "_forward_id",
+        "_optimizer_id", "_other_id", "allocated_bytes", "arm_forward", "backward_ns",
         "cost_ns", "data_ns", "disarm_forward", "explicit", "forward_ns", "forward_start_ns", "intern",
         "last_row", "loss_count", "loss_scale", "loss_sum", "micro_step", "modules_fixed", "modules_interval",
-        "next_sample", "optimizer_ns", "peak_allocated_bytes", "phase", "phase_id", "recent",
+        "next_sample", "optimizer_ns", "peak_allocated_bytes", "phase", "recent",
         "reserved_bytes", "rings", "rss_bytes", "samples", "sampling", "saw_data", "saw_forward",
         "start_sampling", "step", "step_start_ns", "stop_sampling", "thread", "timing", "tokens",
     )
@@ -60,9 +61,11 @@ class Recorder:
         rings = recording.rings
         self.rings = rings
         self.intern = intern = recording.strings.intern
-        self.phase_id = {name: intern(name) for name in ("forward", "backward", "optimizer", "other")}
-        self.boundary_id = {name: intern(name) for name in ("optimizer", "batch", "call")}
+        self._forward_id, self._backward_id = intern("forward"), intern("backward")
+        self._optimizer_id, self._other_id = intern("optimizer"), intern("other")
+        self._boundary_ids = {name: intern(name) for name in ("optimizer", "batch", "call")}
         self._append_step = rings["python.steps"].append
+        self._append_loss = rings["python.losses"].append
         self._append_pulse = rings["python.pulse"].append
         self.thread = threading.main_thread().ident
         self.step = 0
@@ -101,46 +104,23 @@ class Recorder:
         self.samples = self.tokens = NULL_INTEGER
         self.cost_ns = 0
 
-    # Where the loop is ------------------------------------------------------
+    # Where the loop is: one method an edge, nothing called twice -------------
 
     def elsewhere(self) -> bool:
         """Whether the calling thread is not the one that trains."""
         return _ident() != self.thread
 
-    def adopt_thread(self) -> None:
-        """Called at a backward or an optimizer step: the thread that does this, trains."""
-        self.thread = _ident()
-
-    def enter(self, phase: str, now_ns: int) -> None:
-        """The training thread begins a phase."""
-        self.phase = phase
-        if self.step_start_ns == 0:
-            self.step_start_ns = now_ns
-        if self.timing:
-            self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self.phase_id[phase])
-
-    def enter_data(self, now_ns: int) -> None:
-        """The training thread begins to wait for data; the pending row of python.batches says so outside."""
+    def data_begins(self, now_ns: int) -> None:
+        """The loop waits for data; outside, the pending row of python.batches says so."""
         self.phase = "data"
-        if self.step_start_ns == 0:
+        if not self.step_start_ns:
             self.step_start_ns = now_ns
 
-    def forward_begins(self, now_ns: int) -> None:
-        """The first module call of a micro step."""
-        self.forward_start_ns = now_ns
-        self.saw_forward = True
-        self.enter("forward", now_ns)
-
-    def forward_ends(self, now_ns: int) -> None:
-        """Backward, the optimizer or the step's end follows the forward."""
-        if self.forward_start_ns:
-            self.forward_ns += now_ns - self.forward_start_ns
-            self.forward_start_ns = 0
-
-    def add_loss(self, value: float) -> None:
-        """A loss of this step became known."""
-        self.loss_sum += value
-        self.loss_count += 1
+    def data_ends(self, now_ns: int, start_ns: int) -> None:
+        """The wait is over, with or without a batch."""
+        self.data_ns += now_ns - start_ns
+        self.saw_data = True
+        self.phase = "other"
 
     def add_batch(self, samples: int, tokens: int) -> None:
         """A batch of this step arrived; NULL_INTEGER for what it does not tell."""
@@ -149,19 +129,74 @@ class Recorder:
         if tokens != NULL_INTEGER:
             self.tokens = tokens if self.tokens == NULL_INTEGER else self.tokens + tokens
 
+    def forward_begins(self, now_ns: int) -> None:
+        """The first module call of a micro step."""
+        self.forward_start_ns = now_ns
+        self.saw_forward = True
+        self.phase = "forward"
+        if not self.step_start_ns:
+            self.step_start_ns = now_ns
+        if self.timing:
+            self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self._forward_id)
+
+    def backward_begins(self, now_ns: int, loss: float | None) -> None:
+        """Backward is called, on `loss` if that could be read. Who does this, trains."""
+        self.thread = _ident()
+        if self.forward_start_ns:
+            self.forward_ns += now_ns - self.forward_start_ns
+            self.forward_start_ns = 0
+        elif not self.step_start_ns:
+            self.step_start_ns = now_ns
+        if loss is not None:
+            self.loss_sum += loss
+            self.loss_count += 1
+            self._append_loss(self.step, self.micro_step, now_ns + ANCHOR_NS, loss, loss - loss == 0.0)
+        self.phase = "backward"
+        if self.timing:
+            self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self._backward_id)
+
+    def backward_ends(self, now_ns: int, start_ns: int) -> None:
+        """Backward is done: a micro step is complete."""
+        self.backward_ns += now_ns - start_ns
+        self.micro_step += 1
+        self.phase = "other"
+        if self.timing:
+            self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self._other_id)
+            if not self.sampling and self.arm_forward is not None:
+                self.arm_forward()
+
+    def optimizer_begins(self, now_ns: int) -> int:
+        """An optimizer steps. Returns the time of the phases that may go on inside it (LBFGS)."""
+        self.thread = _ident()
+        if self.forward_start_ns:
+            self.forward_ns += now_ns - self.forward_start_ns
+            self.forward_start_ns = 0
+        elif not self.step_start_ns:
+            self.step_start_ns = now_ns
+        self.phase = "optimizer"
+        if self.timing:
+            self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self._optimizer_id)
+        return self.forward_ns + self.backward_ns + self.data_ns
+
+    def optimizer_ends(self, now_ns: int) -> None:
+        """An optimizer that does not end the step is done."""
+        self.phase = "other"
+        if self.timing:
+            self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self._other_id)
+
     # The end of a step ------------------------------------------------------
 
     def end_step(self, now_ns: int, boundary: str, lr: float, skipped: int) -> None:
         """Write the step's row and begin the next step. `lr` and `skipped` may be NULL."""
-        self.forward_ends(now_ns)
-        start = self.step_start_ns or now_ns
-        wall = now_ns - start
+        if self.forward_start_ns:
+            self.forward_ns += now_ns - self.forward_start_ns
+        wall = now_ns - (self.step_start_ns or now_ns)
         known = self.data_ns + self.forward_ns + self.backward_ns + self.optimizer_ns
         spent = self.cost_ns + (_now() - now_ns)
         shadow = not self.timing
         fields = [
             self.step,
-            self.boundary_id[boundary],
+            self._boundary_ids[boundary],
             self.micro_step,
             now_ns + ANCHOR_NS,
             wall / 1e9,
@@ -169,7 +204,7 @@ class Recorder:
             self.forward_ns / 1e9 if self.saw_forward else NULL_DOUBLE,
             self.backward_ns / 1e9 if self.micro_step else NULL_DOUBLE,
             self.optimizer_ns / 1e9 if self.optimizer_ns else NULL_DOUBLE,
-            max(0, wall - known) / 1e9,
+            (wall - known) / 1e9 if wall > known else 0.0,
             self.loss_sum / self.loss_count if self.loss_count else NULL_DOUBLE,
             lr,
             self.loss_scale,
@@ -184,15 +219,16 @@ class Recorder:
             shadow,
             spent,
         ]
-        number = self._append_step(*fields)
-        self.last_row = (number, fields)
+        self.last_row = (self._append_step(*fields), fields)
         self.recent.append((wall, self.sampling, shadow, spent))
         if self.sampling:
             self._after_sample(wall, spent)
         self.step += 1
         self._reset(now_ns)
+        self.phase = "other"
+        if self.timing:
+            self._append_pulse(self.step, 0, now_ns + ANCHOR_NS, self._other_id)
         self._choose_next(shadow_allowed=boundary != "batch")
-        self.enter("other", now_ns)
         self.cost_ns = _now() - now_ns
 
     def _after_sample(self, wall: int, spent: int) -> None:
@@ -226,11 +262,15 @@ class Recorder:
         else:
             self.disarm_forward()
 
+    def note_loss(self, step: int, micro_step: int, t_ns: int, loss: float) -> None:
+        """A loss that a device delivered late: its own row; from the agent's thread."""
+        self._append_loss(step, micro_step, t_ns, loss, loss - loss == 0.0)
+
     def deliver_loss(self, step: int, values: list[float]) -> None:
         """Losses that a device delivered late; from the agent's thread."""
         if step == self.step:
-            for value in values:
-                self.add_loss(value)
+            self.loss_sum += sum(values)
+            self.loss_count += len(values)
             return
         row = self.last_row
         if row is not None and row[1][0] == step:
@@ -243,8 +283,7 @@ class Recorder:
         """`probe.step()`: the loop says itself where a step ends."""
         now = _now()
         self.explicit = True
-        if self.elsewhere():
-            self.adopt_thread()
+        self.thread = _ident()
         self.end_step(now, "call", NULL_DOUBLE, NULL_BOOLEAN)
 
     def log(self, name: str, value: float) -> None:

@@ -25,7 +25,10 @@ from probe.errors import DirectoryRefused
 from probe.settings import Settings
 
 NETWORK_FILE_SYSTEMS = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "9p", "afs", "fuse.sshfs"}
+    {
+        "nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "9p", "afs",
+        "fuse.sshfs",
+    }
 )
 """A memory map on these can stall its writer for as long as the network likes."""
 

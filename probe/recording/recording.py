@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import shutil
+import struct
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,7 @@ def default_bytes() -> int:
     """Size of all rings and the strings at the declared capacities."""
     total = STRINGS_BYTES
     for table in RINGS:
-        row = sum({"q": 8, "d": 8, "b": 1, "I": 4}[layout.CODES[kind]] for _, kind in layout.stored_columns(table)) + 8
+        row = struct.calcsize(layout.row_format(layout.stored_columns(table)))
         total += layout.HEADER_BYTES + table.rows * row
     return total
 

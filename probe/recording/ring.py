@@ -12,6 +12,7 @@ under the GIL, so no two get the same place. Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import json
@@ -52,10 +53,8 @@ class Ring:
     def close(self) -> None:
         """Forget the memory map; the file stays. Later writes do nothing."""
         self.append, self.put = _ignore, _ignore
-        try:
+        with contextlib.suppress(BufferError):  # a writer on another thread holds the buffer this instant
             self._map.close()
-        except BufferError:  # a writer on another thread holds the buffer this instant
-            pass
 
 
 def _ignore(*_fields: object) -> int:
