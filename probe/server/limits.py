@@ -35,10 +35,13 @@ SEND_TIMEOUT_S = 20.0
 
 
 class LimitedProtocol(H11Protocol):
-    """One connection: who it is from, how long it may dawdle, how many there may be."""
+    """One connection: who it is from, how long it may dawdle, how many there may be.
 
-    _head_timer: asyncio.TimerHandle | None = None
-    _stall_timer: asyncio.TimerHandle | None = None
+    One timer at a time: the client is slow with its request's head, or slow to take
+    its answer. Either way it is cut off when the timer fires.
+    """
+
+    _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client came: who is it, and is there room?"""
@@ -49,12 +52,11 @@ class LimitedProtocol(H11Protocol):
         if len(self.connections) > CONNECTIONS:
             self._refuse(TooMany(f"more than {CONNECTIONS} connections at once"))
             return
-        self._expect_head()
+        self._cut_off_after(HEAD_TIMEOUT_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone."""
-        self._cancel_head_timer()
-        self._cancel_stall_timer()
+        self._cut_off_after(None)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -62,60 +64,45 @@ class LimitedProtocol(H11Protocol):
         if self.transport.is_closing():
             return
         super().data_received(data)
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._cancel_head_timer()
+        if self.cycle is not None and not self.cycle.response_complete and not self.transport.is_closing():
+            self._cut_off_after(None)
 
     def on_response_complete(self) -> None:
-        """The answer is out: the next head is awaited."""
+        """The answer is out, or in the buffer: the rest is taken, then the next head is awaited."""
         super().on_response_complete()
         if self.transport.is_closing():
-            # What is still in the buffer may never be taken.
-            self.loop.call_later(SEND_TIMEOUT_S, self.transport.abort)
+            self._cut_off_after(SEND_TIMEOUT_S)
         elif self.cycle is None or self.cycle.response_complete:
-            self._expect_head()
+            self._cut_off_after(HEAD_TIMEOUT_S)
 
     def timeout_keep_alive_handler(self) -> None:
         """Close an idle connection; what the client did not take is dropped."""
+        self._cut_off_after(SEND_TIMEOUT_S)
         super().timeout_keep_alive_handler()
-        self.loop.call_later(SEND_TIMEOUT_S, self.transport.abort)
 
     def pause_writing(self) -> None:
         """The client takes nothing this moment."""
         super().pause_writing()
-        self._cancel_stall_timer()
-        self._stall_timer = self.loop.call_later(SEND_TIMEOUT_S, self.transport.abort)
+        self._cut_off_after(SEND_TIMEOUT_S)
 
     def resume_writing(self) -> None:
         """The client took what was waiting."""
-        self._cancel_stall_timer()
+        self._cut_off_after(None)
         super().resume_writing()
-
-    def _cancel_stall_timer(self) -> None:
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-            self._stall_timer = None
 
     def send_400_response(self, msg: str) -> None:
         """What is no HTTP is answered in the one error shape."""
-        if self._head_too_long():
+        if len(self.conn.trailing_data[0]) > LARGEST_HEAD_BYTES:
             self._refuse(TooLarge(f"the request's head is longer than {LARGEST_HEAD_BYTES} bytes"))
         else:
             self._refuse(BadRequest("not a valid HTTP/1.1 request"))
 
-    def _head_too_long(self) -> bool:
-        return len(self.conn.trailing_data[0]) > LARGEST_HEAD_BYTES
-
-    def _expect_head(self) -> None:
-        self._cancel_head_timer()
-        self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._head_late)
-
-    def _cancel_head_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
-    def _head_late(self) -> None:
-        self.transport.abort()
+    def _cut_off_after(self, seconds: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if seconds is not None:
+            self._timer = self.loop.call_later(seconds, self.transport.abort)
 
     def _refuse(self, error: ProbeError) -> None:
         body = json.dumps(error.as_dict()).encode()
@@ -125,8 +112,8 @@ class LimitedProtocol(H11Protocol):
         )
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.write(head.encode("ascii") + body)
+        self._cut_off_after(1.0)
         self.transport.close()
-        self.loop.call_later(1.0, self.transport.abort)
 
 
 def _same_user(transport: asyncio.Transport) -> bool:

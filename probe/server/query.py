@@ -30,6 +30,8 @@ WORKERS = 4
 GRACE_S = 1.0
 """A worker stops its query at the deadline; this much later it is killed."""
 _START_S = 15.0
+_LEAST_S = 0.5
+"""What a query gets however long it waited for a process."""
 _IDLE_S = 30.0
 _LAST_IDLE_S = 600.0
 """One worker stays this long, so that the next query finds one ready."""
@@ -61,6 +63,7 @@ class _Worker:
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self.ready = False
+        self.answers = 0
         self.idle_since = 0.0
 
     def can_read(self, roots: frozenset[Path]) -> bool:
@@ -85,7 +88,9 @@ class _Worker:
         assert self._writer is not None
         self._writer.write(LENGTH.pack(len(request)) + request)
         await self._writer.drain()
-        return json.loads(await self._receive()), await self._receive()
+        head, body = json.loads(await self._receive()), await self._receive()
+        self.answers += 1
+        return head, body
 
     async def _receive(self) -> bytes:
         assert self._reader is not None
@@ -148,14 +153,35 @@ class Pool:
         except asyncio.TimeoutError:
             raise TooMany(f"no query process became free within {timeout_s:g} s") from None
         try:
-            worker = await self._take(self._roots | frozenset(extra_roots))
-            request = {**request, "timeout_s": max(0.05, deadline - loop.time()), "asked_s": timeout_s}
-            return await self._ask(worker, request, timeout_s, gone)
+            roots = self._roots | frozenset(extra_roots)
+            leaving = asyncio.ensure_future(gone)
+            try:
+                return await self._run(request, deadline, timeout_s, roots, leaving)
+            finally:
+                leaving.cancel()
         finally:
             self._slots.release()
 
-    async def _take(self, roots: frozenset[Path]) -> _Worker:
-        while self._idle:
+    async def _run(
+        self, request: dict[str, Any], deadline: float, asked_s: float, roots: frozenset[Path],
+        leaving: asyncio.Future[None],
+    ) -> bytes:
+        """Ask a worker; a death in one that had answered others is laid to its past: ask a new one."""
+        loop = asyncio.get_running_loop()
+        for fresh in (False, True):
+            worker = await self._take(roots, fresh)
+            used = worker.answers > 0
+            left_s = max(min(asked_s, _LEAST_S), deadline - loop.time())
+            timed = {**request, "timeout_s": left_s, "asked_s": asked_s}
+            try:
+                return await self._ask(worker, timed, asked_s, leaving)
+            except (asyncio.IncompleteReadError, OSError):
+                if not used:
+                    break
+        raise QueryWorkerDied("the query ended the process that ran it")
+
+    async def _take(self, roots: frozenset[Path], fresh: bool) -> _Worker:
+        while self._idle and not fresh:
             worker = self._idle.pop()
             if worker.process.poll() is None and worker.can_read(roots):
                 return worker
@@ -169,10 +195,9 @@ class Pool:
         return worker
 
     async def _ask(
-        self, worker: _Worker, request: dict[str, Any], timeout_s: float, gone: Awaitable[None]
+        self, worker: _Worker, request: dict[str, Any], asked_s: float, leaving: asyncio.Future[None]
     ) -> bytes:
         asking = asyncio.ensure_future(worker.ask(json.dumps(request).encode()))
-        leaving = asyncio.ensure_future(gone)
         keep = False
         try:
             await asyncio.wait(
@@ -181,17 +206,14 @@ class Pool:
             if leaving.done():
                 raise QueryWorkerDied("the caller went away")
             if not asking.done():
-                raise QueryTimeout(f"the query was stopped after {timeout_s:g} s")
+                raise QueryTimeout(f"the query was stopped after {asked_s:g} s")
             head, body = asking.result()
             keep = not head["recycle"]
             if "error" in head:
                 raise from_dict(head, int(head["status"]))
             return body
-        except (asyncio.IncompleteReadError, OSError):
-            raise QueryWorkerDied("the query ended the process that ran it") from None
         finally:
-            for task in (asking, leaving):
-                task.cancel()
+            asking.cancel()
             if keep:
                 self._release(worker)
             else:

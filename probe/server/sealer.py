@@ -23,6 +23,7 @@ import duckdb
 from probe import clock
 from probe.errors import ProbeError
 from probe.recording import places, segments
+from probe.recording.process import alive
 from probe.recording.reader import RingFile, pending_rows, sealable
 from probe.recording.strings import read_strings
 from probe.server.registry import LIVE, Recorded, Registry, Status
@@ -203,9 +204,20 @@ class Sealer:
             }
             places.write_whole(recorded.folder / "end.json", json.dumps(ended, indent=1).encode())
         _remove_rings(rings)
+        self._remove_socket(recorded)
         self._done.add((recorded.folder, recorded.meta.started_ns))
         for key in [key for key in self._rings if key[:2] == (recorded.folder, recorded.meta.started_ns)]:
             del self._rings[key]
+
+    def _remove_socket(self, recorded: Recorded) -> None:
+        """Remove what a killed agent left; a later life of its pid may listen there already."""
+        meta = recorded.meta
+        path = places.agent_socket(self.registry.directory, meta.pid)
+        later = [one for one in self.registry.processes() if one.meta.pid == meta.pid and one != recorded]
+        lives = alive(meta.pid, meta.start_ticks, meta.boot_id)
+        reused = any(self.registry.status(one).state in LIVE for one in later)
+        if meta.socket == str(path) and not lives and not reused:
+            path.unlink(missing_ok=True)
 
     def _rows_written(self, recorded: Recorded) -> dict[str, int]:
         found: dict[str, int] = {}

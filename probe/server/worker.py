@@ -13,6 +13,7 @@ Imports duckdb and numpy, only after `sandbox.enter`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -29,7 +30,6 @@ from probe.errors import (
     QueryOutOfMemory,
     QueryTimeout,
     QueryWorkerDied,
-    RecordingError,
     SqlInvalid,
 )
 from probe.server import sandbox
@@ -45,6 +45,9 @@ ADDRESS_SPACE_BYTES = 1 << 30
 SHORT_QUERY_S = 0.1
 """A query that takes longer gives way to the training."""
 LONG_QUERY_NICE = 15
+FAST_RATIO = 0.1
+FAST_BURST_S = 1.0
+"""Share of a core, and seconds at once, that short queries may take from the training."""
 QUERIES = 500
 """Queries after which a worker is replaced, so that nothing can pile up in it."""
 LENGTH = struct.Struct("<I")
@@ -59,6 +62,7 @@ _LOCK_DOWN = (
     "SET temp_directory = ''",
 )
 _AS_TEXT = ("TIMESTAMP", "DATE", "TIME", "INTERVAL")
+_INTERNAL = QueryWorkerDied("the query hit an internal error of the SQL engine")
 
 
 class Query:
@@ -73,6 +77,8 @@ class Query:
         self.asked_s: float = request["asked_s"]
         self.notes: list[str] = request["notes"]
         self.deadline = time.monotonic() + self.timeout_s
+        self.files: list[str] = []
+        self.connection: duckdb.DuckDBPyConnection | None = None
         self.plan: Plan = Plan(
             [
                 Source(
@@ -84,14 +90,20 @@ class Query:
             request["live"],
         )
 
-    def run(self, worker: Worker, connection: duckdb.DuckDBPyConnection) -> bytes:
+    def stop(self) -> None:
+        """Interrupt what runs now; from the deadline's thread."""
+        if self.connection is not None:
+            self.connection.interrupt()
+
+    def run(self, connection: duckdb.DuckDBPyConnection) -> bytes:
         """The JSON of the answer. Raises `ProbeError` or what DuckDB raises."""
         from probe.server import views
 
         started = time.monotonic()
+        self.connection = connection
         check_statement(connection, self.sql)
-        files, notes = views.build(connection, self.plan, self.sql)
-        lock(connection, files)
+        self.files, notes = views.build(connection, self.plan, self.sql)
+        lock(connection, self.files)
         columns, rows, truncated = execute(connection, self.sql, self.limit, self.deadline)
         elapsed_ms = round((time.monotonic() - started) * 1000, 3)
         tail = {"truncated": truncated, "elapsed_ms": elapsed_ms, "notes": [*self.notes, *notes]}
@@ -101,37 +113,49 @@ class Query:
 class Worker:
     """The loop: a prepared database, a request, an answer, the next database."""
 
-    def __init__(self, server: socket.socket, memory_bytes: int) -> None:
+    def __init__(self, server: socket.socket, memory_bytes: int, priority: Priority) -> None:
         self._server = server
+        self._priority = priority
         self._memory_bytes = memory_bytes
-        self._answer: tuple[dict[str, Any], bytes] = ({}, b"")
+        self._database: duckdb.DuckDBPyConnection | None = None
 
     def serve(self, missing: list[str]) -> None:
         """Answer until the server closes the socket or the worker has to be replaced."""
-        connection = self.new_database()
+        self._database = self.new_database()
         send(self._server, json.dumps({"ready": True, "missing": missing}).encode())
         for _ in range(QUERIES):
             request = receive(self._server)
             if request is None:
                 return
+            behind = self._priority.spent()
             thread = threading.Thread(
-                target=self._answer_query, args=(json.loads(request), connection), name="probe-query"
+                target=self._turn, args=(json.loads(request), self._database, behind), name="probe-query"
             )
             thread.start()
-            if not self._wait(thread):
-                _give_way(thread.native_id)
-            thread.join()
-            head, body = self._answer
+            thread.join(SHORT_QUERY_S)
+            if thread.is_alive():
+                if not behind:
+                    self._priority.give_way(thread.native_id)
+                thread.join()
+            if self._database is None:
+                return
+
+    def _turn(self, request: dict[str, Any], database: duckdb.DuckDBPyConnection, behind: bool) -> None:
+        """One query: answer it, then make room for the next."""
+        if behind:
+            self._priority.give_way(threading.get_native_id())
+        self._database = None
+        head: dict[str, Any] = {**_INTERNAL.as_dict(), "status": _INTERNAL.status, "recycle": True}
+        body = b""
+        try:
+            head, body = self._answer_query(request, database)
+        finally:  # whatever goes wrong here, the server gets an answer
             send(self._server, json.dumps(head).encode())
             send(self._server, body)
-            if head["recycle"]:
-                return
-            connection = self.new_database()
-
-    @staticmethod
-    def _wait(thread: threading.Thread) -> bool:
-        thread.join(SHORT_QUERY_S)
-        return not thread.is_alive()
+        if not head["recycle"]:
+            database.close()  # takes longer than a small query: after the answer
+            self._database = self.new_database()
+        self._priority.spend(time.thread_time())
 
     def new_database(self) -> duckdb.DuckDBPyConnection:
         """An empty in-memory database with all tables, as far as they do not depend on the query."""
@@ -153,11 +177,14 @@ class Worker:
         views.prepare(connection)
         return connection
 
-    def _answer_query(self, request: dict[str, Any], connection: duckdb.DuckDBPyConnection) -> None:
+    def _answer_query(
+        self, request: dict[str, Any], connection: duckdb.DuckDBPyConnection
+    ) -> tuple[dict[str, Any], bytes]:
+        """Head and body of the answer."""
         import duckdb
 
         query = Query(request)
-        timer = threading.Timer(query.timeout_s, connection.interrupt)
+        timer = threading.Timer(query.timeout_s, query.stop)
         timer.name = "probe-deadline"
         timer.start()
         recycle = False
@@ -171,14 +198,10 @@ class Worker:
             error, recycle = explain(found, query.asked_s)
         finally:
             timer.cancel()
-        try:
-            connection.close()
-        except (duckdb.Error, RuntimeError):
-            recycle = True
         head: dict[str, Any] = {"recycle": recycle}
         if error is not None:
             head.update(error.as_dict(), status=error.status)
-        self._answer = (head, body)
+        return head, body
 
     def _run(self, query: Query, connection: duckdb.DuckDBPyConnection) -> bytes:
         """Run the query; once more without them when segments went away or are damaged."""
@@ -187,17 +210,28 @@ class Worker:
         from probe.server import views
 
         try:
-            return query.run(self, connection)
-        except (duckdb.IOException, duckdb.InvalidInputException, duckdb.InternalException) as error:
-            fresh = self.new_database()
-            files, _ = views.build(fresh, query.plan, query.sql)
-            bad = views.damaged(fresh, files)
-            gone = isinstance(error, duckdb.IOException) and "No files found" in str(error)
-            if not bad and not gone and "No such file" not in str(error):
+            return query.run(connection)
+        except duckdb.Error as error:
+            if not _is_about(error, query.files):
                 raise
-            query.plan.skip_files.update(bad)
-            query.notes += [f"damaged and left out: {Path(file).name}" for file in bad]
-            return query.run(self, self.new_database())
+            if all(Path(file).exists() for file in query.files):
+                query.connection = self.new_database()
+                bad = views.damaged(query.connection, query.files)
+                if not bad:
+                    raise
+                query.plan.skip_files.update(bad)
+                query.notes += [f"damaged and left out: {Path(file).name}" for file in bad]
+            return query.run(self.new_database())
+
+
+def _is_about(error: duckdb.Error, files: list[str]) -> bool:
+    """Whether the error may come from a segment that is damaged or was deleted meanwhile."""
+    import duckdb
+
+    text = str(error)
+    return bool(files) and (
+        type(error) is duckdb.Error or "arquet" in text or any(file in text for file in files)
+    )
 
 
 def check_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
@@ -217,7 +251,10 @@ def check_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
         raise SqlInvalid(
             f"one statement at a time, these are {len(statements)}", hint="Send them one by one."
         )
-    kind = statements[0].type
+    try:
+        kind = statements[0].type
+    except ValueError:  # newer than the engine's own Python types
+        raise SqlInvalid("a recording is only read; this is another kind of statement") from None
     allowed = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.MULTI)
     if kind not in allowed:
         raise SqlInvalid(
@@ -292,20 +329,56 @@ def explain(error: BaseException, timeout_s: float) -> tuple[ProbeError, bool]:
         return QueryOutOfMemory("the query needed more memory than queries may use"), True
     if isinstance(error, RecursionError):
         return SqlInvalid("the statement or its result is nested too deeply"), True
-    if isinstance(error, duckdb.IOException):
-        return RecordingError(f"the recording could not be read: {error}"), True
     fatal = (duckdb.InternalException, duckdb.FatalException)
     if isinstance(error, fatal) or not isinstance(error, duckdb.Error):
-        return QueryWorkerDied("the query hit an internal error of the SQL engine"), True
+        return _INTERNAL, True
     return SqlInvalid(str(error)), False
 
 
-def _give_way(thread: int | None) -> None:
-    if thread is not None:
+class Priority:
+    """Steps back behind the training when queries take long or come in storms.
+
+    Queries may use `FAST_RATIO` of a core at full priority. A thread's nice value
+    cannot be lowered again, so it falls on the query's own thread. Where the kernel
+    groups tasks by session it counts only within the worker; there the session's own
+    value does the work. Opened before the sandbox closes.
+    """
+
+    def __init__(self) -> None:
+        self._session = -1
+        self._behind = False
+        self._left_s = FAST_BURST_S
+        self._counted = time.monotonic()
+        with contextlib.suppress(OSError):
+            self._session = os.open("/proc/self/autogroup", os.O_WRONLY | os.O_CLOEXEC)
+
+    def spent(self) -> bool:
+        """Whether the next query has to give way from its start."""
+        now = time.monotonic()
+        self._left_s = min(FAST_BURST_S, self._left_s + (now - self._counted) * FAST_RATIO)
+        self._counted = now
+        if self._left_s <= 0:
+            return True
+        if self._behind:  # the kernel allows ten changes a second: this may take a few queries
+            self._behind = not self._set_session(0)
+        return False
+
+    def spend(self, cpu_s: float) -> None:
+        """A query took this much processor time."""
+        self._left_s = max(-FAST_BURST_S, self._left_s - cpu_s)
+
+    def give_way(self, thread: int | None) -> None:
+        """The query on `thread` is a long one, or one of too many."""
+        if thread is not None:
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, thread, LONG_QUERY_NICE)
+        self._behind = self._set_session(LONG_QUERY_NICE) or self._behind
+
+    def _set_session(self, nice: int) -> bool:
         try:
-            os.setpriority(os.PRIO_PROCESS, thread, LONG_QUERY_NICE)
+            return self._session >= 0 and os.write(self._session, str(nice).encode()) > 0
         except OSError:
-            return
+            return False
 
 
 def send(connection: socket.socket, data: bytes) -> None:
@@ -347,9 +420,10 @@ def main(arguments: list[str]) -> None:
     """Entry point of the process."""
     descriptor, parent, memory_bytes, *folders = arguments
     readable: list[Path | str] = [*python_paths(), *folders]
+    priority = Priority()
     missing = sandbox.enter(readable, int(memory_bytes) + ADDRESS_SPACE_BYTES, int(parent))
     with socket.socket(fileno=int(descriptor)) as server:
-        Worker(server, int(memory_bytes)).serve(missing)
+        Worker(server, int(memory_bytes), priority).serve(missing)
 
 
 if __name__ == "__main__":
