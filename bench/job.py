@@ -59,7 +59,6 @@ def toggle(every: int, blocks: list[int]) -> None:
             if state["on"]:
                 agent.instruments.uninstall()
             else:
-                agent.instruments = type(agent.instruments)(agent.recording, agent.settings, agent.isolation)
                 agent.instruments.install()
             state["on"] = not state["on"]
 

@@ -110,11 +110,14 @@ class Forward:
         recorder = self.recorder
         if not recorder.forward_start_ns:
             recorder.forward_begins(now)
-        key = id(module)
-        known = self.roots.get(key)
-        if known is None or known() is not module:
-            self.roots[key] = weakref.ref(module)
+        if id(module) not in self.roots:
+            self.roots[id(module)] = weakref.ref(module, self._root_gone(id(module)))
         recorder.cost_ns += _now() - now
+
+    def _root_gone(self, key: int) -> Callable[[object], object]:
+        """A root that is freed takes its entry along: its id may be another module's next."""
+        roots = self.roots
+        return lambda _reference: roots.pop(key, None)
 
     def _time_compiled_modules(self) -> None:
         """Time `torch.compile(module)` objects from outside; their insides stay untouched."""

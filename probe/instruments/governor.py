@@ -21,6 +21,10 @@ MODULES_SHARE = 0.2
 """Part of the budget that sampled steps may use: 0.2 % of step time at the default of 1 %."""
 SHORTEST, LONGEST = 10, 10_000
 """Steps between samples, at least and at most; beyond the most, modules are off."""
+THINNED = 8
+"""Phases are timed on every so many steps when timing every step would leave the budget."""
+CLEARLY_INSIDE = 0.8
+"""Part of the budget below which every step is timed again."""
 ENOUGH_PLAIN, ENOUGH_SAMPLED = 8, 3
 LOOK_EVERY_STEPS = 20
 
@@ -34,12 +38,15 @@ class Decision(NamedTuple):
     shadow_wall_ns: float | None
     interval_steps: int
     """0: modules are off."""
+    timed_every_steps: int
 
 
-def decide(recent: Sequence[StepCost], budget_ratio: float, interval: int) -> Decision | None:
+def decide(
+    recent: Sequence[StepCost], budget_ratio: float, interval: int, timed_every: int
+) -> Decision | None:
     """Judge the recent steps; None while there are too few.
 
-    `interval` is the sampling interval in force; it stays when nothing better is known."""
+    `interval` and `timed_every` are in force; they stay when nothing better is known."""
     plain = [step for step in recent if not step.sampled and not step.shadow]
     sampled = [step for step in recent if step.sampled]
     shadow = [step.wall_ns for step in recent if step.shadow]
@@ -47,6 +54,10 @@ def decide(recent: Sequence[StepCost], budget_ratio: float, interval: int) -> De
         return None
     wall = float(median(step.wall_ns for step in plain))
     cost = float(median(step.cost_ns for step in plain))
+    if cost > budget_ratio * wall:
+        timed_every = THINNED
+    elif cost < CLEARLY_INSIDE * budget_ratio * wall:
+        timed_every = 1
     extra: float | None = None
     if len(sampled) >= ENOUGH_SAMPLED:
         own = median(step.cost_ns for step in sampled) - cost
@@ -58,7 +69,7 @@ def decide(recent: Sequence[StepCost], budget_ratio: float, interval: int) -> De
             interval = 0
     return Decision(
         wall, cost, extra / interval if extra is not None and interval else extra and 0.0,
-        float(median(shadow)) if shadow else None, interval,
+        float(median(shadow)) if shadow else None, interval, timed_every,
     )
 
 
@@ -78,11 +89,16 @@ class Governor:
         if recorder.step - self._looked_at < LOOK_EVERY_STEPS:
             return
         before = recorder.modules_interval if recorder.start_sampling is not None else 0
-        decision = decide([StepCost(*step) for step in tuple(recorder.recent)], self._budget_ratio, before)
+        recent = [StepCost(*step) for step in tuple(recorder.recent)]
+        decision = decide(recent, self._budget_ratio, before, recorder.timed_every)
         if decision is None:
             return
         self._looked_at = recorder.step
-        self._write("steps", decision, decision.steps_cost_ns, NULL_INTEGER, "kept")
+        timed = decision.timed_every_steps
+        change = (timed > recorder.timed_every) - (timed < recorder.timed_every)
+        recorder.timed_every = timed
+        action = ("kept", "lengthened", "shortened")[change]
+        self._write("steps", decision, decision.steps_cost_ns, timed, action)
         if self._modules:
             action = self._apply(before, decision.interval_steps)
             cost = NULL_DOUBLE if decision.modules_cost_ns is None else decision.modules_cost_ns

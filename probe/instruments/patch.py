@@ -22,6 +22,7 @@ class Patches:
 
     def wrap(self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
         """Replace `owner.name` by `make(original)`."""
+        self.live[0] = True
         own = name in vars(owner)
         original = getattr(owner, name)
         wrapper = functools.wraps(original)(make(original))

@@ -54,7 +54,7 @@ class Recorder:
         "last_row", "loss_count", "loss_scale", "loss_sum", "micro_step", "modules_fixed", "modules_interval",
         "next_sample", "optimizer_ns", "peak_allocated_bytes", "phase", "recent",
         "reserved_bytes", "rings", "rss_bytes", "samples", "sampling", "saw_data", "saw_forward",
-        "start_sampling", "step", "step_start_ns", "stop_sampling", "thread", "timing", "tokens",
+        "start_sampling", "step", "step_start_ns", "stop_sampling", "thread", "timed_every", "timing", "tokens",
     )
 
     def __init__(self, recording: Recording, *, modules_interval: int) -> None:
@@ -74,6 +74,8 @@ class Recorder:
         self.explicit = False
         """True once `probe.step()` was called: it alone counts steps from then on."""
         self.timing = True
+        self.timed_every = 1
+        """Phases are timed on every so many steps; more than 1 where steps are too short for the budget."""
         self.recent: deque[tuple[int, bool, bool, int]] = deque(maxlen=512)
         self.last_row: tuple[int, list[Any]] | None = None
         """Number and fields of the last steps row, for a loss that a device delivers later."""
@@ -204,7 +206,7 @@ class Recorder:
             self.forward_ns / 1e9 if self.saw_forward else NULL_DOUBLE,
             self.backward_ns / 1e9 if self.micro_step else NULL_DOUBLE,
             self.optimizer_ns / 1e9 if self.optimizer_ns else NULL_DOUBLE,
-            (wall - known) / 1e9 if wall > known else 0.0,
+            NULL_DOUBLE if shadow else (wall - known) / 1e9 if wall > known else 0.0,
             self.loss_sum / self.loss_count if self.loss_count else NULL_DOUBLE,
             lr,
             self.loss_scale,
@@ -246,10 +248,12 @@ class Recorder:
         """What is recorded in the step that begins: plain, sampled or shadow.
 
         A step that batches end needs its forward seen, so it has no shadow."""
+        step = self.step
         if shadow_allowed:
-            place = (self.step - SHADOW_FIRST) % SHADOW_EVERY
-            self.timing = self.step < SHADOW_FIRST or place >= SHADOW_STEPS
-        if self.step >= self.next_sample and self.timing and self.start_sampling is not None:
+            in_shadow = step >= SHADOW_FIRST and (step - SHADOW_FIRST) % SHADOW_EVERY < SHADOW_STEPS
+            due = step % self.timed_every == 0 or step >= self.next_sample
+            self.timing = due and not in_shadow
+        if self.timing and step >= self.next_sample and self.start_sampling is not None:
             self.sampling = self.start_sampling()
         self.expect_forward()
 
