@@ -9,6 +9,7 @@ probe.overhead. `decide` is a pure function.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
@@ -26,7 +27,8 @@ THINNED = 8
 CLEARLY_INSIDE = 0.8
 """Part of the budget below which every step is timed again."""
 ENOUGH_PLAIN, ENOUGH_SAMPLED = 8, 3
-LOOK_EVERY_STEPS = 20
+LOOK_EVERY_STEPS, LOOK_EVERY_S = 20, 2.0
+"""A look holds the GIL for some hundred microseconds: steps and time between two of them, at least."""
 
 
 class Decision(NamedTuple):
@@ -82,11 +84,13 @@ class Governor:
         self._modules = modules
         self._append = recorder.rings["probe.overhead"].append
         self._looked_at = 0
+        self._next_look_s = 0.0
 
     def look(self) -> None:
         """One look, if enough steps went by since the last."""
         recorder = self._recorder
-        if recorder.step - self._looked_at < LOOK_EVERY_STEPS:
+        now = time.monotonic()
+        if recorder.step - self._looked_at < LOOK_EVERY_STEPS or now < self._next_look_s:
             return
         before = recorder.modules_interval if recorder.start_sampling is not None else 0
         recent = [StepCost(*step) for step in tuple(recorder.recent)]
@@ -94,6 +98,7 @@ class Governor:
         if decision is None:
             return
         self._looked_at = recorder.step
+        self._next_look_s = now + LOOK_EVERY_S
         timed = decision.timed_every_steps
         change = (timed > recorder.timed_every) - (timed < recorder.timed_every)
         recorder.timed_every = timed

@@ -54,7 +54,8 @@ class Recorder:
         "last_row", "loss_count", "loss_scale", "loss_sum", "micro_step", "modules_fixed", "modules_interval",
         "next_sample", "optimizer_ns", "peak_allocated_bytes", "phase", "recent",
         "reserved_bytes", "rings", "rss_bytes", "samples", "sampling", "saw_data", "saw_forward",
-        "start_sampling", "step", "step_start_ns", "stop_sampling", "thread", "timed_every", "timing", "tokens",
+        "start_sampling", "step", "step_start_ns", "stop_sampling", "thread", "timed_every", "timing",
+        "tokens",
     )
 
     def __init__(self, recording: Recording, *, modules_interval: int) -> None:
