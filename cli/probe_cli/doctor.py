@@ -145,7 +145,7 @@ def check_server_needs(server_python: str) -> Finding:
         "fail",
         "server needs",
         f"{', '.join(missing)} missing in {python}",
-        "Install probe there (`pip install torch-probe`), or set PROBE_SERVER_PYTHON to one that has it.",
+        "Install probe there, or set PROBE_SERVER_PYTHON to a Python in which it is installed.",
     )
 
 
@@ -263,7 +263,7 @@ def check_hook(folders: list[Path]) -> Finding:
         "warn",
         "start-up hook",
         "not in this Python: PROBE=1 alone does nothing",
-        "Start jobs with `probe run python train.py`, or install probe here with `pip install torch-probe`.",
+        "Start jobs with `probe run python train.py`, or install probe in this Python.",
     )
 
 

@@ -6,6 +6,7 @@ so that Ctrl-C during start-up is as quiet as later.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 def main() -> int:
     """Run the command that `sys.argv` asks for and return its exit code."""
+    # A command makes no cycles worth collecting, and collecting those of its imports, while they
+    # are made and once more at exit, takes a tenth of a short command's time.
+    gc.disable()
     try:
         for stream in (sys.stdout, sys.stderr):
             # A name that the terminal's encoding lacks must not hide the answer.
@@ -26,6 +30,8 @@ def main() -> int:
         return run(sys.argv[1:], os.environ, sys.stdout, sys.stderr, sys.stdin)
     except KeyboardInterrupt:
         return _silently(130)
+    finally:
+        gc.freeze()
 
 
 def run(

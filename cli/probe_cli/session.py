@@ -58,6 +58,13 @@ class Session:
         """Address of the endpoint that was named, else of PROBE_ENDPOINT, else of the only process."""
         return parse(self.named or self.settings.endpoint, self.settings)
 
+    def connect(self, wait_s: float | None = None) -> None:
+        """Find the server, or start it and wait up to `wait_s`; raises `ServerUnavailable`.
+
+        Nothing has been asked when this raises."""
+        if self._transport is None:
+            self._transport = transports.open_transport(self.address, self.settings, wait_s)
+
     def ask(
         self,
         method: str,
@@ -75,7 +82,8 @@ class Session:
         if sent is not None:
             transports.check_size(sent)
         if self._transport is None:
-            self._transport = transports.open_transport(self.address, self.settings)
+            self.connect()
+        assert self._transport is not None
         wait_s = max(PATIENCE_S, self.settings.query_timeout_s) if timeout_s is None else timeout_s
         target = transports.target(path, parameters or {})
         answer = self._transport.ask(method, target, sent, wait_s + SPARE_S)

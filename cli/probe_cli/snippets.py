@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from probe.errors import ServerUnavailable
+from probe_cli.direct import Question, ask_process
 from probe_cli.session import Session
 from probe_cli.terminal import escape_controls
 
@@ -15,8 +16,13 @@ RAISED = 1
 def run_snippet(session: Session, code: str, timeout_s: float | None) -> int:
     """Write the snippet's output and value; its exception goes to stderr. Returns the exit code."""
     wait_s = session.settings.eval_timeout_s if timeout_s is None else timeout_s
-    body = {"endpoint": session.address.endpoint, "code": code, "timeout_s": wait_s}
-    answer = session.ask("POST", "/v1/eval", body=body, timeout_s=wait_s)
+    body = {"code": code, "timeout_s": wait_s}
+    answer = ask_process(
+        session,
+        server=Question("POST", "/v1/eval", body={"endpoint": session.address.endpoint, **body}),
+        agent=Question("POST", "/v1/eval", body=body),
+        timeout_s=wait_s,
+    )
     output, value, error = answer.get("output"), answer.get("value"), answer.get("error")
     if not isinstance(output, str):
         raise ServerUnavailable("the answer to the snippet cannot be read")

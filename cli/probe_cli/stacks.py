@@ -7,16 +7,24 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from probe.errors import ServerUnavailable
+from probe_cli.direct import Question, ask_process
 from probe_cli.session import Session
 from probe_cli.terminal import Output, escape_controls
 
+_TIMEOUT_S = 5.0
+"""A process that does not show its stack by then will not: it is stopped, or its GIL is held."""
 _LIBRARY_FOLDERS = ("/site-packages/", "/dist-packages/")
 
 
 def show_backtrace(session: Session, all_threads: bool, format: Literal["text", "json"]) -> None:
     """Write the stack of the training thread, or of all threads, innermost frame first."""
-    parameters = {"endpoint": session.address.endpoint, "all_threads": "1" if all_threads else "0"}
-    capture = session.ask("GET", "/v1/backtrace", parameters)
+    which = {"all_threads": "1" if all_threads else "0"}
+    capture = ask_process(
+        session,
+        server=Question("GET", "/v1/backtrace", {"endpoint": session.address.endpoint, **which}),
+        agent=Question("GET", "/v1/stacks", which),
+        timeout_s=_TIMEOUT_S,
+    )
     if format == "json":
         text = json.dumps(capture, ensure_ascii=False)
         session.out.line(escape_controls(text) if session.out.terminal else text)

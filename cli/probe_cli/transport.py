@@ -99,8 +99,8 @@ class TcpTransport:
         )
 
 
-def open_transport(address: Address, settings: Settings) -> Transport:
-    """The transport to `address`; starts the local server when none runs.
+def open_transport(address: Address, settings: Settings, wait_s: float | None = None) -> Transport:
+    """The transport to `address`; starts the local server when none runs, and waits for it up to `wait_s`.
 
     Raises `ServerUnavailable`, or `TokenInvalid` when TCP is wanted and there is no usable token.
     """
@@ -111,7 +111,7 @@ def open_transport(address: Address, settings: Settings) -> Transport:
     from probe.launch import ensure_server
 
     directory = address.directory or places.home(settings)
-    ensure_server(directory, settings, wait_s=SERVER_START_WAIT_S)
+    ensure_server(directory, settings, wait_s=SERVER_START_WAIT_S if wait_s is None else wait_s)
     return UnixTransport(places.server_socket(directory))
 
 
