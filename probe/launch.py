@@ -91,8 +91,8 @@ def _start(directory: Path, settings: Settings) -> None:
         if missing or not python:
             raise ServerUnavailable(
                 f"this Python lacks what the server needs: {', '.join(missing) or 'an executable'}",
-                hint="The job is recorded all the same; set PROBE_SERVER_PYTHON to a Python with "
-                "torch-probe[server], or use `probe` from one.",
+                hint="The job is recorded all the same; set PROBE_SERVER_PYTHON to a Python in which probe "
+                "is installed, or use `probe` from one.",
             )
     places.make_private(directory)
     command = ["/bin/sh", "-c", '"$@" &', "sh", python, "-m", "probe.server"]

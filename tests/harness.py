@@ -57,24 +57,30 @@ class Place:
         """Rings that hold rows nobody has sealed yet."""
         return sorted(str(path) for path in self.rings.rglob("*") if path.is_file())
 
+    def agent_sockets(self) -> list[str]:
+        """Control sockets of agents, of killed ones too."""
+        return sorted(str(path) for path in (self.directory / "agents").glob("*.sock"))
+
     def close(self) -> dict[str, list[str]]:
         """Once all jobs have ended: end the server, and say what is still there. All lists are to be empty.
 
-        A living server seals the rings of ended jobs and removes them: it is given the time.
-        Without a server the rings stay, which is how a recording survives.
+        A living server seals the rings of ended jobs and removes them, and the sockets of killed
+        ones: it is given the time. Without a server they stay, which is how a recording survives.
         """
         pid = self.server_pid()
         rings: list[str] = []
+        sockets: list[str] = []
         if pid is not None:
             deadline = time.monotonic() + PATIENCE_S
-            while (rings := self.ring_files()) and time.monotonic() < deadline:
-                if wait_for_end(pid, 0.02):
+            while True:
+                rings, sockets = self.ring_files(), self.agent_sockets()
+                if not (rings or sockets) or time.monotonic() > deadline or wait_for_end(pid, 0.02):
                     break
             end_process(pid)
         deadline = time.monotonic() + 20.0
         while (processes := self.processes()) and time.monotonic() < deadline:
             wait_for_end(int(processes[0].split()[0]), deadline - time.monotonic())
-        sockets = sorted(str(path) for path in self.directory.rglob("*.sock") if answers(path))
+        sockets += sorted(str(path) for path in self.directory.rglob("*.sock") if answers(path))
         return {"processes": processes, "sockets": sockets, "rings": rings}
 
     def processes(self) -> list[str]:
