@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import atexit
 import functools
+import itertools
 import os
 import platform
 import shutil
 import socket
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,9 @@ from probe.recording.recording import VERSION, Meta, Recording, choose_rings_fol
 from probe.settings import SETTINGS, Settings
 
 _agent: Agent | None = None
+_starting = threading.Lock()
+"""Of two threads that start at once, one makes the agent. Never waited for: a child forked in
+the middle of a start inherits it locked."""
 _EXIT_WAIT_S = 0.1
 _ROUND_S = 0.25
 _EAGER_S, _EAGER_ROUND_S = 10.0, 0.02
@@ -74,9 +79,9 @@ class Agent:
             first=self._announce,
         )
 
-    def start(self) -> None:
+    def start(self, *, late: bool) -> None:
         """Instruments first: the job's next line may already train."""
-        self.instruments.install()
+        self.instruments.install(late=late)
         self.control.start()
 
     def stop(self, event: str, *, wait_s: float) -> None:
@@ -172,14 +177,23 @@ def start(name: str | None = None) -> None:
     recording cannot be made (the message says why); never because of the job."""
     import torch  # noqa: F401
 
+    _start(name or "", late=True)
+
+
+def _start(name: str, *, late: bool) -> None:
     global _agent
-    if _agent is not None:
+    if not _starting.acquire(blocking=False):
         return
-    agent = Agent(Settings(), os.environ, name or "")
-    agent.start()
-    _agent = agent
-    _watch_forks()
-    atexit.register(_at_exit)
+    try:
+        if _agent is not None:
+            return
+        agent = Agent(Settings(), os.environ, name)
+        agent.start(late=late)
+        _agent = agent
+        _watch_forks()
+        atexit.register(_at_exit)
+    finally:
+        _starting.release()
 
 
 def start_from_environment(deferred: bool = False) -> None:
@@ -187,7 +201,7 @@ def start_from_environment(deferred: bool = False) -> None:
     if deferred:
         quietly(_start_at_first_step, "not recording")
     else:
-        quietly(start, "not recording")
+        quietly(lambda: _start("", late=False), "not recording")
 
 
 def stop() -> None:
@@ -223,11 +237,7 @@ def _make_recording(
 ) -> Recording:
     pid = os.getpid()
     found = life(pid)
-    process = (
-        places.recordings(directory) / f"run={identity.run}" / f"attempt={identity.attempt}"
-        / f"process={identity.rank}-{pid}"
-    )
-    shutil.rmtree(process, ignore_errors=True)  # of a process that had this pid, run and rank before
+    identity, process = _new_folder(directory, identity, pid)
     places.make_private(process)
     try:
         name = f"{identity.run}.{identity.attempt}.{identity.rank}.{pid}"
@@ -249,13 +259,26 @@ def _make_recording(
     return Recording(process, meta, settings)
 
 
+def _new_folder(directory: Path, identity: Identity, pid: int) -> tuple[Identity, Path]:
+    """A folder that no recording has: one that starts again in the same process is another run."""
+    for count in itertools.count(1):
+        run = identity.run if count == 1 else f"{identity.run}.{count}"
+        process = (
+            places.recordings(directory) / f"run={run}" / f"attempt={identity.attempt}"
+            / f"process={identity.rank}-{pid}"
+        )
+        if not process.exists():
+            break
+    return identity._replace(run=run), process
+
+
 def _start_at_first_step() -> None:
     """For children of multiprocessing: a data worker never makes an optimizer step, a rank does."""
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     def first_step(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
         handle.remove()
-        quietly(start, "not recording")
+        quietly(lambda: _start("", late=True), "not recording")
 
     handle = register_optimizer_step_pre_hook(first_step)
 

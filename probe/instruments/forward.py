@@ -13,6 +13,7 @@ would be traced into the graph or make torch warn. There the outermost call of a
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 import weakref
@@ -52,8 +53,8 @@ class Forward:
         self._hooks = module._global_forward_pre_hooks
         self._hook = self._isolation.guard("forward", self._first_call)
         self._grad_enabled = torch.is_grad_enabled
-        if "torch._dynamo.eval_frame" in sys.modules:
-            self._time_compiled_modules()
+        if _compiled_before():
+            self.note_compile()
 
         def wrap_compile(original: Any) -> Any:
             def compile(*args: Any, **kwargs: Any) -> Any:
@@ -153,3 +154,10 @@ class Forward:
     def _compiled_return(self, compiled: Any, start: int) -> None:
         if self.trace_region is not None:
             self.trace_region(f"{type(compiled._orig_mod).__name__} (compiled)", start, _now())
+
+
+def _compiled_before() -> bool:
+    """Whether something was compiled before the instruments came: `torch.compile` leaves a context alive."""
+    eval_frame = sys.modules.get("torch._dynamo.eval_frame")
+    context = getattr(eval_frame, "OptimizeContext", None)
+    return context is not None and any(type(one) is context for one in gc.get_objects())

@@ -52,10 +52,14 @@ class Installation:
             parts = (self.optimizers, self.forward, self.losses, self.modules, self.data)
             self._parts = [part for part in parts if part is not None]
 
-    def install(self) -> None:
-        """Put every hook in place; one that cannot be is reported and left out."""
+    def install(self, *, late: bool = False) -> None:
+        """Put every hook in place; one that cannot be is reported and left out.
+
+        `late`: the program may have made its optimizers already."""
         for part in self._parts:
             self._isolation.attempt(type(part).__name__.lower(), part.install)
+        if self._parts and late:
+            self._isolation.attempt("optimizers", self.optimizers.find)
         if self._parts:
             self.recorder.expect_forward()
 

@@ -48,6 +48,7 @@ class Losses:
         """Put the wrappers in place; off the hot path."""
         import torch
 
+        self._torch: Any = torch
         self._tensor = torch.Tensor
         begin = self._isolation.guard("losses", self._begin)
         end = self._isolation.guard("losses", self._end)
@@ -135,13 +136,12 @@ class Losses:
 
     def _send_for(self, root: Any, now: int) -> None:
         """Queue a copy of a device loss behind the work already on the stream."""
-        import torch
-
+        torch = self._torch
         if torch.cuda.is_current_stream_capturing():
             return
         host = torch.empty((), dtype=root.dtype, pin_memory=True)
         host.copy_(root.reshape(()), non_blocking=True)
-        arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        arrived = torch.cuda.Event()
         arrived.record()
         self._pending.append((host, arrived, self.recorder.step, self.recorder.micro_step, now))
 

@@ -13,6 +13,7 @@ first.
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 import weakref
@@ -68,6 +69,14 @@ class Optimizers:
         self._patches.wrap(module.Optimizer, "__init__", wrap_init)
         self._wrap_scaler(torch.amp.GradScaler)
 
+    def find(self) -> None:
+        """Look for optimizers that were made before the instruments came; off the hot path."""
+        from torch.optim import Optimizer
+
+        for one in gc.get_objects():
+            if issubclass(type(one), Optimizer):
+                self._made(one)
+
     def uninstall(self) -> None:
         """Remove every hook and wrapper."""
         for handle in self._handles:
@@ -97,6 +106,7 @@ class Optimizers:
         now = _now()
         recorder = self.recorder
         self._finished += 1
+        self.made_any = True
         if self._start_ns:
             nested = recorder.forward_ns + recorder.backward_ns + recorder.data_ns - self._nested_ns
             recorder.optimizer_ns += max(0, now - self._start_ns - nested)
