@@ -95,12 +95,14 @@ def _start(directory: Path, settings: Settings) -> None:
                 "is installed, or use `probe` from one.",
             )
     places.make_private(directory)
-    command = ["/bin/sh", "-c", '"$@" &', "sh", python, "-m", "probe.server"]
+    # The shell waits for the end of its input, so it never ends while the spawning thread still has
+    # its signals blocked: that SIGCHLD would interrupt a system call of the training thread.
+    command = ["/bin/sh", "-c", '"$@" </dev/null & read -r end', "sh", python, "-m", "probe.server"]
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(_open_log(directory))
         try:
             subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log,
+                command, input=b"", stdout=subprocess.DEVNULL, stderr=log,
                 env=server_environment(directory, settings, os.environ), cwd="/",
                 start_new_session=True, close_fds=True, check=False,
             )

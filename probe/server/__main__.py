@@ -20,7 +20,6 @@ import os
 import signal
 import socket
 import ssl
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -239,4 +238,8 @@ def _tell(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    logging.shutdown()
+    # Not sys.exit: that waits for threads that wait for an agent, and runs the destructors of an
+    # engine that the drain thread may be inside of. Everything that must be done is done.
+    os._exit(status)

@@ -142,7 +142,7 @@ class Service:
 def build(service: Service) -> FastAPI:
     """The application."""
     app = FastAPI(
-        title="probe", version=__version__, docs_url=None, redoc_url=None,
+        title="probe", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False,
         responses={status: {"model": ErrorAnswer} for status in sorted({400, 404, 405, 413, 429, 500, 503})},
     )
     _add_routes(app, service)

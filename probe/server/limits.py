@@ -157,6 +157,10 @@ class BodyLimit:
 async def _read_body(scope: Scope, receive: Receive) -> bytes | None:
     """The whole body; None when the client went away."""
     names = [name for name, _ in scope["headers"]]
+    head = len(scope["raw_path"]) + len(scope["query_string"])
+    head += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+    if head > LARGEST_HEAD_BYTES:  # the parser's own limit is for heads that come in pieces
+        raise TooLarge(f"the request's head is longer than {LARGEST_HEAD_BYTES} bytes")
     if b"transfer-encoding" in names and b"content-length" in names:
         raise BadRequest("Content-Length and Transfer-Encoding exclude each other")
     if b"content-encoding" in names:

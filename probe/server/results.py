@@ -39,28 +39,37 @@ def encode(
     """
     columns = [{"name": name, "type": kind} for name, kind in types]
     parts: list[bytes] = []
-    size = 0
+    room = LARGEST_BYTES
     count = 0
-    while True:
+    truncated = False
+    while not truncated:
         rows = _fetch(cursor, min(_CHUNK_ROWS, limit - count + 1))
+        if not rows:
+            break
         truncated = count + len(rows) > limit
         rows = rows[: limit - count]
         count += len(rows)
-        while rows:
-            text = _rows_text(rows)
-            if size + len(text) > LARGEST_BYTES:
-                truncated = True
-                if len(rows) == 1:
-                    break
-                rows = rows[: len(rows) // 2]
-                continue
-            parts.append(text)
-            size += len(text) + 1
-            break
-        if truncated or not rows:
-            return json.dumps(columns).encode(), b"[" + b",".join(parts) + b"]", truncated
+        room, whole = _append(parts, rows, room)
+        truncated = truncated or not whole
         if time.monotonic() > deadline:
             raise QueryTimeout("the result was not complete at the deadline")
+    return json.dumps(columns).encode(), b"[" + b",".join(parts) + b"]", truncated
+
+
+def _append(parts: list[bytes], rows: Sequence[tuple[Any, ...]], room: int) -> tuple[int, bool]:
+    """Append as many rows as there is room for; (room left, whether all fitted)."""
+    while rows:
+        some = rows
+        text = _rows_text(some)
+        while len(text) >= room and len(some) > 1:
+            some = some[: len(some) // 2]
+            text = _rows_text(some)
+        if len(text) >= room:
+            return room, False
+        parts.append(text)
+        room -= len(text) + 1
+        rows = rows[len(some) :]
+    return room, True
 
 
 def _fetch(cursor: Cursor, size: int) -> list[tuple[Any, ...]]:
