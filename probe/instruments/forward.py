@@ -17,7 +17,8 @@ import gc
 import sys
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType
 from typing import Any
 
 from probe.agent.isolation import Isolation
@@ -26,6 +27,9 @@ from probe.instruments.recorder import Recorder
 
 _now = time.monotonic_ns
 _KEY: Any = "probe"
+_HOT_MODULES = (
+    "probe.instruments.", "probe.agent.isolation", "probe.recording.ring", "probe.recording.strings",
+)
 PATIENCE = 64
 """Module calls without gradients after which a wait for the training forward is given up."""
 
@@ -37,6 +41,8 @@ class Forward:
         self.recorder = recorder
         self.compiles = False
         self.roots: dict[int, weakref.ref[Any]] = {}
+        self.around_step: Callable[[Any, Any], Any] = _as_it_is
+        """Set by the installation: times a compiled `optimizer.step`."""
         self.trace_region: Callable[[str, int, int], object] | None = None
         """Set by the modules instrument: writes the forward row of a compiled region."""
         self._made_optimizer = made_optimizer
@@ -59,7 +65,11 @@ class Forward:
         def wrap_compile(original: Any) -> Any:
             def compile(*args: Any, **kwargs: Any) -> Any:
                 self.note_compile()
-                return original(*args, **kwargs)
+                result = original(*args, **kwargs)
+                owner = getattr(args[0], "__self__", None) if args else None
+                if isinstance(owner, torch.optim.Optimizer) and args[0].__name__ == "step":
+                    return self.around_step(result, owner)
+                return result
 
             return compile
 
@@ -78,6 +88,7 @@ class Forward:
         if not self.compiles:
             self.compiles = True
             self.disarm()
+            self._isolation.attempt("forward", self._stay_out_of_graphs)
             self._isolation.attempt("forward", self._time_compiled_modules)
 
     # HOT PATH ---------------------------------------------------------------
@@ -120,6 +131,18 @@ class Forward:
         roots = self.roots
         return lambda _reference: roots.pop(key, None)
 
+    def _stay_out_of_graphs(self) -> None:
+        """Neither be traced into a graph nor be compiled as a frame of our own.
+
+        A hook that torch.compile traces through returns at once; one that runs between two
+        graphs runs as it is, because its code is marked to be left alone."""
+        import torch
+        from torch._dynamo.eval_frame import skip_code
+
+        self._isolation.tracing[0] = torch.compiler.is_compiling
+        for code in own_code():
+            skip_code(code)
+
     def _time_compiled_modules(self) -> None:
         """Time `torch.compile(module)` objects from outside; their insides stay untouched."""
         from torch._dynamo import eval_frame
@@ -154,6 +177,29 @@ class Forward:
     def _compiled_return(self, compiled: Any, start: int) -> None:
         if self.trace_region is not None:
             self.trace_region(f"{type(compiled._orig_mod).__name__} (compiled)", start, _now())
+
+
+def _as_it_is(compiled: Any, _optimizer: Any) -> Any:
+    return compiled
+
+
+def own_code() -> Iterator[CodeType]:
+    """Every code object of probe that may run inside a step."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith(_HOT_MODULES):
+            for one in vars(module).values():
+                functions = [one] if isinstance(one, FunctionType) else []
+                if isinstance(one, type) and one.__module__ == name:
+                    functions = [item for item in vars(one).values() if isinstance(item, FunctionType)]
+                for function in functions:
+                    yield from _with_inner(function.__code__)
+
+
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _with_inner(constant)
 
 
 def _compiled_before() -> bool:

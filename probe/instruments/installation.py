@@ -37,6 +37,7 @@ class Installation:
         self.recorder = recorder = Recorder(recording, modules_interval=settings.modules_interval)
         self.optimizers = Optimizers(recorder, isolation)
         self.forward = Forward(recorder, isolation, lambda: self.optimizers.made_any)
+        self.forward.around_step = self.optimizers.around
         self.losses = Losses(recorder, isolation, values="losses" in wanted)
         self.names = ModuleNames(recorder, self.forward)
         self.data = Data(recorder, isolation, lambda: self.optimizers.made_any) if "data" in wanted else None

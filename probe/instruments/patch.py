@@ -26,6 +26,9 @@ class Patches:
         own = name in vars(owner)
         original = getattr(owner, name)
         wrapper = functools.wraps(original)(make(original))
+        # What we wrap is never part of a graph; torch.compile stops in front of it with us or
+        # without, and must not trace the wrapper.
+        wrapper._torchdynamo_disable = True  # type: ignore[attr-defined]
         setattr(owner, name, wrapper)
         self._made.append((owner, name, original, wrapper, own))
 

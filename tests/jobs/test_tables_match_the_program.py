@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,10 +27,16 @@ JOBS = {
     "compiled": ("compiled_model", "--steps", "15"),
     "compiled_in_place": ("compiled_model", "--form", "in-place", "--steps", "15"),
     "compiled_function": ("compiled_model", "--form", "function", "--steps", "15"),
+    "compiled_optimizer": ("compiled_model", "--form", "optimizer", "--steps", "15"),
+    "compiled_step": ("compiled_model", "--form", "step", "--steps", "15"),
     "two_thousand_modules": ("two_thousand_modules", "--steps", "30"),
     "one_millisecond_step": ("one_millisecond_step", "--steps", "600"),
     "odd_outputs": ("odd_outputs", "--steps", "60"),
 }
+
+
+UNSEEN_STEPS = {"compiled_step"}
+"""The optimizer's step is inside a graph there: nothing outside can see it."""
 
 
 class Watched:
@@ -49,6 +56,11 @@ class Watched:
         return rows
 
 
+def figureless(text: str) -> str:
+    """Warnings of torch carry times and pids."""
+    return re.sub(r"\d+", "#", text)
+
+
 def numbers(row: list[Any]) -> list[float]:
     """NULL counts as nothing in a sum."""
     return [0.0 if value is None else float(value) for value in row]
@@ -64,7 +76,7 @@ def watched(request: pytest.FixtureRequest) -> Iterator[tuple[str, Watched]]:
         with running(place, *JOBS[name], "--hold", PROBE_MODULES_INTERVAL="5") as job:
             found = Watched(place, job.pid, job.result(), plain)
             yield name, found
-            assert job.errors() == plain_errors, "recording made the job say something else"
+            assert figureless(job.errors()) == figureless(plain_errors), "it says something else"
             assert job.let_go() == 0
         left = place.close()
         assert not any(left.values()), left
@@ -76,14 +88,17 @@ def test_losses_and_parameters_are_those_of_the_job_without_probe(watched: tuple
     _, found = watched
     timed = {"wall_s", "step_wall_s", "step_phases_s"}
     assert set(found.plain) == set(found.result)
-    for key in set(found.plain) - timed:  # of a compiled job also the frames, graphs and breaks
+    for key in set(found.plain) - timed - {"compiled_frames"}:  # also a compiled job's graphs and breaks
         assert found.result[key] == found.plain[key], key
+    assert found.result.get("compiled_frames", 0) <= found.plain.get("compiled_frames", 0)
 
 
 def test_every_step_is_recorded_with_its_micro_steps(watched: tuple[str, Watched]) -> None:
     name, found = watched
     rows = found.query("SELECT step, micro_steps FROM python.steps ORDER BY step")
-    if name == "inference":  # the last batch is still in hand
+    if name in UNSEEN_STEPS:
+        assert rows == []
+    elif name == "inference":  # the last batch is still in hand
         assert [step for step, _ in rows] == list(range(found.result["steps"] - 1))
     else:
         assert rows == [[step, micro] for step, micro in enumerate(found.result["micro_steps_by_step"])]
@@ -91,7 +106,7 @@ def test_every_step_is_recorded_with_its_micro_steps(watched: tuple[str, Watched
 
 def test_every_loss_is_recorded_bit_for_bit(watched: tuple[str, Watched]) -> None:
     _, found = watched
-    rows = found.query("SELECT loss FROM python.losses ORDER BY step, micro_step")
+    rows = found.query("SELECT loss FROM python.losses ORDER BY t_ns")
     assert [float(loss).hex() for (loss,) in rows] == found.result["losses"]
 
 
@@ -102,18 +117,23 @@ def test_every_batch_is_recorded(watched: tuple[str, Watched]) -> None:
 
 
 def test_the_parts_of_a_step_add_up_to_its_wall_time(watched: tuple[str, Watched]) -> None:
-    _, found = watched
+    name, found = watched
     rows = found.query(
         "SELECT wall_s, data_s, forward_s, backward_s, optimizer_s, other_s FROM python.steps ORDER BY step"
     )
+    assert any(parts[-1] is not None for _, *parts in rows) == (name not in UNSEEN_STEPS)
     for wall, *parts in rows:
+        if parts[-1] is None:  # a shadow step: forward is not told from the rest
+            assert sum(numbers(parts)) <= wall
+            continue
         assert sum(numbers(parts)) == pytest.approx(wall, rel=1e-6, abs=1e-7)
         assert min(numbers(parts)) >= 0
 
 
 def test_the_steps_take_as_long_as_the_program_says(watched: tuple[str, Watched]) -> None:
-    _, found = watched
+    name, found = watched
     rows = found.query("SELECT wall_s FROM python.steps WHERE step > 0 ORDER BY step")
+    assert bool(rows) == (name not in UNSEEN_STEPS)
     counted = found.result["step_wall_s"][1 : len(rows) + 1]
     assert sum(wall for (wall,) in rows) == pytest.approx(sum(counted), rel=0.1)
 
@@ -129,18 +149,19 @@ def test_sampled_steps_show_modules_in_their_stages(watched: tuple[str, Watched]
     stages = {stage for (stage,) in found.query("SELECT DISTINCT stage FROM python.torch_trace")}
     expected = {
         "inference": {"forward"}, "compiled": {"forward", "step"},
-        "compiled_in_place": {"step"}, "compiled_function": {"step"},
+        "compiled_in_place": {"step"}, "compiled_function": {"step"}, "compiled_optimizer": {"step"},
+        "compiled_step": set(),
     }.get(name, {"forward", "backward", "step"})
     assert stages == expected
 
 
 def test_a_module_takes_no_longer_than_its_step(watched: tuple[str, Watched]) -> None:
-    _, found = watched
+    name, found = watched
     rows = found.query(
         "SELECT t.duration, t.time_offset, s.wall_s FROM python.torch_trace t"
         " JOIN python.steps s USING (step)"
     )
-    assert rows
+    assert bool(rows) == (name not in UNSEEN_STEPS)
     for duration, offset, wall in rows:
         if duration is not None:
             assert offset >= 0

@@ -1,4 +1,4 @@
-"""Job 9: a model under torch.compile, in each of its three forms.
+"""Job 9: a model under torch.compile, in each of its forms.
 
 `compiled_frames`, `unique_graphs` and `graph_breaks` are dynamo's own counters: a probe
 that makes the model compile again shows as higher numbers.
@@ -34,8 +34,9 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--backend", choices=("eager", "aot_eager", "inductor"), default="aot_eager")
     parser.add_argument(
-        "--form", choices=("wrapped", "in-place", "function"), default="wrapped",
-        help="torch.compile(model), model.compile(), or a compiled function that calls the model",
+        "--form", choices=("wrapped", "in-place", "function", "optimizer", "step"), default="wrapped",
+        help="torch.compile(model), model.compile(), a compiled function that calls the model, a"
+        " compiled optimizer.step, or one compiled function for the whole step",
     )
     arguments = parser.parse_args()
     ledger = Ledger(arguments)
@@ -55,12 +56,21 @@ def main() -> None:
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
     inputs = torch.randn(32, 8)
     targets = inputs.prod(dim=1, keepdim=True)
-    while ledger.running:
+    update = optimizer.step
+    if arguments.form == "optimizer":
+        update = torch.compile(optimizer.step, backend=arguments.backend)
+
+    def whole_step() -> torch.Tensor:
         optimizer.zero_grad()
         loss = loss_function(inputs, targets)
         loss.backward()
-        ledger.loss(loss)
-        optimizer.step()
+        update()
+        return loss.detach()
+
+    if arguments.form == "step":
+        whole_step = torch.compile(whole_step, backend=arguments.backend)
+    while ledger.running:
+        ledger.loss(whole_step())
         ledger.step()
     counters = torch._dynamo.utils.counters
     ledger.extra = {
