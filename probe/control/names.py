@@ -2,8 +2,9 @@
 
 Runs on the eval thread. A name is looked for in the training thread's frames,
 the user's own from the innermost outwards, locals before globals; then in
-`__main__`; then among the objects the instruments have seen. Standard library
-only.
+`__main__`; then among the objects the instruments have seen. A name of a builtin
+(`input`, `max`) means the user's variable only where Python would say so too: in
+the innermost of those frames. Standard library only.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import ast
 import builtins
 import difflib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -20,10 +21,9 @@ from probe.control import frames
 
 
 def names_used(tree: ast.AST) -> set[str]:
-    """Names that a snippet reads and that are not builtins."""
-    names = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
-    used = {node.id for node in names if isinstance(node.ctx, ast.Load)}
-    return {name for name in used if not hasattr(builtins, name)}
+    """Names that a snippet reads."""
+    named = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    return {node.id for node in named if isinstance(node.ctx, ast.Load)}
 
 
 class Scope:
@@ -38,10 +38,20 @@ class Scope:
             ]
         self._seen = seen
 
+    @property
+    def closed(self) -> list[str]:
+        """Functions whose variables cannot be read without a trace, and were not."""
+        return [frames.function_name(frame) for frame in self._frames if not frames.readable(frame)]
+
     def resolve(self, wanted: Iterable[str]) -> dict[str, Any]:
         """The values of those of the wanted names that exist."""
-        missing = set(wanted)
+        builtin = {name for name in wanted if hasattr(builtins, name)}
+        missing = set(wanted) - builtin
         found: dict[str, Any] = {}
+        if builtin and self._frames:
+            innermost = self._frames[0]
+            for layer in (innermost.f_globals, frames.variables(innermost)):
+                found.update({name: layer[name] for name in builtin if name in layer and name[:2] != "__"})
         for layer in self._layers():
             for name in [name for name in missing if name in layer]:
                 found[name] = layer[name]
@@ -57,7 +67,7 @@ class Scope:
             known.update(key for key in layer if isinstance(key, str) and not key.startswith("__"))
         return difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.6)
 
-    def _layers(self) -> Iterable[dict[str, Any]]:
+    def _layers(self) -> Iterator[dict[str, Any]]:
         for frame in self._frames:
             yield frames.variables(frame)
         for frame in self._frames:
