@@ -1,6 +1,6 @@
 """Control socket: the agent's thread, its requests and its rounds.
 
-One thread, `probe-agent`, asleep in `select` on the listening socket and a wake
+One thread, `probe-agent`, asleep in `poll` on the listening socket and a wake
 pipe. It answers one request at a time (each with a deadline; an eval runs on a
 thread of its own while others are answered) and makes a round every so often:
 memory sample, governor, names of new modules. It holds the GIL for well under a
@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from probe import wire
-from probe.agent.isolation import Isolation
-from probe.errors import BadRequest, NotYours, ProbeError
+from probe.agent.isolation import Isolation, capture, describe
+from probe.errors import BadRequest, LimitReached, NotYours, ProbeError
 
 REQUEST_TIMEOUT_S = 5.0
 """A caller that has not sent its request by then is dropped."""
+_NO_DESCRIPTOR_S = 0.05
 
 Handler = Callable[[wire.Request, wire.Peer], Any]
 
@@ -53,8 +54,10 @@ class ControlSocket:
         self._rounds = rounds
         self._due = [0.0] * len(rounds)
         self._wake_read, self._wake_write = os.pipe()
+        self._closing = threading.Lock()
         self._stopping = False
         self._listener: socket.socket | None = None
+        self._connections: set[socket.socket] = set()
         self.thread = threading.Thread(target=self._run, name="probe-agent", daemon=True)
 
     def start(self) -> None:
@@ -64,19 +67,28 @@ class ControlSocket:
     def stop(self, *, wait_s: float) -> None:
         """End the thread and remove the socket; waits at most `wait_s`."""
         self._stopping = True
-        with contextlib.suppress(OSError):
-            os.write(self._wake_write, b"x")
+        with self._closing:  # a number that was closed may be a file of the job's by now
+            if self._wake_write >= 0:
+                os.write(self._wake_write, b"x")
         if threading.current_thread() is not self.thread and self.thread.is_alive():
             self.thread.join(wait_s)
 
     def abandon(self) -> None:
-        """In a forked child: give up the inherited descriptors; the thread is not here."""
+        """In a forked child: give up the inherited descriptors; the thread is not here.
+
+        The lock is not taken: the thread that held it at the fork is not here either."""
         self._stopping = True
-        for descriptor in (self._wake_read, self._wake_write):
-            with contextlib.suppress(OSError):
+        self._close_pipe()
+        for inherited in (self._listener, *self._connections):
+            if inherited is not None:
+                inherited.close()
+
+    def _close_pipe(self) -> None:
+        read, self._wake_read = self._wake_read, -1
+        write, self._wake_write = self._wake_write, -1
+        for descriptor in (read, write):
+            if descriptor >= 0:
                 os.close(descriptor)
-        if self._listener is not None:
-            self._listener.close()
 
     def _run(self) -> None:
         try:
@@ -88,18 +100,20 @@ class ControlSocket:
         self._listener = listener = wire.listen_unix(self.path)
         listener.setblocking(False)
         self._isolation.attempt("agent", self._first)
+        waiting = select.poll()  # select() refuses descriptors above 1023
+        waiting.register(listener.fileno(), select.POLLIN)
+        waiting.register(self._wake_read, select.POLLIN)
         while not self._stopping:
-            watched = [listener.fileno(), self._wake_read]
-            ready, _, _ = select.select(watched, [], [], self._until_next_round())
+            ready = waiting.poll(self._until_next_round_ms())
             if self._stopping:
                 return
-            if watched[0] in ready:
+            if ready:
                 self._accept(listener)
             self._make_rounds()
 
-    def _until_next_round(self) -> float:
+    def _until_next_round_ms(self) -> float:
         now = time.monotonic()
-        return max(0.0, min(self._due, default=now + 60.0) - now)
+        return max(0.0, min(self._due, default=now + 60.0) - now) * 1e3
 
     def _make_rounds(self) -> None:
         now = time.monotonic()
@@ -111,8 +125,10 @@ class ControlSocket:
     def _accept(self, listener: socket.socket) -> None:
         try:
             connection, _ = listener.accept()
-        except OSError:
+        except OSError:  # no descriptor left: who asks waits in the queue, and we do not spin
+            time.sleep(_NO_DESCRIPTOR_S)
             return
+        self._connections.add(connection)
         answering = False
         try:
             answering = self._converse(connection)
@@ -120,7 +136,14 @@ class ControlSocket:
             pass
         finally:
             if not answering:
-                connection.close()
+                self._hang_up(connection)
+
+    def _hang_up(self, connection: socket.socket) -> None:
+        """End a connection also where a forked child inherited it: who waits for the end gets it."""
+        self._connections.discard(connection)
+        with contextlib.suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
+        connection.close()
 
     def _converse(self, connection: socket.socket) -> bool:
         """Read one request and answer it; True when a thread of its own will answer."""
@@ -137,34 +160,44 @@ class ControlSocket:
             wire.write_error(connection, error)
             return False
         if route in self._slow:
-            threading.Thread(
-                target=self._answer_and_close, args=(connection, handler, request, peer),
-                name="probe-request", daemon=True,
-            ).start()
-            return True
+            return self._answer_aside(connection, handler, request, peer)
         self._answer(connection, handler, request, peer)
         return False
 
-    def _answer_and_close(self, connection: socket.socket, *rest: Any) -> None:
-        with connection, contextlib.suppress(OSError):
-            self._answer(connection, *rest)
+    def _answer_aside(self, connection: socket.socket, *rest: Any) -> bool:
+        thread = threading.Thread(
+            target=self._answer_and_hang_up, args=(connection, *rest), name="probe-request", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:
+            wire.write_error(connection, LimitReached(f"the job cannot start another thread: {error}"))
+            return False
+        return True
+
+    def _answer_and_hang_up(self, connection: socket.socket, *rest: Any) -> None:
+        try:
+            with contextlib.suppress(OSError):
+                self._answer(connection, *rest)
+        finally:
+            self._hang_up(connection)
 
     def _answer(
         self, connection: socket.socket, handler: Handler, request: wire.Request, peer: wire.Peer
     ) -> None:
         connection.settimeout(REQUEST_TIMEOUT_S)
-        try:
-            answer = handler(request, peer)
-        except ProbeError as error:
+        answer, error = capture(lambda: handler(request, peer))
+        if error is None:
+            wire.write_response(connection, 200, answer)
+        elif isinstance(error, ProbeError):
             wire.write_error(connection, error)
-            return
-        wire.write_response(connection, 200, answer)
+        else:
+            wire.write_error(connection, ProbeError(f"the agent failed: {describe(error)}"))
 
     def _close(self) -> None:
         if self._listener is not None:
             self._listener.close()
             with contextlib.suppress(OSError):
                 os.unlink(self.path)
-        for descriptor in (self._wake_read, self._wake_write):
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
+        with self._closing:
+            self._close_pipe()
