@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from probe.errors import NoRoom, ProbeError, RecordingError
+from probe.errors import NoRoom, RecordingError
 from probe.recording import layout, places
 from probe.recording.journal import Journal
 from probe.recording.ring import Ring
@@ -78,29 +78,31 @@ class Recording:
         self.process = process
         self.meta = meta
         self.rings: dict[str, Ring] = {}
+        self._open: list[Strings | Ring | Journal] = []
         folder = Path(meta.rings)
-        scale = ring_scale(settings.rings_bytes)
         try:
+            scale = ring_scale(settings.rings_bytes)
             self.strings = Strings(folder / "strings", STRINGS_BYTES)
+            self._open.append(self.strings)
             for table in RINGS:
                 rows = max(64, int(table.rows * scale))
-                self.rings[table.full_name] = Ring(folder / f"{table.full_name}.ring", table, rows)
+                ring = self.rings[table.full_name] = Ring(folder / f"{table.full_name}.ring", table, rows)
+                self._open.append(ring)
             self.journal = Journal(process / "journal.bin")
+            self._open.append(self.journal)
             places.write_whole(process / "meta.json", json.dumps(asdict(meta), indent=1).encode())
-        except (ProbeError, OSError):
+        except BaseException:
             self.discard()
             raise
 
     def close(self) -> None:
-        """Stop writing; everything written stays readable."""
-        for ring in self.rings.values():
-            ring.close()
-        self.journal.close()
+        """Stop writing and give up every descriptor; everything written stays readable."""
+        for one in self._open:
+            one.close()
 
     def discard(self) -> None:
         """Remove a recording that could not be made whole."""
-        for ring in self.rings.values():
-            ring.close()
+        self.close()
         shutil.rmtree(self.meta.rings, ignore_errors=True)
         shutil.rmtree(self.process, ignore_errors=True)
 

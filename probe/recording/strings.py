@@ -37,6 +37,11 @@ class Strings:
         number = self._numbers.get(text)
         return number if number is not None else self._add(text)
 
+    def close(self) -> None:
+        """Forget the memory map; the file stays. Later texts are NULL."""
+        self._size = 0
+        self._map.close()
+
     def _add(self, text: str) -> int:
         if not self._adding.acquire(blocking=False):
             return NULL_STRING
