@@ -31,19 +31,23 @@ from probe.control.names import Scope
 from probe.control.stacks import capture, journal_rows
 from probe.errors import BadRequest, ServerUnavailable
 from probe.instruments.installation import Installation
+from probe.instruments.patch import Patches
 from probe.recording import places
 from probe.recording.process import current_boot_id, life
 from probe.recording.recording import VERSION, Meta, Recording, choose_rings_folder
 from probe.settings import SETTINGS, Settings
 
 _agent: Agent | None = None
-_starting = threading.Lock()
-"""Of two threads that start at once, one makes the agent. Never waited for: a child forked in
-the middle of a start inherits it locked."""
-_EXIT_WAIT_S = 0.1
+_changing = threading.RLock()
+"""Held while the agent starts or stops. A child forked meanwhile gets a new one."""
+_EXIT_WAIT_S, _STOP_WAIT_S = 0.1, 2.0
+_SNIPPET_WAIT_S = 3.0
+"""How long an end waits for a snippet that runs: torch ends the process by SIGABRT when a thread is
+inside its code at the interpreter's end."""
 _ROUND_S = 0.25
 _EAGER_S, _EAGER_ROUND_S = 10.0, 0.02
 _SERVER_LOOK_S = 5.0
+_INSIST_S = 1.0
 
 
 class Agent:
@@ -56,6 +60,13 @@ class Agent:
         places.make_private(self.directory / "agents")
         self.identity = identify(name or settings.name)
         self.recording = _make_recording(self.directory, self.identity, settings, environ)
+        try:
+            self._assemble(settings)
+        except BaseException:
+            self.recording.discard()
+            raise
+
+    def _assemble(self, settings: Settings) -> None:
         self.isolation = Isolation(self._note_failure)
         self.instruments = Installation(self.recording, settings, self.isolation)
         self.evaluator = Evaluator(self._scope, settings.eval_output_bytes)
@@ -73,6 +84,7 @@ class Agent:
                 (self._round_s, self.instruments.collect),
                 (lambda: settings.memory_interval_s, self.instruments.sample_memory),
                 (lambda: _SERVER_LOOK_S, self._see_to_server),
+                (lambda: _INSIST_S, self.evaluator.insist),
             ],
             self.isolation,
             slow=frozenset({"POST /v1/eval", "POST /v1/stop"}),
@@ -81,12 +93,19 @@ class Agent:
 
     def start(self, *, late: bool) -> None:
         """Instruments first: the job's next line may already train."""
-        self.instruments.install(late=late)
-        self.control.start()
+        try:
+            self.instruments.install(late=late)
+            self.control.start()
+        except BaseException:
+            self.instruments.uninstall()
+            self.control.abandon()
+            self.recording.discard()
+            raise
 
     def stop(self, event: str, *, wait_s: float) -> None:
         """Take everything out; the recording stays."""
         self.instruments.uninstall()
+        self.evaluator.end(_SNIPPET_WAIT_S)
         self.control.stop(wait_s=wait_s)
         self.recording.journal.append({"event": event, "t_ns": clock.wall_ns()})
         self.recording.close()
@@ -95,7 +114,8 @@ class Agent:
         """In a forked child: no hooks, no descriptors, and no write to what is the parent's."""
         self.instruments.uninstall()
         self.control.abandon()
-        self.recording.journal.close()
+        self.evaluator.abandon()
+        self.recording.close()
 
     # Requests, on the agent's thread ----------------------------------------
 
@@ -182,24 +202,24 @@ def start(name: str | None = None) -> None:
 
 def _start(name: str, *, late: bool) -> None:
     global _agent
-    if not _starting.acquire(blocking=False):
-        return
-    try:
+    _watch_forks()
+    with _changing:
         if _agent is not None:
             return
         agent = Agent(Settings(), os.environ, name)
-        agent.start(late=late)
-        _agent = agent
-        _watch_forks()
+        _agent = agent  # known before it starts: a child forked meanwhile takes everything out
+        try:
+            agent.start(late=late)
+        except BaseException:
+            _agent = None
+            raise
         atexit.register(_at_exit)
-    finally:
-        _starting.release()
 
 
 def start_from_environment(deferred: bool = False) -> None:
-    """Start because PROBE=1 says so; never raises. `deferred`: at the first optimizer step."""
+    """Start because PROBE=1 says so; never raises. `deferred`: when there is an optimizer."""
     if deferred:
-        quietly(_start_at_first_step, "not recording")
+        quietly(_start_with_first_optimizer, "not recording")
     else:
         quietly(lambda: _start("", late=False), "not recording")
 
@@ -207,10 +227,11 @@ def start_from_environment(deferred: bool = False) -> None:
 def stop() -> None:
     """Stop recording: hooks, thread and socket gone, the recording kept. Nothing when it is off."""
     global _agent
-    agent, _agent = _agent, None
-    if agent is not None:
-        atexit.unregister(_at_exit)
-        quietly(lambda: agent.stop("stop", wait_s=2.0), "stopping")
+    with _changing:
+        agent, _agent = _agent, None
+        if agent is not None:
+            atexit.unregister(_at_exit)
+            quietly(lambda: agent.stop("stop", wait_s=_STOP_WAIT_S), "stopping")
 
 
 def log(name: str, value: float) -> None:
@@ -272,15 +293,25 @@ def _new_folder(directory: Path, identity: Identity, pid: int) -> tuple[Identity
     return identity._replace(run=run), process
 
 
-def _start_at_first_step() -> None:
-    """For children of multiprocessing: a data worker never makes an optimizer step, a rank does."""
-    from torch.optim.optimizer import register_optimizer_step_pre_hook
+def _start_with_first_optimizer() -> None:
+    """For children of multiprocessing: a data worker has no optimizer, a rank makes or unpickles one.
 
-    def first_step(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        handle.remove()
-        quietly(lambda: _start("", late=True), "not recording")
+    Not at its first step: torch is then going through its tables of hooks, which must not change."""
+    from torch.optim.optimizer import Optimizer
 
-    handle = register_optimizer_step_pre_hook(first_step)
+    patches = Patches()
+
+    def wrap(original: Any) -> Any:
+        def begin(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            if patches.live[0]:
+                patches.undo()
+                quietly(lambda: _start("", late=True), "not recording")
+
+        return begin
+
+    patches.wrap(Optimizer, "__init__", wrap)
+    patches.wrap(Optimizer, "__setstate__", wrap)
 
 
 @functools.cache
@@ -290,7 +321,8 @@ def _watch_forks() -> None:
 
 
 def _in_child() -> None:
-    global _agent
+    global _agent, _changing
+    _changing = threading.RLock()
     agent, _agent = _agent, None
     if agent is not None:
         quietly(agent.forget, "after fork")
