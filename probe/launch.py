@@ -8,6 +8,7 @@ process never has a child of ours to reap. Standard library only.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import site
 import subprocess
@@ -25,6 +26,7 @@ from probe.settings import Settings
 SERVER_NEEDS = ("fastapi", "uvicorn", "duckdb", "numpy")
 """Packages the server imports and a job's environment need not have."""
 LARGEST_LOG_BYTES = 1 << 20
+LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _HEALTH_TIMEOUT_S = 2.0
 _START_AGAIN_S = 1.0
 _KEPT_VARIABLES = (
@@ -63,6 +65,26 @@ def ensure_server(directory: Path, settings: Settings, *, wait_s: float) -> None
         time.sleep(0.02)
 
 
+def lock_path(directory: Path) -> Path:
+    """The file whose lock a server holds for as long as it lives."""
+    return directory / "server.lock"
+
+
+def _locked(directory: Path) -> bool:
+    """Whether a server lives here, serving or not: one that starts, or ends."""
+    try:
+        descriptor = os.open(lock_path(directory), LOCK_FLAGS, 0o600)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def _accepts(directory: Path) -> bool:
     try:
         wire.connect_unix(places.server_socket(directory), 0.5).close()
@@ -95,6 +117,8 @@ def _start(directory: Path, settings: Settings) -> None:
                 "is installed, or use `probe` from one.",
             )
     places.make_private(directory)
+    if _locked(directory):
+        return
     # The shell waits for the end of its input, so it never ends while the spawning thread still has
     # its signals blocked: that SIGCHLD would interrupt a system call of the training thread.
     command = ["/bin/sh", "-c", '"$@" </dev/null & read -r end', "sh", python, "-m", "probe.server"]

@@ -181,12 +181,17 @@ def pending_rows(rows: Rows, column: str, texts: list[str | None]) -> npt.NDArra
     return np.asarray(np.isin(rows[column], numbers))
 
 
+def _not_a_number(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    return np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), np.bool_)
+
+
 def for_duckdb(rows: Rows, columns: tuple[tuple[str, str], ...]) -> tuple[dict[str, Any], list[str]]:
     """Arrays to register with DuckDB, and the SQL expressions that give the columns.
 
     The expressions expect the texts of the string table as a list in the variable
-    `probe_texts`. NULL sentinels become NULL; NaN stays NaN (DuckDB would read it
-    as NULL from an array, so those places travel as flags).
+    `probe_texts`. NULL sentinels become NULL and NaN stays NaN: both travel as flags
+    beside the values, because an array's NaN would be read as NULL and its mask, by
+    older releases, not at all.
     """
     arrays: dict[str, Any] = {NUMBER: np.ascontiguousarray(rows[NUMBER])}
     expressions: list[str] = []
@@ -198,15 +203,13 @@ def for_duckdb(rows: Rows, columns: tuple[tuple[str, str], ...]) -> tuple[dict[s
             expression = f"getvariable('probe_texts')[{quoted}::BIGINT + 1]"
         else:
             missing = values == layout.NULLS[kind]
-            if kind == "DOUBLE":
-                not_a_number = np.isnan(values)
-                if not_a_number.any():
-                    arrays[f"{name} nan"] = not_a_number
-                    expression = f"CASE WHEN \"{name} nan\" THEN 'NaN'::DOUBLE ELSE {quoted} END"
             if kind == "BOOLEAN":
                 values = values != 0
-            if missing.any():
-                values = np.ma.masked_array(values, mask=missing)
+            flagged = (("nan", _not_a_number(values), "'NaN'::DOUBLE"), ("null", missing, "NULL"))
+            for suffix, flags, meaning in flagged:
+                if flags.any():
+                    arrays[f"{name} {suffix}"] = flags
+                    expression = f'CASE WHEN "{name} {suffix}" THEN {meaning} ELSE {expression} END'
         arrays[name] = values
         expressions.append(f"CAST({expression} AS {kind}) AS {quoted}")
     return arrays, expressions

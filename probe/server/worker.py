@@ -44,7 +44,7 @@ ADDRESS_SPACE_BYTES = 1 << 30
 """Room for Python, numpy and DuckDB themselves, beside the memory of the query."""
 SHORT_QUERY_S = 0.1
 """A query that takes longer gives way to the training."""
-LONG_QUERY_NICE = 15
+LONG_QUERY_NICE = 10
 FAST_RATIO = 0.1
 FAST_BURST_S = 1.0
 """Share of a core, and seconds at once, that short queries may take from the training."""
@@ -101,10 +101,10 @@ class Query:
 
         started = time.monotonic()
         self.connection = connection
-        check_statement(connection, self.sql)
+        statements = parsed(connection, self.sql)
         self.files, notes = views.build(connection, self.plan, self.sql)
         lock(connection, self.files)
-        columns, rows, truncated = execute(connection, self.sql, self.limit, self.deadline)
+        columns, rows, truncated = execute(connection, statements, self.limit, self.deadline)
         elapsed_ms = round((time.monotonic() - started) * 1000, 3)
         tail = {"truncated": truncated, "elapsed_ms": elapsed_ms, "notes": [*self.notes, *notes]}
         return b'{"columns":' + columns + b',"rows":' + rows + b"," + json.dumps(tail).encode()[1:]
@@ -234,8 +234,10 @@ def _is_about(error: duckdb.Error, files: list[str]) -> bool:
     )
 
 
-def check_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """Raise `SqlInvalid` unless `sql` is one statement that reads, as DuckDB's own parser sees it."""
+def parsed(connection: duckdb.DuckDBPyConnection, sql: str) -> list[duckdb.Statement]:
+    """The statement, as DuckDB's own parser sees it; several when the engine makes them of one.
+
+    Raises `SqlInvalid` for more than one and for one that does not only read."""
     import duckdb
 
     try:
@@ -247,12 +249,13 @@ def check_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     if "\x00" in sql:
         raise SqlInvalid("the SQL contains a NUL character")
     statements = connection.extract_statements(sql)
-    if len(statements) != 1:
+    expanded = len(statements) > 1 and not any(statement.query for statement in statements)
+    if len(statements) != 1 and not expanded:  # before 2.0 PIVOT expands, into parts without a text
         raise SqlInvalid(
             f"one statement at a time, these are {len(statements)}", hint="Send them one by one."
         )
     try:
-        kind = statements[0].type
+        kind = statements[-1].type
     except ValueError:  # newer than the engine's own Python types
         raise SqlInvalid("a recording is only read; this is another kind of statement") from None
     allowed = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.MULTI)
@@ -261,6 +264,7 @@ def check_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
             f"a recording is only read; this is a {kind.name} statement",
             hint="SELECT, FROM, WITH, VALUES, DESCRIBE, SUMMARIZE, PIVOT, SHOW and EXPLAIN are answered.",
         )
+    return statements
 
 
 def lock(connection: duckdb.DuckDBPyConnection, files: list[str]) -> None:
@@ -273,16 +277,18 @@ def lock(connection: duckdb.DuckDBPyConnection, files: list[str]) -> None:
 
 
 def execute(
-    connection: duckdb.DuckDBPyConnection, sql: str, limit: int, deadline: float
+    connection: duckdb.DuckDBPyConnection, statements: list[duckdb.Statement], limit: int, deadline: float
 ) -> tuple[bytes, bytes, bool]:
     """Run the statement and encode what it gives."""
     import duckdb
 
     from probe.server import results
 
-    statement = connection.extract_statements(sql)[0]
+    *before, statement = statements
+    for part in before:
+        connection.execute(part)
     types: list[tuple[str, str]] | None = None
-    if statement.type == duckdb.StatementType.SELECT:
+    if statement.type == duckdb.StatementType.SELECT and not before:
         relation = connection.sql(statement)
         types = [(name, str(kind)) for name, kind in zip(relation.columns, relation.types, strict=True)]
         wrapped = with_text_columns(connection, statement.query, types)
@@ -332,6 +338,8 @@ def explain(error: BaseException, timeout_s: float) -> tuple[ProbeError, bool]:
     fatal = (duckdb.InternalException, duckdb.FatalException)
     if isinstance(error, fatal) or not isinstance(error, duckdb.Error):
         return _INTERNAL, True
+    if "Traceback" in str(error):  # the engine's Python part met a value it cannot convert
+        return SqlInvalid("a value of the result cannot be shown", hint="CAST the column to VARCHAR."), False
     return SqlInvalid(str(error)), False
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import os
@@ -10,13 +11,14 @@ import socket
 import ssl
 import stat
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness import Place
+from harness import ROOT, Place
 from probe.errors import SettingInvalid
 from probe.server import auth
 from probe.settings import Settings
@@ -107,8 +109,6 @@ def test_wrong_tokens_are_refused_and_slowed_and_cannot_lock_the_right_one_out(b
 
 
 def test_the_token_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    import asyncio
-
     seen: list[tuple[int, int]] = []
 
     def compare(left: bytes, right: bytes) -> bool:
@@ -137,7 +137,8 @@ def test_only_its_own_names_are_a_host(beside: Beside) -> None:
     names = (
         "", "localhost", "127.0.0.1", "127.0.0.1:80", f"localhost6:{port}", f"0:{port}", f"0x7f.1:{port}",
         f"127.1:{port}", f"017700000001:{port}", f"2130706433:{port}", f"localhost.:{port}",
-        f"localhost.evil:{port}", f"evil.localhost:{port}", f"evil@localhost:{port}", f"localhost@evil:{port}",
+        f"localhost.evil:{port}", f"evil.localhost:{port}", f"evil@localhost:{port}",
+        f"localhost@evil:{port}",
         f"localhost:{port}.evil", f"localhost:{port}:80", f"localhost:0{port}", f"localhost:+{port}",
         f"localhost: {port}", f"[::1%25lo]:{port}", f"::1:{port}", f"[0:0:0:0:0:0:0:1]:{port}",
         f"[::ffff:127.0.0.1]:{port}", f"127.0.0.2:{port}", f"0.0.0.0:{port}", f"example.invalid:{port}",
@@ -196,10 +197,6 @@ def test_beyond_loopback_it_refuses_to_start_in_clear(environ: dict[str, str], p
 
 
 def test_a_server_that_may_not_listen_ends_with_the_status_of_a_bad_setting(place: Place) -> None:
-    import sys
-
-    from harness import ROOT
-
     found = subprocess.run(
         [sys.executable, "-m", "probe.server"],
         env=place.environ(PYTHONPATH=str(ROOT), PROBE_LISTEN="0.0.0.0:0"), capture_output=True, check=False,

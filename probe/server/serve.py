@@ -1,0 +1,172 @@
+"""All parts of the server in one event loop, from their start to their end.
+
+Runs on the main thread of the server's process, which holds the lock already
+(`probe.server.__main__`). May import fastapi and uvicorn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import logging
+import os
+import signal
+import socket
+import ssl
+import time
+from pathlib import Path
+
+import uvicorn
+from uvicorn.server import ServerState
+
+from probe import __version__, clock
+from probe.errors import ProbeError, SettingInvalid
+from probe.recording import places
+from probe.server import app as application
+from probe.server import auth
+from probe.server.limits import App, BodyLimit, LimitedProtocol
+from probe.server.query import Pool
+from probe.server.registry import Registry
+from probe.server.sealer import Sealer
+from probe.settings import Settings
+from probe.wire import LARGEST_HEAD_BYTES, listen_unix
+
+_log = logging.getLogger("probe.server")
+_ROUND_S = 5.0
+_CLOSE_S = 2.0
+_BACKLOG = 128
+
+
+class Server:
+    """All parts, from start to end."""
+
+    def __init__(self, directory: Path, settings: Settings) -> None:
+        self.directory = directory
+        self.settings = settings
+        self._stopping = asyncio.Event()
+        self._servers: list[asyncio.AbstractServer] = []
+        self._states: list[ServerState] = []
+
+    async def run(self) -> None:
+        """Serve until asked to end, or until nobody has needed the server for a while."""
+        if self.settings.listen:
+            auth.check_listen(self.settings)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        registry = Registry(self.directory)
+        sealer = Sealer(registry, self.settings)
+        pool = Pool(self._roots(), self.settings.query_memory_bytes)
+        service = application.Service(registry, sealer, pool, self.settings)
+        asgi = BodyLimit(application.build(service), service.touch)
+        try:
+            await self._listen(asgi)
+            sealer.start(functools.partial(_tell, loop, self._stopping))
+            pool.warm()
+            await self._stay(service)
+        finally:
+            await self._close(sealer, pool, service)
+
+    def _roots(self) -> list[Path]:
+        """Folders that query workers read: they must be there before the first worker is."""
+        roots = [places.make_private(places.recordings(self.directory))]
+        with contextlib.suppress(ProbeError):
+            roots.append(places.make_private(Path(self.settings.rings_directory) / f"probe-{os.getuid()}"))
+        return roots
+
+    async def _listen(self, asgi: App) -> None:
+        if self.settings.listen:
+            await self._listen_tcp(asgi)
+        path = places.server_socket(self.directory)
+        await self._serve(asgi, listen_unix(path, _BACKLOG), None)
+        facts = {"pid": os.getpid(), "version": __version__, "started_ns": clock.wall_ns()}
+        places.write_whole(self.directory / "server.json", json.dumps(facts).encode())
+        _log.info("version %s serves %s", __version__, self.directory)
+
+    async def _listen_tcp(self, asgi: App) -> None:
+        host, port = auth.listen_address(self.settings)
+        token = auth.load_token(self.settings, self.directory)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, port))
+            listener.listen(_BACKLOG)
+        except OSError as error:
+            listener.close()
+            # The jobs' own way in must not depend on somebody else's port.
+            _log.error("TCP is off: %s cannot be listened on: %s", self.settings.listen, error)
+            return
+        port = int(listener.getsockname()[1])
+        await self._serve(auth.TcpGate(asgi, token, host, port), listener, self._tls())
+        _log.info("listens on %s:%d%s", host, port, " with TLS" if self.settings.tls_certificate else "")
+
+    def _tls(self) -> ssl.SSLContext | None:
+        if not self.settings.tls_certificate:
+            return None
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            context.load_cert_chain(self.settings.tls_certificate, self.settings.tls_key)
+        except (OSError, ssl.SSLError) as error:
+            raise SettingInvalid(f"the TLS certificate or key cannot be used: {error}") from None
+        return context
+
+    async def _serve(self, asgi: App, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
+        config = uvicorn.Config(
+            asgi, http=LimitedProtocol, ws="none", lifespan="off", log_config=None, access_log=False,
+            h11_max_incomplete_event_size=LARGEST_HEAD_BYTES, timeout_keep_alive=5,
+            server_header=False, date_header=False, proxy_headers=False,
+        )
+        config.load()
+        state = ServerState()
+        self._states.append(state)
+
+        def protocol() -> asyncio.Protocol:
+            return LimitedProtocol(config=config, server_state=state, app_state={})
+
+        loop = asyncio.get_running_loop()
+        self._servers.append(
+            await loop.create_server(
+                protocol, sock=listener, ssl=tls, ssl_handshake_timeout=5 if tls else None, backlog=_BACKLOG
+            )
+        )
+
+    async def _stay(self, service: application.Service) -> None:
+        last_live = time.monotonic()
+        round_s = min(_ROUND_S, self.settings.server_linger_s / 4)
+        while not self._stopping.is_set():
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), round_s)
+            service.pool.end_idle()
+            if await service.call(service.registry.live):
+                last_live = time.monotonic()
+            needed = max(last_live, service.last_request)
+            if time.monotonic() - needed > self.settings.server_linger_s:
+                _log.info("nobody needed the server for %g s", self.settings.server_linger_s)
+                return
+
+    async def _close(self, sealer: Sealer, pool: Pool, service: application.Service) -> None:
+        """End in order: no new connections, answers out, workers and threads gone, socket removed."""
+        with contextlib.suppress(OSError):
+            places.server_socket(self.directory).unlink()
+        for server in self._servers:
+            server.close()
+        for state in self._states:
+            for connection in list(state.connections):
+                connection.shutdown()
+        tasks = [task for state in self._states for task in state.tasks]
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CLOSE_S)
+        await pool.close()
+        sealer.stop(wait_s=_CLOSE_S)
+        service.close()
+        _log.info("ended")
+
+
+def _tell(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    """Set an event of the loop from another thread; nothing when the loop has ended."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(event.set)
