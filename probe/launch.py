@@ -1,8 +1,11 @@
 """Launch: start the server beside the jobs, so that it is nobody's child and inherits nothing.
 
 Used by the agent (which does not wait) and by the command (which does). The
-server becomes a child of init through a shell that ends at once, so a training
+server becomes a child of init through a shell that ends soon, so a training
 process never has a child of ours to reap. Standard library only.
+
+The job may fork at any moment, also while its agent is here: so nothing waits for
+a descriptor to be closed, and no lock outlives its descriptor.
 """
 
 from __future__ import annotations
@@ -10,13 +13,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import signal
 import site
-import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from probe import wire
 from probe.errors import AgentUnreachable, ProbeError, ServerUnavailable
@@ -27,6 +31,12 @@ SERVER_NEEDS = ("fastapi", "uvicorn", "duckdb", "numpy")
 """Packages the server imports and a job's environment need not have."""
 LARGEST_LOG_BYTES = 1 << 20
 LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+_SHELL = "/bin/sh"
+_SCRIPT = 'cd / && { "$@" & sleep 0.1; }'
+"""The shell stays a moment: while it is spawned, the spawning thread has its signals blocked, and a
+SIGCHLD in that time would interrupt a system call of the training thread."""
+_SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 _HEALTH_TIMEOUT_S = 2.0
 _START_AGAIN_S = 1.0
 _KEPT_VARIABLES = (
@@ -78,6 +88,7 @@ def _locked(directory: Path) -> bool:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough where a child inherited it
     except OSError:
         return True
     finally:
@@ -119,40 +130,42 @@ def _start(directory: Path, settings: Settings) -> None:
     places.make_private(directory)
     if _locked(directory):
         return
-    # The shell waits for the end of its input, so it never ends while the spawning thread still has
-    # its signals blocked: that SIGCHLD would interrupt a system call of the training thread.
-    command = ["/bin/sh", "-c", '"$@" </dev/null & read -r end', "sh", python, "-m", "probe.server"]
-    with contextlib.ExitStack() as stack:
-        log = stack.enter_context(_open_log(directory))
-        try:
-            subprocess.run(
-                command, input=b"", stdout=subprocess.DEVNULL, stderr=log,
-                env=server_environment(directory, settings, os.environ), cwd="/",
-                start_new_session=True, close_fds=True, check=False,
-            )
-        except OSError as error:
-            raise ServerUnavailable(f"the server could not be started: {error}") from None
+    try:
+        pid = os.posix_spawn(
+            _SHELL, [_SHELL, "-c", _SCRIPT, "sh", python, "-m", "probe.server"],
+            server_environment(directory, settings, os.environ),
+            file_actions=_streams(_log_of(directory)), setsid=True, setsigmask=(), setsigdef=_SIGNALS,
+        )
+    except OSError as error:
+        raise ServerUnavailable(f"the server could not be started: {error}") from None
+    with contextlib.suppress(ChildProcessError):  # the job waits for its children and got this one
+        os.waitpid(pid, 0)
 
 
-def _open_log(directory: Path) -> contextlib.AbstractContextManager[int]:
+def _streams(log: Path) -> list[tuple[Any, ...]]:
+    """What the new process does to its descriptors: nothing of the job's is left but the log on stderr."""
+    others = [int(name) for name in os.listdir("/proc/self/fd") if int(name) > 2]
+    return [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+        (os.POSIX_SPAWN_OPEN, 2, str(log), _LOG_FLAGS, 0o600),
+        *((os.POSIX_SPAWN_CLOSE, descriptor) for descriptor in others),
+    ]
+
+
+def _log_of(directory: Path) -> Path:
     """The server's stderr; begun anew when it has grown too long."""
     path = directory / "server.log"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        descriptor = os.open(path, flags, 0o600)
-        if os.fstat(descriptor).st_size > LARGEST_LOG_BYTES:
-            os.ftruncate(descriptor, 0)
+        descriptor = os.open(path, _LOG_FLAGS | os.O_CLOEXEC, 0o600)
+        try:
+            if os.fstat(descriptor).st_size > LARGEST_LOG_BYTES:
+                os.ftruncate(descriptor, 0)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise ServerUnavailable(f"{path} cannot be written: {error.strerror or error}") from None
-    return _closing(descriptor)
-
-
-@contextlib.contextmanager
-def _closing(descriptor: int) -> Iterator[int]:
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+    return path
 
 
 def server_environment(directory: Path, settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
