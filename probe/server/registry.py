@@ -68,6 +68,8 @@ class Registry:
         self._known: dict[Path, tuple[int, Recorded]] = {}
         self._ended: dict[tuple[Path, int], Status] = {}
         self._left: dict[Path, tuple[int, dict[str, Any] | None]] = {}
+        self._newest: dict[int, int] = {}
+        """When the latest recording of each pid began: an agent may be stopped and started again."""
         self._highest: dict[tuple[Path, int], int] = {}
         self._lock = threading.Lock()
 
@@ -77,6 +79,11 @@ class Registry:
         """All recordings that can be read, oldest first."""
         found = self._read(places.process_folders(self.directory))
         with self._lock:
+            newest: dict[int, int] = {}
+            for recorded in found:
+                began = recorded.meta.started_ns
+                newest[recorded.meta.pid] = max(newest.get(recorded.meta.pid, 0), began)
+            self._newest = newest
             gone = self._known.keys() - {recorded.folder for recorded in found}
             for folder in gone:
                 del self._known[folder]
@@ -134,7 +141,7 @@ class Registry:
             return known
         lives = alive(meta.pid, meta.start_ticks, meta.boot_id)
         left = None
-        if not lives or not os.path.exists(meta.socket):
+        if not lives or self._newest.get(meta.pid, 0) > meta.started_ns or not os.path.exists(meta.socket):
             left = self._leaving(recorded.folder)
         step, last_step_ns, last_seen_ns = self._progress(recorded)
         if lives and left is None:

@@ -13,6 +13,7 @@ import pytest
 
 from harness import Place
 from probe.errors import AgentMissing, EndpointAmbiguous, EndpointUnknown, NotYours
+from probe.recording.journal import Journal
 from probe.server.registry import Registry
 from server.beside import Writer
 
@@ -55,6 +56,23 @@ def test_a_killed_process_is_dead_and_a_zombie_is_too(
     assert state_of(registry, writer) == "dead"
     for path in writer.rings().iterdir():
         path.unlink()
+
+
+def test_an_agent_that_was_stopped_and_started_again_lives_once(
+    registry: Registry, record: Callable[..., Writer]
+) -> None:
+    writer = record(run="first")
+    writer.tell("write 3")
+    meta = writer.meta()
+    again = writer.folder.parents[1].with_name("run=second") / "attempt=0" / writer.folder.name
+    again.mkdir(parents=True)
+    later = {**meta, "run": "second", "started_ns": meta["started_ns"] + 10**9}
+    (again / "meta.json").write_text(json.dumps(later))
+    Journal(writer.folder / "journal.bin").append({"event": "stop", "t_ns": meta["started_ns"] + 10**8})
+    states = {one.meta.run: registry.status(one).state for one in registry.processes()}
+    assert states == {"first": "finished", "second": "running"}
+    assert registry.one(str(writer.pid)).meta.run == "second"
+    _end(writer)
 
 
 def test_a_reused_pid_is_not_the_process_that_was_recorded(

@@ -8,9 +8,10 @@ import duckdb
 import numpy as np
 import pytest
 
-from probe.recording import places, segments
+from probe.recording import layout, places, segments
 from probe.recording.reader import NUMBER
 from probe.recording.segments import Segment
+from probe.tables import BY_NAME
 
 COLUMNS = (("step", "BIGINT"), ("loss", "DOUBLE"))
 DTYPE = np.dtype([("step", "<i8"), ("loss", "<f8"), (NUMBER, "<i8")])
@@ -112,3 +113,34 @@ def test_a_full_disk_leaves_nothing_half_written(
     with pytest.raises((OSError, duckdb.Error)):
         write(engine, Path("/proc/self"), 1, 10)
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+
+
+def test_a_step_takes_at_most_500_bytes_sealed_as_small_as_a_slow_job_seals(
+    engine: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
+    """One step a second for 40 minutes, sealed every minute; 200 modules on every 50th step."""
+    noise = np.random.default_rng(1)
+    per_step = {"python.steps": 1.0, "python.losses": 1.0, "python.batches": 1.0, "process.memory": 1.0,
+                "python.torch_trace": 4.0, "probe.overhead": 0.04}
+    segments.set_texts(engine, [None, *(f"transformer.h.{place}.mlp" for place in range(100))])
+    total = 0
+    for name, rate in per_step.items():
+        columns = layout.stored_columns(BY_NAME[name])
+        dtype = np.dtype([(column, layout.NUMPY[kind]) for column, kind in columns] + [(NUMBER, "<i8")])
+        for minute in range(40):
+            rows = np.zeros(max(1, int(60 * rate)), dtype)
+            rows[NUMBER] = np.arange(len(rows)) + minute * len(rows) + 1
+            for column, kind in columns:
+                if kind == "DOUBLE":
+                    rows[column] = noise.random(len(rows))
+                elif kind == "VARCHAR":
+                    rows[column] = noise.integers(1, 100, len(rows))
+                elif kind == "BIGINT":
+                    grows = column in ("step", "seq")
+                    rows[column] = rows[NUMBER] if grows else noise.integers(0, 10**6, len(rows))
+            jitter = noise.integers(0, 10**7, len(rows))
+            rows["t_ns"] = 1_700_000_000_000_000_000 + rows[NUMBER] * 10**9 + jitter
+            segments.write(engine, tmp_path / name, 42, rows, columns)
+            segments.compact(engine, tmp_path / name, segments.listing(tmp_path / name, 42))
+        total += sum(one.size_bytes for one in segments.visible(segments.listing(tmp_path / name, 42)))
+    assert total / (40 * 60) <= 500, total / (40 * 60)
