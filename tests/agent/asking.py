@@ -1,0 +1,134 @@
+"""What tests of the agent ask: its own socket directly, tables and states through the command."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from harness import PATIENCE_S, PROGRAMS, Job, Place, run_probe
+from probe import wire
+from probe.recording import places
+from probe.recording.recording import Meta
+
+TIMES = frozenset({"wall_s", "step_wall_s", "step_phases_s"})
+"""Keys of a program's result that differ from run to run."""
+
+
+def ask(
+    place: Place, pid: int, method: str, target: str, body: object = None, timeout_s: float = 60.0
+) -> Any:
+    """One request to the agent in `pid`; raises the `ProbeError` it answers with."""
+    return wire.call(places.agent_socket(place.directory, pid), method, target, body, timeout_s=timeout_s)
+
+
+def evaluate(place: Place, pid: int, code: str, timeout_s: float = 30.0) -> dict[str, Any]:
+    """The agent's answer to a snippet."""
+    body = {"code": code, "timeout_s": timeout_s}
+    answer: dict[str, Any] = ask(place, pid, "POST", "/v1/eval", body, timeout_s + 30.0)
+    return answer
+
+
+def wait_for_names(place: Place, pid: int) -> None:
+    """Until the agent knows the modules of the model: from then on steps can be sampled."""
+    ready = "__import__('probe.agent.lifecycle', fromlist=['_']).agent_here().instruments.names.ready"
+    deadline = time.monotonic() + PATIENCE_S
+    while evaluate(place, pid, ready)["value"] != "True":
+        assert time.monotonic() < deadline, "the model's modules never became known"
+
+
+def query(place: Place, endpoint: object, sql: str) -> list[list[Any]]:
+    """Rows of a query, asked with the command."""
+    done = run_probe(place, str(endpoint), "query", "--format", "json", "--limit", "1000000", sql)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert not answer["truncated"]
+    rows: list[list[Any]] = answer["rows"]
+    return rows
+
+
+def states(place: Place) -> dict[int, str]:
+    """State of every process that `probe ps --all` lists, by pid."""
+    done = run_probe(place, "ps", "--all", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    return {process["pid"]: process["state"] for process in json.loads(done.stdout)["processes"]}
+
+
+def recorded(place: Place) -> list[Meta]:
+    """What is written down about every process that had an agent."""
+    return [Meta.read(folder) for folder in places.process_folders(place.directory)]
+
+
+def without_times(result: dict[str, Any]) -> dict[str, Any]:
+    """A program's result without what no two runs share."""
+    return {name: value for name, value in result.items() if name not in TIMES}
+
+
+@contextmanager
+def jobs(place: Place, *commands: Sequence[str], watched: bool = True, **environ: str) -> Iterator[list[Job]]:
+    """Several programs at once, started together; killed at the end of the block."""
+    with ExitStack() as stack:
+        environment = place.watched(**environ) if watched else place.environ(**environ)
+        started = []
+        for command in commands:
+            job = Job(*command, environ=environment, folder=place.directory)
+            stack.callback(job.kill)
+            started.append(job)
+        yield started
+
+
+def tell(job: Job, line: str = "") -> None:
+    """One line on the program's stdin."""
+    stream = job._process.stdin
+    assert stream is not None
+    stream.write(line.encode() + b"\n")
+    stream.flush()
+
+
+def plain_and_watched(place: Place, *command: str, **environ: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Results of a program without probe and with it, run side by side; both end with exit code 0 and
+    say the same on stderr."""
+    with jobs(place, command, watched=False) as [plain], jobs(place, command, **environ) as [watched]:
+        results = (without_times(plain.result()), without_times(watched.result()))
+        assert plain.let_go() == 0, plain.errors()
+        assert watched.let_go() == 0, watched.errors()
+        assert watched.errors() == plain.errors()
+    return results
+
+
+def kill_server(place: Place) -> int:
+    """SIGKILL for the server of this place, which must be running; its pid."""
+    pid = place.server_pid()
+    assert pid is not None, "no server"
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+def descriptors(pid: int) -> list[str]:
+    """What the open descriptors of a process lead to, without the numbers that differ each time."""
+    found = []
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            target = os.readlink(link)
+        except FileNotFoundError:
+            continue
+        found.append(re.sub(r":\[\d+\]|(?<=/stderr)-.*", "", target))
+    return sorted(found)
+
+
+def accepts(place: Place, pid: int) -> bool:
+    """Whether anybody answers on the control socket of `pid`."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        return connection.connect_ex(str(places.agent_socket(place.directory, pid))) == 0
+
+
+def program(name: str) -> str:
+    """Path of a program, for messages that name it."""
+    return str(PROGRAMS / f"{name}.py")

@@ -1,0 +1,36 @@
+"""Training in a process that executes its own program again, twice, after its steps: one pid, three lives."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import torch
+from torch import nn
+
+from ledger import Ledger, options
+
+LIVES = 3
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--life", type=int, default=1)
+    arguments = parser.parse_args()
+    ledger = Ledger(arguments)
+    model = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    while ledger.running:
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 4)).square().mean()
+        loss.backward()
+        ledger.loss(loss)
+        optimizer.step()
+        ledger.step()
+    if arguments.life < LIVES:
+        os.execv(sys.executable, [sys.executable, *sys.argv, "--life", str(arguments.life + 1)])
+    ledger.finish(model)
+
+
+if __name__ == "__main__":
+    main()
