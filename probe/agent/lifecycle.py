@@ -166,7 +166,8 @@ class Agent:
     def _round_s(self) -> float:
         """Short at first: module names are wanted as soon as the first model was called."""
         age_s = (clock.wall_ns() - self.recording.meta.started_ns) / 1e9
-        return _ROUND_S if age_s > _EAGER_S else _EAGER_ROUND_S
+        named = self.instruments.names.ready
+        return _ROUND_S if named or age_s > _EAGER_S else _EAGER_ROUND_S
 
     def _scope(self) -> Scope:
         return Scope(self.instruments.recorder.thread, self.instruments.seen)
