@@ -139,7 +139,7 @@ class Registry:
             with self._lock:
                 self._ended[key] = known
             return known
-        lives = alive(meta.pid, meta.start_ticks, meta.boot_id)
+        lives = alive(meta.pid, meta.start_ticks, meta.boot_id) and not self._superseded(meta)
         left = None
         if not lives or self._newest.get(meta.pid, 0) > meta.started_ns or not os.path.exists(meta.socket):
             left = self._leaving(recorded.folder)
@@ -149,6 +149,17 @@ class Registry:
         if left is not None:
             return Status("finished", step, last_step_ns, last_seen_ns, left.get("t_ns") or last_seen_ns)
         return Status("dead", step, last_step_ns, last_seen_ns, last_seen_ns or meta.started_ns)
+
+    def _superseded(self, meta: Meta) -> bool:
+        """Whether the same process began another recording later: it stopped and started again, or
+        executed another program."""
+        with self._lock:
+            later = [
+                recorded.meta for _, recorded in self._known.values()
+                if recorded.meta.started_ns > meta.started_ns
+            ]
+        same = (meta.pid, meta.start_ticks, meta.boot_id)
+        return any((one.pid, one.start_ticks, one.boot_id) == same for one in later)
 
     def _leaving(self, folder: Path) -> dict[str, Any] | None:
         """The journal's word that the recording was closed, if it was."""

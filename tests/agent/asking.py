@@ -54,11 +54,17 @@ def query(place: Place, endpoint: object, sql: str) -> list[list[Any]]:
     return rows
 
 
-def states(place: Place) -> dict[int, str]:
-    """State of every process that `probe ps --all` lists, by pid."""
+def listed(place: Place) -> list[dict[str, Any]]:
+    """Everything that `probe ps --all` lists, oldest first."""
     done = run_probe(place, "ps", "--all", "--format", "json")
     assert done.returncode == 0, done.stderr
-    return {process["pid"]: process["state"] for process in json.loads(done.stdout)["processes"]}
+    found: list[dict[str, Any]] = json.loads(done.stdout)["processes"]
+    return sorted(found, key=lambda process: process["started_ns"])
+
+
+def states(place: Place) -> dict[int, str]:
+    """State of every process that `probe ps --all` lists, by pid."""
+    return {process["pid"]: process["state"] for process in listed(place)}
 
 
 def recorded(place: Place) -> list[Meta]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent.asking import accepts, ask, query, states
+from agent.asking import accepts, ask, evaluate, listed, query, states
 from agent.nursery import Forked, Nursery, forked
 from harness import Place
 from probe.errors import ProbeError
@@ -117,7 +117,12 @@ def test_two_hundred_exits_at_any_moment_are_quiet(nursery: Nursery, place: Plac
 def test_a_process_that_executes_another_program_begins_a_recording_anew(
     fork: Callable[..., Forked], place: Place
 ) -> None:
-    job = fork("executes_itself", "--steps", STEPS)
+    job = fork("executes_itself", "--steps", STEPS, "--hold")
+    job.result()
+    assert [(process["pid"], process["state"]) for process in listed(place)] == [
+        (job.pid, "dead"), (job.pid, "dead"), (job.pid, "running")
+    ]
+    assert evaluate(place, job.pid, "arguments.life")["value"] == "3"
     assert (job.let_go(), job.errors()) == (0, "")
     everything = place.directory / "recordings"
     rows = query(place, everything, "SELECT run, attempt, count(*) FROM python.steps GROUP BY ALL")
