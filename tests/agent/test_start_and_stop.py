@@ -1,0 +1,51 @@
+"""probe.start() and probe.stop() in a script: nothing stays behind, however often, whenever, whoever calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from agent.asking import accepts, ask, query, recorded, states, without_times
+from agent.nursery import Forked
+from harness import Place
+
+ROUNDS, CALLERS = 50, 20
+NOTHING = [[], {}]
+
+
+def test_fifty_rounds_leave_nothing_behind_and_change_nothing(
+    fork: Callable[..., Forked], place: Place
+) -> None:
+    states(place)
+    command = ("starts_and_stops", "--rounds", str(ROUNDS), "--callers", str(CALLERS))
+    plain = fork(*command, watched=False)
+    job = fork(*command, "--probe", "--hold", watched=False)
+    result, expected = without_times(job.result()), without_times(plain.result())
+    [early, late], _ = result.pop("alive"), expected.pop("alive")
+    assert late == early and early["maps"] == 0
+    assert result.pop("agents") == [1] * CALLERS and expected.pop("agents") == []
+    assert result == expected
+    assert result["left"] == {"in turns": NOTHING, "by a thread": NOTHING, "at once": NOTHING}
+    assert list((place.directory / "agents").iterdir()) == []
+    everything = place.directory / "recordings"
+    found = query(place, everything, "SELECT run, count(*) FROM python.steps GROUP BY run")
+    # 50 rounds of 3 steps each; those of the restless thread are as many as there was time for.
+    assert [steps for _, steps in found].count(3) >= ROUNDS
+    assert len(recorded(place)) == len({meta.run for meta in recorded(place)}) > ROUNDS
+    assert set(states(place).values()) == {"finished"}
+    assert (job.let_go(), job.errors()) == (0, "")
+
+
+def test_a_job_can_be_left_by_request(fork: Callable[..., Forked], place: Place) -> None:
+    plain, job = fork("one_millisecond_step", "--steps", "500", watched=False), fork(
+        "one_millisecond_step", "--steps", "500", "--hold"
+    )
+    job.wait_for("READY")
+    assert ask(place, job.pid, "POST", "/v1/stop") == {"stopped": True}
+    assert not accepts(place, job.pid)
+    with pytest.raises(FileNotFoundError):
+        ask(place, job.pid, "GET", "/v1/health")
+    assert without_times(job.result()) == without_times(plain.result())
+    assert states(place) == {job.pid: "finished"}
+    assert (job.let_go(), job.errors()) == (0, "")
