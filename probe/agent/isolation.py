@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from probe.errors import ProbeError
+
 PATIENCE = 3
 """Failures after which a hook is switched off."""
 
@@ -67,12 +69,14 @@ class Isolation:
 
 
 def quietly(action: Callable[[], Any], what: str) -> Any:
-    """Run `action`; on failure say one line that names `what` and return None."""
+    """Run `action`; on failure say one line that names `what`, with what to do about it, and return None."""
     try:
         return action()
+    except ProbeError as error:
+        say(f"{what}: {error.message}. {error.hint}")
     except Exception as error:
         say(f"{what}: {describe(error)}")
-        return None
+    return None
 
 
 def capture(action: Callable[[], Any]) -> tuple[Any, BaseException | None]:
@@ -94,7 +98,7 @@ def describe(error: BaseException) -> str:
 def say(text: str) -> None:
     """One line on the job's stderr; nothing when there is none."""
     try:
-        sys.stderr.write(f"probe: {text}\n")
+        sys.stderr.write(f"probe: {' '.join(text.split())}\n")
     except Exception:
         return
 

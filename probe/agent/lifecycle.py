@@ -29,12 +29,12 @@ from probe.agent.isolation import Isolation, quietly
 from probe.control.evaluate import Evaluator
 from probe.control.names import Scope
 from probe.control.stacks import capture, journal_rows
-from probe.errors import BadRequest, ServerUnavailable
+from probe.errors import BadRequest, NoRoom, ServerUnavailable
 from probe.instruments.installation import Installation
 from probe.instruments.patch import Patches
 from probe.recording import places
 from probe.recording.process import current_boot_id, life
-from probe.recording.recording import VERSION, Meta, Recording, choose_rings_folder
+from probe.recording.recording import VERSION, Meta, Recording, ring_scale, rings_folders
 from probe.settings import SETTINGS, Settings
 
 _agent: Agent | None = None
@@ -257,28 +257,43 @@ def agent_here() -> Agent | None:
 def _make_recording(
     directory: Path, identity: Identity, settings: Settings, environ: Mapping[str, str]
 ) -> Recording:
+    ring_scale(settings.rings_bytes)
+    identity, process = _new_folder(directory, identity, os.getpid())
+    name = f"{identity.run}.{identity.attempt}.{identity.rank}.{os.getpid()}"
+    refused: list[str] = []
+    places.make_private(process)
+    for rings in rings_folders(settings, process, name, refused):
+        try:
+            return Recording(process, _meta(identity, directory, rings, environ), settings)
+        except NoRoom as error:
+            refused.append(error.message)
+            places.make_private(process)
+    shutil.rmtree(process, ignore_errors=True)
+    raise NoRoom("; ".join(refused))
+
+
+def _meta(identity: Identity, directory: Path, rings: Path, environ: Mapping[str, str]) -> Meta:
     pid = os.getpid()
     found = life(pid)
-    identity, process = _new_folder(directory, identity, pid)
-    places.make_private(process)
-    try:
-        name = f"{identity.run}.{identity.attempt}.{identity.rank}.{pid}"
-        rings = choose_rings_folder(settings, process, name)
-    except BaseException:
-        shutil.rmtree(process, ignore_errors=True)
-        raise
     torch: Any = sys.modules.get("torch")
-    meta = Meta(
+    return Meta(
         version=VERSION, run=identity.run, attempt=identity.attempt, job=identity.job,
         rank=identity.rank, world_size=identity.world_size, local_rank=identity.local_rank,
         host=socket.gethostname(), pid=pid, start_ticks=found.start_ticks if found else 0,
-        boot_id=current_boot_id(), uid=os.getuid(), argv=list(sys.argv), cwd=os.getcwd(),
+        boot_id=current_boot_id(), uid=os.getuid(), argv=list(sys.argv), cwd=_working_folder(),
         executable=sys.executable, python=platform.python_version(),
         torch=str(getattr(torch, "__version__", "")), started_ns=clock.wall_ns(),
         rings=str(rings), socket=str(places.agent_socket(directory, pid)),
         settings={setting.name: environ.get(setting.env, "") or setting.default for setting in SETTINGS},
     )
-    return Recording(process, meta, settings)
+
+
+def _working_folder() -> str:
+    """Where the job is; empty when that folder was deleted."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def _new_folder(directory: Path, identity: Identity, pid: int) -> tuple[Identity, Path]:

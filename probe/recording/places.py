@@ -37,8 +37,8 @@ MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs"})
 
 def home(settings: Settings) -> Path:
     """PROBE_DIR, or the user's private folder under /tmp (one fixed place, so that the
-    job and the command find each other whatever TMPDIR says)."""
-    return Path(settings.directory) if settings.directory else Path(f"/tmp/probe-{os.getuid()}")
+    job and the command find each other whatever TMPDIR says). Absolute: a job may change its folder."""
+    return Path(os.path.abspath(settings.directory or f"/tmp/probe-{os.getuid()}"))
 
 
 def server_socket(directory: Path) -> Path:

@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import struct
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -129,14 +130,13 @@ def ring_scale(limit_bytes: int) -> float:
     return scale
 
 
-def choose_rings_folder(settings: Settings, process: Path, name: str) -> Path:
-    """A new private folder for the rings: in memory when there is room, else beside the recording.
+def rings_folders(settings: Settings, process: Path, name: str, refused: list[str]) -> Iterator[Path]:
+    """New private folders for the rings, the best first: in memory, then beside the recording.
 
-    Raises `NoRoom` when neither has room, or the recording lies on a network file system."""
+    Never on a network file system. Why one is left out is added to `refused`."""
     needed = int(min(settings.rings_bytes, default_bytes()) * _SPARE)
-    refused: list[str] = []
     for base, leaf in (
-        (Path(settings.rings_directory) / f"probe-{os.getuid()}", name),
+        (Path(os.path.abspath(settings.rings_directory)) / f"probe-{os.getuid()}", name),
         (process, "rings"),
     ):
         top = base if base == process else base.parent
@@ -146,13 +146,13 @@ def choose_rings_folder(settings: Settings, process: Path, name: str) -> Path:
         elif places.room_bytes(top) < needed:
             refused.append(f"{top} has {places.room_bytes(top)} bytes free, {needed} are needed")
         else:
+            folder = base / leaf
             try:
                 places.make_private(base)
-                folder = base / leaf
                 with contextlib.suppress(FileNotFoundError):
                     shutil.rmtree(folder)
                 folder.mkdir(mode=0o700)
-                return folder
             except (OSError, RecordingError) as error:
                 refused.append(str(error))
-    raise NoRoom("; ".join(refused))
+            else:
+                yield folder

@@ -13,7 +13,6 @@ under the GIL, so no two get the same place. Standard library only.
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import json
 import mmap
@@ -88,14 +87,15 @@ def reserve(path: Path, size: int) -> mmap.mmap:
     The blocks are reserved up front: on a full tmpfs an unreserved page would be
     a SIGBUS in the training process at the first write. Raises `NoRoom`.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise NoRoom(f"cannot make {path}: {error.strerror}") from None
     try:
         os.posix_fallocate(descriptor, 0, size)
         return mmap.mmap(descriptor, size)
     except OSError as error:
         os.unlink(path)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM):
-            raise NoRoom(f"no room for {size} bytes at {path.parent}: {error.strerror}") from None
-        raise NoRoom(f"cannot reserve {size} bytes at {path}: {error}") from None
+        raise NoRoom(f"no room for {size} bytes at {path.parent}: {error.strerror or error}") from None
     finally:
         os.close(descriptor)

@@ -24,7 +24,7 @@ from probe import clock, wire
 from probe.errors import ProbeError
 from probe.recording import layout, places
 from probe.recording.process import current_boot_id, life
-from probe.recording.recording import VERSION, Meta, Recording, choose_rings_folder
+from probe.recording.recording import VERSION, Meta, Recording, rings_folders
 from probe.settings import SETTINGS, Settings
 from probe.tables import BY_NAME
 
@@ -50,7 +50,7 @@ class Writer:
             world_size=wanted.get("world_size", 1), local_rank=rank, host="here", pid=pid,
             start_ticks=found.start_ticks, boot_id=current_boot_id(), uid=os.getuid(), argv=["train.py"],
             cwd="/", executable=sys.executable, python="3", torch="2", started_ns=clock.wall_ns(),
-            rings=str(choose_rings_folder(settings, process, f"{run}.{attempt}.{rank}.{pid}")),
+            rings=str(next(rings_folders(settings, process, f"{run}.{attempt}.{rank}.{pid}", []))),
             socket=str(places.agent_socket(self.directory, pid)),
             settings={setting.name: setting.default for setting in SETTINGS},
         )
