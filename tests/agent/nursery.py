@@ -112,7 +112,7 @@ def forked(
 ) -> Iterator[list[Forked]]:
     """Several programs at once; killed at the end of the block."""
     settings = {"PROBE": "1", "PROBE_SERVER_PYTHON": sys.executable} if watched else {}
-    environment = place.environ(**settings, **environ)
+    environment = place.environ(**{**settings, **environ})
     with contextlib.ExitStack() as stack:
         started = []
         for program, *options in commands:

@@ -1,4 +1,4 @@
-"""probe.start() and probe.stop() in a script: nothing stays behind, however often, whenever, whoever calls."""
+"""probe.start() and probe.stop() in a script: nothing stays behind, however often and whenever."""
 
 from __future__ import annotations
 
