@@ -11,7 +11,8 @@ from typing import Annotated, Literal
 import typer
 
 import probe
-from probe_cli.exit_codes import epilog
+from probe_cli.examples import epilog
+from probe_cli.exit_codes import epilog as exit_codes
 from probe_cli.session import Session
 
 app = typer.Typer(
@@ -40,7 +41,7 @@ def _say_version(context: typer.Context, wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(epilog=epilog())
+@app.callback(epilog=exit_codes())
 def options(
     context: typer.Context,
     endpoint: Annotated[
@@ -67,7 +68,7 @@ def options(
     session.named = endpoint
 
 
-@app.command()
+@app.command(epilog=epilog("ps"))
 def ps(
     context: typer.Context,
     everything: Annotated[bool, typer.Option("--all", help="Also what ended long ago.")] = False,
@@ -79,7 +80,7 @@ def ps(
     list_processes(context.obj, everything, format)
 
 
-@app.command(context_settings={"allow_interspersed_args": False})
+@app.command(context_settings={"allow_interspersed_args": False}, epilog=epilog("run"))
 def run(
     context: typer.Context,
     command: Annotated[list[str], typer.Argument(help="What to run, as without probe.")],
@@ -93,7 +94,7 @@ def run(
     run_command(command, session.environ, name)
 
 
-@app.command()
+@app.command(epilog=epilog("query"))
 def query(
     context: typer.Context,
     sql: Annotated[
@@ -119,7 +120,7 @@ def query(
     run_query(session, session.read_text(sql, file, "SQL"), format, output, limit, timeout)
 
 
-@app.command()
+@app.command(epilog=epilog("backtrace"))
 def backtrace(
     context: typer.Context,
     all_threads: Annotated[
@@ -133,7 +134,7 @@ def backtrace(
     show_backtrace(context.obj, all_threads, format)
 
 
-@app.command(name="eval")
+@app.command(name="eval", epilog=epilog("eval"))
 def evaluate(
     context: typer.Context,
     code: Annotated[
@@ -149,7 +150,7 @@ def evaluate(
     raise typer.Exit(run_snippet(session, session.read_text(code, file, "Python"), timeout))
 
 
-@app.command()
+@app.command(epilog=epilog("tables"))
 def tables(
     context: typer.Context,
     name: Annotated[
@@ -163,7 +164,7 @@ def tables(
     show_tables(context.obj, name, format)
 
 
-@app.command()
+@app.command(epilog=epilog("config"))
 def config(context: typer.Context) -> None:
     """List the settings with their values in this environment."""
     from probe_cli.reference import show_config
@@ -173,7 +174,7 @@ def config(context: typer.Context) -> None:
     show_config(session)
 
 
-@app.command()
+@app.command(epilog=epilog("doctor"))
 def doctor(context: typer.Context) -> None:
     """Check what works on this machine and how to cure the rest."""
     from probe_cli.doctor import examine

@@ -87,19 +87,25 @@ def cli_page() -> Iterator[str]:
 
     from probe_cli.commands import app
     from probe_cli.endpoints import FORMS
+    from probe_cli.examples import EXAMPLES
     from probe_cli.exit_codes import errors_of, exit_codes
 
     group: Any = get_command(app)
-    yield from ["# The command", "", "    probe ENDPOINT COMMAND …", "    probe -t ENDPOINT COMMAND …", ""]
+    yield from ["# The command", "", "`probe ENDPOINT COMMAND …`, or `probe -t ENDPOINT COMMAND …`.", ""]
     yield from _options(group)
     yield from ["## Endpoints", ""]
     yield from _grid(
         ("endpoint", "meaning"), ((f"`{form}`" if form else "none", means) for form, means in FORMS)
     )
+    yield from [
+        "Where no server answers and none can be started, `backtrace` and `eval` ask the process itself.",
+        "",
+    ]
     yield from ["## Commands", ""]
     for name, command in group.commands.items():
         yield from [f"### probe {name}", "", command.help or "", ""]
         yield from _options(command)
+        yield from ["```sh", *EXAMPLES[name], "```", ""]
     yield from ["## Exit codes", ""]
     yield from _grid(
         ("code", "meaning", "errors"),
