@@ -1,0 +1,282 @@
+"""How long a person waits for an answer: the commands, and SQL over a million rows.
+
+    python bench/latency.py [--runs N] [--peers] [--quick]
+
+Every run of a command is a fresh process, timed from its start to its end, output
+read to the end. The commands take turns, round after round, forwards and backwards,
+so that what else the machine does falls on all of them, and so does
+`python -c pass`, the price of any Python command. Once while the GPT of
+`tests/programs` trains on all cores, once while it has trained and waits. With
+--peers another job runs under `probing` in its own environment (made under bench/out
+on first use); while one tool is asked, the other's job is stopped. `py-spy dump` is
+measured where it is installed.
+
+The million rows are written by the ring and sealed by the sealer of every job; the
+time is the one the query worker itself reports (`elapsed_ms`). Prints Markdown tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from overhead import HERE, PROGRAMS, environment_of, places, stop_server
+
+from probe import wire
+from probe.recording.places import server_socket
+from probe.startup import run_environment
+
+BY_MODULE = (
+    "SELECT module, stage, COUNT(*), AVG(duration), SUM(duration) AS total FROM python.torch_trace "
+    "WHERE step > (SELECT MAX(step) - 5 FROM python.torch_trace) GROUP BY ALL ORDER BY total DESC LIMIT 10"
+)
+BACKTRACE = "SELECT depth, func, file, lineno FROM python.backtrace ORDER BY depth LIMIT 10"
+LEARNING_RATE = "print(optimizer.param_groups[0]['lr'])"
+BASELINE = "`python -c pass`"
+OUTSIDE = "`py-spy dump`"
+BAR_MS = 150.0
+MILLION = 1_000_000
+MILLION_BAR_MS = 50.0
+OVER_MILLION = {
+    "count": "SELECT COUNT(*) FROM python.torch_trace",
+    "last five steps by module and stage": BY_MODULE,
+    "all steps by module and stage": "SELECT module, stage, COUNT(*), AVG(duration), SUM(duration) AS total "
+    "FROM python.torch_trace GROUP BY ALL ORDER BY total DESC LIMIT 10",
+}
+GAP_S = 0.3
+"""Between two queries over the million: the worker makes its next database meanwhile, as it does
+while a person reads."""
+STATES = {"trains": ("--forever",), "waits": ("--steps", "50", "--hold")}
+
+
+class Command(NamedTuple):
+    """One command; `name` is Markdown, `job` says whose job it is asked about, `bar_ms` is the design's."""
+
+    name: str
+    words: tuple[str, ...]
+    job: str = ""
+    bar_ms: float | None = None
+
+
+class Job(NamedTuple):
+    """A running GPT under one tool."""
+
+    process: subprocess.Popen[str]
+    environment: Mapping[str, str]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=40, help="runs of each command in each state")
+    parser.add_argument("--peers", action="store_true", help="run probing too (installs it)")
+    parser.add_argument("--quick", action="store_true", help="three runs, fewer rows: shows that it works")
+    arguments = parser.parse_args()
+    runs = 3 if arguments.quick else arguments.runs
+    if not installed("probe"):
+        raise SystemExit("no `probe` beside this Python: install probe into this environment")
+    print(machine())
+    for state in STATES:
+        with places() as (work, environment), jobs(state, work, environment, arguments.peers) as running:
+            report(state, measure(commands(running), running, runs), runs)
+            if state == "waits":
+                cold_start(work, environment, running["probe"], max(3, runs // 8))
+    with places() as (work, environment):
+        million(work, environment, MILLION // 20 if arguments.quick else MILLION, runs)
+    print(f"\nLoad average at the end: {os.getloadavg()[0]:.2f}.")
+
+
+def machine() -> str:
+    """One line on what this was measured on."""
+    return (
+        f"{os.cpu_count()} cores, Linux {platform.release().partition('-')[0]}, "
+        f"Python {platform.python_version()}, torch {version('torch')}, duckdb {version('duckdb')}. "
+        f"Load average at the start: {os.getloadavg()[0]:.2f}."
+    )
+
+
+def installed(name: str) -> str:
+    """Path of a command beside this Python or on PATH; empty when there is none."""
+    folders = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return shutil.which(name, path=folders) or ""
+
+
+@contextlib.contextmanager
+def jobs(
+    state: str, work: Path, environment: Mapping[str, str], peers: bool
+) -> Iterator[dict[str, Job]]:
+    """The jobs to ask, by the tool that watches them; they have trained when this begins."""
+    pythons = {"probe": (sys.executable, run_environment(environment, sys.executable))}
+    if peers:
+        pythons["probing"] = (
+            str(environment_of("probing")), {**environment, "PROBING": "1", "PROBING_TORCH_PROFILING": "on"}
+        )
+    awaited = "READY" if state == "trains" else "RESULT"
+    running: dict[str, Job] = {}
+    try:
+        for tool, (python, its_environment) in pythons.items():
+            process = subprocess.Popen(
+                [python, str(PROGRAMS / "gpt_in_main.py"), "--size", "medium",
+                 "--threads", str(os.cpu_count()), *STATES[state]],
+                env=dict(its_environment), cwd=work, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            )
+            running[tool] = Job(process, its_environment)
+            assert process.stdout is not None
+            if not any(line.startswith(awaited) for line in process.stdout):
+                raise SystemExit(f"the job under {tool} ended before it said {awaited}")
+            if state == "trains":
+                time.sleep(5)  # so that there are steps with recorded modules to ask about
+                process.send_signal(signal.SIGSTOP)
+        yield running
+    finally:
+        for job in running.values():
+            job.process.kill()
+            job.process.wait()
+
+
+def commands(running: Mapping[str, Job]) -> list[Command]:
+    """What is measured, as far as it is installed here."""
+    found = [Command(BASELINE, (sys.executable, "-c", "pass"))]
+    pid = str(running["probe"].process.pid)
+    if installed("py-spy"):
+        found.append(Command(OUTSIDE, (installed("py-spy"), "dump", "--pid", pid), "probe"))
+    ours = installed("probe")
+    found += [
+        Command("`probe ps`", (ours, "ps"), "probe"),
+        Command("`probe PID query`, by module", (ours, pid, "query", BY_MODULE), "probe", BAR_MS),
+        Command("`probe PID query`, `python.backtrace`", (ours, pid, "query", BACKTRACE), "probe", BAR_MS),
+        Command("`probe PID backtrace`", (ours, pid, "backtrace"), "probe", BAR_MS),
+        Command("`probe PID eval`", (ours, pid, "eval", LEARNING_RATE), "probe"),
+        Command("`probe PID tables`", (ours, pid, "tables"), "probe"),
+    ]
+    if "probing" in running:
+        theirs = str(environment_of("probing").parent / "probing")
+        pid = str(running["probing"].process.pid)
+        found += [
+            Command("`probing list`", (theirs, "list"), "probing"),
+            Command("`probing query`, by module", (theirs, "-t", pid, "query", BY_MODULE), "probing"),
+            Command(
+                "`probing query`, `python.backtrace`", (theirs, "-t", pid, "query", BACKTRACE), "probing"
+            ),
+            Command("`probing backtrace`", (theirs, "-t", pid, "backtrace"), "probing"),
+            Command("`probing eval`", (theirs, "-t", pid, "eval", LEARNING_RATE), "probing"),
+        ]
+    return found
+
+
+def measure(
+    wanted: Sequence[Command], running: Mapping[str, Job], runs: int
+) -> dict[Command, list[float]]:
+    """Seconds of each run of each command; the first round, which warms caches, is not counted."""
+    found: dict[Command, list[float]] = {command: [] for command in wanted}
+    for turn in range(runs + 1):
+        for tool, job in running.items():
+            job.process.send_signal(signal.SIGCONT)
+            for command in wanted if turn % 2 == 0 else reversed(wanted):
+                if command.job in (tool, "") and (command.job or tool == "probe"):
+                    taken_s = timed(command.words, job.environment)
+                    if turn:
+                        found[command].append(taken_s)
+            if len(running) > 1:
+                job.process.send_signal(signal.SIGSTOP)
+    return found
+
+
+def timed(words: Sequence[str], environment: Mapping[str, str]) -> float:
+    """Seconds that one command takes; ends the bench when it fails, for then there is nothing to time."""
+    quiet = {name: value for name, value in environment.items() if name not in ("PROBE", "PROBING")}
+    started = time.perf_counter()
+    done = subprocess.run(
+        words, env=quiet, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    taken_s = time.perf_counter() - started
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(words)} failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+    return taken_s
+
+
+def report(state: str, found: Mapping[Command, Sequence[float]], runs: int) -> None:
+    """One table of the commands."""
+    medians = {command.name: median(times) for command, times in found.items()}
+    relative = [name for name in (BASELINE, OUTSIDE) if name in medians]
+    print(f"\n### The commands while the job {state}: {runs} runs each\n")
+    ratios = "".join(f"× {name} | " for name in relative)
+    print(f"| command | median | 95th percentile | {ratios}bar |")
+    print("|---|---|---|" + "---|" * len(relative) + "---|")
+    for command, times in found.items():
+        ratios = "".join(f"{medians[command.name] / medians[name]:.2f} | " for name in relative)
+        print(f"| {command.name} | {median(times) * 1e3:.0f} ms | {percentile(times, 0.95) * 1e3:.0f} ms | "
+              f"{ratios}{verdict(medians[command.name] * 1e3, command.bar_ms)} |")
+    sys.stdout.flush()
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that `share` of the values do not exceed."""
+    return sorted(values)[math.ceil(len(values) * share) - 1]
+
+
+def verdict(median_ms: float, bar_ms: float | None) -> str:
+    """The bar and whether the median keeps it; empty without one."""
+    return "" if bar_ms is None else f"≤ {bar_ms:.0f} ms: {'kept' if median_ms <= bar_ms else 'MISSED'}"
+
+
+def cold_start(work: Path, environment: Mapping[str, str], job: Job, runs: int) -> None:
+    """The first query after the server was ended: it starts one and waits for it."""
+    found: list[float] = []
+    words = (installed("probe"), str(job.process.pid), "query", BY_MODULE)
+    for _ in range(runs):
+        stop_server(work / "probe")
+        found.append(timed(words, environment))
+    print(f"\nThe first query when no server runs starts one: median {median(found) * 1e3:.0f} ms, "
+          f"longest {max(found) * 1e3:.0f} ms of {runs} runs.")
+
+
+def million(work: Path, environment: Mapping[str, str], rows: int, runs: int) -> None:
+    """The table of queries over many rows."""
+    writer = subprocess.Popen(
+        [sys.executable, str(HERE / "million_rows.py"), str(rows)],
+        env=dict(environment), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )
+    try:
+        assert writer.stdout is not None
+        if not writer.stdout.readline().startswith("READY"):
+            raise SystemExit("the recording with many rows could not be made")
+        timed((installed("probe"), "ps"), environment)  # starts the server
+        print(f"\n### Queries over {rows:,} rows of python.torch_trace: {runs} runs each\n")
+        print("| query | in the worker, median | 95th percentile | bar |")
+        print("|---|---|---|---|")
+        for name, sql in OVER_MILLION.items():
+            elapsed_ms = [ask(work / "probe", sql) for _ in range(runs)]
+            print(f"| {name} | {median(elapsed_ms):.1f} ms | {percentile(elapsed_ms, 0.95):.1f} ms | "
+                  f"{verdict(median(elapsed_ms), MILLION_BAR_MS)} |")
+    finally:
+        writer.kill()
+        writer.wait()
+
+
+def ask(directory: Path, sql: str) -> float:
+    """Milliseconds that the worker took."""
+    time.sleep(GAP_S)
+    answer = wire.call(server_socket(directory), "POST", "/v1/query", {"sql": sql}, timeout_s=30.0)
+    assert answer["rows"] and not answer["notes"], json.dumps(answer)[:2000]
+    return float(answer["elapsed_ms"])
+
+
+if __name__ == "__main__":
+    main()

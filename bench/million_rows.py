@@ -1,0 +1,74 @@
+"""A recording with many rows, made by the writer and the sealer of every job; waits until stdin ends.
+
+    python bench/million_rows.py ROWS
+
+Writes python.torch_trace as a GPT of six blocks on every step would, with durations and
+memory that vary like measured ones (nothing compresses away), in portions that fit into
+the ring, with a look of the sealer after each. Prints `READY FOLDER` and
+stays alive, so that the recording is a running job's: most rows in segments, the last in the ring.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "server"))
+
+from writer import D, Writer  # type: ignore[import-not-found]
+
+from probe import clock
+from probe.server.registry import Registry
+from probe.server.sealer import Sealer
+from probe.settings import Settings
+
+LEAVES = (
+    "attention_norm", "attention", "attention.qkv", "attention.out", "mlp_norm", "mlp", "mlp.0", "mlp.2",
+)
+MODULES = ("GPT", "token", "position", "norm", "head",
+           *(f"blocks.{block}.{leaf}" for block in range(6) for leaf in LEAVES))
+PORTION_STEPS = 100
+
+
+def main() -> None:
+    rows = int(sys.argv[1])
+    random.seed(1)
+    writer = Writer({"job": "million"})
+    sealer = Sealer(Registry(writer.directory), Settings())
+    step = 0
+    written = 0
+    while written < rows:
+        for _ in range(PORTION_STEPS):
+            written += write_step(writer, step, written, rows)
+            step += 1
+        sealer.round()
+    print(f"READY {writer.recording.process}", flush=True)
+    sys.stdin.read()
+    writer.recording.close()
+
+
+def write_step(writer: Writer, step: int, written: int, rows: int) -> int:
+    """One step's forward and backward rows and its step row; at most what is missing of `rows`."""
+    rings, intern = writer.recording.rings, writer.recording.strings.intern
+    append = rings["python.torch_trace"].append
+    start_ns = clock.wall_ns()
+    offset_s = 0.0
+    count = 0
+    for stage, modules in (("forward", MODULES), ("backward", MODULES[::-1])):
+        for module in modules:
+            if written + count >= rows:
+                break
+            count += 1
+            duration_s = random.lognormvariate(-7.5, 0.8)
+            offset_s += duration_s
+            append(
+                step, 0, written + count, intern(module), intern(stage), random.uniform(600.0, 700.0), 700.0,
+                D, D, offset_s, duration_s, 0, start_ns + int(offset_s * 1e9),
+            )
+    rings["python.steps"].append(*writer.step_row(step, start_ns + int(offset_s * 1e9)))
+    return count
+
+
+if __name__ == "__main__":
+    main()
