@@ -1,0 +1,142 @@
+"""Where the commands of the documents are run: a folder with a job of its own.
+
+What stands for something else in a document is replaced before it is run. Nothing else is:
+
+    PID, ENDPOINT          the job's process id, and so is the number after `probe` or `kill -KILL`
+                           in a `console` block
+    JOB                    the job's name
+    COMMAND, NAME, …       (in the text only) `ps`, `python.steps`, nothing
+    train.py               tests/docs/train.py
+    slow.sql, look.py      a query, a snippet
+
+`CHECKOUT` lists what is run in the checkout itself, and how a test shortens it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from docs.documents import ROOT, Shown
+from harness import PATIENCE_S, Job, Place, run_probe
+
+TRAIN = Path(__file__).with_name("train.py")
+FILES = {
+    "slow.sql": "SELECT step, wall_s FROM python.steps ORDER BY wall_s DESC LIMIT 5\n",
+    "look.py": "for name, parameter in model.named_parameters():\n    print(name, tuple(parameter.shape))\n",
+}
+JOB = "train"
+ITS_OWN = "its own environment"
+LONG = "long"
+CHECKOUT: dict[str, tuple[str, str]] = {
+    "./bench/demo": ("./bench/demo", ITS_OWN),
+    "./tests/run": ("./tests/run --collect-only -q tests/docs", ITS_OWN),
+    "./tests/run -k hook": ("./tests/run --collect-only -q -k hook", ITS_OWN),
+    ".venv/bin/ruff check": ("ruff check tests/docs", ""),
+    ".venv/bin/mypy": ("mypy cli/probe_cli/examples.py", ""),
+    ".venv/bin/pytest tests/cli": ("pytest --collect-only -q tests/cli", ""),
+    ".venv/bin/pytest -m campaign": ("pytest --collect-only -q -m campaign", ""),
+    ".venv/bin/python -m probe_cli.docs": ("python -m probe_cli.docs --check", ""),
+    ".venv/bin/python bench/overhead.py": (
+        "python bench/overhead.py --quick --rounds 1 --jobs millisecond", LONG,
+    ),
+    ".venv/bin/python bench/latency.py": ("python bench/latency.py --quick", LONG),
+    ".venv/bin/python -X importtime -m probe_cli config": ("python -X importtime -m probe_cli config", ""),
+    "pip install .": ("pip install --quiet --no-deps --target {scratch} .", ""),
+}
+"""Command of a document without `--peers`, `--runs N`, `--rounds N`: (what is run, what it takes)."""
+
+
+def checkout_command(command: str) -> str | None:
+    """The entry of `CHECKOUT` for a command; None when it is for a job. Fails for one that is in no list."""
+    plain = re.sub(r" --(peers|quick)\b| --(runs|rounds) \d+", "", command)
+    if plain in CHECKOUT:
+        return plain
+    own = r"(\S+=\S+ )*(probe|python train\.py|torchrun|echo|kill|curl|export) ?"
+    assert re.match(own, command), f"{command!r}: say in CHECKOUT of {__file__} how it is run"
+    return None
+
+
+class Session:
+    """One document's folder and, from its first need on, its job."""
+
+    def __init__(self, place: Place, folder: Path) -> None:
+        self.place = place
+        self.folder = folder
+        self._job: Job | None = None
+        (folder / "train.py").symlink_to(TRAIN)
+        for name, text in FILES.items():
+            (folder / name).write_text(text)
+
+    def close(self) -> None:
+        """End the job."""
+        if self._job is not None:
+            self._job.kill()
+
+    def job(self) -> Job:
+        """The job, training."""
+        if self._job is None:
+            environ = self.place.watched(TRAIN_ON="1", PROBE_NAME=JOB)
+            self._job = Job(str(self.folder / "train"), environ=environ, folder=self.place.directory)
+            self._job.wait_for("READY")
+        return self._job
+
+    def environ(self) -> dict[str, str]:
+        """What a shell of somebody who has installed probe holds."""
+        environ = self.place.watched()
+        del environ["PROBE"]
+        beside = str(Path(sys.executable).parent)
+        return {**environ, "PATH": os.pathsep.join([beside, environ.get("PATH", "")])}
+
+    def run(self, shown: Shown, pids_are_numbers: bool) -> str:
+        """Run one command of a document and return what it printed; fails when it fails."""
+        if shown.command.endswith(" &"):
+            assert shown.command in ("PROBE=1 python train.py &", "probe run python train.py &"), shown
+            assert self._job is None, "one job for each document"
+            self.job()
+            return ""
+        done = subprocess.run(
+            ["bash", "-euc", self.meant(shown.command, pids_are_numbers)], cwd=self.folder,
+            env=self.environ(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=PATIENCE_S, check=False,
+        )
+        assert done.returncode == 0, f"line {shown.line}: {shown.command}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def meant(self, command: str, pids_are_numbers: bool) -> str:
+        """The command with what stands for something else replaced."""
+        pid = str(self.job().pid) if re.search(r"\bprobe\b|\bkill\b", command) else ""
+        if pids_are_numbers:
+            command = re.sub(r"\b(probe|kill -KILL) \d+\b", rf"\1 {pid}", command)
+        command = re.sub(r"\b(PID|ENDPOINT)\b", pid, command)
+        return re.sub(r"\bJOB\b", JOB, command)
+
+    def query(self, sql: str) -> str:
+        """The answer to a query as JSON; fails when there is none, or one with a note."""
+        done = run_probe(self.place, str(self.job().pid), "query", "--format", "json", stdin=sql)
+        assert done.returncode == 0 and done.stderr == "", f"{sql}\n{done.stderr}"
+        return done.stdout
+
+    def program(self, text: str) -> None:
+        """Run Python as somebody would who has installed probe."""
+        done = subprocess.run(
+            [sys.executable, "-c", text], cwd=self.folder, env=self.environ(), stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+        )
+        assert done.returncode == 0, f"{text}\n{done.stderr}"
+
+
+def in_checkout(command: str, scratch: Path) -> None:
+    """Run a command of `CHECKOUT` as its entry says, with the programs of this environment."""
+    meant, _ = CHECKOUT[command]
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PROBE")}
+    environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environ.get("PATH", "")])
+    environ.pop("PYTEST_CURRENT_TEST", None)
+    done = subprocess.run(
+        ["bash", "-euc", meant.format(scratch=scratch)], cwd=ROOT, env=environ, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=900, check=False,
+    )
+    assert done.returncode == 0, f"{meant}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"

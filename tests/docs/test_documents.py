@@ -1,0 +1,185 @@
+"""Everything that the documents show is run, and what they name exists."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import probe
+from docs.documents import (
+    DOCUMENTS,
+    KINDS,
+    ROOT,
+    NotRun,
+    Shown,
+    blocks,
+    code_in_text,
+    commands_in_text,
+    places_in_text,
+    shown,
+)
+from docs.session import CHECKOUT, ITS_OWN, LONG, Session, checkout_command, in_checkout
+from harness import Place
+from probe.settings import SETTINGS
+from probe.tables import BY_NAME, TABLES
+from probe_cli.commands import COMMANDS
+from probe_cli.examples import EXAMPLES
+from probe_cli.main import run
+
+each_document = pytest.mark.parametrize(
+    "document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix()
+)
+
+
+@pytest.fixture
+def session(place: Place, tmp_path: Path) -> Iterator[Session]:
+    made = Session(place, tmp_path)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def commands() -> dict[str, None]:
+    """What the documents show to be run in a checkout, each once."""
+    return {
+        entry: None
+        for document in DOCUMENTS
+        for block in blocks(document.read_text())
+        if block.kind in ("sh", "console")
+        for one in shown(block)
+        if (entry := checkout_command(one.command)) is not None
+    }
+
+
+@each_document
+def test_what_a_document_shows_runs(document: Path, session: Session) -> None:
+    for block in blocks(document.read_text()):
+        match block.kind:
+            case "sql":
+                session.query(block.text)
+            case "python":
+                session.program(block.text)
+            case "sh" | "console":
+                for one in shown(block):
+                    if checkout_command(one.command) is None:
+                        check_heading(one, session.run(one, block.kind == "console"))
+            case _:
+                raise AssertionError(f"nobody runs {block}")
+
+
+def check_heading(one: Shown, printed: str) -> None:
+    """The answers of `ps` and `query` are shown under the headings that they have."""
+    if re.match(r"probe (\S+ )?(ps|query)\b", one.command) and one.output:
+        assert one.output.splitlines()[0].split() == printed.splitlines()[0].split(), one
+
+
+def _parameters() -> list[object]:
+    marks = {LONG: [pytest.mark.campaign], ITS_OWN: [], "": []}
+    return [pytest.param(command, marks=marks[CHECKOUT[command][1]]) for command in commands()]
+
+
+@pytest.mark.parametrize("command", _parameters())
+def test_what_is_run_in_a_checkout_runs(command: str, tmp_path: Path) -> None:
+    if CHECKOUT[command][1] == ITS_OWN and Path(sys.prefix) != ROOT / ".venv":
+        pytest.skip("makes an environment with torch; run in that environment, by tests/run, it is there")
+    in_checkout(command, tmp_path)
+
+
+def test_nothing_is_listed_that_no_document_shows() -> None:
+    assert set(commands()) == set(CHECKOUT)
+
+
+@each_document
+def test_commands_in_the_text_are_ones_that_exist(document: Path) -> None:
+    for code in commands_in_text(document.read_text()):
+        words = [word for word in shlex.split(code)[1:] if word not in ("…", "...")]
+        stands_for = {"ENDPOINT": "1", "PID": "1", "JOB": "gpt", "COMMAND": "ps", "NAME": "python.steps"}
+        words = [stands_for.get(word, word) for word in words]
+        # Its help instead of its work: options that it has not are refused before.
+        place = words.index("run") + 1 if "run" in words else len(words)
+        words.insert(place, "--help")
+        with contextlib.redirect_stdout(io.StringIO()):
+            said = io.StringIO()
+            assert run(words, {}, io.StringIO(), said, io.StringIO()) == 0, f"{code}: {said.getvalue()}"
+
+
+@each_document
+def test_links_and_paths_lead_somewhere(document: Path) -> None:
+    missing = [text for text, place in places_in_text(document.read_text(), document).items()
+               if not place.exists()]
+    assert not missing
+
+
+@each_document
+def test_names_in_the_text_are_ones_that_exist(document: Path) -> None:
+    tests = {
+        name for file in ROOT.glob("tests/**/test_*.py")
+        for name in re.findall(r"^def (test_\w+)", file.read_text(), re.MULTILINE)
+    }
+    variables = {setting.env for setting in SETTINGS}
+    names = {*BY_NAME, *(f"probe.{name}" for name in probe.__all__)}
+    for code in code_in_text(document.read_text()):
+        code = code.removesuffix("()")
+        assert code in tests or not re.fullmatch(r"test_\w+", code), f"there is no test {code}"
+        assert code in variables or not re.fullmatch(r"PROBE_\w+", code), f"there is no setting {code}"
+        looks_like_ours = re.fullmatch(r"(python|process|cluster|probe)\.(?!py$)[a-z_]+", code)
+        assert code in names or not looks_like_ours, f"there is no {code}"
+
+
+def test_every_example_of_a_table_is_run() -> None:
+    run_here = {block.text for block in blocks((ROOT / "docs" / "tables.md").read_text())}
+    assert {table.example for table in TABLES} <= run_here
+
+
+def test_every_example_of_a_command_is_in_its_help_and_is_run() -> None:
+    assert set(EXAMPLES) == set(COMMANDS)
+    page = (ROOT / "docs" / "cli.md").read_text()
+    run_here = {one.command for block in blocks(page) for one in shown(block)}
+    for command, examples in EXAMPLES.items():
+        with contextlib.redirect_stdout(io.StringIO()) as helped:
+            run([command, "--help"], os.environ, io.StringIO(), io.StringIO(), io.StringIO())
+        assert all(f"  {example}\n" in helped.getvalue() for example in examples)
+        assert set(examples) <= run_here
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["```\nls\n```", "```text\nls\n```", "```bash\nls\n```", "~~~\nls\n~~~", "text\n\n    ls\n", "\tls",
+     "- a\n  ```sh\n  ls\n  ```", "```sh\nls", "<pre>ls</pre>"],
+)
+def test_code_that_nothing_would_run_is_refused(text: str) -> None:
+    with pytest.raises(NotRun):
+        blocks(text)
+
+
+@pytest.mark.parametrize("text", ["```console\nls\n```", "```console\n```"])
+def test_a_console_without_a_command_is_refused(text: str) -> None:
+    [block] = blocks(text)
+    with pytest.raises(NotRun):
+        shown(block)
+
+
+def test_a_command_that_nobody_knows_how_to_run_is_refused() -> None:
+    assert checkout_command("probe ps") is None
+    assert checkout_command("./bench/demo") == "./bench/demo"
+    with pytest.raises(AssertionError, match="CHECKOUT"):
+        checkout_command("make install")
+
+
+def test_commands_are_taken_apart_as_a_shell_would() -> None:
+    [console, script] = blocks(
+        "a\n```console\n$ one \"x\n>   y\"\nout\n$ two\n```\n"
+        "b\n```sh\none  # why\n# all\ntwo \\\n  more\n```\n"
+    )
+    assert shown(console) == [Shown('one "x\n  y"', "out", 3), Shown("two", "", 6)]
+    assert shown(script) == [Shown("one", "", 10), Shown("two \\\n  more", "", 12)]
+    assert {console.kind, script.kind} <= set(KINDS)
