@@ -55,7 +55,9 @@ class Place:
 
     def ring_files(self) -> list[str]:
         """Rings that hold rows nobody has sealed yet."""
-        return sorted(str(path) for path in self.rings.rglob("*") if path.is_file())
+        # os.walk: the server removes folders while we look.
+        found = [os.path.join(folder, name) for folder, _, names in os.walk(self.rings) for name in names]
+        return sorted(found)
 
     def agent_sockets(self) -> list[str]:
         """Control sockets of agents, of killed ones too."""
