@@ -139,4 +139,6 @@ def in_checkout(command: str, scratch: Path) -> None:
         ["bash", "-euc", meant.format(scratch=scratch)], cwd=ROOT, env=environ, stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=900, check=False,
     )
-    assert done.returncode == 0, f"{meant}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    said = f"{meant}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    assert done.returncode == 0, said
+    assert "(exit code " not in done.stdout, said  # what the demo says of a question that failed
