@@ -60,16 +60,19 @@ class Evaluation:
         self.elapsed_s: float | None = None
         self.thread = threading.Thread(target=self._run, name="probe-eval", daemon=True)
         self._process = os.getpid()
+        self._interruptible = False
         self._diversion = Diversion(self.buffer)
         # Who holds it may interrupt. The thread itself takes it at its end and keeps it; a lock that
         # may be taken twice, because the last interrupt may arrive right after it was taken.
         self._interrupts = threading.RLock()
 
     def _run(self) -> None:
-        capture(self._work)
-        sealed = False
-        while not sealed:
-            sealed = capture(self._seal)[1] is None
+        try:
+            self._interruptible = True
+            capture(self._work)
+            self._seal()
+        except SnippetTimeout:  # it arrived just outside of the snippet
+            self._seal()
         self.finish()
         if os.getpid() != self._process:  # the snippet forked: this is the child, and nothing of the job's
             os._exit(0)
@@ -146,7 +149,7 @@ class Evaluation:
 
     def interrupt(self) -> None:
         """Raise `SnippetTimeout` in the snippet's thread; takes effect at its next bytecode."""
-        if self._interrupts.acquire(blocking=False):
+        if self._interruptible and self._interrupts.acquire(blocking=False):
             try:
                 _raise_in(self.thread, SnippetTimeout)
             finally:
