@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterator
@@ -48,22 +49,39 @@ class Watched:
         self.result = result
         self.plain = plain
 
-    def query(self, sql: str) -> list[list[Any]]:
+    @functools.cached_property
+    def steps(self) -> list[dict[str, Any]]:
+        """All rows of python.steps."""
+        return self._rows("SELECT * FROM python.steps ORDER BY step")
+
+    @functools.cached_property
+    def losses(self) -> list[dict[str, Any]]:
+        """All rows of python.losses, in the order written."""
+        return self._rows("SELECT * FROM python.losses ORDER BY t_ns")
+
+    @functools.cached_property
+    def trace(self) -> list[dict[str, Any]]:
+        """All rows of python.torch_trace."""
+        return self._rows("SELECT * FROM python.torch_trace")
+
+    def _rows(self, sql: str) -> list[dict[str, Any]]:
         """Rows of a query, asked with the command."""
-        done = run_probe(self.place, str(self.pid), "query", "--format", "json", "--limit", "100000", sql)
+        done = run_probe(self.place, str(self.pid), "query", "--format", "json", "--limit", "1000000", sql)
         assert done.returncode == 0, done.stderr
-        rows: list[list[Any]] = json.loads(done.stdout)["rows"]
-        return rows
+        answer = json.loads(done.stdout)
+        assert not answer["truncated"]
+        names = [column["name"] for column in answer["columns"]]
+        return [dict(zip(names, row, strict=True)) for row in answer["rows"]]
+
+    def batches(self) -> int:
+        """Batches that arrived."""
+        (row,) = self._rows("SELECT COUNT(*) AS batches FROM python.batches WHERE state = 'done'")
+        return int(row["batches"])
 
 
 def figureless(text: str) -> str:
     """Warnings of torch carry times and pids."""
     return re.sub(r"\d+", "#", text)
-
-
-def numbers(row: list[Any]) -> list[float]:
-    """NULL counts as nothing in a sum."""
-    return [0.0 if value is None else float(value) for value in row]
 
 
 @pytest.fixture(scope="module", params=JOBS)
@@ -95,87 +113,80 @@ def test_losses_and_parameters_are_those_of_the_job_without_probe(watched: tuple
 
 def test_every_step_is_recorded_with_its_micro_steps(watched: tuple[str, Watched]) -> None:
     name, found = watched
-    rows = found.query("SELECT step, micro_steps FROM python.steps ORDER BY step")
+    rows = [(row["step"], row["micro_steps"]) for row in found.steps]
     if name in UNSEEN_STEPS:
         assert rows == []
     elif name == "inference":  # the last batch is still in hand
         assert [step for step, _ in rows] == list(range(found.result["steps"] - 1))
     else:
-        assert rows == [[step, micro] for step, micro in enumerate(found.result["micro_steps_by_step"])]
+        assert rows == list(enumerate(found.result["micro_steps_by_step"]))
 
 
 def test_every_loss_is_recorded_bit_for_bit(watched: tuple[str, Watched]) -> None:
     _, found = watched
-    rows = found.query("SELECT loss FROM python.losses ORDER BY t_ns")
-    assert [float(loss).hex() for (loss,) in rows] == found.result["losses"]
+    assert [float(row["loss"]).hex() for row in found.losses] == found.result["losses"]
 
 
 def test_every_batch_is_recorded(watched: tuple[str, Watched]) -> None:
     _, found = watched
-    rows = found.query("SELECT COUNT(*) FROM python.batches WHERE state = 'done'")
-    assert rows == [[sum(found.result["batches"].values())]]
+    assert found.batches() == sum(found.result["batches"].values())
 
 
 def test_the_parts_of_a_step_add_up_to_its_wall_time(watched: tuple[str, Watched]) -> None:
     name, found = watched
-    rows = found.query(
-        "SELECT wall_s, data_s, forward_s, backward_s, optimizer_s, other_s FROM python.steps ORDER BY step"
-    )
-    assert any(parts[-1] is not None for _, *parts in rows) == (name not in UNSEEN_STEPS)
-    for wall, *parts in rows:
-        if parts[-1] is None:  # a shadow step: forward is not told from the rest
-            assert sum(numbers(parts)) <= wall
-            continue
-        assert sum(numbers(parts)) == pytest.approx(wall, rel=1e-6, abs=1e-7)
-        assert min(numbers(parts)) >= 0
+    told_apart = 0
+    for row in found.steps:
+        parts = [row[part] for part in ("data_s", "forward_s", "backward_s", "optimizer_s", "other_s")]
+        total = sum(part for part in parts if part is not None)
+        assert all(part is None or part >= 0 for part in parts)
+        if row["other_s"] is None:  # a shadow step: forward is not told from the rest
+            assert row["shadow"]
+            assert total <= row["wall_s"]
+        else:
+            told_apart += 1
+            assert total == pytest.approx(row["wall_s"], rel=1e-6, abs=1e-7)
+    assert bool(told_apart) == (name not in UNSEEN_STEPS)
 
 
 def test_the_steps_take_as_long_as_the_program_says(watched: tuple[str, Watched]) -> None:
     name, found = watched
-    rows = found.query("SELECT wall_s FROM python.steps WHERE step > 0 ORDER BY step")
-    assert bool(rows) == (name not in UNSEEN_STEPS)
-    counted = found.result["step_wall_s"][1 : len(rows) + 1]
-    assert sum(wall for (wall,) in rows) == pytest.approx(sum(counted), rel=0.1)
+    walls = [row["wall_s"] for row in found.steps[1:]]
+    assert bool(walls) == (name not in UNSEEN_STEPS)
+    assert sum(walls) == pytest.approx(sum(found.result["step_wall_s"][1 : len(walls) + 1]), rel=0.1)
 
 
 def test_skipped_updates_are_marked(watched: tuple[str, Watched]) -> None:
     _, found = watched
-    rows = found.query("SELECT step FROM python.steps WHERE skipped ORDER BY step")
-    assert [step for (step,) in rows] == found.result["skipped_steps"]
+    assert [row["step"] for row in found.steps if row["skipped"]] == found.result["skipped_steps"]
 
 
 def test_sampled_steps_show_modules_in_their_stages(watched: tuple[str, Watched]) -> None:
     name, found = watched
-    stages = {stage for (stage,) in found.query("SELECT DISTINCT stage FROM python.torch_trace")}
     expected = {
         "inference": {"forward"}, "compiled": {"forward", "step"},
         "compiled_in_place": {"step"}, "compiled_function": {"step"}, "compiled_optimizer": {"step"},
         "compiled_step": set(),
     }.get(name, {"forward", "backward", "step"})
-    assert stages == expected
+    assert {row["stage"] for row in found.trace} == expected
 
 
 def test_a_module_takes_no_longer_than_its_step(watched: tuple[str, Watched]) -> None:
-    name, found = watched
-    rows = found.query(
-        "SELECT t.duration, t.time_offset, s.wall_s FROM python.torch_trace t"
-        " JOIN python.steps s USING (step)"
-    )
-    assert bool(rows) == (name not in UNSEEN_STEPS)
-    for duration, offset, wall in rows:
-        if duration is not None:
-            assert offset >= 0
-            assert offset + duration <= wall * 1.001 + 1e-4
+    _, found = watched
+    walls = {row["step"]: row["wall_s"] for row in found.steps}
+    for row in found.trace:
+        if row["duration"] is not None and row["step"] in walls:
+            assert row["time_offset"] >= 0
+            assert row["time_offset"] + row["duration"] <= walls[row["step"]] * 1.001 + 1e-4
 
 
 def test_the_second_forward_of_a_checkpoint_is_marked(watched: tuple[str, Watched]) -> None:
     name, found = watched
-    expected = 3 if name.startswith("checkpointing") else 0
-    rows = found.query(
-        "SELECT step, COUNT(*) FILTER (WHERE NOT recompute), COUNT(*) FILTER (WHERE recompute)"
-        " FROM python.torch_trace WHERE stage = 'forward' AND module LIKE 'blocks._.inner' GROUP BY step"
-    )
-    assert bool(rows) == bool(expected)
-    assert all(first == again == expected for _, first, again in rows)
-    if not expected:
-        assert found.query("SELECT COUNT(*) FROM python.torch_trace WHERE recompute") == [[0]]
+    if not name.startswith("checkpointing"):
+        assert not any(row["recompute"] for row in found.trace)
+        return
+    inner = [row for row in found.trace if row["stage"] == "forward" and row["module"].endswith(".inner")]
+    sampled = {row["step"] for row in inner}
+    assert sampled
+    for step in sampled:
+        again = [row["recompute"] for row in inner if row["step"] == step]
+        assert (again.count(False), again.count(True)) == (3, 3)
