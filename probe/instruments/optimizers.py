@@ -40,6 +40,7 @@ class Optimizers:
         """Set by the modules instrument: writes a `step` row on sampled steps."""
         self._leader: weakref.ref[Any] | None = None
         self._others = 0
+        self._depth = self._stepping = self._micro_step = 0
         self._start_ns = 0
         self._nested_ns = 0
         self._finished = 0
@@ -110,9 +111,13 @@ class Optimizers:
         self.seen.append(weakref.ref(optimizer))
         self._leader = None
 
-    def _before(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    def _before(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         now = _now()
         recorder = self.recorder
+        if self._depth and self._stepping == id(optimizer) and self._micro_step == recorder.micro_step:
+            self._depth += 1  # a subclass calls its base's step, which torch has hooked too
+            return
+        self._depth, self._stepping, self._micro_step = 1, id(optimizer), recorder.micro_step
         self._nested_ns = recorder.optimizer_begins(now)
         self._start_ns = now
         recorder.cost_ns += _now() - now
@@ -120,6 +125,10 @@ class Optimizers:
     def _after(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         now = _now()
         recorder = self.recorder
+        if self._depth > 1 and self._stepping == id(optimizer):
+            self._depth -= 1
+            return
+        self._depth = 0
         self._finished += 1
         self.made_any = True
         if self._start_ns:
