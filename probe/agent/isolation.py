@@ -42,7 +42,7 @@ class Isolation:
             try:
                 return live(*args)
             except Exception as error:
-                if self._failed(name, error):
+                if self._failed(name, error, "is switched off"):
                     live = _nothing
                 return None
 
@@ -53,13 +53,13 @@ class Isolation:
         try:
             return action()
         except Exception as error:
-            self._failed(name, error)
+            self._failed(name, error, "is not mentioned again")
             return None
 
-    def _failed(self, name: str, error: Exception) -> bool:
+    def _failed(self, name: str, error: Exception, consequence: str) -> bool:
         count = self.failures[name] = self.failures.get(name, 0) + 1
         if count == PATIENCE:
-            say(f"{name} failed {count} times and is switched off: {describe(error)}")
+            say(f"{name} failed {count} times and {consequence}: {describe(error)}")
         if count in (1, PATIENCE) and self._report is not None:
             try:
                 self._report(name, describe(error))

@@ -13,12 +13,17 @@ through.
 
 from __future__ import annotations
 
+import time
 import weakref
 from typing import Any
 
 from probe.instruments.forward import Forward
 from probe.instruments.recorder import Recorder
 
+_REST_S = 1.0
+"""Walks that nothing asks for are at least so far apart."""
+_SHARE, _MISSED_SHARE = 1000, 100
+"""A walk holds the GIL: it takes at most 0.1 % of the time, 1 % when names are missing."""
 _WRAPPERS = ("DistributedDataParallel", "DataParallel")
 
 
@@ -27,12 +32,15 @@ class ModuleNames:
 
     def __init__(self, recorder: Recorder, forward: Forward) -> None:
         self.ready = False
+        self._recorder = recorder
         self._intern = recorder.intern
         self._forward = forward
         self._numbers: dict[int, tuple[weakref.ref[Any], int, str, int]] = {}
         self._walked: dict[int, tuple[weakref.ref[Any], int]] = {}
         self._first: weakref.ref[Any] | None = None
         self._missed = False
+        self._walked_s = self._took_s = 0.0
+        self._walked_step = 0
 
     def of(self, module: Any) -> int:
         """String number of a module's name; its class when it is in no root that was walked."""
@@ -55,8 +63,9 @@ class ModuleNames:
     # The agent's thread -----------------------------------------------------
 
     def collect(self) -> None:
-        """Walk the roots that are new, and all of them again after a name was missed."""
-        again, self._missed = self._missed, False
+        """Walk the roots that are new, and all of them again now and then: modules are renamed too."""
+        begun_s = time.monotonic()
+        again = self._is_time_to_look_again(begun_s)
         for key, reference in list(self._forward.roots.items()):
             root = reference()
             if root is None:
@@ -67,10 +76,29 @@ class ModuleNames:
         if again:
             named = list(self._numbers.items())
             self._numbers = {key: entry for key, entry in named if entry[0]() is not None}
+            self._walked_s = time.monotonic()
+            self._took_s = self._walked_s - begun_s
+
+    def _is_time_to_look_again(self, now_s: float) -> bool:
+        """Soon after a name was missed, later without that; the longer a walk takes the more seldom."""
+        step = self._recorder.step
+        if step == self._walked_step and not self._missed:
+            return False
+        rest_s = _MISSED_SHARE * self._took_s if self._missed else max(_REST_S, _SHARE * self._took_s)
+        if now_s - self._walked_s < rest_s:
+            return False
+        self._missed = False
+        self._walked_step = step
+        return True
 
     def _walk(self, key: int, root: Any) -> None:
         inner = root.module if type(root).__name__ in _WRAPPERS and hasattr(root, "module") else root
-        has_children = any(True for _ in inner.children())
+        try:
+            modules = list(inner.named_modules())
+        except RuntimeError:  # the training thread changes the model this instant
+            self._missed = True
+            return
+        has_children = len(modules) > 1
         first = self._first() if self._first is not None else None
         if first is None and has_children:
             self._first = weakref.ref(inner)
@@ -78,14 +106,14 @@ class ModuleNames:
         label = type(inner).__name__
         if has_children and not self._inside_another(root):
             prefix = "" if first is inner else f"{label}."
-            for name, module in list(inner.named_modules()):
+            for name, module in modules:
                 text = f"{prefix}{name}" if name else label
                 self._name(module, text, key)
         elif id(inner) not in self._numbers or self._numbers[id(inner)][0]() is not inner:
             self._name(inner, label, key)
         if root is not inner:
             self._name(root, type(root).__name__, key)
-        self._walked[key] = (weakref.ref(root), sum(1 for _ in inner.modules()))
+        self._walked[key] = (weakref.ref(root), len(modules))
         self.ready = True
 
     def _inside_another(self, root: Any) -> bool:

@@ -76,11 +76,13 @@ class Modules:
         self._backward_thread = 0
         self._highest_mb = 0.0
         self._cuda: Any = None
+        self._tensor: Any = None
         self._device_rows: deque[tuple[Any, Any, list[Any]]] = deque(maxlen=MOST_DEVICE_ROWS)
 
     def install(self) -> None:
         """Offer sampling to the recorder; off the hot path."""
         guard = self._isolation.guard
+        self._tensor = sys.modules["torch"].Tensor
         self._pre_hook = guard("modules", self._before_call)
         self._hook = guard("modules", self._after_call)
         self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
@@ -140,7 +142,7 @@ class Modules:
         self._calls += 1
         call = Call(module, self.names.of(module), start, recorder.micro_step, inside_backward)
         stack.append(call)
-        tensor = _first_tensor(args)
+        tensor = self._first_tensor(args)
         if tensor is not None and tensor.grad_fn is not None:
             tensor.grad_fn.register_prehook(self._input_hook(call))
         if self._cuda is not None and tensor is not None and tensor.is_cuda:
@@ -162,10 +164,28 @@ class Modules:
         if call.start_event is not None:
             call.end_event = self._event()
         self._write(call, "forward", call.start_ns, end, call.start_event, call.end_event)
-        tensor = _first_tensor(output)
+        tensor = self._first_tensor(output)
         if tensor is not None and tensor.grad_fn is not None:
             tensor.grad_fn.register_prehook(self._output_hook(call))
         recorder.cost_ns += _now() - end
+
+    def _first_tensor(self, value: Any) -> Any:
+        """The first tensor in an output or in arguments; looks two levels into containers.
+
+        Goes by types and their own methods, never by attributes of the value: an object of the
+        user's may raise at any of them."""
+        kind = type(value)
+        tensor = self._tensor
+        if issubclass(kind, tensor):
+            return value
+        for item in _items(kind, value):
+            if issubclass(type(item), tensor):
+                return item
+            if issubclass(type(item), (list, tuple)):
+                first = next(iter(_items(type(item), item)), None)
+                if issubclass(type(first), tensor):
+                    return first
+        return None
 
     def _foreign(self, inside_backward: bool) -> bool:
         """Whether this thread is neither the one that trains nor its stand-in.
@@ -307,21 +327,14 @@ _DURATION = 10
 """Place of `duration` in a row of python.torch_trace."""
 
 
-def _first_tensor(value: Any) -> Any:
-    """The first tensor in an output or in arguments; looks two levels into containers."""
-    if hasattr(value, "grad_fn"):
-        return value
-    if isinstance(value, dict):
-        items: Any = value.values()
-    elif isinstance(value, (list, tuple)):
-        items = value
-    elif hasattr(value, "__dataclass_fields__"):
-        items = vars(value).values() if hasattr(value, "__dict__") else ()
-    else:
-        return None
-    for item in items:
-        if hasattr(item, "grad_fn"):
-            return item
-        if isinstance(item, (list, tuple)) and item and hasattr(item[0], "grad_fn"):
-            return item[0]
-    return None
+def _items(kind: type, value: Any) -> Any:
+    """What a container holds, by the built-in class it is made of."""
+    if issubclass(kind, dict):
+        return dict.values(value)
+    if issubclass(kind, list):
+        return list.__iter__(value)
+    if issubclass(kind, tuple):
+        return tuple.__iter__(value)
+    if hasattr(kind, "__dataclass_fields__") and kind.__dictoffset__:
+        return vars(value).values()
+    return ()
