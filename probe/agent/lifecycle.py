@@ -25,11 +25,12 @@ from typing import Any
 from probe import clock, launch, wire
 from probe.agent.control_socket import ControlSocket
 from probe.agent.identity import Identity, identify
-from probe.agent.isolation import Isolation, quietly
+from probe.agent.isolation import Isolation, describe, quietly, say
+from probe.agent.isolation import capture as capture_all
 from probe.control.evaluate import Evaluator
 from probe.control.names import Scope
 from probe.control.stacks import capture, journal_rows
-from probe.errors import BadRequest, NoRoom, ServerUnavailable
+from probe.errors import BadRequest, NoRoom, ProbeError, ServerUnavailable
 from probe.instruments.installation import Installation
 from probe.instruments.patch import Patches
 from probe.recording import places
@@ -195,10 +196,14 @@ def start(name: str | None = None) -> None:
     """Start recording in this process. Does nothing when it is on already.
 
     Imports torch if the program has not done so yet. Raises `ProbeError` when the
-    recording cannot be made (the message says why); never because of the job."""
+    recording cannot be made (the message says why). A bug of ours is a line on stderr."""
     import torch  # noqa: F401
 
-    _start(name or "", late=True)
+    _, error = capture_all(lambda: _start(name or "", late=True))
+    if isinstance(error, ProbeError) or not isinstance(error, Exception | None):
+        raise error
+    if error is not None:
+        say(f"not recording: {describe(error)}")
 
 
 def _start(name: str, *, late: bool) -> None:

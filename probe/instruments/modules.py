@@ -86,7 +86,8 @@ class Modules:
         self._pre_hook = guard("modules", self._before_call)
         self._hook = guard("modules", self._after_call)
         self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-        self.recorder.start_sampling = guard("modules", self._start)
+        start = guard("modules", self._start)
+        self.recorder.start_sampling = lambda: start() is True  # None when it failed
         self.recorder.stop_sampling = guard("modules", self._stop)
         self.losses.after_backward = guard("modules", self._after_backward)
         self.losses.nested_backward = guard("modules", self.nested_backward)
