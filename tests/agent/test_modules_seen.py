@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from agent.asking import ask, evaluate, query, tell, without_times
+from agent.asking import ask, evaluate, query, tell, wait_for_names, without_times
 from agent.nursery import Forked
 from harness import PATIENCE_S, Place
 
@@ -16,6 +16,8 @@ from harness import PATIENCE_S, Place
 def test_the_oddest_batches_are_no_trouble(fork: Callable[..., Forked], place: Place) -> None:
     command = ("hostile_outputs", "--loader", "--steps", "60")
     plain, job = fork(*command, watched=False), fork(*command, "--hold")
+    tell(plain)
+    tell(job)
     assert without_times(job.result()) == without_times(plain.result())
     assert ask(place, job.pid, "GET", "/v1/health")["failures"] == {}
     done = "SELECT count(*) FROM python.batches WHERE state = 'done'"
@@ -26,6 +28,10 @@ def test_the_oddest_batches_are_no_trouble(fork: Callable[..., Forked], place: P
 def test_the_oddest_outputs_and_names_are_no_trouble(fork: Callable[..., Forked], place: Place) -> None:
     plain = fork("hostile_outputs", "--steps", "60", watched=False)
     job = fork("hostile_outputs", "--steps", "60", "--hold", PROBE_MODULES_INTERVAL="2")
+    tell(plain)
+    job.wait_for("READY")
+    wait_for_names(place, job.pid)
+    tell(job)
     assert without_times(job.result()) == without_times(plain.result())
     assert ask(place, job.pid, "GET", "/v1/health")["failures"] == {}
     [[steps, done, odd, longest]] = query(

@@ -1,12 +1,12 @@
 """Training under a probe that has a bug: the method of an instrument named by --break raises at every call.
 
-Starts probe itself, after breaking it.
+Starts probe itself, after breaking it. Waits for a line on stdin after READY.
 """
 
 from __future__ import annotations
 
 import importlib
-import threading
+import sys
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import probe
-from ledger import Ledger, options
+from ledger import READY_AFTER_STEPS, Ledger, options
 
 
 def break_method(path: str) -> None:
@@ -47,8 +47,8 @@ def main() -> None:
             ledger.loss(loss)
             optimizer.step()
             ledger.step()
-            if ledger.steps % 20 == 0:
-                threading.Event().wait(0.05)  # some rounds of the agent's thread
+            if ledger.steps == READY_AFTER_STEPS:
+                sys.stdin.readline()
             if not ledger.running:
                 break
     ledger.finish(model)

@@ -1,8 +1,12 @@
-"""Modules and loaders that hand around the strangest objects: none of them may matter to who looks on."""
+"""Modules and loaders that hand around the strangest objects: none of them may matter to who looks on.
+
+After READY it waits for a line on stdin, so that module names can be known when it goes on.
+"""
 
 from __future__ import annotations
 
 import collections
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from ledger import Ledger, options
+from ledger import READY_AFTER_STEPS, Ledger, options
 
 WIDTH = 8
 
@@ -145,6 +149,8 @@ def main() -> None:
             ledger.loss(loss)
             optimizer.step()
             ledger.step()
+            if ledger.steps == READY_AFTER_STEPS:
+                sys.stdin.readline()
             if not ledger.running:
                 break
     ledger.finish(model)
