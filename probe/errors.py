@@ -11,9 +11,14 @@
     │   ├── AgentMissing
     │   ├── AgentUnreachable
     │   ├── ProcessDead
+    │   ├── AttachRefused
+    │   ├── AttachFailed
+    │   ├── AttachPending
+    │   ├── StacksUnavailable
     │   └── ServerUnavailable
     ├── AccessDenied          exit 4   somebody else's process, wrong token, forbidden role
     │   ├── NotYours
+    │   ├── TracingDenied
     │   ├── TokenInvalid
     │   └── Forbidden
     ├── LimitReached          exit 5   deadline, memory, size, rate
@@ -114,7 +119,10 @@ class AgentMissing(EndpointError):
     """The process lives and has no agent."""
 
     code = "agent_missing"
-    hint = "Start the job with PROBE=1 in its environment, or with `probe run python train.py`."
+    hint = (
+        "`probe PID attach` starts one in it. Or start the job with PROBE=1 in its environment, or with "
+        "`probe run python train.py`."
+    )
 
 
 class AgentUnreachable(EndpointError):
@@ -122,7 +130,7 @@ class AgentUnreachable(EndpointError):
 
     code = "agent_unreachable"
     status = 503
-    hint = "The recording still answers: try `query` on python.steps."
+    hint = "`diagnose` and `backtrace` look at it from outside, and its recording answers `query`."
 
 
 class ProcessDead(EndpointError):
@@ -131,6 +139,34 @@ class ProcessDead(EndpointError):
     code = "process_dead"
     status = 410
     hint = "Its recording still answers `query`."
+
+
+class AttachRefused(EndpointError):
+    """The process cannot be attached to as it is now; nothing was done to it."""
+
+    code = "attach_refused"
+    status = 409
+
+
+class AttachFailed(EndpointError):
+    """Attaching was tried and did not come to be; the process goes on as before."""
+
+    code = "attach_failed"
+    status = 503
+
+
+class AttachPending(EndpointError):
+    """The agent is loaded and waits for the GIL; it starts by itself when the GIL is released."""
+
+    code = "attach_pending"
+    status = 503
+
+
+class StacksUnavailable(EndpointError):
+    """The process could not be read from outside."""
+
+    code = "stacks_unavailable"
+    status = 503
 
 
 class ServerUnavailable(EndpointError):
@@ -154,6 +190,12 @@ class NotYours(AccessDenied):
 
     code = "not_yours"
     hint = "Run probe as the user who owns the job."
+
+
+class TracingDenied(AccessDenied):
+    """The kernel does not let us read or attach to the process (ptrace)."""
+
+    code = "tracing_denied"
 
 
 class TokenInvalid(AccessDenied):

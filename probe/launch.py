@@ -133,7 +133,7 @@ def _start(directory: Path, settings: Settings) -> None:
     try:
         pid = os.posix_spawn(
             _SHELL, [_SHELL, "-c", _SCRIPT, "sh", python, "-m", "probe.server"],
-            server_environment(directory, settings, os.environ),
+            server_environment(directory, settings, settings.environ),
             file_actions=_streams(_log_of(directory)), setsid=True, setsigmask=(), setsigdef=_SIGNALS,
         )
     except OSError as error:

@@ -41,6 +41,13 @@ def _positive(text: str) -> float:
     return value
 
 
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise ValueError("must be a number and not negative")
+    return value
+
+
 def _ratio(text: str) -> float:
     text = text.strip()
     value = float(text[:-1]) / 100 if text.endswith("%") else float(text)
@@ -116,6 +123,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("query_memory_bytes", "PROBE_QUERY_MEMORY_BYTES", "512M", "bytes", "Memory one SQL query may use.", _bytes),
     Setting("eval_timeout_s", "PROBE_EVAL_TIMEOUT_S", "10", "s", "How long `eval` waits for a snippet.", _positive),
     Setting("eval_output_bytes", "PROBE_EVAL_OUTPUT_BYTES", "64K", "bytes", "Most output of one snippet that is kept; the rest is counted and dropped.", _bytes),
+    Setting("hold_s", "PROBE_HOLD_S", "0", "s", "How long a process whose main thread ends with an exception waits, so that one can still look.", _seconds),
+    Setting("stall_s", "PROBE_STALL_S", "5", "s", "A step counts as stalled after this long, or after five usual steps when that is longer.", _positive),
     Setting("endpoint", "PROBE_ENDPOINT", "", "", "The endpoint that `probe` uses when none is named.", _text),
 )
 
@@ -153,10 +162,13 @@ class Settings:
     query_memory_bytes: int
     eval_timeout_s: float
     eval_output_bytes: int
+    hold_s: float
+    stall_s: float
     endpoint: str
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         source = os.environ if environ is None else environ
+        object.__setattr__(self, "_environ", source)
         for setting in SETTINGS:
             text = source.get(setting.env, "")
             try:
@@ -167,6 +179,12 @@ class Settings:
                     hint=f"{setting.help} Default: {setting.default or 'empty'}.",
                 ) from None
             object.__setattr__(self, setting.name, value)
+
+    @property
+    def environ(self) -> Mapping[str, str]:
+        """Where they were read from."""
+        found: Mapping[str, str] = vars(self)["_environ"]
+        return found
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError("settings are read once and do not change")

@@ -52,6 +52,17 @@ def start() -> None:
     start_from_environment(deferred=role is Role.CHILD)
 
 
+def attach(settings: Mapping[str, str], *, midway: bool) -> str:
+    """Start the agent because somebody attached: `started`, or `already` when there is one.
+
+    `settings` are variables of who attached: they go before the job's own and stay out of its
+    environment. `midway`: the job may be inside a step. On a thread of ours in the job, or the one that
+    has just imported torch. Raises `ProbeError`."""
+    from probe.agent.lifecycle import start_attached
+
+    return "started" if start_attached({**os.environ, **settings}, midway=midway) else "already"
+
+
 def role_of(command: Sequence[str]) -> Role:
     """The role of a process by its whole command line (`sys.orig_argv`)."""
     target = _target(command)

@@ -24,7 +24,8 @@ class Isolation:
     def __init__(self, report: Callable[[str, str], object] | None = None) -> None:
         self.failures: dict[str, int] = {}
         self.tracing: list[Callable[[], bool] | None] = [None]
-        """Asks whether torch.compile is tracing this very call; None in a job that does not compile."""
+        """Asks whether hooks are to do nothing, as while torch.compile traces through this very call;
+        None in a job that does not compile."""
         self._report = report
 
     def guard(self, name: str, hook: Callable[..., Any]) -> Callable[..., Any]:
@@ -47,6 +48,10 @@ class Isolation:
                 return None
 
         return guarded
+
+    def end(self) -> None:
+        """From now on every guarded hook does nothing: one that is called while it is taken out."""
+        self.tracing[0] = _always
 
     def attempt(self, name: str, action: Callable[[], Any]) -> Any:
         """Run `action` once; None when it fails. For start, stop and the agent's own rounds."""
@@ -105,3 +110,7 @@ def say(text: str) -> None:
 
 def _nothing(*_args: Any) -> None:
     return None
+
+
+def _always() -> bool:
+    return True

@@ -24,16 +24,19 @@ from typing import Any
 
 from probe import clock, launch, wire
 from probe.agent.control_socket import ControlSocket
+from probe.agent.endings import Endings
 from probe.agent.identity import Identity, identify
 from probe.agent.isolation import Isolation, describe, quietly, say
 from probe.agent.isolation import capture as capture_all
+from probe.agent.tracing import name_tracer
 from probe.control.evaluate import Evaluator
 from probe.control.names import Scope
-from probe.control.stacks import capture, journal_rows
+from probe.control.stacks import capture
 from probe.errors import BadRequest, NoRoom, ProbeError, ServerUnavailable
 from probe.instruments.installation import Installation
 from probe.instruments.patch import Patches
 from probe.recording import places
+from probe.recording.captures import journal_rows
 from probe.recording.process import current_boot_id, life
 from probe.recording.recording import VERSION, Meta, Recording, ring_scale, rings_folders
 from probe.settings import SETTINGS, Settings
@@ -54,25 +57,30 @@ _INSIST_S = 1.0
 class Agent:
     """Everything of ours in this process."""
 
-    def __init__(self, settings: Settings, environ: Mapping[str, str], name: str) -> None:
+    def __init__(self, settings: Settings, name: str, *, midway: bool = False) -> None:
         self.settings = settings
         self.pid = os.getpid()
         self.directory = places.make_private(places.home(settings))
         places.make_private(self.directory / "agents")
         self.identity = identify(name or settings.name)
-        self.recording = _make_recording(self.directory, self.identity, settings, environ)
+        self.recording = _make_recording(self.directory, self.identity, settings)
         try:
-            self._assemble(settings)
+            self._assemble(settings, midway)
         except BaseException:
             self.recording.discard()
             raise
 
-    def _assemble(self, settings: Settings) -> None:
+    def _assemble(self, settings: Settings, midway: bool) -> None:
         self.isolation = Isolation(self._note_failure)
-        self.instruments = Installation(self.recording, settings, self.isolation)
+        self.instruments = Installation(self.recording, settings, self.isolation, midway=midway)
+        self.endings = Endings(
+            self.recording, self.isolation, self.instruments.recorder, self.instruments.module_path
+        )
         self.evaluator = Evaluator(self._scope, settings.eval_output_bytes)
         self._snippets = 0
+        self._training_thread: int | None = None
         self._server_warned = False
+        self._tracer = 0
         self.control = ControlSocket(
             places.agent_socket(self.directory, self.pid),
             {
@@ -86,6 +94,8 @@ class Agent:
                 (lambda: settings.memory_interval_s, self.instruments.sample_memory),
                 (lambda: _SERVER_LOOK_S, self._see_to_server),
                 (lambda: _INSIST_S, self.evaluator.insist),
+                (lambda: _INSIST_S, self._note_training_thread),
+                (lambda: _INSIST_S, self.endings.look),
             ],
             self.isolation,
             slow=frozenset({"POST /v1/eval", "POST /v1/stop"}),
@@ -96,8 +106,10 @@ class Agent:
         """Instruments first: the job's next line may already train."""
         try:
             self.instruments.install(late=late)
+            self.endings.install()
             self.control.start()
         except BaseException:
+            self.endings.uninstall()
             self.instruments.uninstall()
             self.control.abandon()
             self.recording.discard()
@@ -105,6 +117,11 @@ class Agent:
 
     def stop(self, event: str, *, wait_s: float) -> None:
         """Take everything out; the recording stays."""
+        self.isolation.end()
+        if event == "exit":
+            self.endings.leave()
+        else:
+            self.endings.uninstall()
         self.instruments.uninstall()
         self.evaluator.end(_SNIPPET_WAIT_S)
         self.control.stop(wait_s=wait_s)
@@ -113,6 +130,8 @@ class Agent:
 
     def forget(self) -> None:
         """In a forked child: no hooks, no descriptors, and no write to what is the parent's."""
+        self.isolation.end()
+        self.endings.abandon()
         self.instruments.uninstall()
         self.control.abandon()
         self.evaluator.abandon()
@@ -125,7 +144,7 @@ class Agent:
         meta = self.recording.meta
         return {
             "pid": self.pid, "job": meta.job, "run": meta.run, "attempt": meta.attempt, "rank": meta.rank,
-            "step": recorder.step, "phase": recorder.phase,
+            "step": recorder.counted_step, "phase": recorder.phase,
             "uptime_s": (clock.wall_ns() - meta.started_ns) / 1e9,
             "failures": dict(self.isolation.failures),
         }
@@ -133,9 +152,16 @@ class Agent:
     def _stacks(self, request: wire.Request, _peer: wire.Peer) -> dict[str, Any]:
         recorder = self.instruments.recorder
         found = capture(
-            recorder.thread, recorder.step, recorder.phase, self.instruments.module_path,
+            recorder.thread, recorder.counted_step, recorder.phase, self.instruments.module_path,
             all_threads=request.query.get("all_threads") == "1",
         )
+        failed = self.endings.failed_thread()
+        if failed is not None:  # the process is held: where it failed, not where it waits
+            others = [
+                {**thread, "training": False} for thread in found["threads"]
+                if thread["thread_id"] != failed["thread_id"] or request.query.get("all_threads") == "1"
+            ]
+            found["threads"] = [failed, *others]
         self.recording.journal.append({"table": "python.stacks", "rows": journal_rows(found, "request")})
         return found
 
@@ -149,14 +175,14 @@ class Agent:
 
         def note(outcome: str, duration_s: float | None) -> None:
             row = {
-                "eval_id": eval_id, "t_ns": clock.wall_ns(), "step": self.instruments.recorder.step,
+                "eval_id": eval_id, "t_ns": clock.wall_ns(), "step": self.instruments.recorder.counted_step,
                 "caller_uid": peer.uid, "caller_pid": peer.pid,
                 "code": code, "outcome": outcome, "duration_s": duration_s,
             }
             self.recording.journal.append({"table": "probe.evals", "rows": [row]})
 
         answer = self.evaluator.run(code, float(timeout), note)
-        return {**answer, "step": self.instruments.recorder.step}
+        return {**answer, "step": self.instruments.recorder.counted_step}
 
     def _stop_asked(self, _request: wire.Request, _peer: wire.Peer) -> dict[str, Any]:
         stop()
@@ -171,12 +197,27 @@ class Agent:
         return _ROUND_S if named or age_s > _EAGER_S else _EAGER_ROUND_S
 
     def _scope(self) -> Scope:
-        return Scope(self.instruments.recorder.thread, self.instruments.seen)
+        recorder = self.instruments.recorder
+        return Scope(recorder.thread, self.instruments.seen, self.endings.failed_frames())
 
     def _note_failure(self, name: str, text: str) -> None:
         self.recording.journal.append(
             {"event": "failure", "instrument": name, "error": text, "t_ns": clock.wall_ns()}
         )
+
+    def _note_training_thread(self) -> None:
+        """For who reads the process from outside, where threads have the kernel's numbers."""
+        ident = self.instruments.recorder.thread
+        if ident != self._training_thread:
+            self._training_thread = ident
+            thread = next((one for one in threading.enumerate() if one.ident == ident), None)
+            self.recording.journal.append(
+                {
+                    "event": "training thread", "ident": ident,
+                    "native_id": None if thread is None else thread.native_id,
+                    "name": None if thread is None else thread.name,
+                }
+            )
 
     def _announce(self) -> None:
         """The first thing on the agent's thread: the server's start costs the job nothing to wait for."""
@@ -184,6 +225,7 @@ class Agent:
 
     def _see_to_server(self) -> None:
         """Start the server when there is none; a job without one records all the same."""
+        self._tracer = name_tracer(self.directory, self._tracer)
         try:
             launch.ensure_server(self.directory, self.settings, wait_s=0.0)
         except ServerUnavailable as error:
@@ -206,13 +248,14 @@ def start(name: str | None = None) -> None:
         say(f"not recording: {describe(error)}")
 
 
-def _start(name: str, *, late: bool) -> None:
+def _start(name: str, *, late: bool, settings: Settings | None = None, midway: bool = False) -> bool:
+    """Whether an agent was started; there is one afterwards. `midway`: the job trains already."""
     global _agent
     _watch_forks()
     with _changing:
         if _agent is not None:
-            return
-        agent = Agent(Settings(), os.environ, name)
+            return False
+        agent = Agent(settings or Settings(), name, midway=midway)
         _agent = agent  # known before it starts: a child forked meanwhile takes everything out
         try:
             agent.start(late=late)
@@ -220,6 +263,7 @@ def _start(name: str, *, late: bool) -> None:
             _agent = None
             raise
         atexit.register(_at_exit)
+    return True
 
 
 def start_from_environment(deferred: bool = False) -> None:
@@ -228,6 +272,16 @@ def start_from_environment(deferred: bool = False) -> None:
         quietly(_start_with_first_optimizer, "not recording")
     else:
         quietly(lambda: _start("", late=False), "not recording")
+
+
+def start_attached(environ: Mapping[str, str], *, midway: bool) -> bool:
+    """Start because somebody attached; whether there was no agent before.
+
+    `environ` is the job's with the settings of who attached. Raises `ProbeError`, and whatever of ours
+    fails: who attached is told."""
+    import torch  # noqa: F401 - waits for the thread that imports it just now
+
+    return _start("", late=True, settings=Settings(environ), midway=midway)
 
 
 def stop() -> None:
@@ -259,9 +313,7 @@ def agent_here() -> Agent | None:
     return _agent
 
 
-def _make_recording(
-    directory: Path, identity: Identity, settings: Settings, environ: Mapping[str, str]
-) -> Recording:
+def _make_recording(directory: Path, identity: Identity, settings: Settings) -> Recording:
     ring_scale(settings.rings_bytes)
     identity, process = _new_folder(directory, identity, os.getpid())
     name = f"{identity.run}.{identity.attempt}.{identity.rank}.{os.getpid()}"
@@ -269,7 +321,7 @@ def _make_recording(
     places.make_private(process)
     for rings in rings_folders(settings, process, name, refused):
         try:
-            return Recording(process, _meta(identity, directory, rings, environ), settings)
+            return Recording(process, _meta(identity, directory, rings, settings.environ), settings)
         except NoRoom as error:
             refused.append(error.message)
             places.make_private(process)
@@ -352,5 +404,6 @@ def _in_child() -> None:
 def _at_exit() -> None:
     agent = _agent
     if agent is not None and agent.pid == os.getpid():
+        quietly(lambda: agent.endings.at_exit(agent.settings.hold_s), "at exit")
         quietly(lambda: agent.stop("exit", wait_s=_EXIT_WAIT_S), "at exit")
 

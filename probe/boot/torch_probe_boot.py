@@ -18,7 +18,7 @@ import importlib.util
 import os
 import sys
 from _thread import get_ident
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -31,7 +31,8 @@ class TorchWatch:
     """An import finder that finds nothing itself: it lets the others find torch and
     asks to be called when torch's own code has run. Takes itself away then."""
 
-    def __init__(self) -> None:
+    def __init__(self, then: Callable[[], object]) -> None:
+        self._then = then
         self._searching: set[int] = set()
 
     def find_spec(
@@ -63,7 +64,7 @@ class TorchWatch:
     def _torch_is_there(self) -> None:
         if self in sys.meta_path:
             sys.meta_path.remove(self)
-            start()
+            self._then()
 
 
 def begin_when_asked() -> None:
@@ -79,18 +80,51 @@ def begin() -> None:
         say(f"needs Python 3.10 or newer, this is {sys.version_info[0]}.{sys.version_info[1]}")
     elif "torch" in sys.modules:
         start()
-    elif not any(isinstance(finder, TorchWatch) for finder in sys.meta_path):
-        sys.meta_path.insert(0, TorchWatch())
+    else:
+        watch_for_torch(start)
+
+
+def watch_for_torch(then: Callable[[], object]) -> None:
+    """Call `then` when torch has been imported; nothing when something waits for that already."""
+    if not any(isinstance(finder, TorchWatch) for finder in sys.meta_path):
+        sys.meta_path.insert(0, TorchWatch(then))
+
+
+def attach(settings: dict[str, str], midway: bool = True) -> dict[str, str]:
+    """Start the agent for who attached; `state`, or `error` and `hint` when it cannot be. Never raises.
+
+    `midway`: the job may be inside a step. A job without torch gets nothing of ours but the wait for
+    it: before Python 3.13 the first thread that imports `threading` counts as the main thread, and that
+    must not be ours."""
+    if "torch" not in sys.modules:
+        watch_for_torch(lambda: _attach_late(settings))
+        return {"state": "waiting for torch"}
+    try:
+        refusal = load_probe()
+        if refusal is not None:
+            return {"error": refusal, "hint": "", "code": "attach_refused"}
+        from probe import startup
+
+        return {"state": startup.attach(settings, midway=midway)}
+    except Exception as error:  # noqa: BLE001 - nothing of ours may end a thread of the job loudly
+        words = getattr(error, "message", "") or f"{type(error).__name__}: {error}"
+        return {"error": words, "hint": getattr(error, "hint", ""), "code": getattr(error, "code", "")}
+
+
+def _attach_late(settings: dict[str, str]) -> None:
+    """Torch has come, and whoever attached has long gone: a refusal is a line on stderr."""
+    refusal = attach(settings, midway=False).get("error")
+    if refusal:
+        say(f"could not start, the job runs without it: {refusal}")
 
 
 def start() -> None:
     """Hand over to `probe.startup`, unless the job means something else by the name `probe`."""
     try:
-        stranger = _stranger()
-        if stranger is not None:
-            say(f"this job has its own `probe` ({stranger}), so it runs without us; rename that to watch it")
+        refusal = load_probe()
+        if refusal is not None:
+            say(refusal)
             return
-        _load_probe()
         from probe import startup
 
         startup.start()
@@ -158,15 +192,19 @@ def _is_ours(file: str | None) -> bool:
     )
 
 
-def _load_probe() -> None:
-    """Import probe, also where no path leads to it (`probe run` into another environment).
+def load_probe() -> str | None:
+    """Import probe, unless the job means something else by that name: then a sentence that says so.
 
-    Then it is loaded by its location and `sys.path` stays as it is: our folder may be
-    another environment's site-packages, which must not lend its packages to the job.
+    Also where no path leads to it (`probe run` into another environment, attaching). Then it is
+    loaded by its location and `sys.path` stays as it is: our folder may be another environment's
+    site-packages, which must not lend its packages to the job.
     """
+    stranger = _stranger()
+    if stranger is not None:
+        return f"this job has its own `probe` ({stranger}), so it runs without us; rename that to watch it"
     spec = importlib.util.find_spec("probe")
     if spec is not None and spec.has_location:
-        return
+        return None
     # A wheel puts this file beside the package; in a checkout it is in `probe/boot`.
     here = os.path.dirname(os.path.abspath(__file__))
     beside = os.path.join(here, "probe")
@@ -183,3 +221,4 @@ def _load_probe() -> None:
     except BaseException:
         del sys.modules["probe"]
         raise
+    return None

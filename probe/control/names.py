@@ -13,7 +13,7 @@ import ast
 import builtins
 import difflib
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -29,13 +29,15 @@ def names_used(tree: ast.AST) -> set[str]:
 class Scope:
     """Everything a snippet may name, in the order of the search."""
 
-    def __init__(self, training_thread: int | None, seen: Callable[[], dict[str, Any]]) -> None:
-        self._frames: list[FrameType] = []
-        if training_thread is not None:
-            innermost = sys._current_frames().get(training_thread)
-            self._frames = [
-                frame for frame in frames.walk(innermost) if frames.is_user_code(frame.f_code.co_filename)
-            ]
+    def __init__(
+        self, training_thread: int | None, seen: Callable[[], dict[str, Any]],
+        failed: Sequence[FrameType] = (),
+    ) -> None:
+        """`failed`: frames of an exception, innermost first, to be searched instead of the thread's."""
+        found: Iterable[FrameType] = failed
+        if training_thread is not None and not failed:
+            found = frames.walk(sys._current_frames().get(training_thread))
+        self._frames = [frame for frame in found if frames.is_user_code(frame.f_code.co_filename)]
         self._seen = seen
 
     @property

@@ -7,6 +7,7 @@ old. Only Python frames are seen from here. Standard library only.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import uuid
@@ -23,7 +24,7 @@ DEEPEST = 512
 
 def capture(
     training_thread: int | None,
-    step: int,
+    step: int | None,
     phase: str,
     module_path: Callable[[Any], str | None],
     *,
@@ -42,11 +43,12 @@ def capture(
         thread = names.get(ident)
         threads.append(
             {
+                "process_id": os.getpid(),
                 "thread_id": (thread.native_id if thread is not None else None) or ident,
                 "thread_name": thread.name if thread is not None else f"thread {ident}",
                 "training": training,
                 "frames": [
-                    _describe(depth, one, module_path)
+                    describe(depth, one, one.f_lineno, module_path)
                     for depth, one in zip(range(DEEPEST), frames.walk(frame), strict=False)
                 ],
             }
@@ -61,26 +63,16 @@ def capture(
     }
 
 
-def journal_rows(found: dict[str, Any], reason: str) -> list[dict[str, Any]]:
-    """The capture as rows of python.stacks."""
-    common = {name: found[name] for name in ("capture_id", "t_ns", "step", "phase")}
-    return [
-        {
-            **common, "reason": reason, **frame,
-            **{name: thread[name] for name in ("thread_id", "thread_name", "training")},
-        }
-        for thread in found["threads"]
-        for frame in thread["frames"]
-    ]
-
-
-def _describe(depth: int, frame: FrameType, module_path: Callable[[Any], str | None]) -> dict[str, Any]:
+def describe(
+    depth: int, frame: FrameType, line: int | None, module_path: Callable[[Any], str | None]
+) -> dict[str, Any]:
+    """A frame as plain data; `line` is where it is, or where it was left."""
     file = frame.f_code.co_filename
     return {
         "depth": depth,
         "func": frames.function_name(frame),
         "file": file,
-        "lineno": frame.f_lineno,
+        "lineno": line,
         "frame_type": "Python",
         "module": _module_of(frame, module_path),
         "is_user": frames.is_user_code(file),

@@ -31,10 +31,14 @@ from probe.settings import Settings
 class Installation:
     """The instruments that the settings ask for. Needs torch imported by the job."""
 
-    def __init__(self, recording: Recording, settings: Settings, isolation: Isolation) -> None:
+    def __init__(
+        self, recording: Recording, settings: Settings, isolation: Isolation, *, midway: bool = False
+    ) -> None:
         wanted = settings.instruments
         self._isolation = isolation
-        self.recorder = recorder = Recorder(recording, modules_interval=settings.modules_interval)
+        self.recorder = recorder = Recorder(
+            recording, modules_interval=settings.modules_interval, midway=midway
+        )
         self.optimizers = Optimizers(recorder, isolation)
         self.forward = Forward(recorder, isolation, lambda: self.optimizers.made_any)
         self.forward.around_step = self.optimizers.around
@@ -50,17 +54,18 @@ class Installation:
         self.governor = Governor(recorder, settings.budget_ratio, modules=self.modules is not None)
         self._parts: list[Any] = []
         if wanted:
-            parts = (self.optimizers, self.forward, self.losses, self.modules, self.data)
+            # Optimizers last: the first step they end is one that the others have seen from its begin.
+            parts = (self.forward, self.losses, self.modules, self.data, self.optimizers)
             self._parts = [part for part in parts if part is not None]
 
     def install(self, *, late: bool = False) -> None:
         """Put every hook in place; one that cannot be is reported and left out.
 
         `late`: the program may have made its optimizers already."""
-        for part in self._parts:
-            self._isolation.attempt(type(part).__name__.lower(), part.install)
         if self._parts and late:
             self._isolation.attempt("optimizers", self.optimizers.find)
+        for part in self._parts:
+            self._isolation.attempt(type(part).__name__.lower(), part.install)
         if self._parts:
             self.recorder.expect_forward()
 

@@ -21,6 +21,7 @@ import weakref
 from typing import Any
 
 from probe.agent.isolation import Isolation
+from probe.instruments.hook_tables import change_between_hooks
 from probe.instruments.patch import Patches
 from probe.instruments.recorder import Recorder
 from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE
@@ -55,10 +56,16 @@ class Optimizers:
         from torch.optim import optimizer as module
 
         guard = self._isolation.guard
-        self._handles = [
-            module.register_optimizer_step_pre_hook(guard("optimizers", self._before)),
-            module.register_optimizer_step_post_hook(guard("optimizers", self._after)),
-        ]
+        before, after = guard("optimizers", self._before), guard("optimizers", self._after)
+
+        def register() -> None:
+            self._handles = [
+                module.register_optimizer_step_pre_hook(before),
+                module.register_optimizer_step_post_hook(after),
+            ]
+
+        if not change_between_hooks(register):
+            raise RuntimeError("an optimizer's hook is running and does not end")
         made = guard("optimizers", self._made)
 
         def wrap_init(original: Any) -> Any:
@@ -94,11 +101,14 @@ class Optimizers:
         return step
 
     def uninstall(self) -> None:
-        """Remove every hook and wrapper."""
+        """Remove every hook and wrapper; hooks stay, and do nothing, where a step hangs between two."""
+        self._patches.undo()
+        if self._handles and change_between_hooks(self._remove):
+            self._handles.clear()
+
+    def _remove(self) -> None:
         for handle in self._handles:
             handle.remove()
-        self._handles.clear()
-        self._patches.undo()
 
     def leader(self) -> Any:
         """The optimizer that counts steps; None when none is alive."""

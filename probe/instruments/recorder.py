@@ -58,7 +58,7 @@ class Recorder:
         "tokens",
     )
 
-    def __init__(self, recording: Recording, *, modules_interval: int) -> None:
+    def __init__(self, recording: Recording, *, modules_interval: int, midway: bool = False) -> None:
         rings = recording.rings
         self.rings = rings
         self.intern = intern = recording.strings.intern
@@ -96,6 +96,25 @@ class Recorder:
         self.cost_ns = 0
         self.step_start_ns = 0
         self._reset(0)
+        if midway:
+            self._begin_at_next_boundary()
+
+    @property
+    def counted_step(self) -> int | None:
+        """The number of the step that runs; None in one that began before recording did."""
+        return None if self.step == NULL_INTEGER else self.step
+
+    def _begin_at_next_boundary(self) -> None:
+        """The job is in the middle of a step that nobody saw begin: it gets no number and no row."""
+        append = self._append_step
+
+        def begin(*_fields: int | float) -> int:
+            self._append_step = append
+            self.step = -1  # the step that begins now is 0
+            return 0
+
+        self._append_step = begin
+        self.step = NULL_INTEGER
 
     def _reset(self, start_ns: int) -> None:
         self.step_start_ns = start_ns
@@ -278,7 +297,7 @@ class Recorder:
             self.loss_count += len(values)
             return
         row = self.last_row
-        if row is not None and row[1][0] == step:
+        if row is not None and row[0] and row[1][0] == step:
             number, fields = row
             known = fields[_LOSS_FIELD]
             fields[_LOSS_FIELD] = sum(values) / len(values) if known == NULL_DOUBLE else known

@@ -6,6 +6,8 @@
       agents/PID.sock                            one control socket per agent
       recordings/run=R/attempt=A/
         process=RANK-PID/meta.json journal.bin   what the process is; rare records
+        process=RANK-PID/watch.bin               what the server saw of it: stalls, its end
+        process=RANK-PID/crash.txt               what a fatal signal left
         process=RANK-PID/end.json                how it ended, written by the server
         table=SCHEMA.NAME/rank=RANK/PID-FIRST-LAST.parquet
     PROBE_RINGS_DIR/probe-UID/…                  rings and strings, gone once sealed
@@ -18,7 +20,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-import tempfile
 from pathlib import Path
 
 from probe.errors import DirectoryRefused
@@ -64,6 +65,16 @@ def process_folders(directory: Path) -> list[Path]:
 def segments_folder(process: Path, table: str, rank: int) -> Path:
     """Folder of the Parquet segments of one table of the process recorded in `process`."""
     return process.parent / f"table={table}" / f"rank={rank}"
+
+
+def journals(process: Path) -> tuple[Path, Path]:
+    """The process's own journal and the one the server keeps about it: each has one writer."""
+    return process / "journal.bin", process / "watch.bin"
+
+
+def crash_file(process: Path) -> Path:
+    """Where a fatal signal leaves the stacks; empty while all is well."""
+    return process / "crash.txt"
 
 
 def make_private(path: Path) -> Path:
@@ -126,6 +137,8 @@ def safe_name(text: str, longest: int = 60) -> str:
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file so that readers see all of it or nothing (temporary file, rename), mode 0600."""
+    import tempfile  # 7 ms of every command's start, and few write
+
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -17,34 +17,45 @@ from probe.errors import ProbeError
 STEPS = "6"
 SAME_STDERR = (
     "return", "sys.exit", "sys.exit with a text", "os._exit", "exception", "exception in a thread",
-    "sys.exit in a thread", "KeyboardInterrupt", "SIGTERM", "SIGTERM with a handler", "abort",
+    "sys.exit in a thread", "KeyboardInterrupt", "SIGTERM", "SIGTERM with a handler", "abort", "SIGKILL",
+    "SIGSEGV", "SIGSEGV of a forked child", "exception in the training thread",
 )
 SAME_FRAMES_OF_THE_USER = (
     "exception in a module", "exception in backward", "exception in the optimizer",
     "exception in the dataset", "exception in a data worker",
 )
 """Ways whose traceback leads through a wrapper of ours, or through torch's path for hooks."""
-STATES = {"os._exit": "dead", "SIGTERM": "dead", "abort": "dead"}
+HOW = {
+    "return": "finished", "exception in a thread": "finished", "sys.exit in a thread": "finished",
+    "sys.exit": "exit status 3", "sys.exit with a text": "exit status 1", "os._exit": "os._exit(3)",
+    "KeyboardInterrupt": "interrupted", "SIGTERM with a handler": "exit status 7",
+    "SIGTERM": "SIGTERM", "abort": "SIGABRT", "SIGKILL": "SIGKILL", "SIGSEGV": "SIGSEGV",
+    "SIGSEGV of a forked child": "finished",
+}
+"""How each is told; all others are exceptions of the main thread."""
 
 
 def test_every_way_to_end_is_as_without_probe(nursery: Nursery, place: Place) -> None:
     ways = SAME_STDERR + SAME_FRAMES_OF_THE_USER
-    commands = [("ways_to_end", "--steps", STEPS, "--way", way) for way in ways]
+    commands = [("ways_to_end", "--steps", STEPS, "--wait", "--way", way) for way in ways]
     states(place)  # a server is there: not each of them starts one
     with (
         forked(nursery, place, *commands, watched=False) as plain,
         forked(nursery, place, *commands) as watched,
     ):
+        for job in watched:
+            job.wait_for("WAITING")
+        assert set(states(place).values()) == {"running"}  # the server has seen each of them
         for way, one, other in zip(ways, plain, watched, strict=True):
-            assert (way, other.wait()) == (way, one.wait())
+            assert (way, other.let_go()) == (way, one.let_go())
             if way in SAME_STDERR:
                 assert other.errors() == one.errors()
             else:
                 assert users_part(one.errors()) == users_part(other.errors()) != []
             assert "probe:" not in other.errors() and "Fatal Python error" not in other.errors()
-        assert states(place) == {
-            job.pid: STATES.get(way, "finished") for way, job in zip(ways, watched, strict=True)
-        }
+        told = {process["pid"]: process["how"] for process in listed(place)}
+        for way, job in zip(ways, watched, strict=True):
+            assert told[job.pid].startswith(HOW.get(way, "exception Trouble: ")), (way, told[job.pid])
         everything = place.directory / "recordings"
         counted = query(place, everything, "SELECT pid, count(*) FROM python.steps GROUP BY pid")
         assert sorted(counted) == sorted([job.pid, int(STEPS)] for job in watched)

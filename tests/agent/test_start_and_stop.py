@@ -49,3 +49,15 @@ def test_a_job_can_be_left_by_request(fork: Callable[..., Forked], place: Place)
     assert without_times(job.result()) == without_times(plain.result())
     assert states(place) == {job.pid: "finished"}
     assert (job.let_go(), job.errors()) == (0, "")
+
+
+def test_starting_and_stopping_never_disturbs_a_step_that_goes_through_its_hooks(
+    fork: Callable[..., Forked], place: Place
+) -> None:
+    plain = fork("steps_with_hooks", "--steps", "300", watched=False).result()
+    job = fork("steps_with_hooks", "--steps", "300", "--probe", "--hold", watched=False)
+    result = job.result()
+    assert result["raised"] == [] and result["left"] == [1, 1]
+    assert result["thread_losses"] == plain["thread_losses"]
+    assert result["rounds"] > 3
+    assert (job.let_go(), job.errors()) == (0, "")

@@ -29,6 +29,7 @@ def options(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, default=20, help="steps to train")
     parser.add_argument("--threads", type=int, default=1, help="threads of torch; 1: same bits every run")
     parser.add_argument("--hold", action="store_true", help="after the result wait for a line on stdin")
+    parser.add_argument("--pause", action="store_true", help="after READY wait for a line on stdin")
     parser.add_argument("--forever", action="store_true", help="train until killed")
     return parser
 
@@ -89,6 +90,8 @@ class Ledger:
         self.steps += 1
         if self.steps == READY_AFTER_STEPS:
             print("READY", flush=True)
+            if self._arguments.pause:
+                sys.stdin.readline()
 
     def finish(self, *modules: nn.Module) -> None:
         """Print the result (and wait, with --hold)."""

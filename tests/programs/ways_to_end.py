@@ -5,6 +5,9 @@ Waits for a line on stdin before it ends, with --wait.
 
 from __future__ import annotations
 
+import ctypes
+import faulthandler
+import json
 import os
 import signal
 import sys
@@ -79,6 +82,62 @@ def in_thread(target: Callable[[], Any]) -> None:
     thread.join()
 
 
+def training_thread() -> None:
+    """Train a step here, and raise."""
+    weight = nn.Parameter(torch.ones(2))
+    weight.sum().backward()
+    torch.optim.SGD([weight]).step()
+    trouble()
+
+
+def crash() -> None:
+    """Read where nothing is."""
+    ctypes.string_at(0)
+
+
+def crash_of_a_child() -> None:
+    """A forked child that crashes; how it ended is printed."""
+    child = os.fork()
+    if child == 0:
+        crash()
+    print(f"CHILD {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}", flush=True)
+
+
+def with_own_faulthandler() -> None:
+    """As a careful user: what there is is asked first."""
+    faulthandler.disable()
+    if not faulthandler.is_enabled():
+        faulthandler.enable()
+    crash()
+
+
+def own_handler() -> None:
+    """A handler for a fatal signal, put in later; it is still there at the end."""
+    signal.signal(signal.SIGABRT, lambda number, frame: print(f"HANDLED {number}", flush=True))
+    print("SET", flush=True)
+    sys.stdin.readline()
+    signal.raise_signal(signal.SIGABRT)
+
+
+def beside_a_thread() -> None:
+    """An exception of the main thread, which then waits for another one for ever."""
+    threading.Thread(target=threading.Event().wait, name="never-ends").start()
+    trouble()
+
+
+def patched() -> None:
+    """Say which of these are not the standard library's, and which signals are caught."""
+    names = {
+        "os._exit": os._exit, "faulthandler.enable": faulthandler.enable,
+        "faulthandler.disable": faulthandler.disable, "faulthandler.is_enabled": faulthandler.is_enabled,
+        "threading.excepthook": threading.excepthook,
+    }
+    found = [name for name, value in names.items() if not isinstance(value, type(len))]
+    with open("/proc/self/status") as status:
+        caught = next(line.split()[1] for line in status if line.startswith("SigCgt"))
+    print("PATCHED " + json.dumps({"names": found, "caught": caught}), flush=True)
+
+
 def by_signal(number: signal.Signals) -> None:
     """Send it to this process and wait to be ended."""
     os.kill(os.getpid(), number)
@@ -113,6 +172,14 @@ WAYS: dict[str, Callable[[], Any]] = {
     "SIGTERM": lambda: by_signal(signal.SIGTERM),
     "SIGTERM with a handler": handled,
     "abort": os.abort,
+    "SIGKILL": lambda: by_signal(signal.SIGKILL),
+    "SIGSEGV": crash,
+    "SIGSEGV with faulthandler": with_own_faulthandler,
+    "SIGSEGV of a forked child": crash_of_a_child,
+    "exception in the training thread": lambda: in_thread(training_thread),
+    "exception beside a thread": beside_a_thread,
+    "a handler of its own": own_handler,
+    "says what is patched": patched,
 }
 
 

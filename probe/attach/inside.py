@@ -1,0 +1,97 @@
+"""What runs inside the job once it has the GIL. Its text is sent (payload.py), it is imported nowhere.
+
+`begin` runs on the boot library's thread, for a millisecond: the work has a thread of its own, which is a
+`threading.Thread` where the job has `threading`, so that no `_DummyThread` stays behind. Before Python 3.13
+whoever imports `threading` first is taken for the main thread; a job that has not done so has not imported
+torch either, and the work is then only to wait for torch. Imports what every interpreter has loaded at its
+start, and nothing of ours but the start-up hook, by its location.
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import sys
+import time
+from typing import Any
+
+
+def begin(descriptor: int, expires_s: float, hook: str, settings: dict[str, str]) -> None:
+    """Start the work; its outcome is told over `descriptor` (which stays its owner's).
+
+    `expires_s` is on the monotonic clock, which all processes share; later this does nothing.
+    """
+    if time.monotonic() > expires_s:
+        _report(descriptor, {"state": "expired"})
+        return
+    own = os.dup(descriptor)
+    start = _start_thread()
+    start(lambda: _work(own, hook, settings))
+
+
+def _start_thread() -> Any:
+    """Starts a function on a daemon thread."""
+    threading: Any = sys.modules.get("threading")
+    if threading is None and sys.version_info >= (3, 13):
+        import threading
+    if hasattr(threading, "_main_thread"):  # the last thing it makes: it is there, and whole
+        return lambda work: threading.Thread(target=work, name="probe-attach", daemon=True).start()
+    return lambda work: _thread.start_new_thread(work, ())
+
+
+def _work(descriptor: int, hook: str, settings: dict[str, str]) -> None:
+    answer: dict[str, str] = {"error": "the start-up hook could not be run"}
+    try:
+        _take_signals()
+        answer = _hook(hook).attach(settings)
+    except (ImportError, OSError, SyntaxError, AttributeError) as error:
+        answer = {"error": f"{hook} cannot be used in this job: {type(error).__name__}: {error}"}
+    finally:
+        _report(descriptor, answer)
+        os.close(descriptor)
+        globals().clear()  # these functions keep each other alive until a collection, which may be far off
+
+
+def _take_signals() -> None:
+    """The signals of the main thread: what the agent starts inherits them, and a server that blocks
+    all signals could not be ended."""
+    import signal
+
+    with open(f"/proc/self/task/{os.getpid()}/status", encoding="ascii", errors="replace") as status:
+        [mask] = [int(line.split()[1], 16) for line in status if line.startswith("SigBlk:")]
+    # 32 and 33 are the C library's own.
+    blocked = {bit + 1 for bit in range(64) if mask >> bit & 1} - {32, 33}
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _hook(path: str) -> Any:
+    """Our start-up hook: the one that runs in this job already, else the one at `path`."""
+    there: Any = sys.modules.get("torch_probe_boot")
+    if hasattr(there, "attach"):
+        return there
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("torch_probe_boot", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"no hook at {path}")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if there is None:
+        sys.modules["torch_probe_boot"] = module
+    return module
+
+
+def _report(descriptor: int, answer: dict[str, str]) -> None:
+    """Tell who attached, if they are still there: a command that went away must not become a SIGPIPE."""
+    import json
+    import signal
+
+    line = ("J" + json.dumps(answer) + "\n").encode()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
+    try:
+        os.write(descriptor, line)
+    except OSError:
+        if signal.SIGPIPE not in before:
+            signal.sigtimedwait({signal.SIGPIPE}, 0)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,0 +1,49 @@
+"""The source text that a job is given: `inside.py`, and one call with its arguments.
+
+Runs in the command; standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import probe
+
+EXPIRES_S = 600.0
+"""A job whose GIL is held starts its agent by itself this much later at most; then nobody expects it."""
+_HERE = Path(__file__).parent
+
+
+def hook_file() -> Path:
+    """The start-up hook of this installation: in `probe/boot`, or beside the package (a wheel)."""
+    package = Path(probe.__file__).resolve().parent
+    within = package / "boot" / "torch_probe_boot.py"
+    return within if within.is_file() else package.parent / within.name
+
+
+def source(settings: Mapping[str, str], *, directory: Path, expires_in_s: float = EXPIRES_S) -> str:
+    """What to run in a job that has a descriptor to report to in `probe_fd`.
+
+    `settings` are PROBE_… variables of who attaches; the recording goes to `directory`, and its server
+    is run by this Python unless they say otherwise: the job's need not have what the server imports.
+    """
+    given = {
+        "PROBE_SERVER_PYTHON": sys.executable, **settings, "PROBE_DIR": os.path.abspath(directory),
+    }
+    text = (_HERE / "inside.py").read_text(encoding="utf-8")
+    arguments = (time.monotonic() + expires_in_s, str(hook_file()), given)
+    return f"{text}\n\nbegin(probe_fd, *{arguments!r})\n"
+
+
+def calling_source(inner: str, address: str, *, expires_in_s: float = EXPIRES_S) -> str:
+    """One line for the main thread: connect to `address`, then run `inner`.
+
+    It speaks as the boot library does, never raises, and leaves nothing in `__main__`.
+    """
+    text = (_HERE / "calling.py").read_text(encoding="utf-8")
+    called = f"{text}\n\ncall({address!r}, {inner!r}, {time.monotonic() + expires_in_s!r})\n"
+    return f"exec(compile({called!r}, 'probe', 'exec'), {{'__name__': 'probe_calling'}})\n"

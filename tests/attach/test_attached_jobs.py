@@ -1,0 +1,136 @@
+"""Jobs that were started without probe, attached to and left while they train.
+
+A second run of the same program that nobody touches says what it should have computed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+from agent.asking import accepts, jobs, query, states, tell, without_times
+from harness import Job, Place, run_probe
+from probe.attach.tasks import tasks
+
+COMMANDS = (
+    ("gpt_in_main", "--steps", "12", "--pause"),
+    ("accumulation_amp_schedule", "--steps", "20", "--pause"),
+    ("gan_two_optimizers", "--steps", "40", "--pause"),
+    ("lbfgs_closure", "--steps", "12", "--pause"),
+    ("dataloader_workers", "--steps", "40", "--workers", "2", "--pause"),
+    ("activation_checkpointing", "--steps", "40", "--pause"),
+    ("one_millisecond_step", "--steps", "5000"),
+)
+"""Those that pause are attached to while they wait inside a step, the last while it trains."""
+
+
+def probe(place: Place, *words: object) -> str:
+    done = run_probe(place, *(str(word) for word in words))
+    assert done.returncode == 0, f"{words}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+def test_an_attached_job_computes_the_same_and_is_recorded_from_the_next_step_on(
+    place: Place, command: tuple[str, ...]
+) -> None:
+    with jobs(place, (*command, "--hold"), command, watched=False) as [job, plain]:
+        job.wait_for("READY")
+        assert f"pid {job.pid}" in probe(place, job.pid, "attach")
+        if "--pause" in command:
+            tell(job)
+            tell(plain)
+        result, expected = without_times(job.result()), without_times(plain.result())
+        assert result == expected
+        losses = [float.fromhex(loss) for loss in result["losses"]]
+        found = query(place, job.pid, "SELECT loss FROM python.losses ORDER BY t_ns")
+        assert len(found) > 1, "it ended before anything was recorded"
+        recorded = [math.nan if loss is None else loss for [loss] in found]
+        assert recorded == losses[len(losses) - len(recorded) :]
+        [[steps, first]] = query(place, job.pid, "SELECT count(*), min(step) FROM python.steps")
+        assert first == 0 and 0 < steps < result["steps"]
+        assert plain.let_go() == 0 and (job.let_go(), job.errors()) == (0, "")
+    assert states(place) == {job.pid: "finished"}
+
+
+def test_every_instrument_works_in_a_job_that_was_attached_to(place: Place) -> None:
+    with jobs(place, ("gpt_in_main", "--forever"), watched=False) as [job]:
+        job.wait_for("READY")
+        probe(place, job.pid, "attach", "--name", "late")
+        wait_for_rows(place, job.pid, "python.steps", 4)
+        wait_for_rows(place, job.pid, "python.torch_trace WHERE stage = 'forward' AND module LIKE '%.%'", 1)
+        for table in ("python.losses", "python.batches", "process.memory"):
+            wait_for_rows(place, job.pid, table, 1)
+        columns = "count(forward_s), count(backward_s), count(data_s), count(loss), count(lr)"
+        rows = query(place, "late", f"SELECT {columns} FROM python.steps WHERE step > 0 AND NOT shadow")
+        assert all(count > 0 for count in rows[0])
+        assert probe(place, job.pid, "eval", "type(optimizer).__name__").strip().startswith("'Adam")
+        assert "from agent" in probe(place, job.pid, "backtrace")
+
+
+def wait_for_rows(place: Place, pid: int, source: str, least: int) -> None:
+    """Until a query finds as many rows."""
+    for _ in range(600):
+        [[count]] = query(place, pid, f"SELECT count(*) FROM {source}")
+        if count >= least:
+            return
+    raise AssertionError(f"{source} has {count} rows")
+
+
+def test_attaching_again_says_so_and_does_nothing(place: Place) -> None:
+    with jobs(place, ("one_millisecond_step", "--forever"), watched=False) as [job]:
+        job.wait_for("READY")
+        probe(place, job.pid, "attach")
+        assert "has an agent already" in probe(place, job.pid, "attach")
+        assert list(states(place)) == [job.pid]
+
+
+def test_detaching_gives_the_job_back_and_attaching_again_works(place: Place) -> None:
+    with jobs(place, ("one_millisecond_step", "--forever"), watched=False) as [job]:
+        job.wait_for("READY")
+        for _ in range(3):
+            probe(place, job.pid, "attach")
+            wait_for_rows(place, job.pid, "python.steps", 5)
+            said = probe(place, job.pid, "detach")
+            assert "detached" in said and not accepts(place, job.pid)
+            assert threads_of_ours(job) == []
+        # What was recorded before stays, a run for each time.
+        everything = place.directory / "recordings"
+        assert len(query(place, everything, "SELECT DISTINCT run FROM python.steps")) == 3
+
+
+def threads_of_ours(job: Job) -> list[str]:
+    """Names the kernel has for threads that only an agent starts."""
+    return [task.name for task in tasks(job.pid) if task.name.startswith("probe")]
+
+
+def growth(place: Place, job: Job, rounds: int) -> dict[str, tuple[int, int]]:
+    """Threads, descriptors and memory maps after the first rounds and after the last."""
+    early: dict[str, int] = {}
+    for number in range(rounds):
+        probe(place, job.pid, "attach")
+        probe(place, job.pid, "detach")
+        if number == 4:
+            early = holdings(job.pid)
+    late = holdings(job.pid)
+    return {name: (early[name], late[name]) for name in late}
+
+
+def holdings(pid: int) -> dict[str, int]:
+    return {
+        "threads": len(os.listdir(f"/proc/{pid}/task")),
+        "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
+        "rings": Path(f"/proc/{pid}/maps").read_text().count(".ring"),
+        "boot": Path(f"/proc/{pid}/maps").read_text().count("boot-"),
+    }
+
+
+@pytest.mark.parametrize("rounds", [7, pytest.param(50, marks=pytest.mark.campaign)])
+def test_attaching_and_detaching_many_times_leaves_no_growth(place: Place, rounds: int) -> None:
+    with jobs(place, ("one_millisecond_step", "--forever"), watched=False) as [job]:
+        job.wait_for("READY")
+        for name, (early, late) in growth(place, job, rounds).items():
+            assert late <= early, f"{name}: {early} after 5 rounds, {late} after {rounds}"
