@@ -25,11 +25,13 @@ from starlette.types import Receive, Scope, Send
 
 from probe import __version__
 from probe.errors import BY_CODE, BadRequest, Forbidden, ProbeError, TooMany
-from probe.server import live
+from probe.server import asking, backtraces, diagnosing, live
+from probe.server.prune import Pruner, Wanted
 from probe.server.query import Pool
 from probe.server.registry import Recorded, Registry
 from probe.server.sealer import Sealer
 from probe.server.views import mentioned
+from probe.server.watch import Watch
 from probe.settings import Settings
 
 _log = logging.getLogger("probe.app")
@@ -62,6 +64,21 @@ class EvalBody(_Body):
     timeout_s: float | None = Field(None, gt=0, le=3600)
 
 
+class EndpointBody(_Body):
+    """Body of `POST /v1/detach`."""
+
+    endpoint: str = Field("", max_length=4096)
+
+
+class PruneBody(_Body):
+    """Body of `POST /v1/prune`: what is to fit a recording that is deleted; at least one of them."""
+
+    older_than_s: float | None = Field(None, ge=0)
+    keep: int | None = Field(None, ge=0)
+    job: str | None = Field(None, max_length=4096)
+    dry_run: bool = False
+
+
 class ErrorText(BaseModel):
     """What went wrong (`message`) and what to do next (`hint`); `code` is one of probe/errors.py."""
 
@@ -79,9 +96,13 @@ class ErrorAnswer(BaseModel):
 class Service:
     """What the routes need: the parts of the server and its threads."""
 
-    def __init__(self, registry: Registry, sealer: Sealer, pool: Pool, settings: Settings) -> None:
+    def __init__(
+        self, registry: Registry, sealer: Sealer, watch: Watch, pool: Pool, settings: Settings
+    ) -> None:
         self.registry = registry
+        self.watch = watch
         self.sealer = sealer
+        self.pruner = Pruner(registry, sealer)
         self.pool = pool
         self.settings = settings
         self.started = time.monotonic()
@@ -121,7 +142,9 @@ class Service:
             if recorded.folder in self.sealer.failures
         ]
         if "cluster.ranks" in names:
-            live_rows["cluster.ranks"] = live.rank_rows(self.registry, sources)
+            live_rows["cluster.ranks"] = live.rank_rows(
+                self.registry, self.watch.current, sources
+            )
         if "probe.settings" in names:
             live_rows["probe.settings"] = live.setting_rows(sources)
         if "python.backtrace" in names:
@@ -172,7 +195,8 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     @app.get("/v1/processes", responses={401: {"model": ErrorAnswer}})
     async def processes(all: int = 0) -> dict[str, Any]:
         """The recorded processes: the living and the lately ended, or all with `all=1`."""
-        return {"processes": await service.call(live.process_rows, service.registry, bool(all))}
+        current = service.watch.current
+        return {"processes": await service.call(live.process_rows, service.registry, current, bool(all))}
 
     @app.get("/v1/tables")
     async def tables() -> dict[str, Any]:
@@ -180,10 +204,37 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         return {"tables": live.table_list()}
 
     @app.get("/v1/backtrace", responses=_FOR_AGENTS)
-    async def backtrace(request: Request, endpoint: str = "", all_threads: int = 0) -> dict[str, Any]:
-        """What the threads of one live process do right now."""
-        recorded = await service.call(service.registry.one, _checked(endpoint, _is_tcp(request)))
-        return await service.ask(live.backtrace, service.registry, recorded, bool(all_threads))
+    async def backtrace(
+        request: Request, endpoint: str = "", all_threads: int = 0, native: int = 0, locals: int = 0,
+        workers: int = 0,
+    ) -> dict[str, Any]:
+        """Where one process is: from its agent, from outside, or the last that its recording kept."""
+        subject = await service.call(_subject, service, endpoint, _is_tcp(request))
+        want = backtraces.Want(bool(all_threads), bool(native), bool(locals), bool(workers))
+        return await service.ask(backtraces.backtrace, service.registry, subject, want)
+
+    @app.get("/v1/diagnose", responses=_FOR_AGENTS)
+    async def diagnose(request: Request, endpoint: str = "") -> dict[str, Any]:
+        """How one process is, with the evidence and what to do next."""
+        subject = await service.call(_subject, service, endpoint, _is_tcp(request))
+        return await service.ask(diagnosing.diagnose, service.registry, service.watch, subject)
+
+    @app.post("/v1/detach", responses=_FOR_AGENTS)
+    async def detach(body: EndpointBody, request: Request) -> dict[str, Any]:
+        """Have the agent of one live process leave it; the recording stays."""
+        tcp = _is_tcp(request)
+        if tcp and not service.settings.allow_eval:
+            raise Forbidden("detach is not answered over TCP", hint="Use it on the host itself.")
+        recorded = await service.call(service.registry.one, _checked(body.endpoint, tcp))
+        return await service.ask(asking.detach, service.registry, recorded)
+
+    @app.post("/v1/prune", responses=_FOR_AGENTS)
+    async def prune(body: PruneBody, request: Request) -> dict[str, Any]:
+        """Delete recordings of processes that have ended, or say which would be."""
+        if _is_tcp(request):
+            raise Forbidden("prune is not answered over TCP", hint="Use it on the host itself.")
+        wanted = Wanted(body.older_than_s, body.keep, body.job, body.dry_run)
+        return await service.call(service.pruner.prune, wanted)
 
     @app.post("/v1/eval", responses=_FOR_AGENTS)
     async def evaluate(body: EvalBody, request: Request) -> dict[str, Any]:
@@ -200,7 +251,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         service.evals += 1
         try:
             timeout_s = body.timeout_s or service.settings.eval_timeout_s
-            return await service.ask(live.evaluate, service.registry, recorded, body.code, timeout_s)
+            return await service.ask(asking.evaluate, service.registry, recorded, body.code, timeout_s)
         finally:
             service.evals -= 1
 
@@ -256,6 +307,12 @@ async def _disconnected(request: Request) -> None:
 
 def _is_tcp(request: Request) -> bool:
     return bool(request.scope.get("state", {}).get("tcp"))
+
+
+def _subject(service: Service, endpoint: str, tcp: bool) -> Recorded | int:
+    """The process an endpoint means; over TCP only a recorded one, and no other of the host."""
+    checked = _checked(endpoint, tcp)
+    return service.registry.one(checked) if tcp else service.registry.subject(checked)
 
 
 def _checked(endpoint: str, tcp: bool) -> str:

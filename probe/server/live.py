@@ -6,46 +6,62 @@ timeout. Standard library only.
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from probe import clock, wire
-from probe.errors import AgentMissing, AgentUnreachable, ProbeError, ProcessDead
+from probe import clock
+from probe.diagnose.verdict import ALARM, OK, Verdict
+from probe.errors import ProbeError
 from probe.recording import places
-from probe.server.registry import LIVE, Recorded, Registry, Status
+from probe.recording.process import life
+from probe.server import backtraces
+from probe.server.backtraces import Want
+from probe.server.registry import LIVE, Recorded, Registry
 from probe.settings import BY_NAME
 from probe.tables import TABLES, columns_of
 
-BACKTRACE_TIMEOUT_S = 2.0
-_EVAL_GRACE_S = 2.0
-"""The agent itself answers at the snippet's deadline; this is for the way back."""
+Current = Callable[[Path], Verdict | None]
+"""What there is to say now of the process recorded in a folder; None while all is well."""
+STALLED = "stalled"
 
 
-def process_rows(registry: Registry, everything: bool) -> list[dict[str, Any]]:
-    """Rows of `GET /v1/processes`."""
-    return [_process(recorded, registry.status(recorded)) for recorded in registry.listed(everything)]
+def process_rows(registry: Registry, current: Current, everything: bool) -> list[dict[str, Any]]:
+    """Rows of `GET /v1/processes`; `current` knows of stalls."""
+    return [_process(registry, current, recorded) for recorded in registry.listed(everything)]
 
 
-def _process(recorded: Recorded, status: Status) -> dict[str, Any]:
-    meta = recorded.meta
+def _process(registry: Registry, current: Current, recorded: Recorded) -> dict[str, Any]:
+    meta, status = recorded.meta, registry.status(recorded)
+    state, how = status.state, status.how
+    if state in LIVE:
+        state, how = _living(recorded, state, current(recorded.folder))
     return {
         "job": meta.job, "run": meta.run, "attempt": meta.attempt, "rank": meta.rank,
         "local_rank": meta.local_rank, "world_size": meta.world_size, "host": meta.host, "pid": meta.pid,
-        "state": status.state, "step": status.step,
+        "state": state, "how": how, "exit_status": status.exit_status, "step": status.step,
         "last_step_s": _ago(status.last_step_ns), "last_seen_s": _ago(status.last_seen_ns),
         "started_ns": meta.started_ns, "ended_ns": status.ended_ns,
         "folder": str(recorded.folder), "argv": meta.argv,
     }
 
 
+def _living(recorded: Recorded, state: str, verdict: Verdict | None) -> tuple[str, str]:
+    """State and what is to be said of it, for a process that lives."""
+    process = life(recorded.meta.pid)
+    if process is not None and process.state in "Tt":
+        return "stopped", ""
+    if verdict is None or verdict.severity == OK:
+        return state, ""
+    return (STALLED if verdict.severity == ALARM else state), verdict.state
+
+
 def _ago(t_ns: int | None) -> float | None:
     return None if t_ns is None else max(0.0, (clock.wall_ns() - t_ns) * 1e-9)
 
 
-def rank_rows(registry: Registry, sources: list[Recorded]) -> list[dict[str, Any]]:
+def rank_rows(registry: Registry, current: Current, sources: list[Recorded]) -> list[dict[str, Any]]:
     """Rows of cluster.ranks: the processes of the same runs and attempts."""
     wanted = {(recorded.meta.run, recorded.meta.attempt) for recorded in sources}
     known = {recorded.folder: recorded for recorded in [*registry.processes(), *sources]}
@@ -53,8 +69,8 @@ def rank_rows(registry: Registry, sources: list[Recorded]) -> list[dict[str, Any
     for recorded in sorted(known.values(), key=lambda recorded: recorded.meta.rank):
         meta = recorded.meta
         if (meta.run, meta.attempt) in wanted:
-            row = _process(recorded, registry.status(recorded))
-            row["endpoint"] = recorded.name if row["state"] in LIVE else str(recorded.folder)
+            row = _process(registry, current, recorded)
+            row["endpoint"] = str(recorded.folder) if row["ended_ns"] else recorded.name
             found.append(row)
     return found
 
@@ -92,50 +108,6 @@ def table_list() -> list[dict[str, Any]]:
 # Agents -----------------------------------------------------------------------
 
 
-def backtrace(registry: Registry, recorded: Recorded, all_threads: bool) -> dict[str, Any]:
-    """A capture by the agent of one live process."""
-    target = f"/v1/stacks?all_threads={int(all_threads)}"
-    found = _ask(registry, recorded, "GET", target, None, BACKTRACE_TIMEOUT_S)
-    return {**found, "source": "agent"}
-
-
-def evaluate(registry: Registry, recorded: Recorded, code: str, timeout_s: float) -> dict[str, Any]:
-    """Run a snippet in one live process; the answer is the agent's."""
-    body = {"code": code, "timeout_s": timeout_s}
-    return _ask(registry, recorded, "POST", "/v1/eval", body, timeout_s + _EVAL_GRACE_S)
-
-
-def _ask(
-    registry: Registry, recorded: Recorded, method: str, target: str, body: object, timeout_s: float
-) -> dict[str, Any]:
-    """Ask a live process's agent; raises `ProcessDead`, `AgentMissing` or `AgentUnreachable`."""
-    status = registry.status(recorded)
-    who = f"{recorded.name} (pid {recorded.meta.pid})"
-    if status.state not in LIVE:
-        ended = datetime.fromtimestamp((status.ended_ns or 0) * 1e-9).strftime("%Y-%m-%d %H:%M:%S")
-        how = "ended" if status.state == "finished" else "died"
-        raise ProcessDead(
-            f"{who} {how} at about {ended}",
-            hint=f"Its recording still answers: probe {recorded.meta.pid} query …",
-        )
-    started = time.monotonic()
-    try:
-        answer = wire.call(Path(recorded.meta.socket), method, target, body, timeout_s=timeout_s)
-    except AgentUnreachable:
-        raise AgentUnreachable(
-            f"{who} did not answer within {timeout_s:g} s: it is stopped, or something in it holds the GIL"
-        ) from None
-    except FileNotFoundError:
-        raise AgentMissing(f"{who} lives and its agent has no socket (it starts, or was stopped)") from None
-    except OSError as error:
-        waited_s = time.monotonic() - started
-        what = error.strerror or error
-        raise AgentUnreachable(f"{who} did not answer ({what}, {waited_s:.1f} s)") from None
-    if not isinstance(answer, dict):
-        raise AgentUnreachable(f"{who} gave no answer that can be understood")
-    return answer
-
-
 def capture_rows(
     registry: Registry, sources: list[Recorded], threads: ThreadPoolExecutor
 ) -> tuple[list[dict[str, Any]], list[str]]:
@@ -143,7 +115,7 @@ def capture_rows(
 
     def capture(recorded: Recorded) -> dict[str, Any] | str:
         try:
-            return backtrace(registry, recorded, False)
+            return backtraces.now(registry, recorded, Want())
         except ProbeError as error:
             return f"python.backtrace is empty for {recorded.name}: {error.message}"
 
@@ -153,6 +125,8 @@ def capture_rows(
         if isinstance(found, str):
             notes.append(found)
             continue
+        if found["source"] != "agent":
+            notes += found["notes"]
         for thread in found.get("threads", []):
             if thread.get("training"):
                 common = {**_common(recorded), "step": found.get("step"), "phase": found.get("phase")}

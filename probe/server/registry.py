@@ -11,10 +11,10 @@ import difflib
 import json
 import os
 import threading
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from probe import clock
 from probe.errors import (
@@ -30,6 +30,8 @@ from probe.recording.layout import NULL_INTEGER
 from probe.recording.process import alive, life
 from probe.recording.reader import RingFile
 from probe.recording.recording import Meta
+from probe.server import ends
+from probe.server.ends import End, Told
 
 LIVE = ("running", "idle")
 """States of a process that can be asked something."""
@@ -58,6 +60,11 @@ class Status(NamedTuple):
     last_step_ns: int | None
     last_seen_ns: int | None
     ended_ns: int | None
+    how: str = ""
+    """How it ended, in few words; empty while it lives."""
+    exit_status: int | None = None
+    """0 to 255, or the negative number of the signal that ended it; None while it lives or when nobody
+    saw it."""
 
 
 class Registry:
@@ -67,11 +74,14 @@ class Registry:
         self.directory = directory
         self._known: dict[Path, tuple[int, Recorded]] = {}
         self._ended: dict[tuple[Path, int], Status] = {}
-        self._left: dict[Path, tuple[int, dict[str, Any] | None]] = {}
+        self._told: dict[Path, tuple[int, Told]] = {}
         self._newest: dict[int, int] = {}
         """When the latest recording of each pid began: an agent may be stopped and started again."""
         self._highest: dict[tuple[Path, int], int] = {}
         self._lock = threading.Lock()
+        self.on_alive: Callable[[Recorded], object] | None = None
+        self.on_end: Callable[[Recorded, Told, Status], End] | None = None
+        """Who watches processes end (`exits`): told of the living, asked how one ended."""
 
     # What there is ----------------------------------------------------------
 
@@ -97,7 +107,7 @@ class Registry:
                 with self._lock:
                     known = self._known.get(folder)
                 if known is None or known[0] != written_ns:
-                    known = (written_ns, Recorded(folder, Meta.read(folder)))
+                    known = (written_ns, Recorded(folder, _meta(folder)))
                     with self._lock:
                         self._known[folder] = known
             except (OSError, RecordingError):
@@ -124,6 +134,17 @@ class Registry:
                 kept.append(recorded)
         return kept
 
+    def made_here(self, recorded: Recorded) -> bool:
+        """Whether a recording was made in this PROBE_DIR, or came here from one that is no more.
+
+        A copy's rings are those of the original: to be read, not to be removed."""
+        home = Path(recorded.meta.socket).parent.parent
+        return recorded.folder.is_relative_to(self.directory) and (
+            os.path.realpath(home) == os.path.realpath(self.directory)
+            or not home.exists()
+            or Path(recorded.meta.rings).is_relative_to(recorded.folder)
+        )
+
     # How a process is -------------------------------------------------------
 
     def status(self, recorded: Recorded) -> Status:
@@ -139,18 +160,34 @@ class Registry:
             with self._lock:
                 self._ended[key] = known
             return known
-        lives = alive(meta.pid, meta.start_ticks, meta.boot_id) and not self._superseded(meta)
-        left = None
+        runs = alive(meta.pid, meta.start_ticks, meta.boot_id)
+        superseded = self.superseded(meta)
+        lives = runs and not superseded
+        told = Told(None, None)
         if not lives or self._newest.get(meta.pid, 0) > meta.started_ns or not os.path.exists(meta.socket):
-            left = self._leaving(recorded.folder)
+            told = self.told(recorded.folder)
+        if lives and self.on_alive is not None:
+            self.on_alive(recorded)
         step, last_step_ns, last_seen_ns = self._progress(recorded)
-        if lives and left is None:
+        if lives and told.left is None:
             return Status("idle" if step is None else "running", step, last_step_ns, last_seen_ns, None)
-        if left is not None:
-            return Status("finished", step, last_step_ns, last_seen_ns, left.get("t_ns") or last_seen_ns)
-        return Status("dead", step, last_step_ns, last_seen_ns, last_seen_ns or meta.started_ns)
+        ended_ns = (told.left or {}).get("t_ns") or last_seen_ns
+        state, how = ends.judge(told, None, last_step=step)
+        if lives and how != ends.STOPPED:
+            return Status(state, step, last_step_ns, last_seen_ns, ended_ns, ends.ENDING)
+        if superseded and told.left is None:
+            state, how = ends.DEAD, ends.REPLACED
+        found = Status(state, step, last_step_ns, last_seen_ns, ended_ns or meta.started_ns, how)
+        end = ends.read_end(recorded.folder)
+        if end is None and self.on_end is not None and how not in (ends.STOPPED, ends.REPLACED):
+            end = self.on_end(recorded, told, found)
+        if end is None:
+            return found
+        return found._replace(
+            state=end.state, how=end.how, exit_status=end.exit_status, ended_ns=end.t_ns or found.ended_ns
+        )
 
-    def _superseded(self, meta: Meta) -> bool:
+    def superseded(self, meta: Meta) -> bool:
         """Whether the same process began another recording later: it stopped and started again, or
         executed another program."""
         with self._lock:
@@ -161,23 +198,18 @@ class Registry:
         same = (meta.pid, meta.start_ticks, meta.boot_id)
         return any((one.pid, one.start_ticks, one.boot_id) == same for one in later)
 
-    def _leaving(self, folder: Path) -> dict[str, Any] | None:
-        """The journal's word that the recording was closed, if it was."""
-        path = folder / "journal.bin"
+    def told(self, folder: Path) -> Told:
+        """What the process said about its end, from its journal; read again only when that has grown."""
         try:
-            size = path.stat().st_size
+            size = places.journals(folder)[0].stat().st_size
         except OSError:
-            return None
+            return Told(None, None)
         with self._lock:
-            known = self._left.get(folder)
+            known = self._told.get(folder)
         if known is None or known[0] != size:
-            found = None
-            for record in read_journal(path):
-                if record.get("event") in ("exit", "stop"):
-                    found = record
-            known = (size, found)
+            known = (size, ends.read_told(folder))
             with self._lock:
-                self._left[folder] = known
+                self._told[folder] = known
         return known[1]
 
     def _progress(self, recorded: Recorded) -> tuple[int | None, int | None, int | None]:
@@ -228,6 +260,41 @@ class Registry:
                 f"{endpoint or 'that'} means {len(found)} processes: {ranks}", hint="Name one rank: JOB/RANK."
             )
         return found[0]
+
+    def subject(self, endpoint: str) -> Recorded | int:
+        """The one process an endpoint means, recorded or not: then its pid.
+
+        Raises `EndpointUnknown`, `EndpointAmbiguous` or `NotYours`."""
+        text = endpoint.strip()
+        if not (text.isascii() and text.isdigit()):
+            return self.one(endpoint)
+        try:
+            found = self.one(endpoint)
+        except AgentMissing:
+            return int(text)
+        except NotYours:
+            if os.getuid() != 0:
+                raise
+            return int(text)
+        meta = found.meta
+        detached = self.status(found).state not in LIVE and alive(meta.pid, meta.start_ticks, meta.boot_id)
+        return meta.pid if detached else found
+
+    def training_thread(self, recorded: Recorded) -> int | None:
+        """Kernel's number of the thread that trains, as the process noted it last."""
+        found = None
+        for record in read_journal(places.journals(recorded.folder)[0]):
+            if record.get("event") == "training thread":
+                found = record.get("native_id")
+        return found
+
+    def training_ident(self, recorded: Recorded) -> tuple[int | None, str]:
+        """The interpreter's own number and the name of the thread that trains, as noted last."""
+        found: tuple[int | None, str] = (None, "")
+        for record in read_journal(places.journals(recorded.folder)[0]):
+            if record.get("event") == "training thread":
+                found = record.get("ident"), str(record.get("name") or "")
+        return found
 
     def _only_live(self) -> list[Recorded]:
         live = self.live()
@@ -307,12 +374,19 @@ def _near(job: str, everything: list[Recorded]) -> str:
     return f"Recorded here: {', '.join(near)}. `probe ps --all` lists everything."
 
 
+def _meta(folder: Path) -> Meta:
+    """The facts of a recording; rings beside it are meant by its own folder, wherever that is now."""
+    meta = Meta.read(folder)
+    beside = folder / "rings"
+    return replace(meta, rings=str(beside)) if beside.is_dir() else meta
+
+
 def _read_end(folder: Path) -> Status | None:
     try:
         ended = json.loads((folder / "end.json").read_bytes())
         return Status(
             str(ended["state"]), ended["step"], ended["last_step_ns"],
-            ended["last_seen_ns"], ended["ended_ns"],
+            ended["last_seen_ns"], ended["ended_ns"], str(ended.get("how", "")), ended.get("exit_status"),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -26,6 +26,7 @@ from probe.recording import places, segments
 from probe.recording.process import alive
 from probe.recording.reader import RingFile, pending_rows, sealable
 from probe.recording.strings import read_strings
+from probe.server import ends
 from probe.server.registry import LIVE, Recorded, Registry, Status
 from probe.settings import Settings
 from probe.tables import RINGS, Table
@@ -58,6 +59,8 @@ class Sealer:
 
     def __post_init__(self) -> None:
         self._engine = segments.engine()
+        self.busy = threading.Lock()
+        """Held while one recording is sealed; who deletes one holds it too."""
         self._rings: dict[tuple[Path, int, str], _Backlog] = {}
         self._done: set[tuple[Path, int]] = set()
         self._stopping = threading.Event()
@@ -103,13 +106,16 @@ class Sealer:
         if time.monotonic() >= self._retention_due:
             self._retention_due = time.monotonic() + _RETENTION_INTERVAL_S
             try:
-                self._keep_retention(recorded_now)
+                with self.busy:
+                    self._keep_retention(recorded_now)
             except OSError as error:
                 _log.warning("retention: %s", error)
 
     def _attempt(self, recorded: Recorded) -> None:
         try:
-            self._drain(recorded)
+            with self.busy:
+                if (recorded.folder / "meta.json").exists():  # else it was deleted meanwhile
+                    self._drain(recorded)
         except (ProbeError, duckdb.Error, OSError, ValueError) as error:
             text = str(error).partition("\n")[0]
             if self.failures.get(recorded.folder) != text:
@@ -117,6 +123,11 @@ class Sealer:
             self.failures[recorded.folder] = text
         else:
             self.failures.pop(recorded.folder, None)
+
+    def is_done(self, recorded: Recorded) -> bool:
+        """Whether everything of an ended process is sealed, or was found damaged and set aside."""
+        key = (recorded.folder, recorded.meta.started_ns)
+        return key in self._done or (recorded.folder / "end.json").exists()
 
     # One recording ----------------------------------------------------------
 
@@ -133,7 +144,7 @@ class Sealer:
         if final and not self._stopping.is_set():
             if problems:  # set aside: what is damaged now will be tomorrow
                 self._done.add((recorded.folder, recorded.meta.started_ns))
-            else:
+            elif status.how != ends.ENDING:  # how it ends is not known before it is gone
                 self._finish(recorded, status)
         if problems:
             raise ValueError("; ".join(problems))
@@ -198,13 +209,16 @@ class Sealer:
         rings = Path(recorded.meta.rings)
         if not (recorded.folder / "end.json").exists():
             ended = {
-                "state": status.state, "step": status.step, "last_step_ns": status.last_step_ns,
+                "state": status.state, "how": status.how, "exit_status": status.exit_status,
+                "step": status.step, "last_step_ns": status.last_step_ns,
                 "last_seen_ns": status.last_seen_ns, "ended_ns": status.ended_ns,
                 "seen_ns": clock.wall_ns(), "rows_written": self._rows_written(recorded),
             }
             places.write_whole(recorded.folder / "end.json", json.dumps(ended, indent=1).encode())
-        _remove_rings(rings)
-        self._remove_socket(recorded)
+        if self.registry.made_here(recorded):  # a copy's rings are those of the original
+            remove_rings(rings)
+            self._remove_socket(recorded)
+        _remove_if_empty(places.crash_file(recorded.folder))
         self._done.add((recorded.folder, recorded.meta.started_ns))
         for key in [key for key in self._rings if key[:2] == (recorded.folder, recorded.meta.started_ns)]:
             del self._rings[key]
@@ -279,7 +293,7 @@ class Sealer:
             attempt = recorded.folder.parent
             if any(attempt.glob(f"table=*/rank={recorded.meta.rank}/{recorded.meta.pid}-*.parquet")):
                 continue
-            for name in ("journal.bin", "end.json", "meta.json"):
+            for name in ("journal.bin", "watch.bin", "crash.txt", "end.json", "meta.json"):
                 (recorded.folder / name).unlink(missing_ok=True)
             for folder in (recorded.folder, *attempt.glob("table=*/rank=*"), *attempt.glob("table=*"),
                            attempt, attempt.parent):
@@ -287,7 +301,13 @@ class Sealer:
                     folder.rmdir()
 
 
-def _remove_rings(folder: Path) -> None:
+def _remove_if_empty(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        if path.stat().st_size == 0:
+            path.unlink()
+
+
+def remove_rings(folder: Path) -> None:
     """Delete the rings by name: meta.json may be damaged and name any folder."""
     for path in (*folder.glob("*.ring"), folder / "strings"):
         path.unlink(missing_ok=True)

@@ -26,10 +26,12 @@ from probe.errors import ProbeError, SettingInvalid
 from probe.recording import places
 from probe.server import app as application
 from probe.server import auth
+from probe.server.exits import Exits
 from probe.server.limits import App, BodyLimit, LimitedProtocol
 from probe.server.query import Pool
 from probe.server.registry import Registry
 from probe.server.sealer import Sealer
+from probe.server.watch import Watch
 from probe.settings import Settings
 from probe.wire import LARGEST_HEAD_BYTES, listen_unix
 
@@ -57,17 +59,23 @@ class Server:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
         registry = Registry(self.directory)
+        exits = Exits(registry)
         sealer = Sealer(registry, self.settings)
+        watch = Watch(registry)
         pool = Pool(self._roots(), self.settings.query_memory_bytes)
-        service = application.Service(registry, sealer, pool, self.settings)
+        service = application.Service(registry, sealer, watch, pool, self.settings)
         asgi = BodyLimit(application.build(service), service.touch)
         try:
             await self._listen(asgi)
+            exits.start()
             sealer.start(functools.partial(_tell, loop, self._stopping))
+            watch.start(functools.partial(_tell, loop, self._stopping))
             pool.warm()
             await self._stay(service)
         finally:
             await self._close(sealer, pool, service)
+            watch.stop(wait_s=_CLOSE_S)
+            exits.stop(wait_s=_CLOSE_S)
 
     def _roots(self) -> list[Path]:
         """Folders that query workers read: they must be there before the first worker is."""

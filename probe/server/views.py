@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +170,7 @@ def _journal_rows(sources: Iterable[Source], table: Table) -> list[dict[str, Any
     found: list[dict[str, Any]] = []
     for source in sources:
         common = {"rank": source.rank, "run": source.run, "attempt": source.attempt, "pid": source.pid}
-        for record in read_journal(source.folder / "journal.bin"):
+        for record in chain.from_iterable(map(read_journal, places.journals(source.folder))):
             if isinstance(record, dict) and record.get("table") == table.full_name:
                 rows = record.get("rows")
                 for row in rows if isinstance(rows, list) else []:

@@ -12,6 +12,8 @@ from probe.errors import ProbeError
 from server import hostile_sql
 from server.beside import Beside, Writer
 
+pytestmark = pytest.mark.alone
+
 RIGHT = [[500, 499, True]]
 NEXT = "SELECT count(*), max(step), sum(loss) > 0 FROM python.steps"
 REFUSED = ("files", "writes")

@@ -14,7 +14,6 @@ import pytest
 
 from harness import Place
 from probe.errors import (
-    AgentUnreachable,
     BadRequest,
     EndpointAmbiguous,
     ProcessDead,
@@ -26,6 +25,8 @@ from probe.errors import (
 )
 from probe.tables import TABLES, columns_of
 from server.beside import Beside, Writer, until
+
+pytestmark = pytest.mark.alone
 
 
 def test_every_example_of_every_table_runs(beside: Beside, record: Callable[..., Writer]) -> None:
@@ -136,10 +137,10 @@ def test_a_backtrace_is_captured_only_when_a_query_names_it(
     assert kept == [["request", "main", 7]]
     assert beside.call("GET", f"/v1/backtrace?endpoint={writer.pid}")["source"] == "agent"
     writer.tell("deaf")
-    answer = beside.query(writer.pid, "SELECT * FROM python.backtrace")
-    assert answer["rows"] == [] and "did not answer" in answer["notes"][0]
-    with pytest.raises(AgentUnreachable):
-        beside.call("GET", f"/v1/backtrace?endpoint={writer.pid}")
+    answer = beside.query(writer.pid, "SELECT file FROM python.backtrace")
+    assert answer["rows"] and "did not answer" in answer["notes"][0]
+    assert all(file.endswith(".py") for [file] in answer["rows"])
+    assert beside.call("GET", f"/v1/backtrace?endpoint={writer.pid}")["source"] == "outside"
     writer.tell("hear")
 
 
@@ -161,7 +162,7 @@ def test_eval_reaches_the_living_and_says_since_when_the_dead_are_dead(
 
 def test_results_are_cut_and_say_so(beside: Beside, record: Callable[..., Writer]) -> None:
     writer = record()
-    beside.start()
+    beside.start(PROBE_QUERY_TIMEOUT_S="60")
     for limit, there in ((5, 5), (10, 10), (11, 10)):
         answer = beside.query(writer.pid, "SELECT * FROM range(10)", limit=limit)
         assert (len(answer["rows"]), answer["truncated"]) == (there, limit < 10)
@@ -213,11 +214,11 @@ def test_an_endless_query_ends_at_its_deadline_and_harms_nothing(
 ) -> None:
     writer = record()
     writer.tell("write 3")
-    beside.start(PROBE_QUERY_TIMEOUT_S="1")
+    beside.start(PROBE_QUERY_TIMEOUT_S="4")
     started = time.monotonic()
-    with pytest.raises(QueryTimeout, match="stopped after 1 s"):
+    with pytest.raises(QueryTimeout, match="stopped after 4 s"):
         beside.query(writer.pid, "SELECT count(*) FROM range(1000000000000)", timeout_s=100)
-    assert 1 <= time.monotonic() - started < 30
+    assert 4 <= time.monotonic() - started < 40
     with pytest.raises(QueryTimeout, match=r"after 0\.2 s"):
         beside.query(writer.pid, "SELECT count(*) FROM range(1000000000000)", timeout_s=0.2)
     with pytest.raises(QueryOutOfMemory):

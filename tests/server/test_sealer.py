@@ -23,6 +23,8 @@ from probe.server.sealer import Sealer
 from probe.settings import Settings
 from server.beside import Beside, Writer, until
 
+pytestmark = pytest.mark.alone
+
 ALL_ONCE = "SELECT count(*), count(DISTINCT step), min(step), max(step) FROM python.steps"
 
 
@@ -45,8 +47,8 @@ def in_process(place: Place, **environ: str) -> tuple[Registry, Sealer]:
 def test_every_row_is_there_once_while_the_server_is_killed_again_and_again(
     beside: Beside, record: Callable[..., Writer]
 ) -> None:
-    writer = record({"PROBE_RINGS_BYTES": "3M"})
-    writer.tell("run 2000")
+    writer = record({"PROBE_RINGS_BYTES": "6M"})
+    writer.tell("run 1000")  # so slow that a server has seconds to come back before a row is overwritten
     kill = random.Random(3)
     for _ in range(8):
         beside.start(PROBE_SEAL_INTERVAL_S="0.1")

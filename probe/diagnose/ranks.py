@@ -1,0 +1,59 @@
+"""Ranks: a wait for others, seen beside what the others do.
+
+Pure. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+from probe.diagnose import verdict as names
+from probe.diagnose.verdict import ALARM, NOTICE, Verdict
+
+_WORKS = frozenset({names.CHECKPOINT, names.EVALUATION, names.SLOW_STEP, names.WARM_UP})
+"""States of a rank that will join when it is done."""
+
+
+class Peer(NamedTuple):
+    """Another rank of the same job on this host; `verdict` is None while it is not late."""
+
+    rank: int
+    pid: int
+    step: int | None
+    verdict: Verdict | None
+
+
+def beside(found: Verdict, step: int | None, peers: Iterable[Peer]) -> Verdict:
+    """The verdict on a rank in a collective, with what keeps it waiting: the ranks that are not in it.
+
+    While one of those works (a checkpoint, an evaluation) the wait is a notice: what it is worth is said
+    of that rank. Any other verdict stays as it is."""
+    if found.state != names.IN_COLLECTIVE:
+        return found
+    absent = [peer for peer in peers if peer.verdict is None or peer.verdict.state != names.IN_COLLECTIVE]
+    if not absent:
+        return found
+    lines = [_line(peer, step) for peer in absent]
+    works = [
+        peer for peer in absent
+        if peer.verdict is not None and peer.verdict.state in _WORKS and peer.verdict.severity != ALARM
+    ]
+    first = absent[0]
+    what = f"{found.what}; rank {first.rank} (pid {first.pid}) is not in it: {_state(first)}"
+    return replace(
+        found, severity=NOTICE if works else found.severity, what=what, why=[*lines, *found.why],
+        next=[f"probe {peer.pid} diagnose" for peer in absent[:4]] + found.next[:1],
+    )
+
+
+def _state(peer: Peer) -> str:
+    return "it is not late" if peer.verdict is None else peer.verdict.state
+
+
+def _line(peer: Peer, step: int | None) -> str:
+    ours = f", this one at {step}" if step is not None else ""
+    at = f"its last finished step is {peer.step}{ours}" if peer.step is not None else "it has made no step"
+    what = "" if peer.verdict is None else f": {peer.verdict.what}"
+    return f"rank {peer.rank} (pid {peer.pid}) is not in the collective{what}; {at}"

@@ -1,0 +1,93 @@
+"""Verdict: what state a process is in, why we say so, and what to do next.
+
+Plain data, made by `state.judge`, shown by the command, kept in probe.verdicts.
+Any thread. Standard library only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+OK, NOTICE, ALARM = "ok", "notice", "alarm"
+"""`notice`: worth knowing, may be as meant. `alarm`: it will not go on by itself, or hardly."""
+
+RUNNING = "running"
+SLOW_STEP = "slow step"
+EVALUATION = "evaluation"
+CHECKPOINT = "checkpoint"
+WARM_UP = "warm-up"
+IDLE = "idle"
+HELD = "held"
+WAITING_FOR_DATA = "waiting for data"
+IN_COLLECTIVE = "in a collective"
+LOCK_WAIT = "lock wait"
+DEADLOCK = "deadlock suspected"
+HOLDS_GIL = "holds the GIL"
+BLOCKED = "blocked in C"
+BUSY = "busy without a step"
+STARVED = "starved of CPU"
+SWAPPING = "swapping"
+STOPPED = "stopped"
+TRACED = "traced"
+UNINTERRUPTIBLE = "uninterruptible"
+ZOMBIE = "zombie"
+FINISHED = "finished"
+FAILED = "failed"
+DEAD = "dead"
+UNKNOWN = "unknown"
+RUNNING_AGAIN = "running again"
+
+STATES: dict[str, str] = {
+    RUNNING: "steps come as usual",
+    SLOW_STEP: "this step takes longer than usual, and the process works",
+    EVALUATION: "no step, and batches arrive",
+    CHECKPOINT: "the training thread writes a file of torch's or safetensors'",
+    WARM_UP: "the first steps are not done yet",
+    IDLE: "waits to be told what to do: input, an event loop, its children, its other threads",
+    HELD: "an exception ended its main thread; it waits to be looked at (PROBE_HOLD_S)",
+    WAITING_FOR_DATA: "the training thread waits for a batch",
+    IN_COLLECTIVE: "the training thread waits for other ranks",
+    LOCK_WAIT: "the training thread waits for a lock of this process",
+    DEADLOCK: "two threads or more wait for locks and none moves",
+    HOLDS_GIL: "one thread keeps the GIL inside C, no other Python runs",
+    BLOCKED: "the training thread waits inside C with the GIL released",
+    BUSY: "it runs and runs, and neither a step nor a batch comes of it",
+    STARVED: "it wants to run and does not get the CPU",
+    SWAPPING: "its memory is being read back from swap",
+    STOPPED: "stopped by a signal (SIGSTOP, Ctrl-Z)",
+    TRACED: "held by a debugger",
+    UNINTERRUPTIBLE: "the kernel waits for a device or file system on its behalf (D)",
+    ZOMBIE: "it has ended and its parent has not asked how",
+    FINISHED: "it ended as it should, or its recording was closed",
+    FAILED: "an exception ended it or its training, or its exit status is not 0",
+    DEAD: "it was killed: by a signal, by the kernel, or nobody knows how",
+    UNKNOWN: "it could not be looked at well enough",
+    RUNNING_AGAIN: "it went on after a stall",
+}
+"""Every state and what it means."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One verdict. `what` is a line with figures, `why` the evidence, `next` the commands, a line each."""
+
+    state: str
+    severity: str
+    what: str
+    why: list[str]
+    next: list[str]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The verdict on the wire."""
+        return asdict(self)
+
+    def rows(self, t_ns: int, step: int | None, capture_id: str | None = None) -> list[dict[str, Any]]:
+        """The verdict as its row of probe.verdicts; `capture_id` names its stacks in python.stacks."""
+        return [
+            {
+                "t_ns": t_ns, "step": step, "state": self.state, "severity": self.severity,
+                "what": self.what, "why": "\n".join(self.why), "next": "\n".join(self.next),
+                "capture_id": capture_id,
+            }
+        ]

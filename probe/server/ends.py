@@ -1,0 +1,168 @@
+"""Ends: what the files of a recording and an exit status say about how its process ended.
+
+Pure, beside reading the journals: who watches processes end is `exits`, who asks is
+the registry. Any thread of the server. Standard library only.
+"""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from probe.recording import places
+from probe.recording.crash import read_crash
+from probe.recording.journal import read_journal
+
+FINISHED, FAILED, DEAD = "finished", "failed", "dead"
+"""Ended as it should; with an exception or an exit status of its own other than 0; killed."""
+ENDING = "ending"
+"""Its recording is closed and the process is not gone yet: torch, or a library, takes its time."""
+STOPPED = "recording stopped"
+REPLACED = "executed another program"
+INTERRUPTED = "interrupted"
+OUT_OF_MEMORY = "killed by the kernel: out of memory"
+NOT_SEEN = "exit status not seen"
+UNKNOWN = "unknown: no server saw its end"
+EVENT = "end"
+"""Name of the record in `watch.bin` that says how a process ended."""
+_LONGEST_HOW = 200
+_LEAVING = ("exit", "stop", "os._exit")
+
+
+class Told(NamedTuple):
+    """What a process said about its own end, each None when it did not."""
+
+    left: dict[str, Any] | None
+    """The record that the recording was closed (`exit`, `stop`) or that `os._exit` was called."""
+    exception: dict[str, Any] | None
+    """The last row of python.exceptions that may have ended the process, or its training."""
+
+
+class End(NamedTuple):
+    """How a process ended."""
+
+    state: str
+    how: str
+    exit_status: int | None
+    """0 to 255, or the negative number of the signal; None when nobody saw it."""
+    t_ns: int | None
+    why: list[str]
+
+
+def read_told(folder: Path) -> Told:
+    """What the process recorded in `folder` said about its end."""
+    left: dict[str, Any] | None = None
+    exception: dict[str, Any] | None = None
+    for record in read_journal(places.journals(folder)[0]):
+        if record.get("event") in _LEAVING:
+            left = record
+        elif record.get("table") == "python.exceptions":
+            rows = [row for row in record.get("rows", []) if row.get("main") or row.get("training")]
+            exception = rows[-1] if rows else exception
+    return Told(left, exception)
+
+
+def read_end(folder: Path) -> End | None:
+    """How the process recorded in `folder` ended, as it was noted; None when nothing was yet."""
+    found: End | None = None
+    for record in read_journal(places.journals(folder)[1]):
+        if record.get("event") == EVENT:
+            found = End(
+                str(record.get("state")), str(record.get("how")), record.get("exit_status"),
+                record.get("ended_ns"), list(record.get("why") or []),
+            )
+    return found
+
+
+def judge(
+    told: Told,
+    exit_status: int | None,
+    *,
+    out_of_memory: bool = False,
+    crash: str | None = None,
+    last_step: int | None = None,
+) -> tuple[str, str]:
+    """(state, how) of a process that has ended.
+
+    `crash` names the signal in crash.txt, `last_step` is the last finished step."""
+    event = told.left.get("event") if told.left is not None else None
+    exception = told.exception
+    if event == "stop":
+        return FINISHED, STOPPED
+    by_main = exception if exception is not None and exception.get("main") else None
+    if exit_status is not None and exit_status < 0:
+        return _killed(exit_status, by_main, out_of_memory)
+    if event == "os._exit":
+        return _left_at_once(told.left or {}, by_main)
+    if by_main is not None and exit_status in (None, 1):
+        return FAILED, _raised(by_main)
+    if exit_status:
+        return FAILED, f"exit status {exit_status}"
+    if exception is not None and by_main is None and _stopped_training(exception, last_step):
+        return FAILED, _short(f"{_raised(exception)} in thread {exception.get('thread_name')}")
+    if exit_status == 0:
+        return FINISHED, FINISHED
+    if event == "exit":
+        return FINISHED, f"{FINISHED}, {NOT_SEEN}"
+    if out_of_memory:
+        return DEAD, OUT_OF_MEMORY
+    if crash is not None:
+        return DEAD, crash
+    return DEAD, UNKNOWN
+
+
+def _killed(exit_status: int, exception: dict[str, Any] | None, out_of_memory: bool) -> tuple[str, str]:
+    name = signal_name(-exit_status)
+    if name == "SIGINT" and exception is not None and exception.get("type") == "KeyboardInterrupt":
+        return FAILED, INTERRUPTED
+    if name == "SIGKILL" and out_of_memory:
+        return DEAD, OUT_OF_MEMORY
+    return DEAD, name
+
+
+def _left_at_once(left: dict[str, Any], exception: dict[str, Any] | None) -> tuple[str, str]:
+    status = left.get("status")
+    if status == 0:
+        return FINISHED, "os._exit(0)"
+    if exception is not None:
+        return FAILED, _short(f"{_raised(exception)}, then os._exit({status})")
+    return FAILED, f"os._exit({status})"
+
+
+def _raised(exception: dict[str, Any]) -> str:
+    if exception.get("type") == "KeyboardInterrupt":
+        return INTERRUPTED
+    message = str(exception.get("message") or "").partition("\n")[0]
+    kind = exception.get("type")
+    return _short(f"exception {kind}: {message}" if message else f"exception {kind}")
+
+
+def _stopped_training(exception: dict[str, Any], last_step: int | None) -> bool:
+    """Whether no step was finished after the training thread's exception."""
+    step = exception.get("step")
+    return step is None or last_step is None or last_step < step
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST_HOW else text[: _LONGEST_HOW - 1] + "…"
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL` for 9; `signal 33` for one without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def exit_code(wait_status: int) -> int:
+    """The kernel's exit code as 0 to 255, or the negative number of the signal."""
+    number = wait_status & 0x7F
+    return -number if number else wait_status >> 8 & 0xFF
+
+
+def crash_signal(folder: Path) -> str | None:
+    """Name of the fatal signal that left stacks behind; None without."""
+    found = read_crash(places.crash_file(folder))
+    return None if found is None else found.signal

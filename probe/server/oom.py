@@ -1,0 +1,138 @@
+"""Out of memory: whether the kernel killed somebody in a process's memory group, and how large that may be.
+
+Counters of the control group (v1 or v2), and the kernel's own log where it may be
+read. A counter says that *somebody* of the group was killed: whoever concludes
+from it looks at the signal and at the time too. Any thread of the server.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from pathlib import Path
+
+_FIRST_PID_SPACE = "pid:[4026531836]"
+"""The host's own: only there are the pids of the kernel's log the pids that we see."""
+_KILLED = re.compile(rb"^\d+,\d+,(\d+),.*Killed process (\d+) ")
+"""Microseconds since the boot, and the pid."""
+_SLACK_S = 2.0
+"""The log's clock and that of start times drift apart by less."""
+_UNLIMITED_BYTES = 1 << 60
+"""A limit of that size is none (v1 writes the largest number of pages there is)."""
+
+
+class Group:
+    """The memory group of a process: its folder, and the first version of control groups or the second."""
+
+    def __init__(self, folder: Path, root: Path, version: int, path: str) -> None:
+        self.folder = folder
+        self._path = path
+        self._root = root
+        self._version = version
+
+    def left_by(self, pid: int) -> bool:
+        """Whether a process was moved to another group since; one that is ending shows the topmost."""
+        now = _paths(pid).get("memory" if self._version == 1 else "", self._path)
+        return now not in ("/", self._path) and not now.endswith(" (deleted)")
+
+    def kills(self) -> int | None:
+        """How often the kernel killed in it because of memory; None when that cannot be read."""
+        names = ("memory.oom_control",) if self._version == 1 else ("memory.events.local", "memory.events")
+        for name in names:
+            with contextlib.suppress(OSError, ValueError):
+                for line in (self.folder / name).read_text().splitlines():
+                    word, _, number = line.partition(" ")
+                    if word == "oom_kill":
+                        return int(number)
+        return None
+
+    def limit_bytes(self) -> int | None:
+        """The smallest limit from the group upwards; None without one."""
+        name = "memory.limit_in_bytes" if self._version == 1 else "memory.max"
+        found: list[int] = []
+        folder = self.folder
+        while True:
+            with contextlib.suppress(OSError, ValueError):
+                found.append(int((folder / name).read_text()))
+            if folder in (self._root, folder.parent):
+                break
+            folder = folder.parent
+        limits = [limit for limit in found if limit < _UNLIMITED_BYTES]
+        return min(limits, default=None)
+
+
+def group_of(pid: int) -> Group | None:
+    """The memory group of a living process; None where there is none, or it cannot be seen from here."""
+    paths = _paths(pid)
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return None
+    if "memory" in paths:
+        return _found(mounts, paths["memory"], "cgroup", 1)
+    return _found(mounts, paths[""], "cgroup2", 2) if "" in paths else None
+
+
+def _paths(pid: int) -> dict[str, str]:
+    """Path of a process's group by controller; the second version's has no name."""
+    found: dict[str, str] = {}
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            found.update(dict.fromkeys(controllers.split(","), path))
+    return found
+
+
+def _found(mounts: list[str], path: str, kind: str, version: int) -> Group | None:
+    for line in mounts:
+        left, _, right = line.partition(" - ")
+        fields, (found_kind, _, options, *_) = left.split(), (*right.split(), "", "", "")
+        if found_kind != kind or (version == 1 and "memory" not in options.split(",")):
+            continue
+        top, point = fields[3], Path(fields[4])
+        inside = path if top == "/" else path.removeprefix(top)
+        folder = point / inside.lstrip("/")
+        if not folder.is_dir():  # another namespace's path: what is seen at the top is our own group
+            continue
+        return Group(folder, point, version, path)
+    return None
+
+
+class KernelLog:
+    """Who the kernel says it killed, as far back as its log goes. Silent where that may not be read."""
+
+    def __init__(self) -> None:
+        self._descriptor = -1
+        self._killed: dict[int, float] = {}
+        self._opened = False
+        with contextlib.suppress(OSError):
+            if os.readlink("/proc/self/ns/pid") == _FIRST_PID_SPACE:
+                self._descriptor = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                self._opened = True
+
+    @property
+    def opened(self) -> bool:
+        """Whether it could be opened, and speaks of the pids that we see."""
+        return self._opened
+
+    def names(self, pid: int, start_ticks: int) -> bool:
+        """Whether the kernel wrote that it killed this process, and not an earlier one with its pid."""
+        while self._descriptor >= 0:
+            try:
+                line = os.read(self._descriptor, 8192)
+            except BrokenPipeError:  # lines were lost: the rest is still there
+                continue
+            except OSError:
+                break
+            if found := _KILLED.search(line):
+                self._killed[int(found[2])] = int(found[1]) / 1e6
+        started_s = start_ticks / os.sysconf("SC_CLK_TCK")
+        return pid in self._killed and self._killed[pid] > started_s - _SLACK_S
+
+    def close(self) -> None:
+        """Let go of the log."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)

@@ -1,0 +1,84 @@
+"""Jobs that hang, each in its own way, all at once; and what is asked about them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from agent.asking import query
+from agent.nursery import Forked
+from harness import PATIENCE_S, Job, Place
+from probe.diagnose import patience
+from probe.diagnose.evidence import Evidence, gather
+from probe.diagnose.state import judge
+from probe.diagnose.verdict import Verdict
+from probe.recording import places
+from probe.recording.journal import read_journal
+from probe.server.registry import Recorded, Registry
+
+STALL_S = 1.0
+_T = TypeVar("_T")
+
+
+class Seen(NamedTuple):
+    """A job that hangs, and the verdict on it."""
+
+    job: Forked
+    recorded: Recorded
+    evidence: Evidence
+    verdict: Verdict
+
+    @property
+    def why(self) -> str:
+        return "\n".join(self.verdict.why)
+
+
+def until(condition: Callable[[], _T], what: str) -> _T:
+    """The first true value of `condition`; fails when there is none in all patience."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"did not come about: {what}")
+
+
+def recorded_of(place: Place, pid: int) -> Recorded:
+    """The recording of a job."""
+    return next(one for one in Registry(place.directory).processes() if one.meta.pid == pid)
+
+
+def look(place: Place, job: Job, *, late: bool = True) -> tuple[Evidence, Verdict]:
+    """Evidence on a job and the verdict; with `late` only once its step is late."""
+    registry = Registry(place.directory)
+    recorded = recorded_of(place, job.pid)
+
+    def now() -> Evidence | None:
+        found = gather(job.pid, recorded.meta, training_thread=registry.training_thread(recorded))
+        quiet_s = patience.quiet_s(found.progress)
+        if late and (quiet_s is None or quiet_s <= patience.limit_s(found.stall_s, found.progress)):
+            return None
+        return found
+
+    evidence = until(now, "a late step")
+    assert evidence is not None
+    return evidence, judge(evidence)
+
+
+def noted(recorded: Recorded) -> list[dict[str, Any]]:
+    """Verdicts that the server wrote about a process by itself, from its file."""
+    return [
+        row
+        for record in read_journal(places.journals(recorded.folder)[1])
+        if record.get("table") == "probe.verdicts"
+        for row in record["rows"]
+    ]
+
+
+def alarms(place: Place, pid: int) -> list[list[Any]]:
+    """State, what and time of every alarm in probe.verdicts."""
+    return query(
+        place, pid, "SELECT state, what, t_ns FROM probe.verdicts WHERE severity = 'alarm' ORDER BY t_ns"
+    )

@@ -1,0 +1,310 @@
+"""The watch beside real jobs: what is stopped, starved, busy or only slow; what goes on; what is no stall."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from agent.asking import query, tell
+from agent.nursery import Forked, Nursery, forked
+from diagnose.hung import STALL_S, alarms, look, noted, recorded_of, until
+from harness import Job, Place, wait_for_end
+from probe.diagnose import verdict as names
+from probe.diagnose.evidence import gather
+from probe.diagnose.state import judge
+from probe.diagnose.verdict import ALARM, NOTICE
+from probe.recording import places
+from probe.server.registry import Registry
+from probe.server.watch import Watch
+
+pytestmark = pytest.mark.alone
+
+CLEAN = {
+    "evaluation with a loader": (names.EVALUATION,),
+    "evaluation": (names.SLOW_STEP,),
+    "generation": (names.SLOW_STEP,),
+    "checkpoint": (names.CHECKPOINT,),
+    "child": (names.SLOW_STEP,),
+    "svd": (names.SLOW_STEP,),
+    "lengths": (names.SLOW_STEP,),
+}
+
+
+@pytest.fixture
+def fork(nursery: Nursery, place: Place) -> Iterator[Callable[..., Forked]]:
+    """`fork(program, *options, **environ)`: a job in a fork; killed after the test."""
+    with contextlib.ExitStack() as stack:
+
+        def one(*command: str, **environ: str) -> Forked:
+            [job] = stack.enter_context(
+                forked(nursery, place, command, **{"PROBE_STALL_S": str(STALL_S), **environ})
+            )
+            return job
+
+        yield one
+
+
+def hang(job: Forked) -> None:
+    """Let a program of stall_hangs go into its hang."""
+    tell(job)
+    job.wait_for("HANGING")
+
+
+def test_a_stopped_job_is_stopped_and_when_continued_it_runs_again(
+    place: Place, fork: Callable[..., Forked]
+) -> None:
+    job = fork("stall_hangs", "--way", "none")
+    job.wait_for("READY")
+    recorded = recorded_of(place, job.pid)
+    job.signal(signal.SIGSTOP)
+    evidence, verdict = look(place, job)
+    assert (verdict.state, verdict.severity) == (names.STOPPED, ALARM)
+    assert evidence.state == "stopped" and verdict.next == [f"kill -CONT {job.pid}"]
+    assert evidence.training is not None and evidence.training.frames, "stacks are read of a stopped job, too"
+    until(lambda: [row["state"] for row in noted(recorded)] == [names.STOPPED], "the server's verdict")
+    job.signal(signal.SIGCONT)
+    until(lambda: noted(recorded)[1:], "running again")
+    assert [row["state"] for row in noted(recorded)] == [names.STOPPED, names.RUNNING_AGAIN]
+    _, verdict = look(place, job, late=False)
+    assert verdict.state == names.RUNNING, "a pause from outside makes the run no more patient"
+
+
+@contextlib.contextmanager
+def beside_burners(pid: int) -> Iterator[None]:
+    """The process on one core, least in rank there, beside three that want all of it."""
+    core = sorted(os.sched_getaffinity(0))[-1]
+    burner = [sys.executable, "-S", "-c", "while True: pass"]
+    burners = [subprocess.Popen(burner, stdin=subprocess.DEVNULL) for _ in range(3)]
+    try:
+        for one in burners:
+            os.sched_setaffinity(one.pid, {core})
+        for task in os.listdir(f"/proc/{pid}/task"):
+            os.sched_setaffinity(int(task), {core})
+            os.setpriority(os.PRIO_PROCESS, int(task), 19)
+        with contextlib.suppress(FileNotFoundError):  # ranks count within a session, where there is this
+            Path(f"/proc/{pid}/autogroup").write_text("19")
+        yield
+    finally:
+        for one in burners:
+            one.kill()
+            one.wait()
+
+
+@contextlib.contextmanager
+def with_little_quota(pid: int) -> Iterator[None]:
+    """The process in a control group that may use two hundredths of a core."""
+    group = Path("/sys/fs/cgroup/cpu") / f"probe-test-{pid}"
+    try:
+        group.mkdir()
+        (group / "cpu.cfs_quota_us").write_text("2000")
+    except OSError as error:
+        pytest.skip(f"no control group (version 1) with a quota can be made: {error}")
+    try:
+        (group / "cgroup.procs").write_text(str(pid))
+        yield
+    finally:
+        (group.parent / "cgroup.procs").write_text(str(pid))
+        group.rmdir()
+
+
+@pytest.mark.parametrize(("hold_back", "said"), [
+    (beside_burners, "ready to run and without a core for"), (with_little_quota, "out of CPU (throttled) in"),
+])
+def test_a_starved_job_is_starved_and_not_hung(
+    place: Place, fork: Callable[..., Forked], said: str,
+    hold_back: Callable[[int], contextlib.AbstractContextManager[None]],
+) -> None:
+    job = fork("stall_hangs", "--way", "none")
+    job.wait_for("READY")
+    with hold_back(job.pid):
+
+        def starved() -> str | None:
+            evidence, verdict = look(place, job, late=False)
+            why = "\n".join(verdict.why)
+            assert verdict.state in (names.STARVED, names.RUNNING, names.SLOW_STEP), verdict
+            if verdict.state != names.STARVED or said not in why:
+                return None
+            thread = evidence.training
+            assert thread is not None and thread.cpu_ratio is not None and thread.cpu_ratio < 0.5
+            return verdict.what
+
+        until(starved, "a verdict on a starved job")
+
+
+@pytest.mark.parametrize("way", ["regex", "python"])
+def test_what_runs_for_ever_is_told_from_what_hangs(
+    place: Place, fork: Callable[..., Forked], way: str
+) -> None:
+    job = fork("stall_hangs", "--way", way)
+    hang(job)
+    evidence, verdict = look(place, job)
+    thread = evidence.training
+    assert thread is not None and thread.cpu_ratio is not None and thread.run_delay_ratio is not None
+    assert thread.cpu_ratio + thread.run_delay_ratio > 0.25
+    assert evidence.capture is not None and evidence.capture["threads"][0]["moving"] is True
+    if way == "regex":
+        assert verdict.state == names.HOLDS_GIL and "computing" in verdict.what
+        recorded = recorded_of(place, job.pid)
+        until(lambda: [row["state"] for row in noted(recorded)] == [names.HOLDS_GIL], "the server's alarm")
+    else:
+        assert (verdict.state, verdict.severity) == (names.SLOW_STEP, NOTICE)
+        assert "hang_in_python (stall_hangs.py:" in verdict.what
+
+
+@pytest.mark.parametrize("kind", CLEAN)
+def test_a_pause_that_is_part_of_training_is_no_alarm(
+    place: Place, fork: Callable[..., Forked], kind: str
+) -> None:
+    """The pause is four times PROBE_STALL_S and hundreds of usual steps long: a rule that goes by time
+    alone would alarm."""
+    pause_s = 4 * STALL_S
+    job = fork("stall_pauses", "--kind", kind, "--steps", "35", "--length", str(pause_s), "--hold")
+    job.wait_for("PAUSE")
+    _, verdict = look(place, job, late=kind != "evaluation with a loader")
+    if kind == "evaluation with a loader":
+        verdict = until(
+            lambda: (found := look(place, job, late=False)[1]).state == names.EVALUATION and found,
+            "an evaluation",
+        ) or verdict
+    assert verdict.state in CLEAN[kind] and verdict.severity != ALARM, verdict
+    job.wait_for("ON")
+    job.wait_for("RESULT")
+    longest = query(place, job.pid, "SELECT max(wall_s) / median(wall_s) FROM python.steps")[0][0]
+    assert longest > 50, "the pause was one"
+    assert alarms(place, job.pid) == []
+    [folder] = places.process_folders(place.directory)
+    assert not places.journals(folder)[1].exists(), "a notice is not written"
+
+
+def test_slow_first_steps_are_no_alarm(place: Place, fork: Callable[..., Forked]) -> None:
+    job = fork("stall_pauses", "--kind", "warm-up", "--steps", "6", "--length", str(3 * STALL_S), "--hold")
+    job.wait_for("ON")
+    evidence, verdict = look(place, job, late=False)
+    assert evidence.progress is not None and evidence.progress.usual_step_s is None
+    assert (verdict.state, verdict.severity) == (names.WARM_UP, NOTICE)
+    job.wait_for("RESULT")
+    assert alarms(place, job.pid) == []
+
+
+def test_a_job_that_waits_for_input_after_training_is_idle(place: Place, fork: Callable[..., Forked]) -> None:
+    job = fork("stall_pauses", "--kind", "evaluation", "--steps", "10", "--hold")
+    job.wait_for("RESULT")
+    evidence, verdict = look(place, job)
+    assert (verdict.state, verdict.severity) == (names.IDLE, NOTICE)
+    assert evidence.training is not None and evidence.training.waits_on == "standard input"
+    assert alarms(place, job.pid) == []
+
+
+def test_a_pause_that_the_run_went_on_from_before_makes_it_more_patient(
+    place: Place, fork: Callable[..., Forked]
+) -> None:
+    job = fork("stall_pauses", "--kind", "child", "--forever", "--length", str(3 * STALL_S))
+    job.wait_for("ON")
+    job.wait_for("PAUSE")
+    evidence, verdict = look(place, job)
+    assert evidence.progress is not None and evidence.progress.longest_pause_s is not None
+    assert evidence.progress.longest_pause_s >= 3 * STALL_S
+    assert verdict.severity == NOTICE and "longest step before this one" in "\n".join(verdict.why)
+
+
+# Without stacks, without rings, without a process ---------------------------------
+
+
+def test_without_py_spy_there_is_a_verdict_that_says_so(
+    place: Place, fork: Callable[..., Forked], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    job = fork("stall_hangs", "--way", "read")
+    hang(job)
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
+    monkeypatch.setattr("sysconfig.get_path", lambda _name: str(tmp_path / "bin"))
+    evidence, verdict = look(place, job)
+    assert (verdict.state, verdict.severity) == (names.UNKNOWN, ALARM)
+    assert "sleeping in read" in verdict.what
+    assert any("py-spy" in line for line in verdict.why) and evidence.looks == 0
+
+
+def test_an_unrecorded_process_gets_a_verdict_on_what_can_be_seen(
+    place: Place, nursery: Nursery
+) -> None:
+    with forked(nursery, place, ("stall_hangs", "--way", "gil"), watched=False) as [job]:
+        hang(job)
+        evidence = gather(job.pid)
+        verdict = judge(evidence)
+        assert evidence.progress is None
+        assert (verdict.state, verdict.severity) == (names.HOLDS_GIL, ALARM)
+        assert "no recording: steps are not known" in verdict.why
+
+
+def test_a_process_that_is_killed_while_it_is_looked_at_is_dead(
+    place: Place, fork: Callable[..., Forked]
+) -> None:
+    job = fork("stall_hangs", "--way", "read")
+    hang(job)
+    meta = recorded_of(place, job.pid).meta
+    with ThreadPoolExecutor(1) as pool:
+        looking = pool.submit(gather, job.pid, meta)
+        until(lambda: looking.running(), "the look")
+        job.kill()
+        evidence = looking.result()
+    assert evidence.state in (None, "zombie") and judge(evidence).state in (names.DEAD, names.ZOMBIE)
+
+
+def test_a_thread_stuck_in_the_kernel_is_named_with_where(place: Place, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    command = ("outside_states", "is_stuck_in_the_kernel", str(pipe))
+    job = Job(*command, environ=place.environ(), folder=place.directory)
+    try:
+        job.wait_for("READY")
+        verdict = until(
+            lambda: (found := judge(gather(job.pid))).state == names.UNINTERRUPTIBLE and found, "state D"
+        )
+        assert verdict and verdict.severity == ALARM and "uninterruptible (D) in " in verdict.what
+        assert any("os.posix_spawn" in line for line in verdict.why), "stacks are read in state D, too"
+    finally:
+        os.close(os.open(pipe, os.O_WRONLY))
+        job.wait_for("FREE")
+        job.kill()
+
+
+def test_a_process_that_is_gone_and_rings_that_vanish_cost_the_watch_nothing(
+    place: Place, fork: Callable[..., Forked]
+) -> None:
+    """A watch beside the server's: it sees rings cut short, then removed, then their process dead."""
+    stays = fork("stall_hangs", "--way", "read")
+    goes = fork("stall_hangs", "--way", "none")
+    goes.wait_for("READY")
+    hang(stays)
+    watch = Watch(Registry(place.directory))
+    rings = Path(recorded_of(place, goes.pid).meta.rings)
+    watch.round()
+    (rings / "python.batches.ring").write_bytes(b"short")
+    watch.round()
+    (rings / "python.steps.ring").unlink()
+    watch.round()
+    shutil.rmtree(rings)  # the sealer sets aside what is damaged and would keep it
+    watch.round()
+    goes.kill()
+    kept = recorded_of(place, stays.pid)
+
+    def seen() -> bool:
+        watch.round()
+        return watch.current(kept.folder) is not None
+
+    until(seen, "a verdict on the other job")
+    found = watch.current(kept.folder)
+    assert found is not None and found.state == names.BLOCKED
+    stays.kill()
+    wait_for_end(stays.pid, 20.0)
+    watch.round()
+    assert watch.current(kept.folder) is None
