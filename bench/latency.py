@@ -49,6 +49,7 @@ LEARNING_RATE = "print(optimizer.param_groups[0]['lr'])"
 BASELINE = "`python -c pass`"
 OUTSIDE = "`py-spy dump`"
 BAR_MS = 150.0
+HUNG_BAR_MS = 2000.0
 MILLION = 1_000_000
 MILLION_BAR_MS = 50.0
 OVER_MILLION = {
@@ -96,6 +97,8 @@ def main() -> None:
             report(state, measure(commands(running), running, runs), runs)
             if state == "waits":
                 cold_start(work, environment, running["probe"], max(3, runs // 8))
+    with places() as (work, environment):
+        held_gil(work, environment, max(3, runs // 2))
     with places() as (work, environment):
         million(work, environment, MILLION // 20 if arguments.quick else MILLION, runs)
     print(f"\nLoad average at the end: {os.getloadavg()[0]:.2f}.")
@@ -245,6 +248,33 @@ def cold_start(work: Path, environment: Mapping[str, str], job: Job, runs: int) 
         found.append(timed(words, environment))
     print(f"\nThe first query when no server runs starts one: median {median(found) * 1e3:.0f} ms, "
           f"longest {max(found) * 1e3:.0f} ms of {runs} runs.")
+
+
+def held_gil(work: Path, environment: Mapping[str, str], runs: int) -> None:
+    """The table of a job in which C code keeps the GIL: the agent in it cannot answer."""
+    job = subprocess.Popen(
+        [sys.executable, str(PROGRAMS / "stall_hangs.py"), "--way", "gil"],
+        env=run_environment(environment, sys.executable), cwd=work, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )
+    try:
+        assert job.stdin is not None and job.stdout is not None
+        print(file=job.stdin, flush=True)
+        if not any(line.startswith("HANGING") for line in job.stdout):
+            raise SystemExit("the job ended before it hung")
+        running = {"probe": Job(job, environment)}
+        pid, ours = str(job.pid), installed("probe")
+        wanted = [
+            Command(BASELINE, (sys.executable, "-c", "pass")),
+            Command("`probe PID backtrace`", (ours, pid, "backtrace"), "probe", HUNG_BAR_MS),
+            Command("`probe PID backtrace --native --all-threads`",
+                    (ours, pid, "backtrace", "--native", "--all-threads"), "probe"),
+            Command("`probe PID diagnose`", (ours, pid, "diagnose"), "probe"),
+        ]
+        report("hangs with the GIL held in C", measure(wanted, running, runs), runs)
+    finally:
+        job.kill()
+        job.wait()
 
 
 def million(work: Path, environment: Mapping[str, str], rows: int, runs: int) -> None:

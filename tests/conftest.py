@@ -4,10 +4,24 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from harness import Job, Place, running
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Workers share files; in `tests/jobs` they share jobs, each of which then runs once."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFileAndJob(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file, _, test = nodeid.partition("::")
+            return file + test[test.find("[") :] if "jobs/" in file else file
+
+    return ByFileAndJob(config, log)
 
 
 @pytest.fixture

@@ -17,7 +17,12 @@ LONGEST_LINES = 500
 
 BASE = ("settings", "errors", "wire", "clock", "startup", "launch", "tables", "boot", "__init__",
         "__version__")
-RECORDING = ("layout", "ring", "strings", "journal", "places", "process", "recording", "__init__")
+RECORDING = (
+    "layout", "ring", "strings", "journal", "captures", "crash", "places", "process", "recording", "__init__"
+)
+
+
+PACKAGES = ("probe", *(f"probe.{name}" for name in ("recording", "server", "agent", "attach", "diagnose")))
 
 
 class Layer(NamedTuple):
@@ -39,7 +44,8 @@ def _layer(files: str, ours: str, anywhere: str = "", inside: str = "") -> Layer
 
 STANDARD = rf"(?:(?:{'|'.join(BASE)})\b|recording(?:$|\.(?:{'|'.join(RECORDING)})\b)|$)"
 JOB = rf"(?:{STANDARD}|(?:agent|control|instruments)\b)"
-SERVER = rf"(?:{STANDARD}|recording\b|server\b)"
+OUTSIDE = rf"(?:{STANDARD}|attach\b)"
+SERVER = rf"(?:{OUTSIDE}|recording\b|diagnose\b|server\b)"
 
 LAYERS = (
     # The three ways into the job's side: the public names, the hook, and nothing else.
@@ -51,7 +57,10 @@ LAYERS = (
     _layer(r"probe/recording/(?:reader|segments)\.py", rf"(?:{STANDARD}|recording\b)", "numpy duckdb"),
     _layer(r"probe/(?:instruments|control|agent)/.*", JOB, "", "torch numpy"),
     _layer(r"probe/server/.*", SERVER, "fastapi starlette uvicorn h11 pydantic duckdb numpy"),
-    _layer(r"cli/probe_cli/.*", STANDARD, "typer click", "httpx rich duckdb"),
+    _layer(r"probe/attach/.*", OUTSIDE, "", "pystack pyinjector"),
+    _layer(r"probe/diagnose/.*", rf"(?:{OUTSIDE}|recording\b|diagnose\b)", "numpy duckdb"),
+    _layer(r"cli/probe_cli/docs\.py", rf"(?:{OUTSIDE}|diagnose\.verdict\b)", "", "typer"),
+    _layer(r"cli/probe_cli/.*", OUTSIDE, "typer click", "httpx rich duckdb"),
 )
 
 
@@ -74,7 +83,7 @@ def imports_of(file: Path) -> Iterator[Import]:
                 assert child.level == 0, f"{file}:{child.lineno}: relative import"
                 module = child.module or ""
                 # `from probe import startup` imports a module, `from probe.errors import X` does not.
-                own = module in ("probe", "probe.recording", "probe.server", "probe.agent")
+                own = module in PACKAGES
                 names = [f"{module}.{alias.name}" if own else module for alias in child.names]
                 yield from (Import(name, child.lineno, inside) for name in names)
             elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):

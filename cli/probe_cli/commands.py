@@ -120,18 +120,53 @@ def query(
     run_query(session, session.read_text(sql, file, "SQL"), format, output, limit, timeout)
 
 
+@app.command(epilog=epilog("attach"))
+def attach(
+    context: typer.Context,
+    wait: Annotated[
+        float, typer.Option("--wait", metavar="S", min=0.1, help="Seconds to wait for the process's GIL.")
+    ] = 15.0,
+    name: Annotated[str | None, typer.Option("--name", metavar="JOB", help="Name of the job.")] = None,
+) -> None:
+    """Start recording in a process that runs already, without restarting it."""
+    from probe_cli.attaching import attach as attach_to
+
+    attach_to(context.obj, wait, name)
+
+
+@app.command(epilog=epilog("diagnose"))
+def diagnose(
+    context: typer.Context,
+    format: Annotated[Literal["text", "json"], typer.Option("--format", help="How to write it.")] = "text",
+) -> None:
+    """Say how a process is: running, waiting, hung, stopped or dead, and why."""
+    from probe_cli.diagnosis import show_verdict
+
+    show_verdict(context.obj, format)
+
+
 @app.command(epilog=epilog("backtrace"))
 def backtrace(
     context: typer.Context,
     all_threads: Annotated[
         bool, typer.Option("--all-threads", help="Every thread, not just the training one.")
     ] = False,
+    native: Annotated[
+        bool, typer.Option("--native", help="C and C++ frames too (stops the process for up to 0.3 s).")
+    ] = False,
+    locals: Annotated[
+        bool, typer.Option("--locals", help="Local variables too, without what looks like a secret.")
+    ] = False,
+    workers: Annotated[
+        bool, typer.Option("--workers", help="DataLoader workers and other child processes too.")
+    ] = False,
     format: Annotated[Literal["text", "json"], typer.Option("--format", help="How to write it.")] = "text",
+    json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
-    """Show where the process is now, innermost frame first."""
-    from probe_cli.stacks import show_backtrace
+    """Show where a process is now, innermost frame first: any Python process, recorded or not."""
+    from probe_cli.stacks import Shown, show_backtrace
 
-    show_backtrace(context.obj, all_threads, format)
+    show_backtrace(context.obj, Shown(all_threads, native, locals, workers), "json" if json else format)
 
 
 @app.command(name="eval", epilog=epilog("eval"))
@@ -162,6 +197,34 @@ def tables(
     from probe_cli.reference import show_tables
 
     show_tables(context.obj, name, format)
+
+
+@app.command(epilog=epilog("detach"))
+def detach(context: typer.Context) -> None:
+    """Take everything of ours out of a process again; its recording stays."""
+    from probe_cli.attaching import detach as detach_from
+
+    detach_from(context.obj)
+
+
+@app.command(epilog=epilog("prune"))
+def prune(
+    context: typer.Context,
+    older_than: Annotated[
+        str | None, typer.Option("--older-than", metavar="TIME", help="What ended so long ago: 36h, 7d, 2w.")
+    ] = None,
+    keep: Annotated[
+        int | None, typer.Option("--keep", metavar="N", min=0, help="All but the newest N runs of each job.")
+    ] = None,
+    job: Annotated[str | None, typer.Option("--job", metavar="JOB", help="Of this job alone.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+) -> None:
+    """Delete recordings of what has ended: those that fit every option."""
+    from probe_cli.prune import prune_recordings
+
+    session: Session = context.obj
+    session.no_endpoint("prune")
+    prune_recordings(session, older_than, keep, job, dry_run)
 
 
 @app.command(epilog=epilog("config"))

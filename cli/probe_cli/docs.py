@@ -1,4 +1,4 @@
-"""`python -m probe_cli.docs`: docs/tables.md, docs/settings.md and docs/cli.md from the declarations.
+"""`python -m probe_cli.docs`: the pages of docs/ that are made from declarations (see `pages`).
 
 `--check` writes nothing and fails when one of them is not what would be written.
 A tool of this repository; not part of the command.
@@ -17,7 +17,10 @@ _MADE = "<!-- Made by `python -m probe_cli.docs`; change the declaration, not th
 
 def pages() -> dict[str, str]:
     """Text of every generated page by its file name."""
-    made = {"tables.md": tables_page(), "settings.md": settings_page(), "cli.md": cli_page()}
+    made = {
+        "tables.md": tables_page(), "settings.md": settings_page(), "cli.md": cli_page(),
+        "verdicts.md": verdicts_page(),
+    }
     return {name: "\n".join([_MADE, "", *lines]).rstrip() + "\n" for name, lines in made.items()}
 
 
@@ -79,6 +82,21 @@ def settings_page() -> Iterator[str]:
         ("variable", "default", "unit", "meaning"),
         ((f"`{s.env}`", f"`{s.default}`" if s.default else "", s.unit, s.help) for s in SETTINGS),
     )
+
+
+def verdicts_page() -> Iterator[str]:
+    """docs/verdicts.md, from `probe.diagnose.verdict`."""
+    from probe.diagnose.verdict import STATES
+
+    yield from [
+        "# Verdicts",
+        "",
+        "What `diagnose` says of a process, and what probe.verdicts keeps. Each comes with a severity: "
+        "`ok`, `notice` (worth knowing, may be as meant) or `alarm`; with its evidence, and with what to "
+        "do next. [diagnose.md](diagnose.md) says how they are found.",
+        "",
+    ]
+    yield from _grid(("state", "meaning"), ((f"`{state}`", means) for state, means in STATES.items()))
 
 
 def cli_page() -> Iterator[str]:

@@ -67,6 +67,8 @@ def findings(session: Session) -> Iterator[Finding]:
     yield check_directory(places.home(settings))
     yield check_rings(settings)
     yield check_server(places.home(settings))
+    yield check_outside()
+    yield check_attaching()
     yield check_hook(_site_folders())
     yield check_shadowing(Path.cwd())
 
@@ -246,6 +248,51 @@ def check_server(directory: Path) -> Finding:
             f"End it (kill {health['pid']}): the next question starts a new one.",
         )
     return Finding("ok", "server", text)
+
+
+def check_outside() -> Finding:
+    """Whether processes can be read from outside: the tools, and the kernel's leave."""
+    from probe.attach import pyspy
+    from probe.attach.target import examine
+
+    try:
+        found = [f"py-spy at {pyspy.program()}"]
+    except ProbeError as error:
+        return Finding("fail", "from outside", error.message, error.hint)
+    scope = examine(os.getpid()).yama
+    if scope is not None and scope > 1 and os.geteuid() != 0:
+        return Finding(
+            "warn", "from outside",
+            f"kernel.yama.ptrace_scope is {scope}: only root may read other processes",
+            "Run probe as root, or start jobs with PROBE=1: then their agents answer while they can.",
+        )
+    if find_spec("pystack") is None:
+        return Finding(
+            "warn", "from outside", f"{found[0]}; pystack is missing, so there are no native frames",
+            "pip install pystack",
+        )
+    return Finding("ok", "from outside", f"{found[0]}; pystack for native frames")
+
+
+def check_attaching() -> Finding:
+    """Whether `attach` has what it needs."""
+    from shutil import which
+
+    from probe.attach import library
+
+    debugger = which("gdb") or ("pyinjector" if find_spec("pyinjector") is not None else None)
+    if debugger is None:
+        return Finding(
+            "warn", "attaching", "neither gdb nor pyinjector is here: `attach` cannot get into a process",
+            "Install gdb, or `pip install pyinjector`. Jobs started with PROBE=1 need neither.",
+        )
+    if not library.PACKAGED.is_file() and library.compiler() is None:
+        return Finding(
+            "warn", "attaching",
+            f"{debugger} is here, the boot library and a C compiler are not: slower ways only",
+            "Install a wheel of probe for this machine, or a C compiler.",
+        )
+    return Finding("ok", "attaching", f"with {debugger}")
 
 
 def _site_folders() -> list[Path]:

@@ -21,7 +21,13 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "backtrace": (
         "probe PID backtrace",
-        "probe PID backtrace --all-threads",
+        "probe PID backtrace --native --all-threads --workers --locals",
+    ),
+    "attach": ("probe PID attach",),
+    "detach": ("probe PID detach",),
+    "diagnose": (
+        "probe PID diagnose",
+        "probe JOB diagnose --format json",
     ),
     "eval": (
         "probe PID eval \"optimizer.param_groups[0]['lr']\"",
@@ -30,6 +36,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "tables": (
         "probe tables python.steps",
         "probe PID tables",
+    ),
+    "prune": (
+        "probe prune --older-than 7d --dry-run",
+        "probe prune --job JOB --keep 20",
     ),
     "config": ("probe config",),
     "doctor": ("probe doctor",),

@@ -21,7 +21,11 @@ HEADINGS = (
     Heading("LAST STEP"),
     Heading("STATE"),
 )
-_COLOURS = {"running": ("green",), "idle": ("yellow",), "dead": ("red",), "finished": ("dim",)}
+_COLOURS = {
+    "running": ("green",), "idle": ("yellow",), "dead": ("red",), "failed": ("red",), "finished": ("dim",),
+    "stalled": ("red",), "stopped": ("yellow",),
+}
+_LONGEST_HOW = 60
 
 
 def list_processes(session: Session, everything: bool, format: Literal["table", "json"]) -> None:
@@ -40,7 +44,8 @@ def list_processes(session: Session, everything: bool, format: Literal["table", 
         if number < 0:
             return session.out.style(text, "bold")
         is_state = HEADINGS[column].name == "STATE"
-        return session.out.style(text, *_COLOURS.get(rows[number][column], ())) if is_state else text
+        word = rows[number][column].partition(":")[0]
+        return session.out.style(text, *_COLOURS.get(word, ())) if is_state else text
 
     for line in grid(HEADINGS, rows, session.out.width, paint):
         session.out.line(line)
@@ -82,8 +87,18 @@ def row(process: dict[str, Any]) -> list[str]:
         _known(process.get("pid")),
         "-" if step is None else f"{step:,}",
         age(process.get("last_step_s")),
-        escape_controls(_known(process.get("state"))),
+        escape_controls(state(process)),
     ]
+
+
+def state(process: dict[str, Any]) -> str:
+    """`running`, `dead: SIGKILL`, `failed: ValueError`, …: how it ended, where that is known."""
+    word, how = _known(process.get("state")), str(process.get("how") or "")
+    how = how.removeprefix("exception ").removeprefix(f"{word}, ")
+    kind, separator, _ = how.partition(": ")
+    if separator and kind.isidentifier():  # an exception: its text is in python.exceptions
+        how = kind
+    return word if how in ("", word) else f"{word}: {how[:_LONGEST_HOW]}"
 
 
 def _known(value: object) -> str:

@@ -58,7 +58,7 @@ def test_a_process_that_is_not_there_is_no_endpoint(
     place: Place, job: Job, start: Callable[..., Job]
 ) -> None:
     for endpoint in ("other", "gpt/1", str(os.getpid())):
-        refused = ask(place, endpoint, "backtrace")
+        refused = ask(place, endpoint, "eval", "1")
         assert (refused.returncode, refused.stdout) == (3, "") and "next:" in refused.stderr
     other = start("gpt_in_main", "--size", "tiny", "--hold", PROBE_NAME="other", **NO_SERVER)
     refused = ask(place, "eval", "1")
@@ -67,6 +67,11 @@ def test_a_process_that_is_not_there_is_no_endpoint(
     other.kill()
     assert ask(place, "eval", "1").stdout == "1\n"
     assert ask(place, "other", "eval", "1").returncode == 3
+
+
+def test_without_a_server_a_process_without_an_agent_is_read_from_outside(place: Place, job: Job) -> None:
+    shown = ask(place, str(os.getpid()), "backtrace")
+    assert shown.returncode == 0 and "from outside" in shown.stdout and "test_direct.py" in shown.stdout
 
 
 def test_a_stopped_process_is_said_to_be_stopped(place: Place, job: Job) -> None:

@@ -71,7 +71,7 @@ def test_what_is_wrong_is_said_in_a_sentence_with_its_exit_code(place: Place, jo
     for words, code, said in (
         (("999999999", "query", "SELECT 1"), 3, "999999999"),
         (("gpt-smal", "query", "SELECT 1"), 3, "gpt-small"),
-        ((str(os.getpid()), "backtrace"), 3, "PROBE=1"),
+        ((str(os.getpid()), "eval", "1"), 3, "attach"),
         (("gpt-small", "query", "SELECT los FROM python.steps"), 2, "loss"),
         (("gpt-small", "query", "SELECT 1; SELECT 2"), 2, "next:"),
         (("gpt-small", "query", "COPY (SELECT 1) TO '/tmp/x'"), 2, "COPY"),
@@ -89,7 +89,7 @@ def test_a_killed_job_is_dead_and_its_recording_answers(place: Place, job: Job) 
     job.result()
     job.signal(signal.SIGKILL)
     job.wait()
-    assert run_probe(place, "ps").stdout.rstrip().endswith("dead")
+    assert run_probe(place, "ps").stdout.rstrip().endswith("dead: SIGKILL")
     answer = json.loads(run_probe(place, str(job.pid), "query", SQL, "--format", "json").stdout)
     assert [step for step, _ in answer["rows"]] == list(range(STEPS))
     refused = run_probe(place, str(job.pid), "backtrace")

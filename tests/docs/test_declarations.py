@@ -20,7 +20,7 @@ OURS = sorted((*ROOT.glob("probe/**/*.py"), *ROOT.glob("cli/**/*.py")))
 INSTALLATION = ROOT / "probe" / "instruments" / "installation.py"
 WRITERS = {
     "ring": ("probe/instruments", "probe/agent"),
-    "journal": ("probe/agent",),
+    "journal": ("probe/agent", "probe/server"),
     "live": ("probe/server",),
 }
 
@@ -59,6 +59,13 @@ def test_every_setting_changes_something() -> None:
         for file in OURS
         for node in nodes(file)
         if isinstance(node, ast.Attribute) and ast.unparse(node.value).endswith("settings")
+    }
+    read |= {  # of a recorded process, whose settings are texts
+        str(node.slice.value)
+        for file in OURS
+        for node in nodes(file)
+        if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "BY_NAME"
+        and isinstance(node.slice, ast.Constant)
     }
     # PROBE itself is read by the start-up hook, before anything of ours is imported.
     assert {setting.name for setting in SETTINGS} - read == {"enabled"}

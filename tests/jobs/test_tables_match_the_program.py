@@ -36,6 +36,12 @@ JOBS = {
 }
 
 
+RARELY = {
+    "compiled_in_place", "compiled_function", "compiled_optimizer", "checkpointing_reentrant",
+    "gpt_at_module_level", "workers_none", "workers_fork_persistent", "workers_spawn",
+}
+"""Variants that take long and share most with another job here: in the campaign."""
+
 UNSEEN_STEPS = {"compiled_step"}
 """The optimizer's step is inside a graph there: nothing outside can see it."""
 
@@ -84,7 +90,10 @@ def figureless(text: str) -> str:
     return re.sub(r"\d+", "#", text)
 
 
-@pytest.fixture(scope="module", params=JOBS)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.campaign) if name in RARELY else name for name in JOBS],
+)
 def watched(request: pytest.FixtureRequest) -> Iterator[tuple[str, Watched]]:
     """Each job twice: plain to its end, and under probe held at its end."""
     name = str(request.param)

@@ -1,0 +1,205 @@
+"""Whether attaching works in every state a job can be in, how long it takes, and what the job notices.
+
+    python bench/attach.py [--targets N] [--states NAME …] [--quick]
+
+For each state N fresh processes of `tests/programs/attach_states.py` are attached to, each once, a moment
+after it said that it is there; the first time is the dangerous one, when the library is loaded. Each checks
+its own arithmetic all the while. The main thread's pause is the longest gap between two rounds of its loop,
+where that does many rounds in a second; beside it the longest gap of processes that nobody attached to and
+that ran as long. As many runs again are made of the way without gdb, where there is one. Prints Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from overhead import HERE, PROGRAMS, places
+
+sys.path.insert(0, str(HERE.parent))
+
+from probe.attach.attaching import attach
+from probe.errors import ProbeError
+
+STATES = {
+    "sleep": "`time.sleep`", "lock": "waits for a lock", "recv": "waits for a socket",
+    "join": "waits for a thread that waits for a lock", "busy": "computes in Python",
+    "many": "computes in Python, 64 threads wait", "numpy": "computes in numpy, 5 threads",
+    "torch": "computes in torch, 4 threads in C++", "allocate": "allocates in C, GIL released",
+    "multiply": "computes in C, GIL released, calls nothing",
+}
+TICKS = frozenset({"busy", "many", "numpy", "torch"})
+"""States whose main thread does a round in some milliseconds."""
+WITHOUT_GDB = ("join", "many", "numpy", "torch")
+WAIT_S = 60.0
+BEFORE_S, AFTER_S = 0.2, 0.3
+
+
+class Try(NamedTuple):
+    """One process: how attaching went (empty: well), what it took, and what the process says of itself."""
+
+    problem: str
+    took_ms: float
+    stood_ms: float | None
+    gap_ms: float | None
+    wrong: int
+    died: bool
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--targets", type=int, default=20, help="processes for each state")
+    parser.add_argument("--states", nargs="+", choices=list(STATES), default=list(STATES))
+    parser.add_argument("--quick", action="store_true", help="one process each: shows that it works")
+    arguments = parser.parse_args()
+    count = 1 if arguments.quick else arguments.targets
+    print(f"{os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}, "
+          f"{gdb_version()}; load average {os.getloadavg()[0]:.1f} at the start\n")
+    with places() as (work, environment), compiled() as loops:
+        os.environ.update(environment)
+        directory = work / "probe"
+        table("With gdb", arguments.states, count, loops, directory)
+        with without_gdb():
+            table("Without gdb: pyinjector", [state for state in arguments.states if state in WITHOUT_GDB],
+                  count, loops, directory)
+    print(f"Load average at the end: {os.getloadavg()[0]:.1f}.")
+
+
+def table(title: str, states: list[str], count: int, loops: str, directory: Path) -> None:
+    """Run and print one table."""
+    print(f"### {title}\n")
+    print("| the job | attached | median | longest | stood still | main thread's longest gap "
+          "| not attached to | wrong sums | deaths |")
+    print("|---|---|---|---|---|---|---|---|---|", flush=True)
+    for state in states:
+        tries = [one(state, loops, directory) for _ in range(count)]
+        ran_s = median(found.took_ms for found in tries) / 1e3 + BEFORE_S + AFTER_S
+        alone = [left_alone(state, loops, ran_s) for _ in range(min(count, 5))] if state in TICKS else []
+        well = [found for found in tries if not found.problem]
+        gaps = [found.gap_ms for found in tries if found.gap_ms is not None]
+        stood = [found.stood_ms for found in well if found.stood_ms is not None]
+        print(
+            f"| {STATES[state]} | {len(well)}/{count} | {ms([found.took_ms for found in well])} "
+            f"| {ms([found.took_ms for found in well], max)} | {ms(stood)} "
+            f"| {ms(gaps) if state in TICKS else ''} | {ms(alone)} "
+            f"| {sum(found.wrong for found in tries)} | {sum(found.died for found in tries)} |", flush=True,
+        )
+        for problem in sorted({found.problem for found in tries if found.problem}):
+            print(f"{state}: {problem}", file=sys.stderr)
+    print()
+
+
+def ms(values: list[float], which: Any = median) -> str:
+    """A time for the table; empty without values."""
+    return f"{which(values):,.0f} ms" if values else ""
+
+
+def one(state: str, loops: str, directory: Path) -> Try:
+    """Start a process, attach to it, let it end."""
+    with started(state, loops) as process:
+        time.sleep(BEFORE_S)
+        began = time.monotonic()
+        problem, stood = "", None
+        try:
+            found = attach(process.pid, dict(settings()), directory=directory, wait_s=WAIT_S)
+            stood = None if found.paused_s is None else found.paused_s * 1e3
+        except ProbeError as error:
+            problem = f"{type(error).__name__}: {error.message}"
+        took_ms = (time.monotonic() - began) * 1e3
+        time.sleep(AFTER_S)
+        result = ended(process)
+        return Try(
+            problem, took_ms, stood, result.get("longest_gap_ms"), result.get("wrong", 0), not result
+        )
+
+
+def left_alone(state: str, loops: str, run_s: float) -> float:
+    """The longest gap, in ms, of a process that nobody attaches to."""
+    with started(state, loops) as process:
+        time.sleep(run_s)
+        return float(ended(process)["longest_gap_ms"])
+
+
+def settings() -> Iterator[tuple[str, str]]:
+    """What the agent is told: our folders."""
+    yield from ((name, value) for name, value in os.environ.items() if name.startswith("PROBE_"))
+
+
+@contextlib.contextmanager
+def started(state: str, loops: str) -> Iterator[subprocess.Popen[str]]:
+    """A process in that state, killed at the end."""
+    quiet = {name: value for name, value in os.environ.items() if not name.startswith("PROBE")}
+    process = subprocess.Popen(
+        [sys.executable, str(PROGRAMS / "attach_states.py"), state, loops], env=quiet, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline().strip() == "READY"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def ended(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """What it found; empty when it did not end as it should."""
+    process.send_signal(signal.SIGUSR1)
+    try:
+        said, _ = process.communicate(timeout=WAIT_S)
+    except subprocess.TimeoutExpired:
+        return {}
+    lines = [line for line in said.splitlines() if line.startswith("RESULT ")]
+    return json.loads(lines[-1].removeprefix("RESULT ")) if lines and process.returncode == 0 else {}
+
+
+@contextlib.contextmanager
+def compiled() -> Iterator[str]:
+    """attach_loops.c as a library."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = str(Path(folder) / "loops.so")
+        source = str(PROGRAMS / "attach_loops.c")
+        subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", made, source], check=True)
+        yield made
+
+
+@contextlib.contextmanager
+def without_gdb() -> Iterator[None]:
+    """As on a host without gdb: no folder of PATH has it."""
+    before = os.environ["PATH"]
+    found = shutil.which("gdb")
+    kept = [entry for entry in before.split(os.pathsep) if not os.path.exists(os.path.join(entry, "gdb"))]
+    os.environ["PATH"] = os.pathsep.join(kept) if found else before
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = before
+
+
+def gdb_version() -> str:
+    """`gdb 13.1`, or that there is none."""
+    program = shutil.which("gdb")
+    if program is None:
+        return "no gdb"
+    done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+    return "gdb " + done.stdout.splitlines()[0].split()[-1]
+
+
+if __name__ == "__main__":
+    main()
