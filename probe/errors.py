@@ -16,22 +16,30 @@
     │   ├── AttachPending
     │   ├── StacksUnavailable
     │   └── ServerUnavailable
-    ├── AccessDenied          exit 4   somebody else's process, wrong token, forbidden role
+    ├── AccessDenied          exit 4   somebody else's process, wrong token, forbidden role or code
     │   ├── NotYours
     │   ├── TracingDenied
     │   ├── TokenInvalid
-    │   └── Forbidden
+    │   ├── Forbidden
+    │   └── SnippetRefused
     ├── LimitReached          exit 5   deadline, memory, size, rate
     │   ├── QueryTimeout
     │   ├── QueryOutOfMemory
     │   ├── QueryWorkerDied
     │   ├── EvalTimeout
     │   ├── EvalBusy
+    │   ├── NoBoundary
     │   ├── TooLarge
     │   └── TooMany
-    └── RecordingError        exit 6   the recording cannot be made or read
-        ├── DirectoryRefused
-        └── NoRoom
+    ├── RecordingError        exit 6   the recording cannot be made or read
+    │   ├── DirectoryRefused
+    │   └── NoRoom
+    └── ActionError           exit 7   an action on a job was not done, or not wholly
+        ├── ActionRefused
+        ├── ActionFailed
+        ├── ActionUnknown
+        ├── NotUndoable
+        └── CheckpointInvalid
     exit 1 belongs to the snippet or command that ran and failed (a traceback of `eval`).
 
 Each class carries its `code` (on the wire), HTTP `status`, `exit_code` and a
@@ -215,6 +223,13 @@ class Forbidden(AccessDenied):
     code = "forbidden"
 
 
+class SnippetRefused(AccessDenied):
+    """The guard does not let this snippet run: it would end, stop or corrupt the job."""
+
+    code = "snippet_refused"
+    hint = "docs/guard.md says what is classed how, and what to use instead."
+
+
 class LimitReached(ProbeError):
     """Stopped by a limit that protects the job or the server."""
 
@@ -264,6 +279,14 @@ class EvalBusy(LimitReached):
     hint = "`backtrace --all-threads` shows where it is (thread probe-eval)."
 
 
+class NoBoundary(LimitReached):
+    """The training thread did not get between two steps in time; nothing was changed."""
+
+    code = "no_boundary"
+    status = 504
+    hint = "`probe PID diagnose` says what it waits for; `--now` does not wait for a step's end."
+
+
 class TooLarge(LimitReached):
     """A request body or header beyond the limit."""
 
@@ -298,6 +321,48 @@ class NoRoom(RecordingError):
 
     code = "no_room"
     hint = "Free some room, or set PROBE_RINGS_BYTES lower, or PROBE_RINGS_DIR to another folder."
+
+
+class ActionError(ProbeError):
+    """An action on a job was not done, or not wholly."""
+
+    code = "action"
+    exit_code = 7
+    hint = "`probe PID actions` lists what was done to the job."
+
+
+class ActionRefused(ActionError):
+    """The action makes no sense in this job as it is; nothing was changed."""
+
+    code = "action_refused"
+    status = 409
+
+
+class ActionFailed(ActionError):
+    """The action was begun and did not succeed; the message says what was changed, if anything."""
+
+    code = "action_failed"
+
+
+class ActionUnknown(ActionError):
+    """No action has that name or number."""
+
+    code = "action_unknown"
+    status = 404
+
+
+class NotUndoable(ActionError):
+    """There is nothing to put back, or it cannot be put back any more."""
+
+    code = "not_undoable"
+    status = 409
+
+
+class CheckpointInvalid(ActionError):
+    """The file is not a checkpoint of probe, is damaged, or does not fit what is to be loaded."""
+
+    code = "checkpoint_invalid"
+    status = 422
 
 
 def _tree(root: type[ProbeError]) -> dict[str, type[ProbeError]]:

@@ -111,6 +111,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("listen", "PROBE_LISTEN", "", "host:port", "Also answer on TCP, with a token; empty means the unix socket only.", _text),
     Setting("allow_eval", "PROBE_ALLOW_EVAL", "0", "", "1 lets `eval` be used over TCP too.", _switch),
     Setting("token_file", "PROBE_TOKEN_FILE", "", "", "File with the TCP token, mode 0600; without it PROBE_DIR/token, made when needed.", _text),
+    Setting("viewer_token_file", "PROBE_VIEWER_TOKEN_FILE", "", "", "File with the TCP token that may look and not act, mode 0600; without it PROBE_DIR/token.viewer, made when needed.", _text),
     Setting("tls_certificate", "PROBE_TLS_CERTIFICATE", "", "", "PEM certificate for TCP; needed to listen beyond loopback.", _text),
     Setting("tls_key", "PROBE_TLS_KEY", "", "", "PEM key that belongs to PROBE_TLS_CERTIFICATE.", _text),
     Setting("insecure_no_tls", "PROBE_INSECURE_NO_TLS", "0", "", "1 lets TCP listen beyond loopback without TLS. The token then travels in clear.", _switch),
@@ -123,6 +124,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("query_memory_bytes", "PROBE_QUERY_MEMORY_BYTES", "512M", "bytes", "Memory one SQL query may use.", _bytes),
     Setting("eval_timeout_s", "PROBE_EVAL_TIMEOUT_S", "10", "s", "How long `eval` waits for a snippet.", _positive),
     Setting("eval_output_bytes", "PROBE_EVAL_OUTPUT_BYTES", "64K", "bytes", "Most output of one snippet that is kept; the rest is counted and dropped.", _bytes),
+    Setting("act_wait_s", "PROBE_ACT_WAIT_S", "30", "s", "How long an action, or a snippet that changes the job, waits for the end of a step.", _positive),
     Setting("hold_s", "PROBE_HOLD_S", "0", "s", "How long a process whose main thread ends with an exception waits, so that one can still look.", _seconds),
     Setting("stall_s", "PROBE_STALL_S", "5", "s", "A step counts as stalled after this long, or after five usual steps when that is longer.", _positive),
     Setting("endpoint", "PROBE_ENDPOINT", "", "", "The endpoint that `probe` uses when none is named.", _text),
@@ -150,6 +152,7 @@ class Settings:
     listen: str
     allow_eval: bool
     token_file: str
+    viewer_token_file: str
     tls_certificate: str
     tls_key: str
     insecure_no_tls: bool
@@ -162,6 +165,7 @@ class Settings:
     query_memory_bytes: int
     eval_timeout_s: float
     eval_output_bytes: int
+    act_wait_s: float
     hold_s: float
     stall_s: float
     endpoint: str
