@@ -6,6 +6,7 @@
     probe.stop()                detach: hooks, thread and socket are gone
     probe.log("accuracy", 0.9)  one row of python.scalars
     probe.step()                end of a step, in a loop without an optimizer
+    probe.load_checkpoint(…)    continue from a file that `probe PID checkpoint` wrote
 
 Most jobs need none of them: `PROBE=1 python train.py` records, the command
 `probe` asks. Names are resolved when they are first used; importing `probe`
@@ -18,17 +19,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from probe.agent.lifecycle import log, start, step, stop
+    from probe.checkpoint import load_checkpoint
 
-__all__ = ["__version__", "log", "start", "step", "stop"]
+__all__ = ["__version__", "load_checkpoint", "log", "start", "step", "stop"]
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    if name not in ("log", "start", "step", "stop"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from probe.agent import lifecycle
+    if name == "load_checkpoint":
+        from probe.checkpoint import load_checkpoint as value
+    elif name in ("log", "start", "step", "stop"):
+        from probe.agent import lifecycle
 
-    value = globals()[name] = getattr(lifecycle, name)
+        value = getattr(lifecycle, name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
     return value
 
 

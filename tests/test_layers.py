@@ -43,18 +43,19 @@ def _layer(files: str, ours: str, anywhere: str = "", inside: str = "") -> Layer
 
 
 STANDARD = rf"(?:(?:{'|'.join(BASE)})\b|recording(?:$|\.(?:{'|'.join(RECORDING)})\b)|$)"
-JOB = rf"(?:{STANDARD}|(?:agent|control|instruments)\b)"
+JOB = rf"(?:{STANDARD}|(?:agent|checkpoint|control|instruments)\b)"
 OUTSIDE = rf"(?:{STANDARD}|attach\b)"
 SERVER = rf"(?:{OUTSIDE}|recording\b|diagnose\b|server\b)"
 
 LAYERS = (
     # The three ways into the job's side: the public names, the hook, and nothing else.
-    _layer(r"probe/__init__\.py", r"agent\b"),
+    _layer(r"probe/__init__\.py", r"(?:agent|checkpoint)\b"),
     _layer(r"probe/boot/.*", r"startup\b|$"),
     _layer(r"probe/startup\.py", rf"{STANDARD}|agent\b"),
     _layer(rf"probe/(?:{'|'.join(BASE)})(?:\.py|/.*)", STANDARD),
     _layer(rf"probe/recording/(?:{'|'.join(RECORDING)})\.py", STANDARD),
     _layer(r"probe/recording/(?:reader|segments)\.py", rf"(?:{STANDARD}|recording\b)", "numpy duckdb"),
+    _layer(r"probe/checkpoint\.py", rf"{STANDARD}|control\.random_states\b", "", "torch numpy"),
     _layer(r"probe/(?:instruments|control|agent)/.*", JOB, "", "torch numpy"),
     _layer(r"probe/server/.*", SERVER, "fastapi starlette uvicorn h11 pydantic duckdb numpy"),
     _layer(r"probe/attach/.*", OUTSIDE, "", "pystack pyinjector"),

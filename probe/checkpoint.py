@@ -1,0 +1,359 @@
+"""Checkpoint files: what is in them, and `load_checkpoint`, which continues from one.
+
+    state = probe.load_checkpoint("rescue.pt", model=model, optimizer=optimizer)
+    for x, y in state.rest_of(train_loader): ...
+
+The file is what `torch.save` makes of one dictionary of plain data, so that
+`torch.load(path, weights_only=True)` opens it without probe:
+
+    {"model": state_dict, "optimizer": state_dict, …, "step": int | None, "epoch": int | None, "probe": {…}}
+
+docs/checkpoint.md describes it. `content_sha256` covers everything but itself.
+Runs on the thread that calls it; standard library only, torch and numpy inside
+functions.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from probe.control.random_states import random_states, restore_random_states
+from probe.errors import CheckpointInvalid
+
+VERSION = 1
+RESERVED = ("step", "epoch", "probe", "rng", "strict")
+"""Names that no model or optimizer has in a file: keys of ours, and arguments of `load_checkpoint`."""
+_OWN_KEYS = ("step", "epoch", "probe")
+_PREFIXES = ("module.", "_orig_mod.")
+"""What DistributedDataParallel and torch.compile put before the names of parameters."""
+
+
+def _torch() -> Any:
+    import torch
+
+    return torch
+
+
+# The hash of what is in a file --------------------------------------------------
+
+
+def content_sha256(content: Mapping[str, Any]) -> str:
+    """sha256 of everything in a checkpoint but this hash itself: types, names, numbers, bits of tensors.
+
+    NaN equals itself here, and two tensors are equal when type, shape and bits are."""
+    found = hashlib.sha256()
+    own = content.get("probe")
+    if isinstance(own, dict):
+        content = {**content, "probe": {key: own[key] for key in own if key != "content_sha256"}}
+    _feed(found, content)
+    return found.hexdigest()
+
+
+def _feed(found: Any, value: Any) -> None:
+    """One value of a checkpoint: a letter for its type, its length, what it holds."""
+    torch = _torch()
+
+    if isinstance(value, torch.Tensor):
+        _feed_tensor(found, value)
+    elif isinstance(value, dict):
+        found.update(b"D%d;" % len(value))
+        for key, item in value.items():
+            _feed(found, key)
+            _feed(found, item)
+    elif isinstance(value, (list, tuple)):
+        found.update(b"%s%d;" % (b"L" if isinstance(value, list) else b"T", len(value)))
+        for item in value:
+            _feed(found, item)
+    elif isinstance(value, float):
+        found.update(b"F" + struct.pack("<d", value))
+    elif isinstance(value, complex):
+        found.update(b"C" + struct.pack("<dd", value.real, value.imag))
+    elif isinstance(value, bytes):
+        found.update(b"Y%d;" % len(value) + value)
+    else:  # None, bool, int, str, and torch's dtypes and devices
+        text = f"{type(value).__name__}:{value}".encode("utf-8", "surrogatepass")
+        found.update(b"S%d;" % len(text) + text)
+
+
+def _feed_tensor(found: Any, tensor: Any) -> None:
+    torch = _torch()
+
+    if tensor.layout != torch.strided:
+        text = f"{tensor.layout}{list(tensor.shape)}".encode()
+        found.update(b"P%d;" % len(text) + text)
+        for part in sparse_parts(tensor):
+            _feed_tensor(found, part)
+        return
+    text = f"{tensor.dtype}{list(tensor.shape)}".encode()
+    found.update(b"A%d;" % len(text) + text)
+    kept = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    if kept.numel():  # read by address: torch may be there without numpy
+        found.update((ctypes.c_char * (kept.numel() * kept.element_size())).from_address(kept.data_ptr()))
+
+
+def sparse_parts(tensor: Any) -> tuple[Any, ...]:
+    """The dense tensors that a sparse one consists of."""
+    torch = _torch()
+
+    if tensor.layout == torch.sparse_coo:
+        return tensor._indices(), tensor._values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+
+
+# Loading ------------------------------------------------------------------------
+
+
+class Checkpoint:
+    """What `load_checkpoint` loaded, and where the run was."""
+
+    def __init__(self, path: str, content: Mapping[str, Any], rng: bool) -> None:
+        own = content["probe"]
+        self.path = path
+        self.step: int | None = content["step"]
+        """The job's own step counter where found, else the steps counted; None when neither is known."""
+        self.epoch: int | None = content["epoch"]
+        self.steps_counted: int | None = own["steps_counted"]
+        """Optimizer steps that probe had counted in the job."""
+        self.names = names_in(content)
+        """Names of the models, optimizers, … in the file."""
+        self.data: dict[str, Any] | None = own["data"]
+        """Position in the training data: `loader`, `batches` fetched, random states at the epoch's start."""
+        self.left_out: list[str] = own["left_out"]
+        """What is not in the file because it is not plain data."""
+        self._states = own["rng"] if rng else None
+
+    def __repr__(self) -> str:
+        return f"<Checkpoint {self.path}: step {self.step}, {', '.join(self.names)}>"
+
+    def rest_of(self, loader: Any) -> Iterator[Any]:
+        """An iterator over what is left of the interrupted epoch, possibly nothing.
+
+        `loader`: made as in the run that was saved. Its batches up to the saved position are fetched
+        once more and dropped, so that workers are where they were; then the random states are as saved."""
+        torch = _torch()
+
+        if self.data is None:
+            raise CheckpointInvalid(
+                f"{self.path} holds no position in the data: the run used no DataLoader when it was saved",
+                hint="Skip what was used already in the way the run reads its data; `.step` says how far.",
+            )
+        after = random_states() if self._states is None else self._states
+        torch.set_rng_state(self.data["torch_state"])
+        generator, state = getattr(loader, "generator", None), self.data["generator_state"]
+        if generator is not None and state is not None:
+            generator.set_state(state)
+        iterator: Iterator[Any] = iter(loader)
+        for _ in range(self.data["batches"]):
+            if next(iterator, _ENDED) is _ENDED:
+                break
+        restore_random_states(after)
+        return iterator
+
+
+_ENDED = object()
+
+
+def load_checkpoint(
+    path: str | os.PathLike[str], /, *, rng: bool = True, strict: bool = True, **objects: Any
+) -> Checkpoint:
+    """Load each object that is named by keyword from a checkpoint, and the random states last.
+
+    `load_checkpoint("rescue.pt", model=model, optimizer=optimizer)`. The file's hash, the names, and the
+    shapes of parameters are compared before anything is changed. With `strict` everything in the file must
+    be given a place; without, what is not named is left, as are parameters that only one side has.
+    `rng=False` leaves the random states as they are. Raises `CheckpointInvalid`."""
+    path = os.fspath(path)
+    content = read_checkpoint(path)
+    _compare_names(path, content, objects, strict)
+    states = {name: _fitting(name, thing, content, strict) for name, thing in objects.items()}
+    loaded: list[str] = []
+    _load_loose_parameters(path, content, objects)
+    for name in sorted(objects, key=lambda name: _ORDER.get(content["probe"]["kinds"].get(name, ""), 0)):
+        _load(path, name, objects[name], states[name], strict, loaded)
+    checkpoint = Checkpoint(path, content, rng)
+    if rng and content["probe"]["rng"] is not None:
+        if content["probe"]["rng"]["numpy"] is not None:
+            import numpy  # noqa: F401 - its state is set only where it is imported
+        restore_random_states(content["probe"]["rng"])
+    return checkpoint
+
+
+_ORDER = {"module": 0, "optimizer": 1, "scheduler": 2, "scaler": 3}
+
+
+def _load_loose_parameters(path: str, content: Mapping[str, Any], objects: Mapping[str, Any]) -> None:
+    """Parameters that belong to no module of the file, into the optimizers that train them."""
+    torch = _torch()
+    for name, loose in content["probe"]["loose_parameters"].items():
+        if name not in objects:
+            continue
+        own = [one for group in objects[name].param_groups for one in group["params"]]
+        wrong = [number for number, value in loose.items() if _shape(own[number]) != _shape(value)]
+        if wrong:
+            raise CheckpointInvalid(
+                f"parameter {wrong[0]} of {name} has another shape in {path} than here",
+                hint="Build it as in the run that was saved. Nothing was loaded.",
+            )
+        with torch.no_grad():
+            for number, value in loose.items():
+                own[number].copy_(value)
+
+
+def _load(path: str, name: str, thing: Any, state: Any, strict: bool, loaded: list[str]) -> None:
+    torch = _torch()
+
+    try:
+        if isinstance(thing, torch.nn.Module):
+            thing.load_state_dict(state, strict=strict)
+        else:
+            thing.load_state_dict(state)
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        done = f"{' and '.join(loaded)} is loaded already" if loaded else "nothing else is loaded yet"
+        raise CheckpointInvalid(
+            f"{name} of {path} does not fit the {type(thing).__name__} given: {error}; {done}",
+            hint="Build it as in the run that was saved. Start again before training: it may be half loaded.",
+        ) from error
+    loaded.append(name)
+
+
+def read_checkpoint(path: str) -> dict[str, Any]:
+    """The whole content of a checkpoint on the CPU, compared with its hash. Raises `CheckpointInvalid`."""
+    content: dict[str, Any] = _opened(path)
+    own = content.get("probe") if isinstance(content, dict) else None
+    if not isinstance(own, dict) or "content_sha256" not in own:
+        raise CheckpointInvalid(
+            f"{path} is not a checkpoint of probe", hint="Load it in the way it was saved, with torch.load."
+        )
+    if own.get("version") != VERSION:
+        raise CheckpointInvalid(
+            f"{path} has version {own.get('version')}; this probe reads version {VERSION}",
+            hint="Load it with the version of probe that wrote it, or with torch.load.",
+        )
+    if content_sha256(content) != own["content_sha256"]:
+        raise CheckpointInvalid(
+            f"{path} is damaged: its content does not have the hash that was written with it",
+            hint="Use an earlier checkpoint, or copy this one again from where it was written.",
+        )
+    return content
+
+
+def _opened(path: str) -> Any:
+    import pickle
+    import zipfile
+
+    torch = _torch()
+
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except OSError as error:
+        raise CheckpointInvalid(
+            f"{path} cannot be opened: {error.strerror or error}",
+            hint=f"Relative paths start at {os.getcwd()}.",
+        ) from error
+    except (
+        RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError, zipfile.BadZipFile
+    ) as error:
+        reason = str(error).strip().partition("\n")[0][:200] or type(error).__name__
+        raise CheckpointInvalid(
+            f"{path} is no checkpoint, or is damaged: {reason}", hint="Use an earlier checkpoint."
+        ) from error
+
+
+def names_in(content: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the models, optimizers, … in a checkpoint."""
+    return tuple(name for name in content if name not in _OWN_KEYS)
+
+
+def _compare_names(path: str, content: Mapping[str, Any], objects: Mapping[str, Any], strict: bool) -> None:
+    kinds = content["probe"]["kinds"]
+    held = names_in(content)
+    listed = ", ".join(f"{name} ({kinds.get(name, 'state')})" for name in held)
+    unknown = [name for name in objects if name not in held]
+    if unknown:
+        raise CheckpointInvalid(
+            f"{path} holds no {' and no '.join(unknown)}; it holds {listed}",
+            hint="Name each object as it is named in the file. Nothing was loaded.",
+        )
+    missing = [name for name in held if name not in objects]
+    if strict and missing:
+        raise CheckpointInvalid(
+            f"{path} also holds {' and '.join(missing)}; all it holds: {listed}",
+            hint=f"Add {', '.join(f'{name}=…' for name in missing)}, or strict=False to leave it. "
+            "Nothing was loaded.",
+        )
+    for name, thing in objects.items():
+        if _kind_given(thing) not in ("", kinds.get(name)):
+            raise CheckpointInvalid(
+                f"{name} of {path} is a {kinds.get(name)}, and a {type(thing).__name__} was given; "
+                f"it holds {listed}",
+                hint="Nothing was loaded.",
+            )
+
+
+def _kind_given(thing: Any) -> str:
+    """Kind of an object by its type; empty when anything may be right."""
+    torch = _torch()
+
+    if isinstance(thing, torch.nn.Module):
+        return "module"
+    if isinstance(thing, torch.optim.Optimizer):
+        return "optimizer"
+    return "" if hasattr(thing, "load_state_dict") else "thing without load_state_dict"
+
+
+def _fitting(name: str, thing: Any, content: Mapping[str, Any], strict: bool) -> Any:
+    """The state to load into `thing`, compared with what it has; raises `CheckpointInvalid`."""
+    torch = _torch()
+
+    state = content[name]
+    wrong: list[str] = []
+    if isinstance(thing, torch.nn.Module):
+        own = thing.state_dict()
+        state = _renamed(state, own)
+        if strict:
+            wrong += [f"{key} is not in the file" for key in own if key not in state]
+            wrong += [f"{key} is only in the file" for key in state if key not in own]
+        for key in [key for key in state if key in own and not torch.nn.parameter.is_lazy(own[key])]:
+            there, here = _shape(state[key]), _shape(own[key])
+            if there != here:
+                wrong.append(f"{key} has the shape {there} in the file and {here} here")
+    elif isinstance(thing, torch.optim.Optimizer):
+        there, here = _group_sizes(state.get("param_groups", ())), _group_sizes(thing.param_groups)
+        if there != here:
+            wrong.append(f"its groups hold {there} parameters in the file and {here} here")
+    if wrong:
+        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise CheckpointInvalid(
+            f"{name} does not fit: {'; '.join(wrong[:3])}{more}",
+            hint="Build it as in the run that was saved. Nothing was loaded.",
+        )
+    return state
+
+
+def _shape(value: Any) -> list[int] | None:
+    shape = getattr(value, "shape", None)
+    return None if shape is None else list(shape)
+
+
+def _group_sizes(groups: Iterable[Any]) -> list[int]:
+    return [len(group["params"]) for group in groups]
+
+
+def _renamed(state: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A module's state with the names that the module here has, wrapped or not as it is."""
+    if not own or state.keys() == own.keys():
+        return state
+    for prefix in _PREFIXES:
+        for here, there in ((prefix, ""), ("", prefix)):
+            if all(key.startswith(there) for key in state):
+                renamed = {here + key[len(there) :]: value for key, value in state.items()}
+                if renamed.keys() == own.keys():
+                    return renamed
+    return state

@@ -1,0 +1,307 @@
+"""Snapshot: what a checkpoint holds, collected from the live job and copied to the host.
+
+On the training thread, between two steps (or, with `now`, on a thread of its
+own while the training thread hangs). Nothing is written to disk here and
+nothing of the job is changed. What is not plain data (functions, arrays,
+objects of unknown classes) is left out and named. Standard library only; torch
+inside functions.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from probe.agent.isolation import capture, describe
+from probe.checkpoint import RESERVED, VERSION
+from probe.clock import wall_ns
+from probe.control.action import Site
+from probe.control.actions.plain_data import LEFT_OUT, Plain, check_tensor, copied, stored_bytes
+from probe.control.random_states import random_states
+from probe.errors import ActionFailed, ActionRefused
+
+STEP_NAMES = ("step", "global_step", "iteration", "it", "current_step")
+EPOCH_NAMES = ("epoch", "current_epoch")
+_OWNERS = ("trainer", "self")
+_INSIDE = ("", "state.")
+"""A trainer keeps its counters itself, or in an object of its own (`trainer.state.global_step`)."""
+MODELS = ("model", "net", "network", "module", "policy")
+"""Names under which a model is looked for of which only parts are called."""
+AVERAGES = (
+    "ema", "ema_model", "model_ema", "swa_model", "averaged_model", "teacher", "target", "target_model",
+    "target_net",
+)
+"""Models that many loops keep and never call while training: looked for by name."""
+SCHEDULERS = ("scheduler", "lr_scheduler", "sched")
+"""Names under which a scheduler that is not torch's is looked for."""
+_SHARDED = ("torch.distributed.fsdp", "torch.distributed._composable", "deepspeed", "fairscale", "megatron")
+MOST_NAMED = 5
+"""Of non-finite parameters so many are named."""
+
+
+class Snapshot:
+    """The content of a checkpoint without its hash, and what is to be said about it."""
+
+    def __init__(self) -> None:
+        self.content: dict[str, Any] = {}
+        self.kinds: dict[str, str] = {}
+        self.parameters: dict[str, frozenset[str]] = {}
+        """Keys of each module's state that are parameters: buffers may hold infinities by design."""
+        self.found: dict[str, str] = {}
+        self.left_out: list[str] = []
+        self.notes: list[str] = []
+        self.not_found: list[str] = []
+        self.on_host = False
+        """Whether its tensors are copies that training does not change."""
+
+    @property
+    def size_bytes(self) -> int:
+        """About as large as the file will be: what is in memory behind the tensors, each part once."""
+        return stored_bytes(self.content)
+
+    def copy_to_host(self) -> None:
+        """Replace every tensor by a copy on the CPU; tensors that share memory share it again."""
+        self.content = copied(self.content)
+        self.on_host = True
+
+
+def take(site: Site) -> Snapshot:
+    """Collect the state of the job as it is; raises `ActionRefused` when there is none to be had."""
+    snapshot = Snapshot()
+    things = list(_things(site))
+    for kind, name, thing in things:
+        _add(snapshot, kind, name, thing)
+    if not snapshot.kinds:
+        raise ActionRefused(
+            "no model and no optimizer was seen in this job yet",
+            hint="A model is known from its first call on, an optimizer from its making on.",
+        )
+    _loose_parameters(snapshot, things)
+    for kind in ("module", "optimizer", "scheduler", "scaler"):
+        if kind not in snapshot.kinds.values():
+            snapshot.not_found.append("model" if kind == "module" else kind)
+    _place(snapshot, site)
+    return snapshot
+
+
+# Which objects ------------------------------------------------------------------
+
+
+def _things(site: Site) -> Iterator[tuple[str, str, Any]]:
+    """Kind, name in the file, and object, of everything that has a state; names are unique."""
+    taken = set(RESERVED)
+    modules = _modules(site)
+    optimizers = site.optimizers()
+    schedulers = [one for optimizer in optimizers for one in site.schedulers(optimizer)]
+    if not schedulers:
+        schedulers = [one for one in site.names(*SCHEDULERS).values() if _has_state(one)]
+    groups = (
+        ("module", "model", modules), ("optimizer", "optimizer", optimizers),
+        ("scheduler", "scheduler", _each_once(schedulers)), ("scaler", "scaler", site.scalers()),
+    )
+    for kind, default, things in groups:
+        for thing in things:
+            name = site.name_of(thing, default)
+            name = name if name.isidentifier() else default
+            plain, count = name, 1
+            while name in taken:
+                count += 1
+                name = f"{plain}_{count}"
+            taken.add(name)
+            yield kind, name, thing
+
+
+def _modules(site: Site) -> list[Any]:
+    """Root modules with a state: those that were called, what holds them, and averages nobody calls."""
+    import torch
+
+    called = site.modules()
+    named = [one for one in site.names(*MODELS, *AVERAGES).values() if isinstance(one, torch.nn.Module)]
+    averages = [one for one in site.names(*AVERAGES).values() if any(one is other for other in named)]
+    holders = [one for one in named if any(part is root for part in one.modules() for root in called)]
+    found = _each_once([*called, *holders, *averages])
+    inside = {id(part) for root in found for part in root.modules() if part is not root}
+    roots = [root for root in found if id(root) not in inside]
+    for root in roots:
+        _refuse_sharded(root)
+    return [
+        root for root in roots
+        if next(root.parameters(), None) is not None or next(root.buffers(), None) is not None
+    ]
+
+
+def _refuse_sharded(root: Any) -> None:
+    """Before any state is asked for: that of a sharded model is collected by all ranks together."""
+    distributed = sys.modules.get("torch.distributed.tensor")
+    kinds: Any = getattr(distributed, "DTensor", ())
+    sharded = next((type(part) for part in root.modules() if _sharding(type(part))), None)
+    if sharded is None:
+        sharded = next((type(one) for one in root.parameters() if isinstance(one, kinds)), None)
+    if sharded is not None:
+        raise ActionRefused(
+            f"the model is sharded ({sharded.__name__}): collecting it takes all ranks at once, and this "
+            "command asks one. Sharded checkpoints are not supported; nothing was changed",
+            hint="Let the job write one itself with torch.distributed.checkpoint.",
+        )
+
+
+def _sharding(kind: type) -> bool:
+    return any(base.__module__.startswith(_SHARDED) for base in kind.__mro__)
+
+
+def _has_state(thing: Any) -> bool:
+    return callable(getattr(type(thing), "state_dict", None)) and callable(
+        getattr(type(thing), "load_state_dict", None)
+    )
+
+
+def _each_once(things: Iterable[Any]) -> list[Any]:
+    return list({id(thing): thing for thing in things}.values())
+
+
+def _add(snapshot: Snapshot, kind: str, name: str, thing: Any) -> None:
+    """One object's state. Runs the job's own state_dict hooks, as saving it in the job would."""
+    state, error = capture(thing.state_dict)
+    if error is not None:
+        raise ActionFailed(
+            f"{name}.state_dict() raised {describe(error)}; nothing was written",
+            hint="The job cannot save this object itself either.",
+        )
+    kept = Plain(snapshot.left_out, snapshot.notes).of(state, name)
+    if kept is LEFT_OUT:
+        return
+    snapshot.content[name] = kept
+    snapshot.kinds[name] = kind
+    if kind == "module":
+        snapshot.parameters[name] = frozenset(
+            key for key, _ in thing.named_parameters(remove_duplicate=False)
+        )
+
+
+def _loose_parameters(snapshot: Snapshot, things: list[tuple[str, str, Any]]) -> None:
+    """Parameters that an optimizer trains and no module in the file has: by their number in it."""
+    known = {id(one) for kind, _, root in things if kind == "module" for one in root.parameters()}
+    loose: dict[str, dict[int, Any]] = {}
+    for name, optimizer in [(name, thing) for kind, name, thing in things if kind == "optimizer"]:
+        trained = [one for group in optimizer.param_groups for one in group["params"]]
+        for number, parameter in enumerate(trained):
+            if id(parameter) not in known:
+                check_tensor(parameter, f"parameter {number} of {name}")
+                loose.setdefault(name, {})[number] = parameter.detach()
+    snapshot.content["probe"] = {"loose_parameters": loose}
+
+
+# Where the run is ---------------------------------------------------------------
+
+
+def _place(snapshot: Snapshot, site: Site) -> None:
+    """Step, epoch, random states, position in the data: what is not an object's state."""
+    import torch
+
+    recorder = site.recorder
+    counted = recorder.counted_step
+    step = _counter(snapshot, site, "step", STEP_NAMES)
+    if step is None and counted is not None and counts_from_the_start(site):
+        step, snapshot.found["step"] = counted, "counted by probe"
+    epoch = _counter(snapshot, site, "epoch", EPOCH_NAMES)
+    position = site.data_position()
+    for name, value in (("step", step), ("epoch", epoch), ("position in the data", position)):
+        if value is None:
+            snapshot.not_found.append(name)
+    # A batch drawn by hand is drawn already when the next step's first module is called.
+    earlier = site.rng_at_step_end if site.boundary == "forward" else None
+    states = random_states() if earlier is None else earlier
+    snapshot.content["step"], snapshot.content["epoch"] = step, epoch
+    snapshot.content["probe"].update(
+        version=VERSION, kinds=snapshot.kinds, steps_counted=counted, found=snapshot.found,
+        boundary=site.boundary or f"now, in {recorder.phase}", rng=states, data=position,
+        world_size=site.world_size, rank=site.rank, torch=str(torch.__version__), saved_ns=wall_ns(),
+        left_out=snapshot.left_out,
+    )
+    _say_where(snapshot, site)
+
+
+def counts_from_the_start(site: Site) -> bool:
+    """Whether the job's first step was seen: not where the agent was attached to it later."""
+    return bool(site._instruments.from_start)
+
+
+def _say_where(snapshot: Snapshot, site: Site) -> None:
+    """Notes about what the place of the snapshot means for who continues from it."""
+    if not site.boundary:
+        phase = site.recorder.phase
+        mixed = ", which an optimizer's step may have changed in part" if phase == "optimizer" else ""
+        snapshot.notes.append(
+            f"taken while the training thread was in {phase}: parameters are those of the moment{mixed}, "
+            "random states and the position in the data too, so a run that continues from it is not "
+            "bit-identical"
+        )
+    elif site.boundary == "step end":
+        snapshot.notes.append(
+            "taken right after the optimizer's step: what the loop does after it (a scheduler's step, a "
+            "scaler's update) is not in it yet"
+        )
+    if site.several_ranks:
+        snapshot.notes.append(
+            f"rank {site.rank} of {site.world_size}: models that are replicated are the same on every rank, "
+            "random states and the position in the data are this rank's"
+        )
+
+
+def _counter(snapshot: Snapshot, site: Site, what: str, names: tuple[str, ...]) -> int | None:
+    """The job's own counter under one of the names: a variable, or an attribute of its trainer."""
+    found = site.names(*names, *_OWNERS)
+    for name in names:
+        if type(found.get(name)) is int:
+            snapshot.found[what] = name
+            return int(found[name])
+    for owner in _OWNERS:
+        for inside in _INSIDE:
+            for name in names:
+                value = _attribute(found.get(owner), f"{inside}{name}")
+                if type(value) is int:
+                    snapshot.found[what] = f"{owner}.{inside}{name}"
+                    return value
+    return None
+
+
+def _attribute(thing: Any, path: str) -> Any:
+    """A plain attribute; None where reading it would run code of the job's."""
+    for name in path.split("."):
+        thing = None if thing is None else inspect.getattr_static(thing, name, None)
+    return thing
+
+
+# What can be said about it ------------------------------------------------------
+
+
+def nonfinite_parameters(snapshot: Snapshot) -> list[tuple[str, int]]:
+    """Name and number of values of every parameter that holds NaN or an infinity."""
+    found = []
+    for name, keys in snapshot.parameters.items():
+        for key, tensor in snapshot.content[name].items():
+            count = _nonfinite(tensor) if key in keys else 0
+            if count:
+                found.append((f"{name}.{key}", count))
+    for name, loose in snapshot.content["probe"]["loose_parameters"].items():
+        found += [(f"{name}[{number}]", count) for number, one in loose.items() if (count := _nonfinite(one))]
+    return found
+
+
+_AT_ONCE = 32_768
+"""Elements looked at in one call: torch uses one thread for so few, and starts no pool of them here."""
+
+
+def _nonfinite(tensor: Any) -> int:
+    import torch
+
+    if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.layout != torch.strided:
+        return 0
+    with torch.no_grad():
+        flat = tensor.detach().contiguous().view(-1)
+        return sum(
+            part.numel() - int(torch.isfinite(part.float() if part.element_size() == 1 else part).sum())
+            for part in flat.split(_AT_ONCE)
+        )
