@@ -26,6 +26,8 @@ LARGEST_BODY_BYTES = 1 << 20
 """Of a request. Answers may be longer: `LARGEST_ANSWER_BYTES`."""
 LARGEST_ANSWER_BYTES = 256 << 20
 _LONGEST_UNIX_PATH = 100
+_FULL_QUEUE_S = 0.01
+"""Between two attempts to connect to a socket whose queue is full."""
 
 
 class Request(NamedTuple):
@@ -64,7 +66,7 @@ def unix_address(path: Path) -> Iterator[str]:
         os.close(folder)
 
 
-def listen_unix(path: Path, backlog: int = 16) -> socket.socket:
+def listen_unix(path: Path, backlog: int = 128) -> socket.socket:
     """A listening socket at `path` that only this user can connect to; replaces a stale one."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with contextlib.suppress(FileNotFoundError):
@@ -83,18 +85,32 @@ def listen_unix(path: Path, backlog: int = 16) -> socket.socket:
 
 
 def connect_unix(path: Path, timeout_s: float) -> socket.socket:
-    """A connection to the socket at `path`; refuses one that another user serves."""
+    """A connection to the socket at `path`; refuses one that another user serves.
+
+    Raises `BlockingIOError` when those that wait to be accepted leave no room within `timeout_s`."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(timeout_s)
     try:
         with unix_address(path) as address:
-            connection.connect(address)
+            _connect(connection, address, time.monotonic() + timeout_s)
         if peer_of(connection).uid not in (os.getuid(), 0):
             raise NotYours(f"{path} is served by user id {peer_of(connection).uid}")
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _connect(connection: socket.socket, address: str, deadline: float) -> None:
+    """Connect; a full queue of a unix socket is an error at once, so it is tried again until `deadline`."""
+    while True:
+        try:
+            connection.connect(address)
+            return
+        except BlockingIOError:
+            if time.monotonic() + _FULL_QUEUE_S > deadline:
+                raise
+            time.sleep(_FULL_QUEUE_S)
 
 
 def call(
@@ -105,18 +121,28 @@ def call(
     Raises the `ProbeError` that the answer describes, `AgentUnreachable` when no
     answer comes within `timeout_s`, `OSError` when nobody listens.
     """
+    deadline = time.monotonic() + timeout_s
+    with connect_unix(path, timeout_s) as connection:
+        try:
+            connection.sendall(request_bytes(method, target, body))
+            answer = _read_all(connection, deadline)
+        except TimeoutError:
+            raise AgentUnreachable(f"no answer from {path.name} within {timeout_s:g} s") from None
+    return decode_answer(answer)
+
+
+def request_bytes(method: str, target: str, body: object = None) -> bytes:
+    """A whole request, after whose answer the connection ends."""
     data = b"" if body is None else json.dumps(body).encode()
     head = (
         f"{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
     )
-    deadline = time.monotonic() + timeout_s
-    with connect_unix(path, timeout_s) as connection:
-        try:
-            connection.sendall(head.encode("ascii") + data)
-            answer = _read_all(connection, deadline)
-        except TimeoutError:
-            raise AgentUnreachable(f"no answer from {path.name} within {timeout_s:g} s") from None
+    return head.encode("ascii") + data
+
+
+def decode_answer(answer: bytes) -> Any:
+    """JSON of a whole answer; raises the `ProbeError` it describes, `ConnectionError` where it was cut."""
     status, content = _split_answer(answer)
     try:
         decoded = json.loads(content) if content else None

@@ -19,16 +19,17 @@ from typing import Any, TypeVar
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from probe import __version__
-from probe.errors import BY_CODE, BadRequest, Forbidden, ProbeError, TooMany
-from probe.server import asking, backtraces, diagnosing, live
+from probe.errors import BY_CODE, BadRequest, ProbeError, TooMany
+from probe.server import access, acting, asking, backtraces, diagnosing, live
+from probe.server.bodies import ActBody, EndpointBody, ErrorAnswer, EvalBody, PruneBody, QueryBody, UndoBody
+from probe.server.handover import Handover
 from probe.server.prune import Pruner, Wanted
 from probe.server.query import Pool
-from probe.server.registry import Recorded, Registry
+from probe.server.registry import Recorded, Registry, Status
 from probe.server.sealer import Sealer
 from probe.server.views import mentioned
 from probe.server.watch import Watch
@@ -37,60 +38,8 @@ from probe.settings import Settings
 _log = logging.getLogger("probe.app")
 _T = TypeVar("_T")
 IN_FLIGHT = 8
-"""Queries and snippets at once, each; more are refused with 429."""
-DEFAULT_ROWS = 10_000
-MOST_ROWS = 1_000_000
+"""Queries at once; more are refused with 429."""
 _CHUNK_BYTES = 256 << 10
-
-
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class QueryBody(_Body):
-    """Body of `POST /v1/query`. `timeout_s` can shorten the server's own deadline, not lengthen it."""
-
-    endpoint: str = Field("", max_length=4096)
-    sql: str = Field(max_length=64 << 10)
-    limit: int = Field(DEFAULT_ROWS, ge=1, le=MOST_ROWS)
-    timeout_s: float | None = Field(None, gt=0, le=86400)
-
-
-class EvalBody(_Body):
-    """Body of `POST /v1/eval`."""
-
-    endpoint: str = Field("", max_length=4096)
-    code: str = Field(max_length=512 << 10)
-    timeout_s: float | None = Field(None, gt=0, le=3600)
-
-
-class EndpointBody(_Body):
-    """Body of `POST /v1/detach`."""
-
-    endpoint: str = Field("", max_length=4096)
-
-
-class PruneBody(_Body):
-    """Body of `POST /v1/prune`: what is to fit a recording that is deleted; at least one of them."""
-
-    older_than_s: float | None = Field(None, ge=0)
-    keep: int | None = Field(None, ge=0)
-    job: str | None = Field(None, max_length=4096)
-    dry_run: bool = False
-
-
-class ErrorText(BaseModel):
-    """What went wrong (`message`) and what to do next (`hint`); `code` is one of probe/errors.py."""
-
-    code: str
-    message: str
-    hint: str
-
-
-class ErrorAnswer(BaseModel):
-    """The one shape of all errors."""
-
-    error: ErrorText
 
 
 class Service:
@@ -108,7 +57,7 @@ class Service:
         self.started = time.monotonic()
         self.last_request = time.monotonic()
         self.queries = 0
-        self.evals = 0
+        self.handover = Handover(self._find, self._status)
         self.threads = ThreadPoolExecutor(16, thread_name_prefix="probe-request")
         self.agents = ThreadPoolExecutor(2 * IN_FLIGHT, thread_name_prefix="probe-agents")
 
@@ -126,14 +75,20 @@ class Service:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.agents, functools.partial(function, *arguments))
 
+    async def _find(self, endpoint: str) -> Recorded:
+        return await self.call(self.registry.one, endpoint)
+
+    async def _status(self, recorded: Recorded) -> Status:
+        return await self.call(self.registry.status, recorded)
+
     def close(self) -> None:
         """Let go of the threads; those that wait for an agent are not waited for."""
         self.threads.shutdown(wait=False, cancel_futures=True)
         self.agents.shutdown(wait=False, cancel_futures=True)
 
-    def prepare(self, body: QueryBody, tcp: bool) -> tuple[list[Recorded], dict[str, Any]]:
+    def prepare(self, body: QueryBody, caller: access.Caller) -> tuple[list[Recorded], dict[str, Any]]:
         """The processes a query is about, and the request for the worker. Blocks."""
-        sources = self.registry.resolve(_checked(body.endpoint, tcp))
+        sources = self.registry.resolve(access.endpoint(body.endpoint, caller))
         names = {table.full_name for table in mentioned(body.sql)}
         live_rows: dict[str, list[dict[str, Any]]] = {}
         notes = [
@@ -170,6 +125,7 @@ def build(service: Service) -> FastAPI:
     )
     _add_routes(app, service)
     _add_queries(app, service)
+    _add_acting(app, service)
     app.add_exception_handler(ProbeError, _probe_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
@@ -209,51 +165,35 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         workers: int = 0,
     ) -> dict[str, Any]:
         """Where one process is: from its agent, from outside, or the last that its recording kept."""
-        subject = await service.call(_subject, service, endpoint, _is_tcp(request))
+        caller = access.caller(request)
+        if native:  # it stops the process for a moment
+            access.require_role(caller, access.OPERATOR, "backtrace with native frames")
+        if locals:
+            access.require_role(caller, access.OPERATOR, "backtrace with local variables")
+        subject = await service.call(_subject, service, endpoint, caller)
         want = backtraces.Want(bool(all_threads), bool(native), bool(locals), bool(workers))
         return await service.ask(backtraces.backtrace, service.registry, subject, want)
 
     @app.get("/v1/diagnose", responses=_FOR_AGENTS)
     async def diagnose(request: Request, endpoint: str = "") -> dict[str, Any]:
         """How one process is, with the evidence and what to do next."""
-        subject = await service.call(_subject, service, endpoint, _is_tcp(request))
+        subject = await service.call(_subject, service, endpoint, access.caller(request))
         return await service.ask(diagnosing.diagnose, service.registry, service.watch, subject)
 
     @app.post("/v1/detach", responses=_FOR_AGENTS)
     async def detach(body: EndpointBody, request: Request) -> dict[str, Any]:
         """Have the agent of one live process leave it; the recording stays."""
-        tcp = _is_tcp(request)
-        if tcp and not service.settings.allow_eval:
-            raise Forbidden("detach is not answered over TCP", hint="Use it on the host itself.")
-        recorded = await service.call(service.registry.one, _checked(body.endpoint, tcp))
+        caller = access.caller(request)
+        access.require_code(caller, service.settings, "detach")
+        recorded = await service.call(service.registry.one, access.endpoint(body.endpoint, caller))
         return await service.ask(asking.detach, service.registry, recorded)
 
     @app.post("/v1/prune", responses=_FOR_AGENTS)
     async def prune(body: PruneBody, request: Request) -> dict[str, Any]:
         """Delete recordings of processes that have ended, or say which would be."""
-        if _is_tcp(request):
-            raise Forbidden("prune is not answered over TCP", hint="Use it on the host itself.")
+        access.require_role(access.caller(request), access.OWNER, "prune")
         wanted = Wanted(body.older_than_s, body.keep, body.job, body.dry_run)
         return await service.call(service.pruner.prune, wanted)
-
-    @app.post("/v1/eval", responses=_FOR_AGENTS)
-    async def evaluate(body: EvalBody, request: Request) -> dict[str, Any]:
-        """Run a snippet in one live process."""
-        tcp = _is_tcp(request)
-        if tcp and not service.settings.allow_eval:
-            raise Forbidden(
-                "eval is not answered over TCP",
-                hint="Use it on the host itself, or set PROBE_ALLOW_EVAL=1 there.",
-            )
-        recorded = await service.call(service.registry.one, _checked(body.endpoint, tcp))
-        if service.evals >= IN_FLIGHT:
-            raise TooMany(f"{IN_FLIGHT} snippets are waited for already")
-        service.evals += 1
-        try:
-            timeout_s = body.timeout_s or service.settings.eval_timeout_s
-            return await service.ask(asking.evaluate, service.registry, recorded, body.code, timeout_s)
-        finally:
-            service.evals -= 1
 
 
 def _add_queries(app: FastAPI, service: Service) -> None:
@@ -265,7 +205,7 @@ def _add_queries(app: FastAPI, service: Service) -> None:
         service.queries += 1
         answer: _JsonBytes | None = None
         try:
-            sources, asked = await service.call(service.prepare, body, _is_tcp(request))
+            sources, asked = await service.call(service.prepare, body, access.caller(request))
             roots = live.rings_folders(service.registry, sources)
             timeout_s = min(body.timeout_s or float("inf"), service.settings.query_timeout_s)
             content = await service.pool.run(asked, timeout_s, roots, _disconnected(request))
@@ -274,6 +214,32 @@ def _add_queries(app: FastAPI, service: Service) -> None:
         finally:
             if answer is None:
                 service.queries -= 1
+
+
+def _add_acting(app: FastAPI, service: Service) -> None:
+    @app.post("/v1/eval", responses=_FOR_AGENTS)
+    async def evaluate(body: EvalBody, request: Request) -> dict[str, Any]:
+        """Run a snippet in one live process: what only reads at once, what changes between two steps."""
+        caller = access.caller(request)
+        access.require_code(caller, service.settings, "eval")
+        asked = acting.evaluation(body, caller, service.settings)
+        return await service.handover.ask(access.endpoint(body.endpoint, caller), asked)
+
+    @app.post("/v1/act", responses=_FOR_AGENTS)
+    async def act(body: ActBody, request: Request) -> dict[str, Any]:
+        """Do something to one live process between two of its steps; `/v1/undo` takes it back."""
+        caller = access.caller(request)
+        if body.action in acting.RUNS_CODE:
+            access.require_code(caller, service.settings, body.action)
+        asked = acting.action(body, caller, service.settings)
+        return await service.handover.ask(access.endpoint(body.endpoint, caller), asked)
+
+    @app.post("/v1/undo", responses=_FOR_AGENTS)
+    async def undo(body: UndoBody, request: Request) -> dict[str, Any]:
+        """Take back what an action did, between two steps."""
+        caller = access.caller(request)
+        asked = acting.undoing(body, caller, service.settings)
+        return await service.handover.ask(access.endpoint(body.endpoint, caller), asked)
 
 
 class _JsonBytes(Response):
@@ -305,23 +271,10 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-def _is_tcp(request: Request) -> bool:
-    return bool(request.scope.get("state", {}).get("tcp"))
-
-
-def _subject(service: Service, endpoint: str, tcp: bool) -> Recorded | int:
+def _subject(service: Service, endpoint: str, caller: access.Caller) -> Recorded | int:
     """The process an endpoint means; over TCP only a recorded one, and no other of the host."""
-    checked = _checked(endpoint, tcp)
-    return service.registry.one(checked) if tcp else service.registry.subject(checked)
-
-
-def _checked(endpoint: str, tcp: bool) -> str:
-    """The endpoint; over TCP only what the registry knows, not any folder of the host."""
-    if tcp and endpoint.strip().startswith("/"):
-        raise Forbidden("folders are not opened over TCP", hint="Name a pid, a job or job/rank.")
-    if "\x00" in endpoint:
-        raise BadRequest("the endpoint contains a NUL character")
-    return endpoint
+    checked = access.endpoint(endpoint, caller)
+    return service.registry.one(checked) if caller.tcp else service.registry.subject(checked)
 
 
 # Errors -----------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""Asking the agent of a live process: a snippet, its stacks, to leave.
+"""Asking the agent of a live process what it answers at once: its stacks, to leave.
 
 Called on the server's request threads: `probe.wire.call` blocks for at most its
-timeout. Standard library only.
+timeout. What may wait for a step's end goes through `handover`. Standard library only.
 """
 
 from __future__ import annotations
@@ -13,48 +13,50 @@ from typing import Any
 
 from probe import wire
 from probe.errors import AgentMissing, AgentUnreachable, ProcessDead
-from probe.server.registry import LIVE, Recorded, Registry
+from probe.server.registry import LIVE, Recorded, Registry, Status
 
-_EVAL_GRACE_S = 2.0
-"""The agent itself answers at the snippet's deadline; this is for the way back."""
 DETACH_TIMEOUT_S = 10.0
 """A snippet that runs is waited for, and a step that goes through its hooks."""
 
 
-def evaluate(registry: Registry, recorded: Recorded, code: str, timeout_s: float) -> dict[str, Any]:
-    """Run a snippet in one live process; the answer is the agent's."""
-    body = {"code": code, "timeout_s": timeout_s}
-    return ask(registry, recorded, "POST", "/v1/eval", body, timeout_s + _EVAL_GRACE_S)
+def who(recorded: Recorded) -> str:
+    """`gpt/0 (pid 4242)`."""
+    return f"{recorded.name} (pid {recorded.meta.pid})"
+
+
+def require_live(recorded: Recorded, status: Status) -> None:
+    """Raise `ProcessDead` for a process that has ended."""
+    if status.state in LIVE:
+        return
+    ended = datetime.fromtimestamp((status.ended_ns or 0) * 1e-9).strftime("%Y-%m-%d %H:%M:%S")
+    how = "ended" if status.state == "finished" else "died"
+    raise ProcessDead(
+        f"{who(recorded)} {how} at about {ended}",
+        hint=f"Its recording still answers: probe {recorded.meta.pid} query …",
+    )
 
 
 def ask(
     registry: Registry, recorded: Recorded, method: str, target: str, body: object, timeout_s: float
 ) -> dict[str, Any]:
     """Ask a live process's agent; raises `ProcessDead`, `AgentMissing` or `AgentUnreachable`."""
-    status = registry.status(recorded)
-    who = f"{recorded.name} (pid {recorded.meta.pid})"
-    if status.state not in LIVE:
-        ended = datetime.fromtimestamp((status.ended_ns or 0) * 1e-9).strftime("%Y-%m-%d %H:%M:%S")
-        how = "ended" if status.state == "finished" else "died"
-        raise ProcessDead(
-            f"{who} {how} at about {ended}",
-            hint=f"Its recording still answers: probe {recorded.meta.pid} query …",
-        )
+    require_live(recorded, registry.status(recorded))
+    name = who(recorded)
     started = time.monotonic()
     try:
         answer = wire.call(Path(recorded.meta.socket), method, target, body, timeout_s=timeout_s)
     except AgentUnreachable:
         raise AgentUnreachable(
-            f"{who} did not answer within {timeout_s:g} s: it is stopped, or something in it holds the GIL"
+            f"{name} did not answer within {timeout_s:g} s: it is stopped, or something in it holds the GIL"
         ) from None
     except FileNotFoundError:
-        raise AgentMissing(f"{who} lives and its agent has no socket (it starts, or was stopped)") from None
+        raise AgentMissing(f"{name} lives and its agent has no socket (it starts, or was stopped)") from None
     except OSError as error:
         waited_s = time.monotonic() - started
         what = error.strerror or error
-        raise AgentUnreachable(f"{who} did not answer ({what}, {waited_s:.1f} s)") from None
+        raise AgentUnreachable(f"{name} did not answer ({what}, {waited_s:.1f} s)") from None
     if not isinstance(answer, dict):
-        raise AgentUnreachable(f"{who} gave no answer that can be understood")
+        raise AgentUnreachable(f"{name} gave no answer that can be understood")
     return answer
 
 

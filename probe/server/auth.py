@@ -1,8 +1,9 @@
-"""TCP access: token, Host, browsers, rates. The unix socket needs none of it: the kernel
+"""TCP access: tokens, Host, browsers, rates. The unix socket needs none of it: the kernel
 says who is there.
 
-Whoever holds the token can do what the training user can do. A request passes
-`TcpGate` or never reaches the application. Standard library only.
+Whoever holds the operator's token can act on the job as the training user can (`access`
+says on what); the viewer's only looks. A request passes `TcpGate` or never reaches
+the application. Standard library only.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ import secrets
 import stat
 import time
 from collections import defaultdict, deque
+from collections.abc import Mapping
 from pathlib import Path
 
 from probe.errors import Forbidden, ProbeError, SettingInvalid, TokenInvalid, TooMany
 from probe.recording import places
+from probe.server.access import OPERATOR, VIEWER, check_route
 from probe.server.limits import App, Receive, Scope, Send, answer_error
 from probe.settings import Settings
 
@@ -67,13 +70,27 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def load_token(settings: Settings, directory: Path) -> str:
-    """The token from PROBE_TOKEN_FILE, or from PROBE_DIR/token, made when it is not there.
+def load_tokens(settings: Settings, directory: Path) -> dict[str, str]:
+    """The token of each role that TCP knows. Raises `SettingInvalid` when both are the same one, too."""
+    tokens = {
+        OPERATOR: load_token(settings.token_file, directory / "token"),
+        VIEWER: load_token(settings.viewer_token_file, directory / "token.viewer"),
+    }
+    if tokens[OPERATOR] == tokens[VIEWER]:
+        raise SettingInvalid(
+            "the viewer's token is the operator's, so it would let its holder act",
+            hint="Name another file in PROBE_VIEWER_TOKEN_FILE, or none: one is made in PROBE_DIR.",
+        )
+    return tokens
+
+
+def load_token(named: str, usual: Path) -> str:
+    """The token in the file that a setting names, or in the usual one, made when it is not there.
 
     Raises `SettingInvalid` when others could have read the file or it holds too little.
     """
-    path = Path(settings.token_file) if settings.token_file else directory / "token"
-    if not settings.token_file and not path.exists():
+    path = Path(named) if named else usual
+    if not named and not path.exists():
         places.write_whole(path, secrets.token_urlsafe(32).encode() + b"\n")
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -98,9 +115,10 @@ def load_token(settings: Settings, directory: Path) -> str:
 class TcpGate:
     """ASGI middleware of the TCP listener: lets a request through, or answers why not."""
 
-    def __init__(self, app: App, token: str, host: str, port: int) -> None:
+    def __init__(self, app: App, tokens: Mapping[str, str], host: str, port: int) -> None:
+        """`tokens` by role."""
         self._app = app
-        self._digest = _digest(token.encode())
+        self._digests = {role: _digest(token.encode()) for role, token in tokens.items()}
         self._hosts = _allowed_hosts(host, port)
         self._failures: dict[str, deque[float]] = defaultdict(deque)
         self._allowance: tuple[float, float] = (float(BURST), time.monotonic())
@@ -111,12 +129,13 @@ class TcpGate:
             return
         try:
             self._check_origin(scope)
-            await self._check_token(scope)
+            role = await self._check_token(scope)
             self._check_rate()
+            check_route(role, scope["method"], scope["path"])
         except ProbeError as error:
             await answer_error(send, error)
             return
-        scope.setdefault("state", {})["tcp"] = True
+        scope.setdefault("state", {})["role"] = role
         await self._app(scope, receive, send)
 
     def _check_origin(self, scope: Scope) -> None:
@@ -130,12 +149,15 @@ class TcpGate:
             if name == b"origin" or (name == b"sec-fetch-site" and value != b"none"):
                 raise Forbidden("requests of web pages are not answered", hint="Use the `probe` command.")
 
-    async def _check_token(self, scope: Scope) -> None:
+    async def _check_token(self, scope: Scope) -> str:
+        """The role whose token was given."""
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         scheme, _, token = (given[0] if len(given) == 1 else b"").partition(b" ")
-        right = hmac.compare_digest(_digest(token), self._digest)
+        digest = _digest(token)
+        # All are compared, whichever is right: how long it takes tells nothing.
+        right = [role for role, known in self._digests.items() if hmac.compare_digest(digest, known)]
         if right and scheme.lower() == b"bearer":
-            return
+            return right[0]
         # Only wrong tokens are slowed down: nobody can lock the right one out.
         failures = self._recent_failures(str((scope.get("client") or ("",))[0]))
         if len(failures) >= FAILURES_PER_MINUTE:

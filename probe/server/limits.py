@@ -18,7 +18,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from probe.errors import BadRequest, ProbeError, TooLarge, TooMany
-from probe.wire import LARGEST_BODY_BYTES, LARGEST_HEAD_BYTES, peer_of
+from probe.wire import LARGEST_BODY_BYTES, LARGEST_HEAD_BYTES, Peer, peer_of
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -26,7 +26,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-CONNECTIONS = 64
+CONNECTIONS = 256
+"""More than may wait for the end of a step (`handover.WAITING`): who looks must still get in."""
 HEAD_TIMEOUT_S = 5.0
 """A request's head must be complete this long after the connection, or after the answer before."""
 BODY_TIMEOUT_S = 10.0
@@ -46,9 +47,12 @@ class LimitedProtocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client came: who is it, and is there room?"""
         super().connection_made(transport)
-        if not _same_user(transport):
-            transport.abort()
-            return
+        peer = _unix_peer(transport)
+        if peer is not None:
+            if peer.uid not in (os.getuid(), 0):
+                transport.abort()
+                return
+            self.app_state = {"peer": peer}  # uvicorn hands it to the application as the scope's state
         if len(self.connections) > CONNECTIONS:
             self._refuse(TooMany(f"more than {CONNECTIONS} connections at once"))
             return
@@ -116,12 +120,12 @@ class LimitedProtocol(H11Protocol):
         self.transport.close()
 
 
-def _same_user(transport: asyncio.Transport) -> bool:
-    """Whether the other end of a unix socket is this user or root; TCP is checked by its token."""
+def _unix_peer(transport: asyncio.Transport) -> Peer | None:
+    """Who is at the other end of a unix socket; None over TCP, where the token is checked instead."""
     connection = transport.get_extra_info("socket")
     if connection is None or connection.family != socket.AF_UNIX:
-        return True
-    return peer_of(connection).uid in (os.getuid(), 0)
+        return None
+    return peer_of(connection)
 
 
 class BodyLimit:

@@ -38,7 +38,7 @@ from probe.wire import LARGEST_HEAD_BYTES, listen_unix
 _log = logging.getLogger("probe.server")
 _ROUND_S = 5.0
 _CLOSE_S = 2.0
-_BACKLOG = 128
+_BACKLOG = 256
 
 
 class Server:
@@ -95,7 +95,7 @@ class Server:
 
     async def _listen_tcp(self, asgi: App) -> None:
         host, port = auth.listen_address(self.settings)
-        token = auth.load_token(self.settings, self.directory)
+        tokens = auth.load_tokens(self.settings, self.directory)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -108,7 +108,7 @@ class Server:
             _log.error("TCP is off: %s cannot be listened on: %s", self.settings.listen, error)
             return
         port = int(listener.getsockname()[1])
-        await self._serve(auth.TcpGate(asgi, token, host, port), listener, self._tls())
+        await self._serve(auth.TcpGate(asgi, tokens, host, port), listener, self._tls())
         _log.info("listens on %s:%d%s", host, port, " with TLS" if self.settings.tls_certificate else "")
 
     def _tls(self) -> ssl.SSLContext | None:

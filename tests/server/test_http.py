@@ -7,11 +7,13 @@ import json
 import os
 import re
 import select
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from harness import Place
 from probe import wire
 from probe.errors import BY_CODE
 from probe.recording import places
-from probe.server import limits
+from probe.server import handover, limits
 from server.beside import Beside, Writer, until
 
 LEAKS = re.compile(r"Traceback|File \"|/site-packages/|line \d+, in ")
@@ -34,10 +36,7 @@ def server(beside: Beside) -> Beside:
 
 
 def dial(server: Beside) -> socket.socket:
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.settimeout(60)
-    connection.connect(str(places.server_socket(server.directory)))
-    return connection
+    return wire.connect_unix(places.server_socket(server.directory), 60)
 
 
 def read_to_end(connection: socket.socket) -> bytes:
@@ -86,6 +85,10 @@ def request(method: str, target: str, body: bytes = b"", **headers: str) -> byte
     return f"{method} {target} HTTP/1.1\r\n{head}\r\n".encode() + body
 
 
+def post(target: str, body: bytes) -> bytes:
+    return request("POST", target, body, Content_Type="application/json")
+
+
 def test_all_errors_have_one_shape(server: Beside, record: Callable[..., Writer]) -> None:
     record(job="gpt")
 
@@ -108,7 +111,18 @@ def test_all_errors_have_one_shape(server: Beside, record: Callable[..., Writer]
             request("POST", "/v1/query", b'{"sql": 1e999}'), request("POST", "/v1/query", b'{"sql": NaN}'),
             query(), query(sql=None), query(sql="SELCT", endpoint="gpt"), query(sql="SELECT 1", limit=-1),
             request("GET", "/v1/processes?all=x"),
-            request("POST", "/v1/eval", b'{"code": "1", "timeout_s": "soon"}'),
+            post("/v1/eval", b'{"code": "1", "timeout_s": "soon"}'),
+            post("/v1/eval", b'{"code": "1", "when": "later"}'),
+            post("/v1/eval", b'{"code": "1", "wait_s": 0}'),
+            post("/v1/eval", b'{"code": "1", "caller": {"uid": 0}}'),
+            post("/v1/act", b'{}'), post("/v1/act", b'{"action": ""}'),
+            post("/v1/act", b'{"action": "lr", "arguments": [1]}'),
+            post("/v1/act", b'{"action": "lr", "arguments": {"set": NaN}}'),
+            post("/v1/act", b'{"action": "lr", "arguments": {"set": [1e999]}}'),
+            post("/v1/act", b'{"action": "lr", "now": 1}'),
+            post("/v1/act", b'{"action": "lr", "wait_s": 1e9}'),
+            post("/v1/act", b'{"action": "lr", "caller": {"role": "owner"}}'),
+            post("/v1/undo", b'{}'), post("/v1/undo", b'{"id": 3}'),
         ],
     }
     for status, requests in expected.items():
@@ -250,6 +264,82 @@ def test_clients_that_vanish_leave_nothing_behind(server: Beside, record: Callab
     assert server.rows(writer.pid, "SELECT count(*) FROM python.steps") == [[3]]
 
 
+def test_what_an_agent_is_asked_says_who_asks_as_the_kernel_knows_it(
+    server: Beside, record: Callable[..., Writer]
+) -> None:
+    writer = record(job="gpt")
+    caller = {"uid": os.getuid(), "pid": os.getpid(), "via": "unix", "role": "owner"}
+    acted = server.call("POST", "/v1/act", {"endpoint": "gpt", "action": "lr", "arguments": {"scale": 0.5}})
+    assert (acted["id"], acted["what"]) == (f"{writer.pid}-1", "said"), "the answer is the agent's"
+    assert acted["asked"] == {
+        "action": "lr", "arguments": {"scale": 0.5}, "wait_s": 30.0, "now": False, "force": False,
+        "caller": caller,
+    }
+    undone = server.call("POST", "/v1/undo", {"endpoint": "gpt", "id": "7-1", "wait_s": 2})
+    assert undone["asked"] == {"id": "7-1", "wait_s": 2.0, "caller": caller}
+
+
+def test_an_agent_that_does_not_hear_is_noticed_before_the_answer_is_due(
+    server: Beside, record: Callable[..., Writer]
+) -> None:
+    writer = record(job="gpt")
+    body = {"endpoint": "gpt", "code": "1", "timeout_s": 0.5, "wait_s": 1000}
+    assert server.call("POST", "/v1/eval", body)["value"] == "1"
+    writer.process.send_signal(signal.SIGSTOP)
+    try:
+        with pytest.raises(BY_CODE["agent_unreachable"], match=r"stopped.* may do it when"):
+            server.call("POST", "/v1/eval", body)
+    finally:
+        writer.process.send_signal(signal.SIGCONT)
+    assert server.call("POST", "/v1/eval", body)["value"] == "1"
+
+
+def test_a_process_that_dies_while_it_is_asked_is_said_to_be_dead(
+    server: Beside, record: Callable[..., Writer]
+) -> None:
+    writer = record(job="gpt")
+    writer.tell("busy")
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(server.call, "POST", "/v1/act", {"endpoint": "gpt", "action": "lr"})
+        until(lambda: int(writer.tell("asked").split()[1]) == 1, "the agent was asked")
+        writer.kill()
+        with pytest.raises(BY_CODE["process_dead"]):
+            asked.result()
+
+
+def test_a_hundred_requests_of_ten_callers_reach_the_agent_once_and_in_order(
+    server: Beside, record: Callable[..., Writer]
+) -> None:
+    writer = record(job="gpt")
+    writer.tell("busy")
+    expected = [(client, number) for client in range(10) for number in range(10)]
+
+    def send(client: int, number: int) -> socket.socket:
+        connection = dial(server)
+        body = {"endpoint": "gpt", "action": "note", "arguments": {"client": client, "number": number}}
+        connection.sendall(post("/v1/act", json.dumps(body).encode()))
+        return connection
+
+    def client_sends(client: int) -> list[socket.socket]:
+        return [send(client, number) for number in range(10)]
+
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(10) as pool:
+        sent = [stack.enter_context(one) for found in pool.map(client_sends, range(10)) for one in found]
+        until(lambda: int(writer.tell("asked").split()[1]) == 100, "all have been handed over")
+        assert server.call("GET", "/v1/processes")["processes"], "others are answered meanwhile"
+        with contextlib.ExitStack() as more:
+            few = [more.enter_context(send(0, number)) for number in range(handover.WAITING - 100)]
+            with send(0, 0) as one_more:
+                assert status_and_error(read_to_end(one_more))[0] == 429
+            writer.tell("hear")
+            answers = [json.loads(read_to_end(one).partition(b"\r\n\r\n")[2]) for one in [*sent, *few]]
+    notes = [(one["asked"]["arguments"]["client"], one["asked"]["arguments"]["number"]) for one in answers]
+    assert notes[:100] == expected, "each is answered with what it asked"
+    arrived = sorted((one["arrived"], note) for one, note in zip(answers[:100], notes[:100], strict=True))
+    for client in range(10):
+        assert [number for _, (who, number) in arrived if who == client] == list(range(10))
+
+
 def test_several_requests_on_one_connection_are_answered_in_order(server: Beside) -> None:
     one = b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
     last = request("GET", "/v1/nothing")
@@ -291,7 +381,7 @@ def test_openapi_names_every_route_and_its_errors(server: Beside) -> None:
     found = server.call("GET", "/openapi.json")
     assert set(found["paths"]) == {
         "/v1/health", "/v1/processes", "/v1/query", "/v1/backtrace", "/v1/eval", "/v1/tables",
-        "/v1/diagnose", "/v1/detach", "/v1/prune",
+        "/v1/diagnose", "/v1/detach", "/v1/prune", "/v1/act", "/v1/undo",
     }
     for route in found["paths"].values():
         for operation in route.values():

@@ -122,11 +122,12 @@ def test_the_token_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch)
         return None
 
     monkeypatch.setattr(auth, "hmac", Hmac)
-    gate = auth.TcpGate(nothing, "t" * 43, "127.0.0.1", 1)
-    for token in (b"x", b"t" * 43, b"t" * 42):
+    gate = auth.TcpGate(nothing, {"operator": "t" * 43, "viewer": "v" * 43}, "127.0.0.1", 1)
+    for token in (b"x", b"t" * 43, b"v" * 43, b"t" * 42):
         headers = [(b"host", b"127.0.0.1:1"), (b"authorization", b"Bearer " + token)]
-        asyncio.run(gate({"type": "http", "headers": headers}, nothing, nothing))
-    assert seen == [(32, 32)] * 3
+        scope = {"type": "http", "method": "GET", "path": "/v1/health", "headers": headers}
+        asyncio.run(gate(scope, nothing, nothing))
+    assert seen == [(32, 32)] * 2 * 4, "both are compared, whichever is right"
 
 
 def test_only_its_own_names_are_a_host(beside: Beside) -> None:
@@ -206,24 +207,23 @@ def test_a_server_that_may_not_listen_ends_with_the_status_of_a_bad_setting(plac
 
 def test_a_token_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     token = tmp_path / "token"
-    settings = Settings({"PROBE_TOKEN_FILE": str(token)})
     with pytest.raises(SettingInvalid, match="cannot be read"):
-        auth.load_token(settings, tmp_path)
+        auth.load_token(str(token), tmp_path / "usual")
     token.write_text("t" * 43 + "\n")
     for mode in (0o644, 0o640, 0o604, 0o660):
         token.chmod(mode)
         with pytest.raises(SettingInvalid, match="read by others"):
-            auth.load_token(settings, tmp_path)
+            auth.load_token(str(token), tmp_path / "usual")
     token.chmod(0o600)
-    assert auth.load_token(settings, tmp_path) == "t" * 43
+    assert auth.load_token(str(token), tmp_path / "usual") == "t" * 43
     for content in ("", "short", "é" * 60, "t" * 20 + " " + "t" * 30):
         token.write_text(content)
         with pytest.raises(SettingInvalid, match="too short"):
-            auth.load_token(settings, tmp_path)
+            auth.load_token(str(token), tmp_path / "usual")
     link = tmp_path / "link"
     link.symlink_to(token)
     with pytest.raises(SettingInvalid, match="cannot be read"):
-        auth.load_token(Settings({"PROBE_TOKEN_FILE": str(link)}), tmp_path)
+        auth.load_token(str(link), tmp_path / "usual")
 
 
 def test_a_taken_port_costs_tcp_and_not_the_server(beside: Beside) -> None:

@@ -5,8 +5,9 @@
 Prints `ready` and its folder, then answers each command with a line:
 `write N` (N steps and everything around them), `run N_PER_S` and `halt` (a thread
 that writes on), `fetch` (a pending batch), `got` (completes it), `strange`
-(non-finite and extreme values), `log NAME VALUE`, `deaf`/`hear` (the agent's
-answers), `exit` (closes the recording and ends). End of stdin ends it too.
+(non-finite and extreme values), `log NAME VALUE`, `deaf`/`busy`/`hear` (the agent
+answers nothing, only that it lives, everything), `asked` (how often it was),
+`exit` (closes the recording and ends). End of stdin ends it too.
 """
 
 from __future__ import annotations
@@ -58,7 +59,8 @@ class Writer:
         self.steps = 0
         self.fetch = 0
         self.running = threading.Event()
-        self.hearing = True
+        self.hearing, self.busy = True, False
+        self.asked = 0
 
     def write(self, count: int) -> None:
         """Steps as a training would write them: a batch, a loss, a few module calls, the step."""
@@ -131,16 +133,24 @@ class Writer:
         def loop() -> None:
             while True:
                 connection, _ = listener.accept()
-                threading.Thread(target=self.converse, args=(connection,), daemon=True).start()
+                # Read here, as agents do: they act in the order in which they accept.
+                request = wire.read_request(connection, 5)
+                if request.path != "/v1/health":
+                    self.asked += 1
+                threading.Thread(
+                    target=self.converse, args=(connection, request, self.asked), daemon=True
+                ).start()
 
         threading.Thread(target=loop, daemon=True).start()
 
-    def converse(self, connection: Any) -> None:
+    def converse(self, connection: Any, request: wire.Request, arrived: int) -> None:
         with connection, contextlib.suppress(OSError, ProbeError):
-            request = wire.read_request(connection, 5)
-            while not self.hearing:
+            while not self.hearing and not (self.busy and request.path == "/v1/health"):
                 time.sleep(0.01)
-            wire.write_response(connection, 200, self.answer(request))
+            answer = self.answer(request)
+            if request.path == "/v1/act":
+                answer["arrived"] = arrived
+            wire.write_response(connection, 200, answer)
 
     def answer(self, request: wire.Request) -> Any:
         if request.path == "/v1/eval":
@@ -148,6 +158,8 @@ class Writer:
                 "output": "", "dropped_bytes": 0, "value": request.body["code"].upper(), "error": None,
                 "step": self.steps, "elapsed_ms": 1.0,
             }
+        if request.path in ("/v1/act", "/v1/undo"):
+            return {"id": f"{os.getpid()}-1", "step": self.steps, "what": "said", "asked": request.body}
         if request.path == "/v1/stacks":
             frame = {
                 "depth": 0, "func": "main", "file": "train.py", "lineno": 7, "frame_type": "Python",
@@ -187,8 +199,10 @@ def obey(writer: Writer, words: list[str]) -> str:
             writer.recording.rings["python.scalars"].append(
                 writer.steps, clock.wall_ns(), writer.recording.strings.intern(name), float(value)
             )
-        case ["deaf" | "hear" as wanted]:
-            writer.hearing = wanted == "hear"
+        case ["deaf" | "busy" | "hear" as wanted]:
+            writer.hearing, writer.busy = wanted == "hear", wanted == "busy"
+        case ["asked"]:
+            return f"asked {writer.asked}"
         case _:
             return f"unknown {words}"
     return f"steps {writer.steps}"

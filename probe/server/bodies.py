@@ -1,0 +1,92 @@
+"""Bodies of the server's requests: strict, so that a misspelt field is an error and not ignored.
+
+Checked on the server's event loop. May import pydantic.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+DEFAULT_ROWS = 10_000
+MOST_ROWS = 1_000_000
+LONGEST_WAIT_S = 3600.0
+"""Of a snippet, and of waiting for the end of a step."""
+
+
+class Body(BaseModel):
+    """A request's body: nothing unknown in it, nothing converted."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class QueryBody(Body):
+    """Body of `POST /v1/query`. `timeout_s` can shorten the server's own deadline, not lengthen it."""
+
+    endpoint: str = Field("", max_length=4096)
+    sql: str = Field(max_length=64 << 10)
+    limit: int = Field(DEFAULT_ROWS, ge=1, le=MOST_ROWS)
+    timeout_s: float | None = Field(None, gt=0, le=86400)
+
+
+class EvalBody(Body):
+    """Body of `POST /v1/eval`. `wait_s`: how long a snippet that changes the job waits for a step's end.
+
+    `when`: `auto` as the guard says, `now` on a thread of its own whatever it does, `step` between two
+    steps even when it only reads. `force`: also what the guard would refuse and may be forced."""
+
+    endpoint: str = Field("", max_length=4096)
+    code: str = Field(max_length=512 << 10)
+    timeout_s: float | None = Field(None, gt=0, le=LONGEST_WAIT_S)
+    wait_s: float | None = Field(None, gt=0, le=LONGEST_WAIT_S)
+    when: Literal["auto", "now", "step"] = "auto"
+    force: bool = False
+
+
+class ActBody(Body):
+    """Body of `POST /v1/act`: an action by its name. `now`: on a thread of its own, not between steps."""
+
+    endpoint: str = Field("", max_length=4096)
+    action: str = Field(min_length=1, max_length=64)
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    wait_s: float | None = Field(None, gt=0, le=LONGEST_WAIT_S)
+    now: bool = False
+    force: bool = False
+
+
+class UndoBody(Body):
+    """Body of `POST /v1/undo`: the `id` that the action was answered with."""
+
+    endpoint: str = Field("", max_length=4096)
+    id: str = Field(min_length=1, max_length=64)
+    wait_s: float | None = Field(None, gt=0, le=LONGEST_WAIT_S)
+
+
+class EndpointBody(Body):
+    """Body of `POST /v1/detach`."""
+
+    endpoint: str = Field("", max_length=4096)
+
+
+class PruneBody(Body):
+    """Body of `POST /v1/prune`: what is to fit a recording that is deleted; at least one of them."""
+
+    older_than_s: float | None = Field(None, ge=0)
+    keep: int | None = Field(None, ge=0)
+    job: str | None = Field(None, max_length=4096)
+    dry_run: bool = False
+
+
+class ErrorText(BaseModel):
+    """What went wrong (`message`) and what to do next (`hint`); `code` is one of probe/errors.py."""
+
+    code: str
+    message: str
+    hint: str
+
+
+class ErrorAnswer(BaseModel):
+    """The one shape of all errors."""
+
+    error: ErrorText
