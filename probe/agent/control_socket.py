@@ -21,10 +21,12 @@ from typing import Any
 
 from probe import wire
 from probe.agent.isolation import Isolation, capture, describe
-from probe.errors import BadRequest, LimitReached, NotYours, ProbeError
+from probe.errors import BadRequest, LimitReached, NotYours, ProbeError, TooMany
 
 REQUEST_TIMEOUT_S = 5.0
 """A caller that has not sent its request by then is dropped."""
+MOST_WAITING = 192
+"""Requests that wait at once, each on a thread of its own."""
 _NO_DESCRIPTOR_S = 0.05
 
 Handler = Callable[[wire.Request, wire.Peer], Any]
@@ -33,8 +35,10 @@ Handler = Callable[[wire.Request, wire.Peer], Any]
 class ControlSocket:
     """Serves `routes` ("METHOD /path" to a handler) at `path`, and calls `rounds` regularly.
 
-    `slow` names routes whose handler waits: they are answered from a thread of
-    their own. Each of `rounds` is (interval in seconds, asked each time; action)."""
+    `slow` names routes whose answer takes time: their handler takes the request, on the
+    agent's thread and so in the order of arrival, and returns a function that is
+    called on a thread of its own for the answer. Each of `rounds` is (interval in seconds,
+    asked each time; action)."""
 
     def __init__(
         self,
@@ -58,6 +62,7 @@ class ControlSocket:
         self._stopping = False
         self._listener: socket.socket | None = None
         self._connections: set[socket.socket] = set()
+        self._aside: set[threading.Thread] = set()
         self.thread = threading.Thread(target=self._run, name="probe-agent", daemon=True)
 
     def start(self) -> None:
@@ -159,40 +164,55 @@ class ControlSocket:
         except ProbeError as error:
             wire.write_error(connection, error)
             return False
-        if route in self._slow:
-            return self._answer_aside(connection, handler, request, peer)
-        self._answer(connection, handler, request, peer)
-        return False
+        if route not in self._slow:
+            self._answer(connection, lambda: handler(request, peer))
+            return False
+        if len(self._aside) >= MOST_WAITING:
+            wire.write_error(connection, TooMany(f"{MOST_WAITING} requests are waited for already"))
+            return False
+        answer, refusal = capture(lambda: handler(request, peer))
+        if refusal is not None:
+            self._answer(connection, lambda: _raise(refusal))
+            return False
+        return self._answer_aside(connection, answer)
 
-    def _answer_aside(self, connection: socket.socket, *rest: Any) -> bool:
+    def _answer_aside(self, connection: socket.socket, answer: Callable[[], Any]) -> bool:
         thread = threading.Thread(
-            target=self._answer_and_hang_up, args=(connection, *rest), name="probe-request", daemon=True
+            target=self._answer_and_hang_up, args=(connection, answer), name="probe-request", daemon=True
         )
+        self._aside.add(thread)
         try:
             thread.start()
         except RuntimeError as error:
+            self._aside.discard(thread)
             wire.write_error(connection, LimitReached(f"the job cannot start another thread: {error}"))
             return False
         return True
 
-    def _answer_and_hang_up(self, connection: socket.socket, *rest: Any) -> None:
+    def _answer_and_hang_up(self, connection: socket.socket, answer: Callable[[], Any]) -> None:
         try:
             with contextlib.suppress(OSError):
-                self._answer(connection, *rest)
+                self._answer(connection, answer)
         finally:
             self._hang_up(connection)
+            self._aside.discard(threading.current_thread())
 
-    def _answer(
-        self, connection: socket.socket, handler: Handler, request: wire.Request, peer: wire.Peer
-    ) -> None:
+    def _answer(self, connection: socket.socket, make: Callable[[], Any]) -> None:
+        answer, error = capture(make)
         connection.settimeout(REQUEST_TIMEOUT_S)
-        answer, error = capture(lambda: handler(request, peer))
         if error is None:
             wire.write_response(connection, 200, answer)
         elif isinstance(error, ProbeError):
             wire.write_error(connection, error)
         else:
             wire.write_error(connection, ProbeError(f"the agent failed: {describe(error)}"))
+
+    def finish(self, wait_s: float) -> None:
+        """Let those who wait have their answers before the process ends."""
+        until_s = time.monotonic() + wait_s
+        for thread in list(self._aside):
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, until_s - time.monotonic()))
 
     def _close(self) -> None:
         if self._listener is not None:
@@ -201,3 +221,7 @@ class ControlSocket:
                 os.unlink(self.path)
         with self._closing:
             self._close_pipe()
+
+
+def _raise(error: BaseException) -> None:
+    raise error

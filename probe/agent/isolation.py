@@ -27,6 +27,8 @@ class Isolation:
         """Asks whether hooks are to do nothing, as while torch.compile traces through this very call;
         None in a job that does not compile."""
         self._report = report
+        self._ended = False
+        self._before_hush: Callable[[], bool] | None = None
 
     def guard(self, name: str, hook: Callable[..., Any]) -> Callable[..., Any]:
         """`hook`, but never raising an `Exception`: None instead. HOT PATH.
@@ -51,7 +53,20 @@ class Isolation:
 
     def end(self) -> None:
         """From now on every guarded hook does nothing: one that is called while it is taken out."""
+        self._ended = True
         self.tracing[0] = _always
+
+    def hush(self) -> None:
+        """Until `speak`, every guarded hook does nothing: what somebody runs between two steps, a
+        forward or a step of its own included, is no part of the training."""
+        self._before_hush, self.tracing[0] = self.tracing[0], _hushed
+
+    def speak(self) -> None:
+        """Ends `hush`."""
+        if self.tracing[0] is _hushed:
+            self.tracing[0] = self._before_hush
+        if self._ended:
+            self.tracing[0] = _always
 
     def attempt(self, name: str, action: Callable[[], Any]) -> Any:
         """Run `action` once; None when it fails. For start, stop and the agent's own rounds."""
@@ -113,4 +128,8 @@ def _nothing(*_args: Any) -> None:
 
 
 def _always() -> bool:
+    return True
+
+
+def _hushed() -> bool:
     return True

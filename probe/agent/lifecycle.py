@@ -18,7 +18,7 @@ import shutil
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,15 @@ from probe.agent.endings import Endings
 from probe.agent.identity import Identity, identify
 from probe.agent.isolation import Isolation, describe, quietly, say
 from probe.agent.isolation import capture as capture_all
+from probe.agent.requests import Requests
 from probe.agent.tracing import name_tracer
-from probe.control.evaluate import Evaluator
+from probe.control.acting import Acting
+from probe.control.action import Site, several_ranks
+from probe.control.evaluator import Evaluator, Surroundings
 from probe.control.names import Scope
-from probe.control.stacks import capture
-from probe.errors import BadRequest, NoRoom, ProbeError, ServerUnavailable
+from probe.control.safepoint import SafePoint
+from probe.control.stacks import capture, whereabouts
+from probe.errors import AgentMissing, NoRoom, ProbeError, ServerUnavailable
 from probe.instruments.installation import Installation
 from probe.instruments.patch import Patches
 from probe.recording import places
@@ -48,6 +52,7 @@ _EXIT_WAIT_S, _STOP_WAIT_S = 0.1, 2.0
 _SNIPPET_WAIT_S = 3.0
 """How long an end waits for a snippet that runs: torch ends the process by SIGABRT when a thread is
 inside its code at the interpreter's end."""
+_ANSWERS_WAIT_S = 1.0
 _ROUND_S = 0.25
 _EAGER_S, _EAGER_ROUND_S = 10.0, 0.02
 _SERVER_LOOK_S = 5.0
@@ -76,8 +81,8 @@ class Agent:
         self.endings = Endings(
             self.recording, self.isolation, self.instruments.recorder, self.instruments.module_path
         )
-        self.evaluator = Evaluator(self._scope, settings.eval_output_bytes)
-        self._snippets = 0
+        self.ended_actions: list[str] = []
+        self._requests = self._assemble_control(settings)
         self._training_thread: int | None = None
         self._server_warned = False
         self._tracer = 0
@@ -86,7 +91,10 @@ class Agent:
             {
                 "GET /v1/health": self._health,
                 "GET /v1/stacks": self._stacks,
-                "POST /v1/eval": self._eval,
+                "GET /v1/actions": self._requests.actions,
+                "POST /v1/eval": self._requests.evaluate,
+                "POST /v1/act": self._requests.act,
+                "POST /v1/undo": self._requests.undo,
                 "POST /v1/stop": self._stop_asked,
             },
             [
@@ -96,11 +104,32 @@ class Agent:
                 (lambda: _INSIST_S, self.evaluator.insist),
                 (lambda: _INSIST_S, self._note_training_thread),
                 (lambda: _INSIST_S, self.endings.look),
+                (lambda: _INSIST_S, self.acting.tidy),
             ],
             self.isolation,
-            slow=frozenset({"POST /v1/eval", "POST /v1/stop"}),
+            slow=frozenset({"POST /v1/eval", "POST /v1/act", "POST /v1/undo", "POST /v1/stop"}),
             first=self._announce,
         )
+
+    def _assemble_control(self, settings: Settings) -> Requests:
+        """What may be done to the job, and where between two steps that happens."""
+        recorder = self.instruments.recorder
+        meta = self.recording.meta
+        journal = self.recording.journal.append
+        self.safepoint = SafePoint(recorder, self.isolation)
+        site = Site(
+            self.instruments, self.safepoint, self._scope, settings, meta.rank, meta.world_size
+        )
+        self.acting = Acting(
+            site, self.safepoint, self.isolation, self.instruments.optimizers, journal, self._whereabouts,
+            str(self.pid),
+        )
+        job = Surroundings(
+            self._scope, lambda: several_ranks(meta.world_size), lambda: self.endings.holding,
+            self._whereabouts,
+        )
+        self.evaluator = Evaluator(job, self.safepoint, settings.eval_output_bytes)
+        return Requests(self.evaluator, self.acting, recorder, settings, journal, str(self.pid))
 
     def start(self, *, late: bool) -> None:
         """Instruments first: the job's next line may already train."""
@@ -118,12 +147,16 @@ class Agent:
     def stop(self, event: str, *, wait_s: float) -> None:
         """Take everything out; the recording stays."""
         self.isolation.end()
+        self.ended_actions = self.acting.close(
+            AgentMissing("probe left the process before a step ended", hint="Nothing was changed.")
+        )
         if event == "exit":
             self.endings.leave()
         else:
             self.endings.uninstall()
         self.instruments.uninstall()
         self.evaluator.end(_SNIPPET_WAIT_S)
+        self.control.finish(_ANSWERS_WAIT_S)
         self.control.stop(wait_s=wait_s)
         self.recording.journal.append({"event": event, "t_ns": clock.wall_ns()})
         self.recording.close()
@@ -165,28 +198,12 @@ class Agent:
         self.recording.journal.append({"table": "python.stacks", "rows": journal_rows(found, "request")})
         return found
 
-    def _eval(self, request: wire.Request, peer: wire.Peer) -> dict[str, Any]:
-        body = request.body if isinstance(request.body, dict) else {}
-        code, timeout = body.get("code"), body.get("timeout_s") or self.settings.eval_timeout_s
-        if not isinstance(code, str) or not isinstance(timeout, (int, float)) or not 0 < timeout <= 3600:
-            raise BadRequest("eval needs `code`, a text, and `timeout_s`, above 0 and at most 3600")
-        self._snippets += 1
-        eval_id = f"{self.pid}-{self._snippets}"
+    def _stop_asked(self, _request: wire.Request, _peer: wire.Peer) -> Callable[[], dict[str, Any]]:
+        def leave() -> dict[str, Any]:
+            stop()
+            return {"stopped": True, "ended": self.ended_actions}
 
-        def note(outcome: str, duration_s: float | None) -> None:
-            row = {
-                "eval_id": eval_id, "t_ns": clock.wall_ns(), "step": self.instruments.recorder.counted_step,
-                "caller_uid": peer.uid, "caller_pid": peer.pid,
-                "code": code, "outcome": outcome, "duration_s": duration_s,
-            }
-            self.recording.journal.append({"table": "probe.evals", "rows": [row]})
-
-        answer = self.evaluator.run(code, float(timeout), note)
-        return {**answer, "step": self.instruments.recorder.counted_step}
-
-    def _stop_asked(self, _request: wire.Request, _peer: wire.Peer) -> dict[str, Any]:
-        stop()
-        return {"stopped": True}
+        return leave
 
     # Notes ------------------------------------------------------------------
 
@@ -195,6 +212,17 @@ class Agent:
         age_s = (clock.wall_ns() - self.recording.meta.started_ns) / 1e9
         named = self.instruments.names.ready
         return _ROUND_S if named or age_s > _EAGER_S else _EAGER_ROUND_S
+
+    def _whereabouts(self) -> str:
+        """What the training thread does, for who waits in vain for the end of a step."""
+        recorder = self.instruments.recorder
+        if recorder.waiting is None and not self.instruments.installed:
+            return "steps are not recorded (PROBE_INSTRUMENTS)"
+        taken = capture(
+            recorder.thread, recorder.counted_step, recorder.phase, self.instruments.module_path,
+            all_threads=False,
+        )
+        return whereabouts(taken)
 
     def _scope(self) -> Scope:
         recorder = self.instruments.recorder

@@ -1,64 +1,85 @@
-"""Evaluate: run a snippet in the job and give back what it printed, its value, its exception.
+"""Evaluate: one run of one snippet, on whichever thread it belongs.
 
-Each snippet runs on a thread of its own (`probe-eval`), one at a time; whoever
-asks waits for it no longer than asked. One that is late is told to stop by an
-exception in *its own* thread, again and again: a C call cannot be cut short, and
-a loop that catches everything ends only when it is told between two rounds; then
-the answer says that it still runs. Nothing a snippet raises, SystemExit
-included, leaves its thread. Standard library only.
+On a thread of its own (`probe-eval`) or, at a boundary, on the training thread.
+What it prints, its last value and its exception are the answer; nothing it
+raises, SystemExit included, leaves it. It is watched while it runs (deadline,
+memory, what it may not call: `watching`), and afterwards the process is as it was
+but for what it meant to change (`keeping`). Standard library only.
 
-Not done here: running between two steps, telling reading from changing code,
-and keeping random state as it was. A snippet that draws random numbers or
-changes the model changes the training.
+A snippet on its own thread that is late in a call (a sleep, a lock) is also told
+by an exception in *its own* thread, again and again: a C call cannot be cut
+short. Never on the training thread: there such an exception could arrive in the
+training.
 """
 
 from __future__ import annotations
 
 import ast
 import ctypes
+import dis
 import linecache
 import os
+import signal
 import textwrap
 import threading
 import time
 import traceback
-from collections.abc import Callable
-from types import CodeType
+from collections.abc import Callable, Iterator
+from types import CodeType, TracebackType
 from typing import Any
 
 from probe.agent.isolation import capture
+from probe.control.keeping import Kept
 from probe.control.names import Scope, names_used
 from probe.control.output import Buffer, Diversion
 from probe.control.values import short_repr
-from probe.errors import EvalBusy, EvalTimeout, LimitReached
+from probe.control.watching import (
+    CHECK_NAME,
+    SnippetForbidden,
+    SnippetMemory,
+    SnippetTimeout,
+    Watch,
+    memory_allowance_bytes,
+    with_checks,
+)
 
-_FILE = "<probe eval>"
-_GRACE_S = 0.5
-"""How long a snippet that was told to stop is waited for."""
+FILE = "<probe eval>"
 _AGAIN_S = 0.05
-"""Time between two times of telling it."""
+"""Time between two times of telling a snippet that it is late."""
+CUTS = (SnippetTimeout, SnippetForbidden, SnippetMemory)
+"""What ends a snippet before its end."""
+AT_ONCE, AT_BOUNDARY = "at once", "step boundary"
 
-Note = Callable[[str, "float | None"], object]
-"""Called with the outcome and the duration in seconds: the audit of a snippet."""
 
-
-class SnippetTimeout(BaseException):
-    """Raised inside a snippet's own thread at its deadline."""
+def parse(code: str) -> ast.Module:
+    """The syntax tree of a snippet, which may be indented as a whole."""
+    return ast.parse(_dedented(code), FILE)
 
 
 class Evaluation:
-    """One run of one snippet."""
+    """One run. `scope` is asked for names when it begins; `collectives`: whether it may call them."""
 
-    def __init__(self, code: str, scope: Callable[[], Scope], output_bytes: int, timeout_s: float) -> None:
-        self._code = textwrap.dedent(code).strip("\n")
+    def __init__(
+        self, code: str, tree: ast.Module, scope: Callable[[], Scope], output_bytes: int, timeout_s: float,
+        *, collectives: bool,
+    ) -> None:
+        self._code = _dedented(code)
+        self._tree = tree
         self._scope = scope
+        self._collectives = collectives
+        self._timeout_s = timeout_s
         self.buffer = Buffer(output_bytes)
         self.value: str | None = None
         self.error: dict[str, str] | None = None
+        self.cut_short: SnippetTimeout | SnippetForbidden | SnippetMemory | None = None
+        self.kept: list[str] = []
+        """What it had changed and was put back."""
         self.started = time.monotonic()
         self.deadline = self.started + timeout_s
         self.elapsed_s: float | None = None
         self.thread = threading.Thread(target=self._run, name="probe-eval", daemon=True)
+        self.ended: Callable[[], object] = _nothing
+        """Called when it has ended, on its thread."""
         self._process = os.getpid()
         self._interruptible = False
         self._diversion = Diversion(self.buffer)
@@ -66,27 +87,84 @@ class Evaluation:
         # may be taken twice, because the last interrupt may arrive right after it was taken.
         self._interrupts = threading.RLock()
 
+    # On a thread of its own -------------------------------------------------
+
+    def start(self) -> None:
+        """Begin on a thread of its own; raises RuntimeError when there can be none."""
+        self._begin_clock()
+        self.thread.start()
+
     def _run(self) -> None:
         try:
-            self._interruptible = True
-            capture(self._work)
+            capture(lambda: self._watched(training_thread=False))
             self._seal()
         except SnippetTimeout:  # it arrived just outside of the snippet
             self._seal()
         self.finish()
         if os.getpid() != self._process:  # the snippet forked: this is the child, and nothing of the job's
             os._exit(0)
+        self.ended()
 
-    def _work(self) -> None:
+    # On the training thread -------------------------------------------------
+
+    def run_at_boundary(self) -> None:
+        """Run on the calling thread, which trains and is between two steps.
+
+        Raises only what a signal handler of the job raised meanwhile: that means the training."""
+        self._begin_clock()
+        _, error = capture(lambda: self._watched(training_thread=True))
+        self.finish()
+        if os.getpid() != self._process:  # must not train on in a forked child
+            os._exit(0)
+        if error is not None and self.cut_short is None and self.error is None:
+            raise error
+
+    # Both -------------------------------------------------------------------
+
+    def _begin_clock(self) -> None:
+        self.started = time.monotonic()
+        self.deadline = self.started + self._timeout_s
+
+    def _watched(self, *, training_thread: bool) -> None:
         self._diversion.begin()
-        _, error = capture(self._execute)
-        if error is not None:
-            self.error = self._explain(error)
+        kept = Kept(training_thread=training_thread)
+        try:
+            with kept:
+                self._attempt(training_thread)
+        finally:
+            self.kept = list(kept.put_back)
+
+    def _attempt(self, training_thread: bool) -> None:
+        watch = Watch(
+            self.deadline, collectives=self._collectives, training_thread=training_thread,
+            memory_bytes=memory_allowance_bytes(),
+        )
+        try:
+            with watch:
+                self._interruptible = not training_thread
+                self._try(watch, training_thread)
+                self._seal()
+        except SnippetTimeout as late:
+            self._seal()
+            self.cut_short = late
+
+    def _try(self, watch: Watch, training_thread: bool) -> None:
+        _, error = capture(lambda: self._execute(watch))
+        if error is None:
+            return
+        if not isinstance(error, CUTS):
+            if training_thread and from_signal(error):
+                raise error
+            raised = error
+            self.error, error = capture(lambda: self._explain(raised))
+        if isinstance(error, CUTS):
+            self.cut_short = error
 
     def _seal(self) -> None:
         """From here on no interrupt is sent, and one that was sent does not arrive."""
-        self._interrupts.acquire()
-        _raise_in(self.thread, None)
+        if self._interruptible:
+            self._interrupts.acquire()
+            _raise_in(self.thread, None)
 
     def finish(self) -> None:
         """Give the streams back. By the thread at its end; by others when it cannot any more."""
@@ -94,19 +172,20 @@ class Evaluation:
         if self.elapsed_s is None:
             self.elapsed_s = time.monotonic() - self.started
 
-    def _execute(self) -> None:
-        tree = ast.parse(self._code, _FILE)
-        used = names_used(tree)
+    def _execute(self, watch: Watch) -> None:
+        used = names_used(self._tree)
+        tree = with_checks(self._tree)
         last = tree.body[-1] if tree.body else None
         tail: CodeType | None = None
         if isinstance(last, ast.Expr):
             tree.body.pop()
-            tail = compile(ast.Expression(last.value), _FILE, "eval")
-        body = compile(tree, _FILE, "exec")
+            tail = compile(ast.Expression(last.value), FILE, "eval")
+        body = compile(tree, FILE, "exec")
         names: dict[str, Any] = {"__name__": "__probe__", "__builtins__": __builtins__}
         names.update(self._scope().resolve(used))
+        names[CHECK_NAME] = watch.check
         lines = [line + "\n" for line in self._code.split("\n")]
-        linecache.cache[_FILE] = (len(self._code), None, lines, _FILE)
+        linecache.cache[FILE] = (len(self._code), None, lines, FILE)
         exec(body, names)
         if tail is not None:
             value = eval(tail, names)
@@ -114,9 +193,6 @@ class Evaluation:
                 self.value = short_repr(value, self.buffer)
 
     def _explain(self, error: BaseException) -> dict[str, str]:
-        trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_code.co_filename != _FILE:
-            trace = trace.tb_next
         hint = ""
         if isinstance(error, NameError):
             hint = self._near(error)
@@ -124,14 +200,7 @@ class Evaluation:
             hint = "the snippet asked to exit; the job runs on"
         elif isinstance(error, FileNotFoundError):
             hint = _missing_file(str(error.filename))
-        message, unprintable = capture(lambda: str(error)[:2000])
-        text = "".join(traceback.format_exception(type(error), error, trace, limit=50))
-        return {
-            "type": type(error).__name__,
-            "message": message if unprintable is None else "(its text cannot be made)",
-            "traceback": text[-16_000:],
-            "hint": hint,
-        }
+        return explained(error, hint)
 
     def _near(self, error: NameError) -> str:
         name = getattr(error, "name", None)
@@ -169,80 +238,52 @@ class Evaluation:
             self._diversion.end()
 
 
-class Evaluator:
-    """Runs snippets one at a time for one agent."""
+def explained(error: BaseException, hint: str = "") -> dict[str, str]:
+    """An exception of a snippet as the answer shows it: from the snippet's own frame on."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename != FILE:
+        trace = trace.tb_next
+    message, unprintable = capture(lambda: str(error)[:2000])
+    text = "".join(traceback.format_exception(type(error), error, trace, limit=50))
+    return {
+        "type": type(error).__name__,
+        "message": message if unprintable is None else "(its text cannot be made)",
+        "traceback": text[-16_000:],
+        "hint": hint,
+    }
 
-    def __init__(self, scope: Callable[[], Scope], output_bytes: int) -> None:
-        self._scope = scope
-        self._output_bytes = output_bytes
-        self._current: Evaluation | None = None
-        self._lock = threading.Lock()
 
-    def run(self, code: str, timeout_s: float, note: Note) -> dict[str, Any]:
-        """Run `code` and return the answer in the shape of ARCHITECTURE.md.
+def from_signal(error: BaseException) -> bool:
+    """Whether a signal's handler raised this, and not the snippet: Ctrl-C and SIGTERM mean the training."""
+    if not isinstance(error, (KeyboardInterrupt, SystemExit)):
+        return False
+    handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()}
+    innermost = None
+    for trace in _traces(error.__traceback__):
+        innermost = trace
+        if trace.tb_frame.f_code in handlers:
+            return True
+    return isinstance(error, KeyboardInterrupt) and innermost is not None and not _raises(innermost)
 
-        Raises `EvalBusy` while an earlier snippet runs, `EvalTimeout` when this one
-        does not end in time. `note` is called before and after with the outcome."""
-        with self._lock:
-            current = self._running()
-            if current is not None:
-                ran = time.monotonic() - current.started
-                raise EvalBusy(f"an earlier snippet has been running for {ran:.1f} s")
-            note("started", None)
-            evaluation = Evaluation(code, self._scope, self._output_bytes, timeout_s)
-            try:
-                evaluation.thread.start()
-            except RuntimeError as error:
-                note("raised", 0.0)
-                raise LimitReached(f"the job cannot start a thread for the snippet: {error}") from None
-            self._current = evaluation
-        evaluation.thread.join(timeout_s)
-        if evaluation.thread.is_alive():
-            self._stop(evaluation, timeout_s, note)
-        evaluation.finish()
-        outcome = "ok" if evaluation.error is None else "raised"
-        note(outcome, evaluation.elapsed_s)
-        return {
-            "output": evaluation.buffer.text(),
-            "dropped_bytes": evaluation.buffer.dropped_bytes,
-            "value": evaluation.value,
-            "error": evaluation.error,
-            "elapsed_ms": (evaluation.elapsed_s or 0.0) * 1e3,
-        }
 
-    def _running(self) -> Evaluation | None:
-        current = self._current
-        return current if current is not None and current.thread.is_alive() else None
+def _traces(trace: TracebackType | None) -> Iterator[TracebackType]:
+    while trace is not None:
+        yield trace
+        trace = trace.tb_next
 
-    def _stop(self, evaluation: Evaluation, timeout_s: float, note: Note) -> None:
-        stopped = evaluation.press(_GRACE_S)
-        note("timeout", time.monotonic() - evaluation.started)
-        printed = evaluation.buffer.text()[-200:]
-        tail = f" It had printed: {printed!r}." if printed else ""
-        if stopped:
-            evaluation.finish()
-            raise EvalTimeout(f"the snippet was stopped after {timeout_s:g} s.{tail}")
-        raise EvalTimeout(
-            f"the snippet did not end within {timeout_s:g} s and still runs: it is inside a call that "
-            f"cannot be interrupted, or catches what would end it. It is told again every second.{tail}"
-        )
 
-    def insist(self) -> None:
-        """Tell a snippet that is over its time to stop, once more. On the agent's thread, every second."""
-        current = self._running()
-        if current is not None and time.monotonic() > current.deadline:
-            current.interrupt()
+def _raises(trace: TracebackType) -> bool:
+    """Whether a frame was left by a `raise` of its own: Python's handler of Ctrl-C has no frame."""
+    at = [one for one in dis.get_instructions(trace.tb_frame.f_code) if one.offset == trace.tb_lasti]
+    return bool(at) and at[0].opname in ("RAISE_VARARGS", "RERAISE")
 
-    def end(self, wait_s: float) -> None:
-        """Stop whatever runs, waiting at most `wait_s`: a thread inside C++ at exit aborts the process."""
-        current = self._running()
-        if current is not None and current.thread is not threading.current_thread():
-            current.press(wait_s)
 
-    def abandon(self) -> None:
-        """In a forked child: see `Evaluation.abandon`."""
-        if self._current is not None:
-            self._current.abandon()
+def _dedented(code: str) -> str:
+    return textwrap.dedent(code).strip("\n")
+
+
+def _nothing() -> None:
+    return None
 
 
 def _raise_in(thread: threading.Thread, error: type[BaseException] | None) -> None:

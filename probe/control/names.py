@@ -62,6 +62,14 @@ class Scope:
                 break
         return found
 
+    def name_of(self, thing: Any) -> str | None:
+        """The first name, in the order of the search, that means exactly this object."""
+        for layer in self._layers():
+            for name, value in list(layer.items()):
+                if value is thing and isinstance(name, str) and not name.startswith("_"):
+                    return name
+        return None
+
     def near(self, name: str) -> list[str]:
         """Names that exist and look like `name`, best first."""
         known: set[str] = set()

@@ -63,6 +63,23 @@ def capture(
     }
 
 
+def whereabouts(taken: dict[str, Any]) -> str:
+    """One line on where the training thread is in a capture: `train (train.py:41), in wait (…)`."""
+    found = [frame for thread in taken["threads"] if thread["training"] for frame in thread["frames"]]
+    if not found:
+        return "no thread has trained yet" if taken["step"] in (0, None) else "the training thread has ended"
+    user = next((frame for frame in found if frame["is_user"]), found[0])
+    line = f"the training thread is in {_place(user)}"
+    if user is not found[0]:
+        line += f", inside {_place(found[0])}"
+    step = "before its first step" if taken["step"] in (0, None) else f"in step {taken['step']}"
+    return f"{line}, {step}, phase {taken['phase']}"
+
+
+def _place(frame: dict[str, Any]) -> str:
+    return f"{frame['func']} ({os.path.basename(frame['file'])}:{frame['lineno']})"
+
+
 def describe(
     depth: int, frame: FrameType, line: int | None, module_path: Callable[[Any], str | None]
 ) -> dict[str, Any]:

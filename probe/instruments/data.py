@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 from probe.agent.isolation import Isolation
 from probe.clock import ANCHOR_NS
@@ -27,6 +27,14 @@ DEEPEST = 4
 """Levels of lists and dictionaries looked through for tensors."""
 
 
+class Start(NamedTuple):
+    """An iterator, and the random states its order of batches came from: torch's, the loader's own."""
+
+    iterator: weakref.ref[Any]
+    torch_state: Any
+    generator_state: Any
+
+
 class Data:
     """Installs the wrapper; `made_optimizer()` tells whether the job ever made an optimizer."""
 
@@ -39,7 +47,9 @@ class Data:
         intern = recorder.intern
         self._states = {name: intern(name) for name in ("pending", "done", "failed", "exhausted")}
         self._labels: dict[int, tuple[Any, int]] = {}
+        self._names: dict[int, str] = {}
         self._described: dict[Any, tuple[int, int, int, int]] = {}
+        self._starts: dict[int, Start] = {}
         self._patches = Patches()
         self._isolation = isolation
 
@@ -49,10 +59,12 @@ class Data:
         from torch.utils.data import dataloader
 
         self._tensor = torch.Tensor
+        self._default_generator = torch.default_generator
         begin = self._isolation.guard("data", self._begin)
         arrived = self._isolation.guard("data", self._arrived)
         broke = self._isolation.guard("data", self._broke)
         started = self._isolation.guard("data", self._started)
+        about_to_start = self._isolation.guard("data", self._about_to_start)
         recorder = self.recorder
         live = self._patches.live
 
@@ -81,8 +93,9 @@ class Data:
                 if not live[0] or recorder.elsewhere():
                     return original(loader)
                 start = _now()
+                drawn_from = about_to_start(loader)
                 iterator = original(loader)
-                started(loader, start)
+                started(loader, start, iterator, drawn_from)
                 return iterator
 
             return __iter__
@@ -94,20 +107,42 @@ class Data:
         """Put the originals back."""
         self._patches.undo()
 
+    def position(self) -> dict[str, Any] | None:
+        """How far the training loader's iterator is: `loader`, `batches` taken from it, and the random
+        states it was made from. None when the last batch came from no loader that is known."""
+        start = self._starts.get(self.recorder.loader)
+        iterator = start.iterator() if start is not None else None
+        if start is None or iterator is None:
+            return None
+        return {
+            "loader": self._names[self.recorder.loader], "batches": iterator._num_yielded,
+            "torch_state": start.torch_state, "generator_state": start.generator_state,
+        }
+
     # HOT PATH ---------------------------------------------------------------
 
-    def _started(self, loader: Any, start: int) -> None:
+    def _about_to_start(self, loader: Any) -> tuple[Any, Any]:
+        """Once an epoch, 5 kB: what a checkpoint needs to get to the same batch again."""
+        generator = getattr(loader, "generator", None)
+        own = generator.get_state() if generator is not None and generator.device.type == "cpu" else None
+        return self._default_generator.get_state(), own
+
+    def _started(self, loader: Any, start: int, iterator: Any, drawn_from: Any) -> None:
         """Making an iterator starts its workers: that is waiting for data too."""
         recorder = self.recorder
         recorder.data_begins(start)
         recorder.data_ends(_now(), start)
+        if drawn_from is not None and hasattr(iterator, "_num_yielded"):
+            self._starts[self._label(iterator)] = Start(weakref.ref(iterator), *drawn_from)
         if not any(reference() is loader for reference in self.loaders):
             self.loaders = [reference for reference in self.loaders if reference() is not None]
             self.loaders.append(weakref.ref(loader))
 
     def _begin(self, iterator: Any) -> list[int]:
-        now = _now()
         recorder = self.recorder
+        if recorder.visit is not None and not recorder.saw_forward:
+            recorder.visit("data", self._label(iterator))
+        now = _now()
         if recorder.saw_forward and not (
             recorder.micro_step or recorder.explicit or self._made_optimizer()
         ):
@@ -142,6 +177,7 @@ class Data:
     ) -> None:
         number, start, step, micro_step, label = fetch
         self.recorder.data_ends(now, start)
+        self.recorder.loader = label
         self._put(
             number, step, micro_step, start + ANCHOR_NS, label, (now - start) / 1e9,
             samples, tokens, shapes, dtypes, self._states[outcome],
@@ -153,7 +189,9 @@ class Data:
         known = self._labels.get(id(dataset))
         if known is not None and known[0]() in (dataset, None):
             return known[1]
-        label = self.recorder.intern(f"{type(dataset).__name__}#{len(self._labels)}")
+        name = f"{type(dataset).__name__}#{len(self._labels)}"
+        label = self.recorder.intern(name)
+        self._names[label] = name
         try:
             reference: Any = weakref.ref(dataset)
         except TypeError:  # a list cannot be referenced weakly, and must not be kept alive by us

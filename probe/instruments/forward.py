@@ -24,6 +24,7 @@ from typing import Any
 from probe.agent.isolation import Isolation
 from probe.instruments.patch import Patches
 from probe.instruments.recorder import Recorder
+from probe.recording.layout import NULL_STRING
 
 _now = time.monotonic_ns
 _KEY: Any = "probe"
@@ -118,8 +119,10 @@ class Forward:
 
     def begin(self, module: Any) -> None:
         """The training thread calls an outermost module."""
-        now = _now()
         recorder = self.recorder
+        if recorder.visit is not None and not recorder.saw_forward and self._grad_enabled():
+            recorder.visit("forward", NULL_STRING)
+        now = _now()
         if not recorder.forward_start_ns:
             recorder.forward_begins(now)
         if id(module) not in self.roots:
@@ -169,7 +172,7 @@ class Forward:
 
     def _compiled_call(self, compiled: Any) -> None:
         recorder = self.recorder
-        if not recorder.timing or recorder.forward_start_ns:
+        if not (recorder.timing or recorder.visit is not None) or recorder.forward_start_ns:
             return
         if self._grad_enabled() or not self._made_optimizer():
             self.begin(compiled._orig_mod)

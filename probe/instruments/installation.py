@@ -51,6 +51,8 @@ class Installation:
             self.modules = Modules(recorder, isolation, self.forward, self.losses, self.names)
             self.optimizers.trace_step = isolation.guard("modules", self.modules.trace_step)
             self.forward.trace_region = isolation.guard("modules", self.modules.trace_region)
+        self.from_start = not midway
+        """Whether the job's first step is the first one counted."""
         self.governor = Governor(recorder, settings.budget_ratio, modules=self.modules is not None)
         self._parts: list[Any] = []
         if wanted:
@@ -58,12 +60,19 @@ class Installation:
             parts = (self.forward, self.losses, self.modules, self.data, self.optimizers)
             self._parts = [part for part in parts if part is not None]
 
+    @property
+    def installed(self) -> bool:
+        """Whether anything is recorded at all, and so steps are seen."""
+        return bool(self._parts)
+
     def install(self, *, late: bool = False) -> None:
         """Put every hook in place; one that cannot be is reported and left out.
 
         `late`: the program may have made its optimizers already."""
         if self._parts and late:
             self._isolation.attempt("optimizers", self.optimizers.find)
+            stepped = any(one is not None and one.state for one in (seen() for seen in self.optimizers.seen))
+            self.from_start = self.from_start and not stepped
         for part in self._parts:
             self._isolation.attempt(type(part).__name__.lower(), part.install)
         if self._parts:

@@ -55,6 +55,17 @@ class ModuleNames:
         known = self._numbers.get(id(module))
         return known[2] if known is not None and known[0]() is module else None
 
+    def find(self, path: str) -> Any:
+        """The module of that path; None when none has it."""
+        for reference, _, text, _ in list(self._numbers.values()):
+            if text == path and (module := reference()) is not None:
+                return module
+        return None
+
+    def known(self) -> list[str]:
+        """Paths of all modules that are known and live."""
+        return [text for reference, _, text, _ in list(self._numbers.values()) if reference() is not None]
+
     def roots(self) -> list[Any]:
         """The root modules seen, that are alive; the largest tree first."""
         walked = sorted(self._walked.values(), key=lambda entry: -entry[1])

@@ -39,7 +39,11 @@ class Optimizers:
         self.made_any = False
         self.trace_step: Any = None
         """Set by the modules instrument: writes a `step` row on sampled steps."""
+        self.before_step: Any = None
+        self.after_step: Any = None
+        """Called with the optimizer right before and after each of its steps while an action is in force."""
         self._leader: weakref.ref[Any] | None = None
+        self._scaler: weakref.ref[Any] | None = None
         self._others = 0
         self._depth = self._stepping = self._micro_step = 0
         self._start_ns = 0
@@ -110,6 +114,16 @@ class Optimizers:
         for handle in self._handles:
             handle.remove()
 
+    def alive(self) -> list[Any]:
+        """Every optimizer that is known and lives, the leading one first."""
+        leader = self.leader()
+        found = [one for reference in self.seen if (one := reference()) is not None]
+        return sorted(found, key=lambda one: one is not leader)
+
+    def scaler(self) -> Any:
+        """The gradient scaler that stepped last; None when none did, or it is gone."""
+        return self._scaler() if self._scaler is not None else None
+
     def leader(self) -> Any:
         """The optimizer that counts steps; None when none is alive."""
         return self._leader() if self._leader is not None else None
@@ -131,6 +145,8 @@ class Optimizers:
         self._nested_ns = recorder.optimizer_begins(now)
         self._start_ns = now
         recorder.cost_ns += _now() - now
+        if self.before_step is not None:
+            self.before_step(optimizer)
 
     def _after(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         now = _now()
@@ -149,10 +165,15 @@ class Optimizers:
             self._start_ns = 0
         if not recorder.explicit and self._leads(optimizer):
             unknown = self._scaled and hasattr(optimizer, "_step_supports_amp_scaling")
-            recorder.end_step(now, "optimizer", _learning_rate(optimizer), NULL_BOOLEAN if unknown else False)
+            rate = _learning_rate(optimizer)  # as it was used: what is in force may give another back
+            if self.after_step is not None:
+                self.after_step(optimizer)
+            recorder.end_step(now, "optimizer", rate, NULL_BOOLEAN if unknown else False)
         else:
             recorder.optimizer_ends(now)
             recorder.cost_ns += _now() - now
+            if self.after_step is not None:
+                self.after_step(optimizer)
 
     def _leads(self, optimizer: Any) -> bool:
         leader = self.leader()
@@ -202,6 +223,8 @@ class Optimizers:
     def _scaler_stepped(self, scaler: Any, optimizer: Any, before: int) -> None:
         """After `scaler.step(optimizer)`: no optimizer step in between means a skipped update."""
         recorder = self.recorder
+        if self._scaler is None or self._scaler() is not scaler:
+            self._scaler = weakref.ref(scaler)
         recorder.loss_scale = _scale_of(scaler)
         if self._finished != before or not scaler.is_enabled() or recorder.explicit:
             return

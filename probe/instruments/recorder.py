@@ -28,6 +28,8 @@ _ident = threading.get_ident
 _LOSS_FIELD = [column.name for column in BY_NAME["python.steps"].columns].index("loss")
 SHADOW_FIRST, SHADOW_EVERY, SHADOW_STEPS = 200, 1000, 8
 """Steps run as shadow: the first of them, their period, how many at a time."""
+HELD = ("acting", "paused")
+"""Phases in which somebody holds the training thread between two steps."""
 FIRST_SAMPLE = 2
 """Modules are first recorded on the third step: the first two warm caches and compile."""
 
@@ -49,13 +51,13 @@ class Recorder:
 
     __slots__ = (
         "_append_loss", "_append_pulse", "_append_step", "_backward_id", "_boundary_ids", "_forward_id",
-        "_optimizer_id", "_other_id", "allocated_bytes", "arm_forward", "backward_ns",
+        "_held_ids", "_optimizer_id", "_other_id", "allocated_bytes", "arm_forward", "backward_ns",
         "cost_ns", "data_ns", "disarm_forward", "explicit", "forward_ns", "forward_start_ns", "intern",
-        "last_row", "loss_count", "loss_scale", "loss_sum", "micro_step", "modules_fixed", "modules_interval",
-        "next_sample", "optimizer_ns", "peak_allocated_bytes", "phase", "recent",
+        "last_row", "loader", "loss_count", "loss_scale", "loss_sum", "micro_step", "modules_fixed",
+        "modules_interval", "next_sample", "optimizer_ns", "peak_allocated_bytes", "phase", "recent",
         "reserved_bytes", "rings", "rss_bytes", "samples", "sampling", "saw_data", "saw_forward",
         "start_sampling", "step", "step_start_ns", "stop_sampling", "thread", "timed_every", "timing",
-        "tokens",
+        "tokens", "visit", "waiting",
     )
 
     def __init__(self, recording: Recording, *, modules_interval: int, midway: bool = False) -> None:
@@ -64,6 +66,7 @@ class Recorder:
         self.intern = intern = recording.strings.intern
         self._forward_id, self._backward_id = intern("forward"), intern("backward")
         self._optimizer_id, self._other_id = intern("optimizer"), intern("other")
+        self._held_ids = {name: intern(name) for name in HELD}
         self._boundary_ids = {name: intern(name) for name in ("optimizer", "batch", "call")}
         self._append_step = rings["python.steps"].append
         self._append_loss = rings["python.losses"].append
@@ -80,6 +83,13 @@ class Recorder:
         self.recent: deque[tuple[int, bool, bool, int]] = deque(maxlen=512)
         self.last_row: tuple[int, list[Any]] | None = None
         """Number and fields of the last steps row, for a loss that a device delivers later."""
+
+        self.loader = NULL_STRING
+        """Name of the loader that gave the last batch."""
+        self.waiting: Any = None
+        """Called at the end of a step while somebody waits for one: see `control.safepoint`."""
+        self.visit: Any = None
+        """Called at the beginning of the next step while somebody waits for that."""
 
         self.modules_fixed = modules_interval > 0
         self.modules_interval = modules_interval or 10
@@ -206,6 +216,16 @@ class Recorder:
         if self.timing:
             self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self._other_id)
 
+    def hold(self, phase: str) -> None:
+        """Somebody holds the training thread between two steps: one of `HELD`."""
+        self.phase = phase
+        self._append_pulse(self.step, self.micro_step, _now() + ANCHOR_NS, self._held_ids[phase])
+
+    def let_go(self) -> None:
+        """Nobody does any more."""
+        self.phase = "other"
+        self._append_pulse(self.step, self.micro_step, _now() + ANCHOR_NS, self._other_id)
+
     # The end of a step ------------------------------------------------------
 
     def end_step(self, now_ns: int, boundary: str, lr: float, skipped: int) -> None:
@@ -252,6 +272,8 @@ class Recorder:
             self._append_pulse(self.step, 0, now_ns + ANCHOR_NS, self._other_id)
         self._choose_next(shadow_allowed=boundary != "batch")
         self.cost_ns = _now() - now_ns
+        if self.waiting is not None:
+            self.waiting(boundary)
 
     def _after_sample(self, wall: int, spent: int) -> None:
         """Space the next sample by what this one cost, before the governor knows better.
@@ -281,7 +303,7 @@ class Recorder:
         """Watch for the next micro step's first module call, or stop watching."""
         if self.arm_forward is None:
             return
-        if self.timing and not self.sampling:
+        if (self.timing or self.visit is not None) and not self.sampling:
             self.arm_forward()
         else:
             self.disarm_forward()

@@ -1,0 +1,310 @@
+"""Acting: requests for actions, from the asking to the undoing, each change of state journalled first.
+
+`act` and `undo` run on the agent's thread, validate and put the work in line;
+what they return is called on the request's own thread and waits for the answer.
+The work itself runs on the training thread at a boundary (`safepoint`), or on the
+request's thread when it only reads or is wanted now. Standard library only.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from probe import clock
+from probe.agent.isolation import Isolation, capture, describe
+from probe.control.action import Action, Site
+from probe.control.actions import ACTIONS
+from probe.control.safepoint import SafePoint, Visit
+from probe.errors import (
+    ActionFailed,
+    ActionRefused,
+    ActionUnknown,
+    BadRequest,
+    NoBoundary,
+    NotUndoable,
+    ProbeError,
+)
+
+KEPT = 200
+"""Actions that are done and can still be undone; older ones are forgotten."""
+LONGEST_WAIT_S = 86_400.0
+_REFUSALS = (ActionRefused, BadRequest)
+Answer = Callable[[], dict[str, Any]]
+
+
+class Entry:
+    """One action that was asked for."""
+
+    def __init__(self, action_id: str, action: Action, caller: dict[str, Any]) -> None:
+        self.action_id = action_id
+        self.action = action
+        self.caller = caller
+        self.asked_s = time.monotonic()
+        self.state = ""
+        self.what: str | None = None
+        self.step: int | None = None
+        self.held_s: float | None = None
+        self.visit: Visit | None = None
+
+
+class Acting:
+    """The actions of one agent. `where` says what the training thread does, for who waits in vain."""
+
+    def __init__(
+        self, site: Site, safepoint: SafePoint, isolation: Isolation, optimizers: Any,
+        journal: Callable[[dict[str, Any]], object], where: Callable[[], str], prefix: str,
+    ) -> None:
+        self._site = site
+        self._safepoint = safepoint
+        self._isolation = isolation
+        self._optimizers = optimizers
+        self._journal = journal
+        self._where = where
+        self._numbers = itertools.count(1)
+        self._prefix = prefix
+        self._entries: deque[Entry] = deque(maxlen=KEPT)
+        self._standing: list[Entry] = []
+        self._changing = threading.Lock()
+
+    # Requests: the agent's thread -------------------------------------------
+
+    def act(self, body: dict[str, Any], caller: dict[str, Any]) -> Answer:
+        """Put an action in line; the returned function waits for its answer."""
+        kind = ACTIONS.get(body.get("action", ""))
+        if kind is None:
+            raise ActionUnknown(
+                f"there is no action {body.get('action')!r}", hint=f"There are {', '.join(ACTIONS)}."
+            )
+        arguments = body.get("arguments") or {}
+        if not isinstance(arguments, dict):
+            raise BadRequest("`arguments` must be an object")
+        wait_s = self._wait_s(body)
+        action = self._make(kind, arguments)
+        entry = Entry(f"{self._prefix}-{next(self._numbers)}", action, caller)
+        self._note(entry, "asked")
+        if not action.reading:
+            self._entries.append(entry)
+            if not body.get("now"):
+                entry.visit = self._submit(entry, lambda: self._begin(entry))
+        return lambda: self._answer(entry, wait_s)
+
+    def undo(self, body: dict[str, Any], caller: dict[str, Any]) -> Answer:
+        """Put the undoing of an action in line; the returned function waits for its answer."""
+        wait_s = self._wait_s(body)
+        wanted = body.get("id")
+        entry = next((one for one in self._entries if one.action_id == wanted), None)
+        if entry is None:
+            raise ActionUnknown(
+                f"no action of this process has the id {wanted!r}, or it is too long ago",
+                hint="`probe PID actions` lists them.",
+            )
+        if entry.state in ("undone", "failed", "refused", "cancelled"):
+            raise NotUndoable(f"{entry.action_id} is {entry.state} already")
+        waiting = entry.visit if entry.visit is not None and not entry.visit.done.is_set() else None
+        if waiting is not None and self._safepoint.take_back(waiting):
+            waiting.error = NoBoundary(f"{entry.action_id} was undone before a step ended")
+            waiting.done.set()
+            return lambda: self._undone(entry, None, "it had not begun, and will not")
+        visit = self._safepoint.submit(lambda: self._undo_now(entry))
+        return lambda: self._undo(entry, visit, wait_s)
+
+    def listing(self) -> dict[str, Any]:
+        """What is in force, for `GET /v1/actions`."""
+        return {
+            "standing": [
+                {
+                    "id": entry.action_id, "action": entry.action.name, "step": entry.step,
+                    "arguments": entry.action.arguments, "what": entry.what,
+                }
+                for entry in self._standing if entry.action.standing
+            ],
+            "waiting": self._safepoint.waiting, "paused": self._safepoint.paused,
+        }
+
+    def tidy(self) -> None:
+        """Take out what has ended by itself; a round of the agent's thread."""
+        ended = [entry for entry in self._standing if not entry.action.standing]
+        if ended:
+            self._install()
+            for entry in ended:
+                if entry.state == "standing":
+                    self._note(entry, "ended")
+
+    def close(self, why: ProbeError) -> list[str]:
+        """Probe leaves the process: end everything that stands; sentences of what that was."""
+        standing, self._standing = [one for one in self._standing if one.action.standing], []
+        self._optimizers.before_step = self._optimizers.after_step = None
+        self._safepoint.close(why)
+        for entry in standing:
+            self._isolation.attempt(f"action {entry.action_id}", entry.action.cancel)
+            if entry.state == "standing":
+                self._note(entry, "ended")
+        return [f"{entry.action.name} ({entry.action_id}) ended" for entry in standing]
+
+    # The request's thread ---------------------------------------------------
+
+    def _answer(self, entry: Entry, wait_s: float) -> dict[str, Any]:
+        report, error = capture(lambda: self._finish(entry, wait_s))
+        if error is not None:
+            failure = error
+            if not isinstance(failure, ProbeError):
+                failure = ActionFailed(f"{entry.action.name} failed: {describe(error)}")
+            self._give_up(entry, failure)
+            raise failure
+        action = entry.action
+        entry.what = str(report.pop("what"))
+        notes = report.pop("notes", [])
+        state = "standing" if action.standing else "done"
+        if entry.state == "asked":
+            self._note(entry, state)
+        return {
+            "id": entry.action_id, "action": action.name, "state": state, "step": entry.step,
+            "what": entry.what, "notes": [*notes, *self._of_one_rank(action)], "details": report,
+            "held_ms": None if entry.held_s is None else entry.held_s * 1e3,
+            "undoable": action.undoable and not action.reading,
+        }
+
+    def _finish(self, entry: Entry, wait_s: float) -> dict[str, Any]:
+        action = entry.action
+        if entry.visit is None:
+            entry.step = self._site.recorder.counted_step
+            self._begin(entry)
+        else:
+            self._safepoint.wait(entry.visit, wait_s, self._where)
+            entry.step, entry.held_s = entry.visit.step, entry.visit.held_s
+            entry.visit.outcome()
+        if action.waits_s:
+            action.finished.wait(action.waits_s)
+        return action.report()
+
+    def _undo(self, entry: Entry, visit: Visit, wait_s: float) -> dict[str, Any]:
+        self._safepoint.wait(visit, wait_s, self._where)
+        if visit.error is not None and not isinstance(visit.error, ProbeError):
+            raise ActionFailed(f"undoing {entry.action_id} failed: {describe(visit.error)}")
+        return self._undone(entry, visit.step, visit.outcome())
+
+    def _undone(self, entry: Entry, step: int | None, what: str) -> dict[str, Any]:
+        entry.step, entry.what = step, what
+        self._install()
+        self._note(entry, "undone")
+        return {"id": entry.action_id, "step": step, "what": what, "notes": self._of_one_rank(entry.action)}
+
+    def _give_up(self, entry: Entry, error: ProbeError) -> None:
+        cancelled = isinstance(error, NoBoundary)
+        self._isolation.attempt(f"action {entry.action_id}", entry.action.cancel)
+        self._install()
+        entry.what = error.message
+        state = "cancelled" if cancelled else "refused" if isinstance(error, _REFUSALS) else "failed"
+        if entry.state != "undone":
+            self._note(entry, state)
+
+    # Whoever begins it ------------------------------------------------------
+
+    def _make(self, kind: type[Action], arguments: dict[str, Any]) -> Action:
+        action, error = capture(lambda: kind(arguments, self._site))
+        if isinstance(error, ProbeError):
+            raise error
+        if error is not None:
+            raise ActionFailed(f"{kind.name} could not be prepared: {describe(error)}")
+        made: Action = action
+        return made
+
+    def _begin(self, entry: Entry) -> None:
+        """On the training thread at a boundary, or on the request's."""
+        _, error = capture(entry.action.begin)
+        if error is not None:
+            entry.action.standing = False
+            raise error
+        if entry.action.standing:
+            with self._changing:
+                self._standing.append(entry)
+            self._install()
+
+    def _undo_now(self, entry: Entry) -> str:
+        """On the training thread at a boundary."""
+        what = entry.action.undo()
+        entry.action.standing = False
+        return what
+
+    def _submit(self, entry: Entry, work: Callable[[], None]) -> Visit:
+        try:
+            return self._safepoint.submit(work)
+        except ProbeError as error:
+            self._give_up(entry, error)
+            raise
+
+    def _install(self) -> None:
+        """Have the hooks of what stands called, and no others. From any thread."""
+        with self._changing:
+            self._standing = [entry for entry in self._standing if entry.action.standing]
+            standing = list(self._standing)
+        self._optimizers.before_step = self._hooks(standing, "before_step")
+        self._optimizers.after_step = self._hooks(standing[::-1], "after_step")
+        residents = [entry for entry in standing if _has(entry.action, "at_boundary")]
+        self._safepoint.reside(tuple(self._resident(entry) for entry in residents))
+
+    def _hooks(self, standing: list[Entry], name: str) -> Callable[[Any], None] | None:
+        """One function that calls them all, in this order; None when there is none."""
+        hooks = [
+            (entry.action, self._isolation.guard(f"action {entry.action_id}", getattr(entry.action, name)))
+            for entry in standing if _has(entry.action, name)
+        ]
+        if not hooks:
+            return None
+
+        def call(optimizer: Any) -> None:
+            for action, hook in hooks:
+                if action.standing:
+                    hook(optimizer)
+
+        return call
+
+    def _resident(self, entry: Entry) -> Callable[[], None]:
+        def call() -> None:
+            if entry.action.standing:
+                self._isolation.attempt(f"action {entry.action_id}", entry.action.at_boundary)
+
+        return call
+
+    # Notes ------------------------------------------------------------------
+
+    def _wait_s(self, body: dict[str, Any]) -> float:
+        wait_s = body.get("wait_s")
+        if wait_s is None:
+            return self._site.settings.act_wait_s
+        plain = isinstance(wait_s, (int, float)) and not isinstance(wait_s, bool)
+        if not plain or not 0 < wait_s <= LONGEST_WAIT_S:
+            raise BadRequest(f"`wait_s` must be above 0 and at most {LONGEST_WAIT_S:g}")
+        return float(wait_s)
+
+    def _of_one_rank(self, action: Action) -> list[str]:
+        if action.reading or not self._site.several_ranks:
+            return []
+        return [f"this is about rank {self._site.rank} alone, of {self._site.world_size}"]
+
+    def _note(self, entry: Entry, state: str) -> None:
+        """Journal a change of state; before anything is done it is on record that it was asked."""
+        if entry.action.reading:
+            return
+        entry.state = state
+        undoable = entry.action.undoable and state in ("done", "standing")
+        row = {
+            "action_id": entry.action_id, "t_ns": clock.wall_ns(), "step": entry.step,
+            "action": entry.action.name, "arguments": json.dumps(entry.action.arguments, default=str),
+            "state": state, "what": entry.what,
+            "undo": f"probe {self._prefix} undo {entry.action_id}" if undoable else None,
+            "caller_uid": entry.caller.get("uid"), "caller_pid": entry.caller.get("pid"),
+            "caller_role": entry.caller.get("role"), "held_s": entry.held_s,
+            "duration_s": None if state == "asked" else time.monotonic() - entry.asked_s,
+        }
+        self._journal({"table": "probe.actions", "rows": [row]})
+
+
+def _has(action: Action, hook: str) -> bool:
+    return getattr(type(action), hook) is not getattr(Action, hook)
