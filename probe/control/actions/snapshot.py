@@ -99,7 +99,8 @@ def _things(site: Site) -> Iterator[tuple[str, str, Any]]:
         schedulers = [one for one in site.names(*SCHEDULERS).values() if _has_state(one)]
     groups = (
         ("module", "model", modules), ("optimizer", "optimizer", optimizers),
-        ("scheduler", "scheduler", _each_once(schedulers)), ("scaler", "scaler", site.scalers()),
+        ("scheduler", "scheduler", _each_once(schedulers)),
+        ("scaler", "scaler", [one for one in site.scalers() if getattr(one, "_enabled", True)]),
     )
     for kind, default, things in groups:
         for thing in things:

@@ -1,0 +1,287 @@
+"""Saving: one file, written beside its place, read back, compared, and only then given its name.
+
+On the thread of the request; inside the training thread only where memory is
+too short for a copy. No failure leaves anything behind, and none touches a file
+that was there before: the name is given by one rename, and a crash before it
+leaves a file whose name begins with a dot. Standard library only; torch inside
+functions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import resource
+import stat
+import threading
+from pathlib import Path
+from typing import Any
+
+from probe.agent.isolation import capture, describe
+from probe.checkpoint import content_sha256, read_checkpoint
+from probe.errors import ActionFailed, ActionRefused, BadRequest, ProbeError
+
+ROOM = 1.2
+"""So many times its estimated size a checkpoint needs on the disk."""
+_BLOCK_BYTES = 1 << 20
+_NOT_FILES = ("/dev", "/proc", "/sys")
+_SHARED_MEMORY = "/dev/shm"
+_LONGEST_NAME_BYTES = 200
+_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
+
+
+# Before anything is written -------------------------------------------------------
+
+
+def place_of(path: object, what: str = "path") -> Path:
+    """An absolute path from an argument; relative ones start at the job's folder. Raises `BadRequest`."""
+    if not isinstance(path, str) or not path or "\0" in path:
+        raise BadRequest(f"`{what}` must be the path of a file, not {path!r}")
+    try:
+        return Path(os.path.abspath(path))
+    except OSError as error:
+        raise BadRequest(
+            f"the job's folder is gone ({error.strerror}), so relative paths mean nothing",
+            hint="Name an absolute path.",
+        ) from error
+
+
+def check_folder(folder: Path) -> None:
+    """Raise `ActionRefused` unless files can be made in this folder."""
+    if not folder.is_dir():
+        raise ActionRefused(
+            f"there is no folder {folder}", hint="Make it first; a checkpoint makes no folders of its own."
+        )
+    real = os.path.realpath(folder)
+    inside = any(f"{real}/".startswith(f"{top}/") for top in _NOT_FILES)
+    if inside and not f"{real}/".startswith(f"{_SHARED_MEMORY}/"):
+        raise ActionRefused(f"{folder} holds no files of yours", hint="Name a folder on a disk.")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise ActionRefused(f"the job may not write in {folder}", hint="Name a folder that is the job's own.")
+
+
+def check_target(path: Path, overwrite: bool) -> None:
+    """Raise `ActionRefused` unless a checkpoint may be put at this path."""
+    check_folder(path.parent)
+    try:
+        there = os.lstat(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise ActionRefused(f"{path} cannot be used: {reason}", hint="Choose another name.") from error
+    kinds = ((stat.S_ISDIR, "a folder"), (stat.S_ISLNK, "a symbolic link"), (stat.S_ISREG, ""))
+    kind = next((name for test, name in kinds if test(there.st_mode)), "a device, a pipe or a socket")
+    if kind:
+        raise ActionRefused(f"{path} is {kind}", hint="Name the file itself.")
+    if not overwrite:
+        raise ActionRefused(
+            f"{path} exists already",
+            hint="`--overwrite` replaces it, once the new one is written and verified.",
+        )
+
+
+def check_room(folder: Path, size_bytes: int) -> None:
+    """Raise `ActionRefused` unless the disk, and the process's limit, have room for a file of that size."""
+    needed = int(ROOM * size_bytes) + _BLOCK_BYTES
+    free = os.statvfs(folder)
+    free_bytes = free.f_bavail * free.f_frsize
+    if free_bytes < needed:
+        raise ActionRefused(
+            f"{folder} has {size_text(free_bytes)} free and the checkpoint needs {size_text(needed)}",
+            hint="Free some room or name another folder. Nothing was written.",
+        )
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit not in (resource.RLIM_INFINITY, -1) and limit < needed:
+        raise ActionRefused(
+            f"the process may write files of {size_text(limit)} and the checkpoint needs {size_text(needed)}",
+            hint="Its limit is `ulimit -f`. Nothing was written.",
+        )
+
+
+def size_text(size_bytes: int) -> str:
+    """`1.2 MB`: bytes as people read them."""
+    size = float(size_bytes)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 1000 or unit == "GB":
+            break
+        size /= 1000
+    return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+
+
+# Writing --------------------------------------------------------------------------
+
+
+class _Sink:
+    """What torch.save writes into. It never raises: torch's writer is C++ and may not live through that."""
+
+    def __init__(self, file: Any, given_up: threading.Event) -> None:
+        self._file = file
+        self._given_up = given_up
+        self.hash = hashlib.sha256()
+        self.size_bytes = 0
+        self.error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        """Write, or, after the first failure, only say so."""
+        part = memoryview(data).cast("B")
+        if self.error is None and self._given_up.is_set():
+            self.error = InterruptedError(errno.EINTR, "probe leaves the process")
+        if self.error is None:
+            try:
+                self._file.write(part)
+            except OSError as error:
+                self.error = error
+            else:
+                self.hash.update(part)
+                self.size_bytes += part.nbytes
+        return part.nbytes
+
+    def flush(self) -> None:
+        """Nothing: the file is flushed when all is written."""
+
+
+class Writing:
+    """One checkpoint on its way to the disk: `write`, `verify`, `publish`, and `discard` in any case."""
+
+    def __init__(self, path: Path, given_up: threading.Event) -> None:
+        self._path = path
+        self._given_up = given_up
+        self._temporary: Path | None = None
+        self.size_bytes = 0
+        self.sha256 = ""
+        """Of the file."""
+        self._content_sha256 = ""
+
+    def write(self, content: dict[str, Any]) -> None:
+        """Write `content`, with its hash in it, under a name of our own. Raises `ActionFailed`."""
+        self._content_sha256 = content["probe"]["content_sha256"] = content_sha256(content)
+        _, error = capture(lambda: self._write(content))
+        if error is not None:
+            self.discard()
+            raise self._failure("writing", error)
+
+    def _write(self, content: dict[str, Any]) -> None:
+        import torch
+
+        descriptor, self._temporary = _make_temporary(self._path)
+        with os.fdopen(descriptor, "wb", buffering=_BLOCK_BYTES) as file:
+            sink = _Sink(file, self._given_up)
+            torch.save(content, sink)  # type: ignore[arg-type]
+            if sink.error is not None:
+                raise sink.error
+            file.flush()
+            os.fsync(file.fileno())
+        self.sha256, self.size_bytes = sink.hash.hexdigest(), sink.size_bytes
+
+    def verify(self, *, load: bool) -> None:
+        """Read the file back and compare it with what was written; with `load`, open it too."""
+        assert self._temporary is not None
+        temporary = self._temporary
+        _, error = capture(lambda: self._verify(temporary, load))
+        if error is not None:
+            self.discard()
+            raise self._failure("reading it back", error)
+
+    def _verify(self, temporary: Path, load: bool) -> None:
+        if _sha256_on_disk(temporary) != self.sha256:
+            raise OSError(errno.EIO, "what is on the disk is not what was written")
+        if load and read_checkpoint(str(temporary))["probe"]["content_sha256"] != self._content_sha256:
+            raise OSError(errno.EIO, "what was loaded is not what was saved")
+
+    def publish(self, *, overwrite: bool) -> None:
+        """Give it its name; from here on it is there, whole, whatever happens."""
+        assert self._temporary is not None
+        try:
+            os.chmod(self._temporary, 0o666 & ~_umask())
+            if overwrite:
+                check_target(self._path, overwrite=True)
+                os.replace(self._temporary, self._path)
+            else:
+                _name_new(self._temporary, self._path)
+            self._temporary = None
+            _sync_folder(self._path.parent)
+        except OSError as error:
+            raise self._failure("naming it", error) from error
+        finally:
+            self.discard()
+
+    def discard(self) -> None:
+        """Remove what has no name yet."""
+        temporary, self._temporary = self._temporary, None
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+
+    def _failure(self, doing: str, error: BaseException) -> ProbeError:
+        if isinstance(error, ProbeError):
+            return error
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else describe(error)
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        return ActionFailed(
+            f"{doing} failed: {reason}. There is no new file, and {self._path} is as it was before",
+            hint="Free some room or name another folder." if full else "The training goes on unchanged.",
+        )
+
+
+def _make_temporary(path: Path) -> tuple[int, Path]:
+    """A new file beside `path`, readable by this user only, open for writing."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    name = os.fsdecode(os.fsencode(path.name)[:_LONGEST_NAME_BYTES])
+    for count in range(1, 100):  # one that was killed leaves its file, and its process id comes again
+        again = "" if count == 1 else f".{count}"
+        temporary = path.with_name(f".{name}.{os.getpid()}{again}.tmp")
+        try:
+            return os.open(temporary, flags, 0o600), temporary
+        except FileExistsError:
+            continue
+    raise FileExistsError(errno.EEXIST, f"{temporary} and 98 others like it exist already")
+
+
+def _sha256_on_disk(path: Path) -> str:
+    """Of the file as the disk has it: what the kernel still holds in memory is let go of first."""
+    found = hashlib.sha256()
+    with open(path, "rb", buffering=0) as file:
+        with contextlib.suppress(OSError):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        while block := file.read(_BLOCK_BYTES):
+            found.update(block)
+    return found.hexdigest()
+
+
+def _name_new(temporary: Path, path: Path) -> None:
+    """Name a file that must not replace another; raises `ActionRefused` where one came in between."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise ActionRefused(
+            f"{path} exists by now; it was not touched", hint="Choose another name, or `--overwrite`."
+        ) from None
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        check_target(path, overwrite=False)
+        os.replace(temporary, path)
+        return
+    os.unlink(temporary)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Let the name survive a crash of the machine, where the file system can do that."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _umask() -> int:
+    """The process's umask, read without changing it for a moment under all other threads."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("Umask:"):
+                return int(line.split()[1], 8)
+    return 0o077
