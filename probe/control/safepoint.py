@@ -77,7 +77,6 @@ class SafePoint:
         self._recorder = recorder
         self._isolation = isolation
         self._queue: deque[Visit] = deque()
-        self._fed_by = NULL_STRING
         self._closed: ProbeError | None = None
         self._paused_until_s: float | None = None
         self._wake = threading.Event()
@@ -169,7 +168,6 @@ class SafePoint:
             self.random_at_step_end = None
             self._work("step end")
             return
-        self._fed_by, recorder.loader = recorder.loader, NULL_STRING
         self.random_at_step_end = random_states()
         recorder.visit = self._visit
         recorder.expect_forward()
@@ -177,9 +175,8 @@ class SafePoint:
     def _visit(self, where: str, loader: int) -> None:
         """A step begins: is this the place? Not for the batch of an evaluation, and not in the
         forward of a job whose steps begin with a batch: that is in the middle of a round of its loop."""
-        if loader == self._fed_by if where == "data" else self._fed_by == NULL_STRING:
-            if where == "data":
-                self._recorder.loader = loader
+        fed_by = self._recorder.fed_by
+        if loader == fed_by if where == "data" else fed_by == NULL_STRING:
             self._work(where)
 
     def _work(self, where: str) -> None:

@@ -110,12 +110,12 @@ class Data:
     def position(self) -> dict[str, Any] | None:
         """How far the training loader's iterator is: `loader`, `batches` taken from it, and the random
         states it was made from. None when the last batch came from no loader that is known."""
-        start = self._starts.get(self.recorder.loader)
+        start = self._starts.get(self.recorder.fed_by)
         iterator = start.iterator() if start is not None else None
         if start is None or iterator is None:
             return None
         return {
-            "loader": self._names[self.recorder.loader], "batches": iterator._num_yielded,
+            "loader": self._names[self.recorder.fed_by], "batches": iterator._num_yielded,
             "torch_state": start.torch_state, "generator_state": start.generator_state,
         }
 
@@ -176,8 +176,12 @@ class Data:
         self, fetch: list[int], now: int, samples: int, tokens: int, shapes: int, dtypes: int, outcome: str
     ) -> None:
         number, start, step, micro_step, label = fetch
-        self.recorder.data_ends(now, start)
-        self.recorder.loader = label
+        recorder = self.recorder
+        recorder.data_ends(now, start)
+        if outcome == "exhausted" and recorder.loader == label:
+            recorder.loader = NULL_STRING  # an evaluation, or the end of an epoch: what feeds steps comes now
+        elif outcome == "done" and recorder.loader == NULL_STRING:
+            recorder.loader = label
         self._put(
             number, step, micro_step, start + ANCHOR_NS, label, (now - start) / 1e9,
             samples, tokens, shapes, dtypes, self._states[outcome],

@@ -52,7 +52,7 @@ class Recorder:
     __slots__ = (
         "_append_loss", "_append_pulse", "_append_step", "_backward_id", "_boundary_ids", "_forward_id",
         "_held_ids", "_optimizer_id", "_other_id", "allocated_bytes", "arm_forward", "backward_ns",
-        "cost_ns", "data_ns", "disarm_forward", "explicit", "forward_ns", "forward_start_ns", "intern",
+        "cost_ns", "data_ns", "disarm_forward", "explicit", "fed_by", "forward_ns", "forward_start_ns", "intern",
         "last_row", "loader", "loss_count", "loss_scale", "loss_sum", "micro_step", "modules_fixed",
         "modules_interval", "next_sample", "optimizer_ns", "peak_allocated_bytes", "phase", "recent",
         "reserved_bytes", "rings", "rss_bytes", "samples", "sampling", "saw_data", "saw_forward",
@@ -84,8 +84,9 @@ class Recorder:
         self.last_row: tuple[int, list[Any]] | None = None
         """Number and fields of the last steps row, for a loss that a device delivers later."""
 
-        self.loader = NULL_STRING
-        """Name of the loader that gave the last batch."""
+        self.loader = self.fed_by = NULL_STRING
+        """Names of the loaders that gave the first batch of this step (after an evaluation, if there was
+        one), and of the last."""
         self.waiting: Any = None
         """Called at the end of a step while somebody waits for one: see `control.safepoint`."""
         self.visit: Any = None
@@ -131,6 +132,7 @@ class Recorder:
         self.micro_step = 0
         self.data_ns = self.forward_ns = self.backward_ns = self.optimizer_ns = 0
         self.saw_data = self.saw_forward = False
+        self.fed_by, self.loader = self.loader, NULL_STRING
         self.forward_start_ns = 0
         self.loss_sum, self.loss_count = 0.0, 0
         self.samples = self.tokens = NULL_INTEGER

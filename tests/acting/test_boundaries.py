@@ -1,0 +1,57 @@
+"""Between two steps: in loops of every shape, nothing of the next step has begun, and nothing is changed."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.asking import ask, evaluate, jobs, tell, without_times
+from harness import Job, Place
+
+SNIPPETS = 12
+HERE = (
+    "from probe.agent.lifecycle import agent_here\n"
+    "found = agent_here().safepoint.boundary, stage, agent_here().instruments.recorder.saw_forward\n"
+    "agent_here().last_boundary = found\n"
+    "found"
+)
+WHERE = {
+    "loader": "('data', 'between', False)",
+    "drawn": "('forward', 'forward', False)",
+    "functional": "('step end', 'optimizer', False)",
+    "prefetches": "('step end', 'optimizer', False)",
+    "evaluates": "('data', 'between', False)",
+    "accumulates": "('data', 'between', False)",
+    "two_loaders": "('data', 'between', False)",
+}
+STEPS = "300"
+
+
+def visits(place: Place, job: Job) -> list[str]:
+    """Where snippets found the training thread."""
+    found = []
+    for _ in range(SNIPPETS):
+        answer = evaluate(place, job.pid, HERE)
+        assert answer["error"] is None, answer
+        assert answer["where"] == "step boundary", answer
+        found.append(answer["value"])
+    return found
+
+
+@pytest.mark.parametrize("shape", WHERE)
+def test_a_snippet_that_changes_something_runs_between_two_steps(place: Place, shape: str) -> None:
+    plain_job = ("loop_shapes", shape, "--steps", STEPS)
+    slow = ("loop_shapes", shape, "--steps", STEPS, "--rest-s", "0.005")
+    with jobs(place, plain_job, watched=False) as [plain], jobs(place, slow) as [watched]:
+        watched.wait_for("READY")
+        assert set(visits(place, watched)) == {WHERE[shape]}
+        assert without_times(watched.result()) == without_times(plain.result())
+
+
+def test_what_waits_is_told_where_the_training_thread_is_when_no_step_ends(place: Place) -> None:
+    with jobs(place, ("loop_shapes", "loader", "--pause")) as [job]:
+        job.wait_for("READY")
+        with pytest.raises(Exception, match=r"no step ended within 0\.2 s: .* in Ledger\.step \(ledger\.py") as caught:
+            ask(place, job.pid, "POST", "/v1/act", {"action": "pause", "wait_s": 0.2})
+        assert "--now" in str(getattr(caught.value, "hint", ""))
+        tell(job)
+        job.result()
