@@ -16,6 +16,8 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from probe.control.actions.device import is_tensor
+
 
 class Parts(NamedTuple):
     """Where a scheduler class keeps rates, beside `base_lrs` and `_last_lr`, which all have."""
@@ -242,12 +244,6 @@ class Change:
                 container[key] = back
         self._written.clear()
         return moved
-
-
-def is_tensor(value: Any) -> bool:
-    """Whether it is a torch tensor, without importing torch."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def to_float(value: Any) -> float:

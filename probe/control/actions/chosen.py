@@ -1,0 +1,72 @@
+"""Which optimizer an action is about, and whether one rank of several may have it alone.
+
+The agent's thread, before anything is done. Standard library only.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from probe.control.action import Site
+from probe.errors import ActionRefused, BadRequest
+
+
+class Chosen(NamedTuple):
+    """One optimizer, held weakly, and the names of the others."""
+
+    reference: Callable[[], Any]
+    name: str
+    others: list[str]
+
+    def optimizer(self) -> Any:
+        """The optimizer; raises `ActionRefused` when it is gone."""
+        found = self.reference()
+        if found is None:
+            raise ActionRefused(f"{self.name} is gone")
+        return found
+
+
+def choose(site: Site, wanted: object) -> Chosen:
+    """The optimizer of that name or number; without one the leading optimizer."""
+    alive = [one for one in site.optimizers() if not _only_wraps(one)]
+    if not alive:
+        raise ActionRefused(
+            "no optimizer is known in this process", hint="It is known from its first step on."
+        )
+    names = [site.name_of(one, f"optimizer {index}") for index, one in enumerate(alive)]
+    index = _index(site, alive, names, wanted)
+    others = [name for number, name in enumerate(names) if number != index]
+    return Chosen(weakref.ref(alive[index]), names[index], others)
+
+
+def _only_wraps(optimizer: Any) -> bool:
+    """Whether it stands for another optimizer, whose groups it shows and whose step it calls."""
+    inner = vars(optimizer).get("optimizer")
+    return inner is not None and getattr(inner, "param_groups", None) is optimizer.param_groups
+
+
+def _index(site: Site, alive: list[Any], names: list[str], wanted: object) -> int:
+    if wanted is None:
+        return 0
+    text = str(wanted)
+    if text.isdigit() and int(text) < len(alive):
+        return int(text)
+    if text in names:
+        return names.index(text)
+    meant = site.names(text).get(text) if text.isidentifier() else None
+    for index, one in enumerate(alive):
+        if one is meant:
+            return index
+    known = ", ".join(f"{index} ({name})" for index, name in enumerate(names))
+    raise BadRequest(f"there is no optimizer {text!r}", hint=f"There are {known}.")
+
+
+def refuse_alone(site: Site, arguments: dict[str, Any], otherwise: str) -> None:
+    """Refuse to change how one rank of several trains, unless forced; `otherwise` says what would follow."""
+    if site.several_ranks and not arguments.get("force"):
+        raise ActionRefused(
+            f"this is rank {site.rank} alone, of {site.world_size}: {otherwise}",
+            hint="`--force` does it on this rank all the same.",
+        )

@@ -1,0 +1,26 @@
+"""Whether touching a tensor waits for a device, or goes into a CUDA graph. Any thread; standard library."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether it is a torch tensor, without importing torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def on_device(value: Any) -> bool:
+    """Whether reading it would wait for a device."""
+    return is_tensor(value) and value.device.type != "cpu"
+
+
+def capturing(value: Any) -> bool:
+    """Whether a CUDA graph is being recorded, into which anything done to this value would go for good."""
+    return (
+        is_tensor(value)
+        and value.device.type == "cuda"
+        and bool(sys.modules["torch"].cuda.is_current_stream_capturing())
+    )
