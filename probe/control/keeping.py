@@ -42,6 +42,7 @@ from probe.control.random_states import (
 __all__ = ["Kept", "random_states", "restore_random_states"]
 
 _SIGNALS = tuple(sorted(int(number) for number in signal.valid_signals()))
+_STREAMS = ("stdin", "stdout", "stderr")
 _UNREADABLE = object()
 
 _modes_of: dict[str, tuple[Any, list[State]]] = {}
@@ -168,6 +169,7 @@ def _made_once(name: str, module: Any, make: Callable[[Any], list[State]]) -> li
 def _interpreter(code: str) -> list[State]:
     """Of the interpreter and the process."""
     found = [
+        State("the standard streams", _streams, _set_streams, ("stdin", "stdout", "stderr", "redirect")),
         State("the working folder", os.getcwd, os.chdir, ("chdir",)),
         _warnings_filters(code),
         State("the recursion limit", sys.getrecursionlimit, sys.setrecursionlimit, ("setrecursionlimit",)),
@@ -178,6 +180,17 @@ def _interpreter(code: str) -> list[State]:
     if threading.current_thread() is threading.main_thread():
         found.append(State("signal handlers", _handlers, _set_handlers))
     return found
+
+
+def _streams() -> tuple[Any, ...]:
+    """While a snippet runs they are its stand-ins (`output`), which then give way to the job's."""
+    return tuple(getattr(sys, name, _UNREADABLE) for name in _STREAMS)
+
+
+def _set_streams(streams: tuple[Any, ...]) -> None:
+    for name, stream in zip(_STREAMS, streams, strict=True):
+        if stream is not _UNREADABLE:
+            setattr(sys, name, stream)
 
 
 def _warnings_filters(code: str) -> State:

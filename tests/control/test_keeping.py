@@ -5,6 +5,7 @@ from __future__ import annotations
 import _locale
 import contextlib
 import gc
+import io
 import os
 import random
 import signal
@@ -89,6 +90,8 @@ CHANGES: dict[str, list[Change]] = {
     "the math kernel of attention": [lambda: torch.backends.cuda.enable_math_sdp(False)],
     "NumPy's handling of errors": [lambda: numpy.seterr(all="raise")],
     "how NumPy prints": [lambda: numpy.set_printoptions(precision=2)],
+    "the standard streams": [lambda: setattr(sys, "stdout", None), lambda: delattr(sys, "stderr"),
+                             lambda: _enter(contextlib.redirect_stdout(io.StringIO()))],
     "the working folder": [lambda: os.chdir("/")],
     "warnings filters": [lambda: warnings.simplefilter("error"), warnings.resetwarnings,
                          lambda: warnings.filterwarnings("ignore", "x")],
