@@ -127,12 +127,12 @@ class Evaluation:
 
     def _watched(self, *, training_thread: bool) -> None:
         self._diversion.begin()
-        kept = Kept(training_thread=training_thread)
+        kept = Kept(training_thread=training_thread, code=self._code)
         try:
             with kept:
                 self._attempt(training_thread)
         finally:
-            self.kept = list(kept.put_back)
+            self.kept = kept.sentences()
 
     def _attempt(self, training_thread: bool) -> None:
         watch = Watch(

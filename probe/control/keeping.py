@@ -53,8 +53,8 @@ class Kept:
     """What a snippet leaves changed in the block is put back at its end.
 
     `training_thread`: it runs there, between two steps. `code` is the snippet's text. After the block
-    `put_back` names what had been changed ("the random state of torch"), `left` what could not be put
-    back."""
+    `put_back` names what had been changed ("the random state of torch") and `left` what could not be put
+    back; `sentences` says both."""
 
     def __init__(self, *, training_thread: bool, code: str = "") -> None:
         self.put_back: list[str] = []
@@ -75,6 +75,13 @@ class Kept:
                     self._before.append((state, value))
         self._let_through()
         return self
+
+    def sentences(self) -> list[str]:
+        """For the answer."""
+        return [
+            *(f"put back as it was: {name}" for name in self.put_back),
+            *(f"changed, and could not be put back: {name}" for name in self.left),
+        ]
 
     def __exit__(self, *_: object) -> None:
         with _plainly():

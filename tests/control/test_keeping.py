@@ -241,7 +241,11 @@ def test_what_cannot_be_put_back_is_said(tmp_path: Any) -> None:
     with Kept(training_thread=True) as kept:
         os.chdir("/")
         gone.rmdir()
-    assert (kept.put_back, kept.left) == ([], ["the working folder"])
+        sys.setrecursionlimit(5000)
+    assert (kept.put_back, kept.left) == (["the recursion limit"], ["the working folder"])
+    assert kept.sentences() == [
+        "put back as it was: the recursion limit", "changed, and could not be put back: the working folder",
+    ]
 
 
 def test_a_folder_that_is_gone_hinders_nothing(tmp_path: Any) -> None:
