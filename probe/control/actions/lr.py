@@ -75,7 +75,7 @@ class Lr(Action):
         value = number(arguments, "set")
         for index in self._groups:
             group = optimizer.param_groups[index]
-            present = max(to_float(group["lr"]), to_float(group.get("initial_lr", 0.0)))
+            present = max(to_float(group[key]) for key in ("lr", "initial_lr", "max_lr") if key in group)
             if value > FAR * present and not force:
                 raise BadRequest(
                     f"{value:g} is more than {FAR:g} times the rate of group {index}, {present:g}", hint=hint
