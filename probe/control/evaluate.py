@@ -68,6 +68,8 @@ class Evaluation:
         self._scope = scope
         self._collectives = collectives
         self._timeout_s = timeout_s
+        self.names: dict[str, Any] | None = None
+        """What names mean, when that was decided before; else they are looked up when it begins."""
         self.buffer = Buffer(output_bytes)
         self.value: str | None = None
         self.error: dict[str, str] | None = None
@@ -132,6 +134,7 @@ class Evaluation:
             with kept:
                 self._attempt(training_thread)
         finally:
+            self.names = None  # nothing of the job's is held on to
             self.kept = kept.sentences()
 
     def _attempt(self, training_thread: bool) -> None:
@@ -182,7 +185,7 @@ class Evaluation:
             tail = compile(ast.Expression(last.value), FILE, "eval")
         body = compile(tree, FILE, "exec")
         names: dict[str, Any] = {"__name__": "__probe__", "__builtins__": __builtins__}
-        names.update(self._scope().resolve(used))
+        names.update(self._scope().resolve(used) if self.names is None else self.names)
         names[CHECK_NAME] = watch.check
         lines = [line + "\n" for line in self._code.split("\n")]
         linecache.cache[FILE] = (len(self._code), None, lines, FILE)

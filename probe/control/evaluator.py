@@ -17,9 +17,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from probe.agent.isolation import capture, describe
-from probe.control import guard
+from probe.control import rules
+from probe.control.attributes import Finding
 from probe.control.evaluate import AT_BOUNDARY, AT_ONCE, Evaluation, explained, parse
-from probe.control.guard import Judgement
+from probe.control.guard import Judgement, classify
 from probe.control.names import Scope, names_used
 from probe.control.safepoint import SafePoint
 from probe.control.watching import SnippetForbidden, SnippetTimeout
@@ -83,7 +84,7 @@ class Evaluator:
             note({"outcome": "raised", "duration_s": 0.0})
             answer = _unparsed(error)
             return lambda: answer
-        judgement = self._judge(tree)
+        judgement, names = self._judge(tree)
         self._refuse(snippet, judgement, note)
         at_once = self._place(snippet, judgement) == AT_ONCE
         known = {"class": judgement.kind, "place": AT_ONCE if at_once else AT_BOUNDARY}
@@ -92,23 +93,25 @@ class Evaluator:
             snippet.code, tree, self._job.scope, self._output_bytes, snippet.timeout_s,
             collectives=snippet.force or not self._job.several_ranks(),
         )
+        if at_once:
+            evaluation.names = names  # those that were judged: a frame may have moved on since
         run = self._beside(evaluation, snippet) if at_once else self._between(evaluation, snippet)
         return lambda: self._answer(evaluation, judgement, run, lambda row: note({**row, **known}), snippet)
 
     # Where it belongs -------------------------------------------------------
 
-    def _judge(self, tree: ast.Module) -> Judgement:
-        judgement, error = capture(lambda: guard.classify(tree, self._job.scope().resolve(names_used(tree))))
+    def _judge(self, tree: ast.Module) -> tuple[Judgement, dict[str, Any]]:
+        """The class of a snippet, and the objects its names meant when it was judged."""
+        found, error = capture(lambda: self._job.scope().resolve(names_used(tree)))
         if error is None:
-            found: Judgement = judgement
-            return found
-        why = guard.Finding(guard.CHANGING, 1, "the snippet", f"it could not be judged: {describe(error)}")
-        return Judgement(guard.CHANGING, (why,))
+            return classify(tree, found), found
+        why = f"names cannot be looked up: {describe(error)}"
+        return Judgement(rules.CHANGING, (Finding(rules.CHANGING, 1, "the snippet", why),)), {}
 
     def _refuse(self, snippet: Snippet, judgement: Judgement, note: Note) -> None:
-        alone = judgement.kind == guard.COLLECTIVE and self._job.several_ranks() and not snippet.force
-        held_up = judgement.kind == guard.BLOCKING and snippet.when == "step"
-        if judgement.kind != guard.REFUSED and not alone and not held_up:
+        alone = judgement.kind == rules.COLLECTIVE and self._job.several_ranks() and not snippet.force
+        held_up = judgement.kind == rules.BLOCKING and snippet.when == "step"
+        if judgement.kind != rules.REFUSED and not alone and not held_up:
             return
         note({"outcome": "refused", "class": judgement.kind, "place": None})
         why = "; ".join(_reasons(judgement))
@@ -128,7 +131,7 @@ class Evaluator:
     def _place(self, snippet: Snippet, judgement: Judgement) -> str:
         if snippet.when == "step":
             return AT_BOUNDARY
-        harmless = judgement.kind in (guard.READING, guard.BLOCKING)
+        harmless = judgement.kind in (rules.READING, rules.BLOCKING)
         return AT_ONCE if harmless or snippet.when == "now" or self._job.held() else AT_BOUNDARY
 
     # Running it -------------------------------------------------------------

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from agent.asking import ask, evaluate, jobs, tell, without_times
-from harness import Job, Place
+from agent.asking import ask, evaluate, tell, without_times
+from agent.nursery import Forked
+from harness import Place
+from probe.errors import NoBoundary
 
 SNIPPETS = 12
 HERE = (
@@ -26,7 +30,7 @@ WHERE = {
 STEPS = "300"
 
 
-def visits(place: Place, job: Job) -> list[str]:
+def visits(place: Place, job: Forked) -> list[str]:
     """Where snippets found the training thread."""
     found = []
     for _ in range(SNIPPETS):
@@ -38,20 +42,24 @@ def visits(place: Place, job: Job) -> list[str]:
 
 
 @pytest.mark.parametrize("shape", WHERE)
-def test_a_snippet_that_changes_something_runs_between_two_steps(place: Place, shape: str) -> None:
-    plain_job = ("loop_shapes", shape, "--steps", STEPS)
-    slow = ("loop_shapes", shape, "--steps", STEPS, "--rest-s", "0.005")
-    with jobs(place, plain_job, watched=False) as [plain], jobs(place, slow) as [watched]:
-        watched.wait_for("READY")
-        assert set(visits(place, watched)) == {WHERE[shape]}
-        assert without_times(watched.result()) == without_times(plain.result())
+def test_a_snippet_that_changes_something_runs_between_two_steps(
+    fork: Callable[..., Forked], place: Place, shape: str
+) -> None:
+    plain = fork("loop_shapes", shape, "--steps", STEPS, watched=False)
+    watched = fork("loop_shapes", shape, "--steps", STEPS, "--rest-s", "0.005")
+    watched.wait_for("READY")
+    assert set(visits(place, watched)) == {WHERE[shape]}
+    assert without_times(watched.result()) == without_times(plain.result())
 
 
-def test_what_waits_is_told_where_the_training_thread_is_when_no_step_ends(place: Place) -> None:
-    with jobs(place, ("loop_shapes", "loader", "--pause")) as [job]:
-        job.wait_for("READY")
-        with pytest.raises(Exception, match=r"no step ended within 0\.2 s: .* in Ledger\.step \(ledger\.py") as caught:
-            ask(place, job.pid, "POST", "/v1/act", {"action": "pause", "wait_s": 0.2})
-        assert "--now" in str(getattr(caught.value, "hint", ""))
-        tell(job)
-        job.result()
+def test_what_waits_is_told_where_the_training_thread_is_when_no_step_ends(
+    fork: Callable[..., Forked], place: Place
+) -> None:
+    job = fork("loop_shapes", "loader", "--pause")
+    job.wait_for("READY")
+    where = r"no step ended within 0\.2 s: .* in Ledger\.step \(ledger\.py:\d+\), in step 3"
+    with pytest.raises(NoBoundary, match=where) as caught:
+        ask(place, job.pid, "POST", "/v1/act", {"action": "pause", "wait_s": 0.2})
+    assert "--now" in caught.value.hint
+    tell(job)
+    job.result()
