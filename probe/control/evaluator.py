@@ -81,6 +81,7 @@ class Evaluator:
         `EvalBusy`, `EvalTimeout`, `NoBoundary`, `LimitReached`."""
         tree, error = capture(lambda: parse(snippet.code))
         if error is not None:
+            note({"outcome": "started"})
             note({"outcome": "raised", "duration_s": 0.0})
             answer = _unparsed(error)
             return lambda: answer

@@ -261,7 +261,7 @@ TABLES: tuple[Table, ...] = (
             Column("code", "VARCHAR", "", "the snippet"),
             Column("class", "VARCHAR", "", "what the guard took it for: `reading`, `blocking`, `changing`, `collective` or `refused`"),
             Column("place", "VARCHAR", "", "where it ran: `at once` (on a thread of its own) or `step boundary` (on the training thread); NULL when it did not run"),
-            Column("outcome", "VARCHAR", "", "`started`, then one more row with `ok`, `raised`, `timeout`, `refused` or `cancelled` (no step ended in time)"),
+            Column("outcome", "VARCHAR", "", "`started`, then one more row with `ok`, `raised`, `timeout`, `refused` or `cancelled` (never begun: no step ended in time, or an earlier snippet did not end)"),
             Column("duration_s", "DOUBLE", "s", "how long it ran; NULL in the row written before"),
             Column("held_s", "DOUBLE", "s", "how long the training thread was held for it; NULL when it was not"),
         ),

@@ -29,9 +29,11 @@ def ask(
     return wire.call(places.agent_socket(place.directory, pid), method, target, body, timeout_s=timeout_s)
 
 
-def evaluate(place: Place, pid: int, code: str, timeout_s: float = 30.0) -> dict[str, Any]:
-    """The agent's answer to a snippet."""
-    body = {"code": code, "timeout_s": timeout_s}
+def evaluate(
+    place: Place, pid: int, code: str, timeout_s: float = 30.0, when: str = "auto"
+) -> dict[str, Any]:
+    """The agent's answer to a snippet; `when` is `now`, `step` or what the guard says."""
+    body = {"code": code, "timeout_s": timeout_s, "when": when}
     answer: dict[str, Any] = ask(place, pid, "POST", "/v1/eval", body, timeout_s + 30.0)
     return answer
 
