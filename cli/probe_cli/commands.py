@@ -1,26 +1,35 @@
 """Every command of `probe`, on one page: names, arguments, one line of meaning each.
 
-What a command does is in the module it calls, imported when it is called. The
-command's main thread.
+Those that act on a job are on the page after it, `action_commands`. What a command
+does is in the module it calls, imported when it is called. The command's main
+thread.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import typer
 
 import probe
+from probe_cli import action_commands
+from probe_cli.arguments import ENDPOINT_OPTIONS
 from probe_cli.examples import epilog
 from probe_cli.exit_codes import epilog as exit_codes
 from probe_cli.session import Session
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,  # rich costs 40 ms, also when nobody asks for help
-    pretty_exceptions_enable=False,
-    subcommand_metavar="[ENDPOINT] COMMAND …",
-)
+
+def _typer() -> typer.Typer:
+    return typer.Typer(
+        add_completion=False,
+        rich_markup_mode=None,  # rich costs 40 ms, also when nobody asks for help
+        pretty_exceptions_enable=False,
+        subcommand_metavar="[ENDPOINT] COMMAND …",
+    )
+
+
+app = _typer()
 
 _File = Annotated[
     str | None, typer.Option("--file", "-f", metavar="FILE", help="Read it from FILE (`-`: stdin).")
@@ -177,12 +186,34 @@ def evaluate(
     ] = None,
     file: _File = None,
     timeout: _Timeout = None,
+    now: Annotated[
+        bool, typer.Option("--now", help="At once, on a thread of its own, even if it changes the job.")
+    ] = False,
+    at_step: Annotated[
+        bool, typer.Option("--at-step", help="Between two steps, even if it only reads.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also a collective, on this rank alone.")
+    ] = False,
+    wait: Annotated[
+        float | None,
+        typer.Option(
+            "--wait", metavar="S", min=0.001, help="Seconds to wait for the end of a step (PROBE_ACT_WAIT_S)."
+        ),
+    ] = None,
 ) -> None:
-    """Run Python in the process; print its output and last value."""
-    from probe_cli.snippets import run_snippet
+    """Run Python in the process; print its output and last value.
+
+    What only reads runs at once; what changes the job runs between two steps.
+    """
+    from probe_cli.snippets import Wanted, run_snippet
 
     session: Session = context.obj
-    raise typer.Exit(run_snippet(session, session.read_text(code, file, "Python"), timeout))
+    wanted = Wanted(timeout, wait, now, at_step, force)
+    raise typer.Exit(run_snippet(session, session.read_text(code, file, "Python"), wanted))
+
+
+app.registered_commands += action_commands.app.registered_commands
 
 
 @app.command(epilog=epilog("tables"))
@@ -251,3 +282,19 @@ COMMANDS: tuple[str, ...] = tuple(
     found.name or found.callback.__name__ for found in app.registered_commands if found.callback
 )
 """Names of the commands, in this order."""
+
+
+def app_for(words: Sequence[str]) -> typer.Typer:
+    """The application with only the command that is meant: building all takes 15 ms at each start.
+
+    All of it when no command comes first, after the endpoint: then help is asked for, or it is wrong."""
+    position = 0
+    while position < len(words) and words[position] in ENDPOINT_OPTIONS:
+        position += 2
+    meant = words[position] if position < len(words) else ""
+    if meant not in COMMANDS:
+        return app
+    found = _typer()
+    found.registered_callback = app.registered_callback
+    found.registered_commands = [app.registered_commands[COMMANDS.index(meant)]]
+    return found

@@ -1,7 +1,7 @@
 """Asking an agent itself, where no server answers and none can be started.
 
 The agent's socket speaks the same HTTP and JSON: what only the process can tell
-(`backtrace`, `eval`) needs no server. Nothing is asked twice: a question goes to
+(`backtrace`, `eval`, actions) needs no server. Nothing is asked twice: a question goes to
 the agent only when no server took it. The command's main thread; standard-library
 layers only.
 """
@@ -25,6 +25,8 @@ SERVER_WAIT_S = 5.0
 """How long a server is waited for when the agent itself can answer."""
 _GRACE_S = 2.0
 """The agent answers within the deadline it was given; this is for the way back."""
+_HEALTH_S = 1.0
+"""An agent that does not say within that time (and the way back) that it lives is not waited for."""
 
 
 class Question(NamedTuple):
@@ -59,13 +61,15 @@ def _ask_agent(
         raise unavailable
     who = f"{meta.job}/{meta.rank} (pid {meta.pid})"
     asked = target(question.path, question.parameters)
+    waits_s = min(timeout_s, _HEALTH_S) + _GRACE_S
     try:
-        answer = call(
-            Path(meta.socket), question.method, asked, question.body, timeout_s=timeout_s + _GRACE_S
-        )
+        if timeout_s > _HEALTH_S:  # a long wait for a process that is stopped would tell nothing
+            call(Path(meta.socket), "GET", "/v1/health", timeout_s=waits_s)
+        waits_s = timeout_s + _GRACE_S
+        answer = call(Path(meta.socket), question.method, asked, question.body, timeout_s=waits_s)
     except AgentUnreachable:
         raise AgentUnreachable(
-            f"{who} did not answer within {timeout_s + _GRACE_S:g} s: it is stopped, or something in it "
+            f"{who} did not answer within {waits_s:g} s: it is stopped, or something in it "
             f"holds the GIL; and {unavailable.message}",
             hint=unavailable.hint,
         ) from None

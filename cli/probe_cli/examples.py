@@ -1,6 +1,6 @@
 """Examples of every command: in its `--help` and in docs/cli.md, and run by tests/docs.
 
-PID and JOB stand for a job's; the files named are the user's own. Pure.
+PID and JOB stand for a job's, ID for an action's; the files named are the user's own. Pure.
 """
 
 from __future__ import annotations
@@ -32,7 +32,51 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "eval": (
         "probe PID eval \"optimizer.param_groups[0]['lr']\"",
         "probe JOB eval -f look.py",
+        'probe PID eval --at-step "sum(p.grad.norm() for p in model.parameters() if p.grad is not None)"',
     ),
+    "lr": (
+        "probe PID lr",
+        "probe PID lr --scale 0.1",
+        "probe JOB lr --set 3e-5 --group 0",
+    ),
+    "checkpoint": (
+        "probe PID checkpoint rescue.pt",
+        "probe PID checkpoint rescue.pt --overwrite --now",
+        "probe PID checkpoint kept --every 1000 --keep 3 --best loss",
+    ),
+    "clip": (
+        "probe PID clip --max-norm 1.0",
+        "probe PID clip --off",
+    ),
+    "skip-nonfinite": (
+        "probe PID skip-nonfinite on",
+        "probe PID skip-nonfinite off",
+    ),
+    "spike-guard": (
+        "probe PID spike-guard --threshold 5",
+        "probe PID spike-guard --off",
+    ),
+    "loss-scale": (
+        "probe PID loss-scale",
+        "probe PID loss-scale --set 1024",
+    ),
+    "pause": ("probe PID pause --for 60",),
+    "resume": ("probe PID resume",),
+    "stop": (
+        "probe PID stop --checkpoint last.pt",
+        "probe PID stop --exit-code 3",
+    ),
+    "profile": ("probe PID profile --steps 3 -o trace.json",),
+    "capture": ("probe PID capture blocks.0.attention --steps 1 -o attention.pt",),
+    "watch": (
+        "probe PID watch \"loss, optimizer.param_groups[0]['lr']\" --steps 5",
+        "probe PID watch \"loss\" --steps 10 --every 5 --format ndjson",
+    ),
+    "actions": (
+        "probe PID actions",
+        "probe JOB actions --format json",
+    ),
+    "undo": ("probe PID undo ID",),
     "tables": (
         "probe tables python.steps",
         "probe PID tables",

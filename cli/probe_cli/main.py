@@ -68,10 +68,10 @@ def _dispatch(words: Sequence[str], session: object) -> int:
 
     from probe.errors import UsageError
     from probe_cli.arguments import rewrite
-    from probe_cli.commands import COMMANDS, app
+    from probe_cli.commands import COMMANDS, app_for
 
     rewritten = rewrite(words, COMMANDS) or ["--help"]
-    group = get_command(app)
+    group = get_command(app_for(rewritten))
     try:
         # Not `app()`: that ends the process by itself on a closed pipe and on Ctrl-C.
         with group.make_context("probe", rewritten, obj=session) as context:

@@ -179,9 +179,9 @@ def test_eval_takes_a_snippet_of_many_lines_from_wherever_it_is(
     command(f"{server.path}/j", "eval", "-f", str(tmp_path / "s.py"))
     command(f"{server.path}/j", "eval", stdin=snippet, PROBE_EVAL_TIMEOUT_S="7")
     assert [request.body for request in server.requests] == [
-        {"endpoint": "j", "code": snippet, "timeout_s": 3.0},
-        {"endpoint": "j", "code": snippet, "timeout_s": 10.0},
-        {"endpoint": "j", "code": snippet, "timeout_s": 7.0},
+        {"endpoint": "j", "code": snippet, "timeout_s": 3.0, "wait_s": 30.0},
+        {"endpoint": "j", "code": snippet, "timeout_s": 10.0, "wait_s": 30.0},
+        {"endpoint": "j", "code": snippet, "timeout_s": 7.0, "wait_s": 30.0},
     ]
 
 
@@ -203,7 +203,8 @@ def test_any_transport_can_carry_the_questions(command: Callable[..., Result]) -
             return _evaluated(value="2")
 
     assert command("gpt", "eval", "1 + 1", transport=InProcess()).out == "2\n"
-    assert asked == [("POST", "/v1/eval", {"endpoint": "gpt", "code": "1 + 1", "timeout_s": 10.0})]
+    body = {"endpoint": "gpt", "code": "1 + 1", "timeout_s": 10.0, "wait_s": 30.0}
+    assert asked == [("POST", "/v1/eval", body)]
 
 
 def test_a_real_terminal_gets_no_control_characters_of_the_job(
@@ -227,7 +228,10 @@ def test_a_real_terminal_gets_no_control_characters_of_the_job(
 HEAVY = ("rich", "httpx", "duckdb", "numpy", "pydantic", "http.client", "asyncio", "probe.tables", "ssl")
 
 
-@pytest.mark.parametrize("words", [("query", "SELECT 1"), ("backtrace",), ("eval", "1"), ("ps",)])
+@pytest.mark.parametrize("words", [
+    ("query", "SELECT 1"), ("backtrace",), ("eval", "1"), ("ps",), ("lr", "--scale", "0.5"), ("actions",),
+    ("checkpoint", "x.pt"), ("undo", "7-1"),
+])
 def test_nothing_heavy_is_imported_for_a_common_command(
     server: FakeServer, process: Callable[..., Result], words: tuple[str, ...]
 ) -> None:
@@ -237,6 +241,7 @@ def test_nothing_heavy_is_imported_for_a_common_command(
     server.answers["/v1/backtrace"] = (200, CAPTURE)
     server.answers["/v1/eval"] = (200, _evaluated())
     server.answers["/v1/processes"] = (200, {"processes": PROCESSES})
+    server.answers["/v1/act"] = server.answers["/v1/undo"] = (200, {"id": "7-1", "what": "done"})
     result = process(str(server.path), *words, python=("-X", "importtime"))
     imported = {line.rpartition("|")[2].strip() for line in result.err.splitlines() if "|" in line}
     assert "probe.wire" in imported

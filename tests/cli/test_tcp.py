@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from command_harness import TIMEOUT_S, Result
 
-from probe.errors import TokenInvalid
+from probe.errors import Forbidden, TokenInvalid
 
 TOKEN = "a-token-of-this-test"
 
@@ -77,7 +77,8 @@ def token(tmp_path: Path) -> str:
 def test_tcp_asks_with_the_token(far: _Far, token: str, command: Callable[..., Result]) -> None:
     result = command(f"127.0.0.1:{far.server_port}/gpt/1", "eval", "1 + 1", PROBE_TOKEN_FILE=token)
     assert result == Result(0, "2\n", "")
-    assert far.asked == [("/v1/eval", {"endpoint": "gpt/1", "code": "1 + 1", "timeout_s": 10.0})]
+    body = {"endpoint": "gpt/1", "code": "1 + 1", "timeout_s": 10.0, "wait_s": 30.0}
+    assert far.asked == [("/v1/eval", body)]
 
 
 def test_a_proxy_of_the_environment_never_sees_the_token(
@@ -101,6 +102,27 @@ def test_a_wrong_token_is_an_access_error(far: _Far, token: str, command: Callab
     Path(token).write_text("another")
     result = command(f"127.0.0.1:{far.server_port}", "eval", "1", PROBE_TOKEN_FILE=token)
     assert result.code == 4 and "wrong token" in result.err
+
+
+def test_a_viewer_is_told_its_role_and_what_it_takes(
+    far: _Far, token: str, command: Callable[..., Result]
+) -> None:
+    refused = Forbidden(
+        "act needs the role operator, and this token has the role viewer", hint="Name a file with …"
+    )
+    far.answer = (refused.status, json.dumps(refused.as_dict()))
+    result = command(f"127.0.0.1:{far.server_port}", "lr", "--scale", "0.5", PROBE_TOKEN_FILE=token)
+    said = f"probe: {refused.message}\n  next: Name a file with …\n"
+    assert result == Result(4, "", said)
+
+
+def test_over_tcp_a_file_name_is_the_jobs_to_place(
+    far: _Far, token: str, command: Callable[..., Result]
+) -> None:
+    far.answer = (200, json.dumps({"id": "7-1", "what": "saved"}))
+    command(f"127.0.0.1:{far.server_port}", "checkpoint", "rescue.pt", PROBE_TOKEN_FILE=token)
+    [(path, body)] = far.asked
+    assert (path, body["arguments"]) == ("/v1/act", {"path": "rescue.pt"})
 
 
 def test_the_token_does_not_follow_a_redirect(far: _Far, token: str, command: Callable[..., Result]) -> None:

@@ -1,0 +1,135 @@
+"""`probe lr` without a change: groups, schedulers, and the rates that the steps so far have used.
+
+The present comes from the job, the past from its recording, so of a job that has
+ended the past is shown. The command's main thread.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from probe.errors import LimitReached, ProcessDead, ServerUnavailable
+from probe_cli.acting import Format, ask_to_act
+from probe_cli.answers import Answer, readable
+from probe_cli.audit import action_text, latest
+from probe_cli.grid import Heading, grid
+from probe_cli.session import Session
+from probe_cli.terminal import escape_controls
+
+_MOST_RANGES = 12
+_RANGES = (
+    "SELECT min(step), max(step), lr, lr FROM (SELECT step, lr, sum(turned) OVER (ORDER BY step) AS part FROM"
+    " (SELECT step, lr, CAST(lr IS DISTINCT FROM lag(lr) OVER (ORDER BY step) AS INTEGER) AS turned"
+    " FROM python.steps WHERE lr IS NOT NULL)) GROUP BY part, lr ORDER BY 1"
+)
+"""(first step, last step, rate at the first, rate at the last) of each stretch of one rate."""
+_HEADINGS = (
+    Heading("GROUP", number=True), Heading("LR", number=True), Heading("INITIAL LR", number=True),
+    Heading("SCHEDULED", number=True), Heading("WEIGHT DECAY", number=True), Heading("TENSORS", number=True),
+    Heading("ELEMENTS", number=True),
+)
+
+
+def show_rates(session: Session, arguments: dict[str, Any], wait_s: float | None, format: Format) -> None:
+    """Write the rates of an optimizer, what drives them, and what they were."""
+    answer: dict[str, Any] = {"what": "", "notes": [], "details": {}}
+    try:
+        answer = ask_to_act(session, "lr", arguments, wait_s=wait_s)
+    except ProcessDead as error:
+        session.note(error.message)
+    ranges, changes = _history(session)
+    if format == "json":
+        text = json.dumps({**answer, "history": ranges, "changes": changes}, ensure_ascii=False)
+        session.out.line(escape_controls(text) if session.out.terminal else text)
+        return
+    for line in [*_present(session, answer), *_past(ranges, changes)]:
+        session.out.line(line)
+
+
+def _present(session: Session, answer: dict[str, Any]) -> Iterator[str]:
+    details = answer["details"]
+    if answer["what"]:
+        yield escape_controls(answer["what"])
+    for note in answer["notes"]:
+        yield f"  {escape_controls(str(note))}"
+    rows = [_group(group) for group in details.get("groups") or ()]
+    if rows:
+        yield from grid(_HEADINGS, rows, session.out.width)
+    for scheduler in details.get("schedulers") or ():
+        yield from _scheduler(scheduler, "")
+
+
+def _group(group: dict[str, Any]) -> list[str]:
+    rates = [group.get(name) for name in ("lr", "initial_lr", "scheduled", "weight_decay")]
+    counts = [group.get(name) for name in ("tensors", "elements")]
+    return [
+        str(group.get("group")),
+        *("-" if rate is None else readable(float(rate)) for rate in rates),
+        *("-" if count is None else f"{count:,}" for count in counts),
+    ]
+
+
+def _scheduler(scheduler: dict[str, Any], indent: str) -> Iterator[str]:
+    numbers = ", ".join(f"{name} {_plain(value)}" for name, value in (scheduler.get("numbers") or {}).items())
+    yield escape_controls(f"{indent}{scheduler.get('class')}{f': {numbers}' if numbers else ''}")
+    for inner in scheduler.get("inner") or ():
+        yield from _scheduler(inner, indent + "  ")
+
+
+def _plain(value: object) -> str:
+    return readable(value) if isinstance(value, float) else str(value)
+
+
+# The past ---------------------------------------------------------------------
+
+
+def _history(session: Session) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Stretches of steps with their rates, and the changes by hand; nothing where no server answers."""
+    try:
+        session.connect(0.0)
+        changes = [row for row in latest(session) if row["action"] == "lr" and row["step"] is not None]
+        ranges = _ask(session, f"{_RANGES} LIMIT {_MOST_RANGES + 1}")
+        if len(ranges) > _MOST_RANGES:
+            ranges = _ask(session, _between_changes([row["step"] for row in changes]))
+    except (ServerUnavailable, LimitReached) as error:
+        session.note(f"no history: {error.message}")
+        return [], []
+    names = ("first_step", "last_step", "first_lr", "last_lr")
+    return [dict(zip(names, row, strict=True)) for row in ranges], changes
+
+
+def _between_changes(steps: list[int]) -> str:
+    """The stretches between the changes by hand, where a schedule changes the rate at each step."""
+    part = " + ".join(f"CAST(step >= {int(step)} AS INTEGER)" for step in steps[-_MOST_RANGES:]) or "0"
+    return (
+        "SELECT min(step), max(step), arg_min(lr, step), arg_max(lr, step) FROM python.steps"
+        f" WHERE lr IS NOT NULL GROUP BY {part} ORDER BY 1"
+    ).replace("GROUP BY 0", "")
+
+
+def _ask(session: Session, sql: str) -> list[list[Any]]:
+    body = {"endpoint": session.address.endpoint, "sql": sql}
+    return Answer.parse(session.ask("POST", "/v1/query", body=body)).rows
+
+
+def _past(ranges: list[dict[str, Any]], changes: list[dict[str, Any]]) -> Iterator[str]:
+    """Stretches and changes, in order of their steps."""
+    lines = [(row["first_step"], 1, _stretch(row)) for row in ranges if row["first_step"] is not None]
+    lines += [(row["step"], 0, _change(row)) for row in changes]
+    if lines:
+        yield "history"
+    for _, _, line in sorted(lines):
+        yield f"  {escape_controls(line)}"
+
+
+def _stretch(row: dict[str, Any]) -> str:
+    first, last = row["first_step"], row["last_step"]
+    steps = f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
+    rates = [readable(row[name]) for name in ("first_lr", "last_lr")]
+    return f"{steps}: {rates[0] if rates[0] == rates[1] else ' … '.join(rates)}"
+
+
+def _change(row: dict[str, Any]) -> str:
+    return f"{row['action_id']} {action_text('lr', row['arguments'])}, {row['state']}"
