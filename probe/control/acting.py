@@ -128,13 +128,23 @@ class Acting:
         }
 
     def tidy(self) -> None:
-        """Take out what has ended by itself; a round of the agent's thread."""
-        ended = [entry for entry in self._standing if not entry.action.standing]
+        """Journal what standing actions have seen, and take out what has ended by itself; a round of the
+        agent's thread."""
+        for entry in list(self._standing):
+            self._collect(entry)
+        ended = [one for one in list(self._entries) if one.state == "standing" and not one.action.standing]
         if ended:
             self._install()
             for entry in ended:
-                if entry.state == "standing":
-                    self._note(entry, "ended")
+                self._collect(entry)
+                self._note(entry, "ended")
+
+    def _collect(self, entry: Entry) -> None:
+        if _has(entry.action, "collect"):
+            rows = self._isolation.attempt(f"action {entry.action_id}", entry.action.collect)
+            if rows:
+                rows = [{"watch_id": entry.action_id, **row} for row in rows]
+                self._journal({"table": "python.variables", "rows": rows})
 
     def close(self, why: ProbeError) -> list[str]:
         """Probe leaves the process: end everything that stands; sentences of what that was."""
@@ -143,6 +153,7 @@ class Acting:
         self._safepoint.close(why)
         for entry in standing:
             self._isolation.attempt(f"action {entry.action_id}", entry.action.cancel)
+            self._collect(entry)
             if entry.state == "standing":
                 self._note(entry, "ended")
         return [f"{entry.action.name} ({entry.action_id}) ended" for entry in standing]
@@ -161,6 +172,7 @@ class Acting:
         entry.what = str(report.pop("what"))
         notes = report.pop("notes", [])
         state = "standing" if action.standing else "done"
+        self._collect(entry)  # it may have ended already
         if entry.state == "asked":
             self._note(entry, state)
         return {
@@ -191,6 +203,7 @@ class Acting:
 
     def _undone(self, entry: Entry, step: int | None, what: str) -> dict[str, Any]:
         entry.step, entry.what = step, what
+        self._collect(entry)
         self._install()
         self._note(entry, "undone")
         return {"id": entry.action_id, "step": step, "what": what, "notes": self._of_one_rank(entry.action)}

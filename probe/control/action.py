@@ -95,6 +95,20 @@ class Site:
         """The module of that path; None when there is none."""
         return self._instruments.names.find(path)
 
+    def module_paths(self) -> list[str]:
+        """Paths of all modules that are known."""
+        return self._instruments.names.known()
+
+    @property
+    def compiles(self) -> bool:
+        """Whether the job calls torch.compile: its modules must see no hook."""
+        return self._instruments.forward.compiles
+
+    def guard(self, name: str, hook: Callable[..., Any]) -> Callable[..., Any]:
+        """`hook`, but never raising into the training, and silent while something is done between two
+        steps: for what an action puts into torch's tables."""
+        return self.safepoint.guard(name, hook)
+
     def data_position(self) -> dict[str, Any] | None:
         """See `Data.position`; None when data is not recorded."""
         data = self._instruments.data
@@ -140,6 +154,11 @@ class Action:
     def cancel(self) -> None:
         """Let go of everything: nobody asks any more."""
         self.standing = False
+
+    def collect(self) -> list[dict[str, Any]]:
+        """Rows of python.variables since the last time, without their `watch_id`. On the agent's thread
+        once a second while standing, and once more at the end."""
+        return []
 
     def before_step(self, optimizer: Any) -> None:
         """Right before an optimizer's step, while standing. HOT PATH."""

@@ -114,6 +114,15 @@ class SafePoint:
         """Whether it was not begun, and will not be."""
         return visit.claim()  # it stays in the queue, and is passed over there
 
+    def guard(self, name: str, hook: Callable[..., Any]) -> Callable[..., Any]:
+        """See `Isolation.guard`."""
+        return self._isolation.guard(name, hook)
+
+    @property
+    def closed(self) -> bool:
+        """Whether there are no boundaries any more: probe leaves the process."""
+        return self._closed is not None
+
     def reside(self, residents: tuple[Callable[[], object], ...]) -> None:
         """Call these at every boundary from now on."""
         self.residents = residents

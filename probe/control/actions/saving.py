@@ -166,7 +166,7 @@ class Writing:
     def _write(self, content: dict[str, Any]) -> None:
         import torch
 
-        descriptor, self._temporary = _make_temporary(self._path)
+        descriptor, self._temporary = make_temporary(self._path)
         with os.fdopen(descriptor, "wb", buffering=_BLOCK_BYTES) as file:
             sink = _Sink(file, self._given_up)
             torch.save(content, sink)  # type: ignore[arg-type]
@@ -226,7 +226,7 @@ class Writing:
         )
 
 
-def _make_temporary(path: Path) -> tuple[int, Path]:
+def make_temporary(path: Path) -> tuple[int, Path]:
     """A new file beside `path`, readable by this user only, open for writing."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     name = os.fsdecode(os.fsencode(path.name)[:_LONGEST_NAME_BYTES])

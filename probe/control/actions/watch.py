@@ -1,0 +1,246 @@
+"""Watch: the values of expressions at the end of every so many steps, in python.variables.
+
+Each is judged first: only what reads, and does not wait for anything, is
+evaluated on the training thread. Rows are put into memory there, and journalled
+by the agent's thread (`collect`). Standard library only; torch inside functions.
+"""
+
+from __future__ import annotations
+
+import ast
+import statistics
+import sys
+import time
+from collections import deque
+from types import CodeType
+from typing import Any, NamedTuple
+
+from probe import clock
+from probe.agent.isolation import capture, describe
+from probe.control import guard
+from probe.control.action import Action, Site, only, whole_number
+from probe.control.evaluate import CUTS
+from probe.control.keeping import Kept
+from probe.control.names import Scope, names_used
+from probe.control.output import Buffer
+from probe.control.values import short_repr
+from probe.control.watching import CHECK_NAME, Watch, with_checks
+from probe.errors import ActionRefused, BadRequest, NotUndoable
+
+FILE = "<probe watch>"
+DEADLINE_S = 0.1
+"""For all expressions of one row together: the training thread waits."""
+DEFAULT_STEPS = 100
+MOST_EXPRESSIONS = 20
+MOST_VALUES = 20_000
+"""Rows of one watch in all: a journal holds 64 MB, and every other rare row of the recording is in it."""
+LATE_TIMES = 3
+"""A watch whose expressions take too long ends by itself after so many times."""
+LONGEST_TEXT = 200
+_OUTPUT_BYTES = 1000
+
+
+class Expression(NamedTuple):
+    """One expression: as it was written, the names it reads, and what runs."""
+
+    text: str
+    names: frozenset[str]
+    code: CodeType
+
+
+class WatchValues(Action):
+    """Evaluate `expressions` at every `every`-th boundary, `steps` times."""
+
+    name = "watch"
+
+    def __init__(self, arguments: dict[str, Any], site: Site) -> None:
+        super().__init__(arguments, site)
+        only(arguments, "expressions", "steps", "every")
+        trees = _parsed(arguments.get("expressions"))
+        self._wanted = whole_number(arguments, "steps", DEFAULT_STEPS, least=1)
+        self._every = whole_number(arguments, "every", 1, least=1)
+        if self._wanted * len(trees) > MOST_VALUES:
+            most = MOST_VALUES // len(trees)
+            raise BadRequest(
+                f"a watch keeps at most {MOST_VALUES} values, and this would be {self._wanted * len(trees)}",
+                hint=f"Ask for {most} steps, or for every tenth with `--every 10`.",
+            )
+        _judge(trees, site)
+        self._expressions = [
+            Expression(text, frozenset(names_used(tree)), _compiled(tree)) for text, tree in trees
+        ]
+        self._rows: deque[dict[str, Any]] = deque()
+        self._taken = 0
+        self._next_step: int | None = None
+        self._late = 0
+        self._seconds: deque[float] = deque(maxlen=64)
+        self._ended_by = ""
+        self._failed: dict[str, str] = {}
+        self._first: list[dict[str, Any]] = []
+
+    # The training thread ----------------------------------------------------
+
+    def begin(self) -> None:
+        """The first values, of the step that has just ended. Refused when none of the names exists."""
+        self._take()
+        if len(self._failed) == len(self._expressions) and all(
+            text.startswith("NameError") for text in self._failed.values()
+        ):
+            self._rows.clear()
+            raise ActionRefused("; ".join(self._failed.values()), hint=self._near())
+        self._first = list(self._rows)
+        self.standing = self._taken < self._wanted
+
+    def at_boundary(self) -> None:
+        """A step has ended."""
+        step = self.site.recorder.counted_step
+        if step is not None and self._next_step is not None and step < self._next_step:
+            return
+        self._take()
+        if self._taken >= self._wanted:
+            self.standing = False
+
+    def _take(self) -> None:
+        """One row for each expression."""
+        begun_s = time.monotonic()
+        step = self.site.recorder.counted_step
+        self._next_step = None if step is None else step + self._every
+        self._taken += 1
+        ended = None if step is None or step == 0 else step - 1
+        found, error = capture(lambda: self._values(begun_s + DEADLINE_S))
+        if error is not None and not isinstance(error, CUTS):
+            raise error  # by a signal's handler, or a mistake of ours
+        if error is not None:
+            found = [(None, f"{type(error).__name__}: not within {DEADLINE_S:g} s")] * len(self._expressions)
+            self._late += 1
+        t_ns = clock.wall_ns()
+        for expression, (value, text) in zip(self._expressions, found, strict=True):
+            self._rows.append(
+                {"step": ended, "t_ns": t_ns, "name": expression.text, "value": value, "text": text}
+            )
+        self._seconds.append(time.monotonic() - begun_s)
+        if self._late >= LATE_TIMES:
+            self._ended_by = f"its expressions took longer than {DEADLINE_S:g} s {LATE_TIMES} times"
+            self.standing = False
+
+    def _values(self, deadline_s: float) -> list[tuple[float | None, str | None]]:
+        scope = self.site.scope()
+        watch = Watch(deadline_s, collectives=False, training_thread=True, memory_bytes=None)
+        with Kept(training_thread=True), watch:
+            return [self._value(expression, scope, watch) for expression in self._expressions]
+
+    def _value(
+        self, expression: Expression, scope: Scope, watch: Watch
+    ) -> tuple[float | None, str | None]:
+        names = {"__name__": "__probe__", "__builtins__": __builtins__, CHECK_NAME: watch.check}
+        names.update(scope.resolve(expression.names))
+        found, error = capture(lambda: _plain(eval(expression.code, names)))
+        if error is None:
+            value: tuple[float | None, str | None] = found
+            return value
+        if isinstance(error, CUTS) or not isinstance(error, Exception):
+            raise error
+        text = describe(error)[:LONGEST_TEXT]
+        self._failed.setdefault(expression.text, text)
+        return None, text
+
+    def _near(self) -> str:
+        scope = self.site.scope()
+        wanted = sorted({name for expression in self._expressions for name in expression.names})
+        near = sorted({one for name in wanted for one in scope.near(name)} - set(wanted))
+        hint = f"Names like it: {', '.join(near)}. " if near else ""
+        return hint + (
+            "Between two steps there are the variables of functions that are still running: what a function "
+            "that has returned (`training_step`) called its own is gone."
+        )
+
+    # Other threads ----------------------------------------------------------
+
+    def collect(self) -> list[dict[str, Any]]:
+        """Rows that are not journalled yet."""
+        found = []
+        while self._rows:
+            found.append(self._rows.popleft())
+        return found
+
+    def report(self) -> dict[str, Any]:
+        """What it sees first, and what it costs."""
+        texts = ", ".join(expression.text for expression in self._expressions)
+        rhythm = "each step" if self._every == 1 else f"every {self._every} steps"
+        notes = [f"{name} gave {text}" for name, text in self._failed.items()]
+        notes.append(f"{_micro(self._seconds)} of the training thread for each row of values")
+        return {
+            "what": f"watches {texts}, {rhythm}, {self._wanted} times", "notes": notes,
+            "expressions": [expression.text for expression in self._expressions],
+            "steps": self._wanted, "every": self._every, "first": self._first,
+            "cost_s": statistics.median(self._seconds),
+        }
+
+    def undo(self) -> str:
+        """End it."""
+        if not self.standing:
+            raise NotUndoable(f"the watch has ended: {self._ended_by or 'it had all its values'}")
+        self.standing = False
+        return f"the watch ended after {self._taken} of {self._wanted} times, {_micro(self._seconds)} each"
+
+
+def _parsed(given: object) -> list[tuple[str, ast.Expression]]:
+    """Expressions, from a list or from a text with commas between them."""
+    texts = [given] if isinstance(given, str) else given
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+        raise BadRequest("`expressions` must be a text or a list of texts", hint="Such as `loss.item()`.")
+    found = []
+    for text in texts:
+        tree, error = capture(lambda text=text: ast.parse(f"({text.strip()},)", FILE, "eval"))  # type: ignore[misc]
+        if error is not None or not isinstance(tree.body, ast.Tuple):
+            reason = getattr(error, "msg", "it is not one")
+            raise BadRequest(f"`{text}` is no expression: {reason}", hint="Such as `loss.item()`.")
+        found += [(ast.unparse(one), _alone(one)) for one in tree.body.elts]
+    if not found or len(found) > MOST_EXPRESSIONS:
+        raise BadRequest(f"one to {MOST_EXPRESSIONS} expressions, not {len(found)}")
+    return found
+
+
+def _alone(node: ast.expr) -> ast.Expression:
+    return ast.fix_missing_locations(ast.Expression(node))
+
+
+def _judge(trees: list[tuple[str, ast.Expression]], site: Site) -> None:
+    """Raise `ActionRefused` unless each only reads."""
+    for text, tree in trees:
+        statement = ast.Module([ast.Expr(tree.body)], [])
+        ast.copy_location(statement.body[0], tree.body)
+        judgement = guard.classify(statement, site.scope().resolve(names_used(tree)))
+        if judgement.kind != guard.READING:
+            why = "; ".join(f"`{one.what}` {one.why}" for one in judgement.findings[:3])
+            raise ActionRefused(
+                f"`{text}` does not only read ({judgement.kind}): {why}",
+                hint="A watch evaluates between steps, again and again. `eval` runs it once.",
+            )
+
+
+def _compiled(tree: ast.Expression) -> CodeType:
+    """With a check in every loop: a generator can be endless."""
+    statement: Any = with_checks(ast.Module([ast.Expr(tree.body)], [])).body[-1]
+    return compile(ast.Expression(statement.value), FILE, "eval")
+
+
+def _plain(value: Any) -> tuple[float | None, str | None]:
+    """A number, or a short text."""
+    if isinstance(value, (bool, int, float)):
+        number, error = capture(lambda: float(value))
+        return (number, None) if error is None else (None, "an integer beyond every float")
+    torch: Any = sys.modules.get("torch")
+    numpy: Any = sys.modules.get("numpy")
+    if torch is not None and isinstance(value, torch.Tensor):
+        if value.numel() == 1 and not value.is_complex():
+            return float(value.item()), None
+        shape = ", ".join(map(str, value.shape))
+        return None, f"tensor(shape=[{shape}], dtype={value.dtype}, device={value.device})"
+    if numpy is not None and isinstance(value, numpy.generic) and value.dtype.kind in "biuf":
+        return float(value.item()), None
+    return None, short_repr(value, Buffer(_OUTPUT_BYTES))[:LONGEST_TEXT]
+
+
+def _micro(seconds: deque[float]) -> str:
+    return f"{statistics.median(seconds) * 1e6:.0f} µs" if seconds else "nothing"
