@@ -21,9 +21,9 @@ from probe.control import frames
 
 
 def names_used(tree: ast.AST) -> set[str]:
-    """Names that a snippet reads."""
+    """Names that a snippet reads or deletes."""
     named = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    return {node.id for node in named if isinstance(node.ctx, ast.Load)}
+    return {node.id for node in named if isinstance(node.ctx, (ast.Load, ast.Del))}
 
 
 class Scope:

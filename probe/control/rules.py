@@ -245,7 +245,7 @@ READING_GROUPS: tuple[Group, ...] = (
       for of in ("Sequential", "ModuleList", "ModuleDict")),
     *(_reading(f"torch.nn.{of}", "__iter__ __getitem__ __len__ __contains__ keys values items", PAIR)
       for of in ("ParameterList", "ParameterDict")),
-    _reading("torch.nn", "Linear Module Sequential", FRESH),
+    _reading("torch.nn", "Module Sequential", FRESH),
     _reading("torch.nn.utils", "parameters_to_vector get_total_norm", FRESH),
     _reading("torch.optim.Optimizer", "state_dict", FRESH),
     _reading("torch.optim.lr_scheduler.LRScheduler", "get_last_lr state_dict", FRESH),

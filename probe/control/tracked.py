@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any, Union
 
 from probe.control import looking
-from probe.control.rules import COLLECTIVE_CLASSES, GROUPS, Group
+from probe.control.rules import COLLECTIVE_CLASSES, GROUPS, REFUSED, Group
 
 
 class Known:
@@ -153,8 +153,12 @@ class Rulebook:
             public = [name for name in entries if type(name) is str and name[:1] != "_"]
             for name in public if group.names == ("*",) else group.names:
                 thing = entries.get(name)
-                if thing is not None and _can_be_ruled(thing):
+                if thing is not None and (group.kind == REFUSED or _can_be_ruled(thing)):
                     self._keep(thing, group)
+                if group.kind == REFUSED:  # whoever wrapped it, as our own look at `os._exit` does
+                    while type(thing) is types.FunctionType and "__wrapped__" in vars(thing):
+                        thing = vars(thing)["__wrapped__"]
+                        self._keep(thing, group)
 
     def _keep(self, thing: Any, group: Group) -> None:
         self._kept.append(thing)
