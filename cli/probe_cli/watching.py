@@ -24,25 +24,25 @@ _GONE = ("dead", "failed", "finished")
 
 
 class Written:
-    """What was written so far: rows up to `step`, under headings once those are known."""
+    """What was written so far: rows up to `t_ns`, under headings once those are known."""
 
     def __init__(self, session: Session, format: Literal["table", "ndjson"]) -> None:
         self._session = session
         self._format = format
         self._widths: list[int] = []
-        self.step = -1
+        self.t_ns = 0
 
-    def write(self, step: int, values: dict[str, Any]) -> None:
+    def write(self, t_ns: int, step: int | None, values: dict[str, Any]) -> None:
         """One step's values by expression."""
-        self.step = step
+        self.t_ns = t_ns
         if self._format == "ndjson":
-            text = json.dumps({"step": step, "values": values}, ensure_ascii=False)
+            text = json.dumps({"step": step, "t_ns": t_ns, "values": values}, ensure_ascii=False)
             self._session.out.line(escape_controls(text) if self._session.out.terminal else text)
             return
         if not self._widths:
             self._widths = [min(max(len(name), _NARROWEST_COLUMN), _WIDEST_COLUMN) for name in values]
             self._line("STEP", list(values))
-        self._line(f"{step:,}", [_text(value) for value in values.values()])
+        self._line("-" if step is None else f"{step:,}", [_text(value) for value in values.values()])
 
     def _line(self, step: str, cells: list[str]) -> None:
         widths = [*self._widths, *[_NARROWEST_COLUMN] * (len(cells) - len(self._widths))]
@@ -82,16 +82,17 @@ def watch(
 
 def _follow(session: Session, action_id: str, written: Written) -> None:
     """Write rows until the watch has ended or its process has."""
+    ended = False
     while True:
         state, process = _states(session, action_id)
-        for step, values in _rows(session, action_id, written.step):
-            written.write(step, values)
+        for row in _rows(session, action_id, written.t_ns):
+            written.write(*row)
         session.out.stream.flush()
-        if state in _ENDED:
+        if ended:  # once more after the end: the last rows may be written down after it
             return
         if process in _GONE:
             session.note(f"the process has ended: {process}")
-            return
+        ended = state in _ENDED or process in _GONE
         time.sleep(_LOOK_S)
 
 
@@ -107,18 +108,18 @@ def _states(session: Session, action_id: str) -> tuple[str, str]:
     return str(state or ""), str(process or "")
 
 
-def _rows(session: Session, action_id: str, after: int) -> list[tuple[int, dict[str, Any]]]:
-    """Values by expression of each step after one."""
+def _rows(session: Session, action_id: str, after_ns: int) -> list[tuple[int, int | None, dict[str, Any]]]:
+    """(t_ns, step, values by expression) of each step after a time."""
     pid = int(action_id.partition("-")[0])
     rows = _ask(
         session,
-        "SELECT step, name, value, text FROM python.variables"
-        f" WHERE watch_id = '{pid}-{_number(action_id)}' AND step > {after} ORDER BY step, t_ns",
+        "SELECT t_ns, step, name, value, text FROM python.variables"
+        f" WHERE watch_id = '{pid}-{_number(action_id)}' AND t_ns > {after_ns} ORDER BY t_ns",
     )
-    found: dict[int, dict[str, Any]] = {}
-    for step, name, value, text in rows:
-        found.setdefault(step, {})[name] = text if value is None else value
-    return list(found.items())
+    found: dict[tuple[int, int | None], dict[str, Any]] = {}
+    for t_ns, step, name, value, text in rows:
+        found.setdefault((t_ns, step), {})[name] = text if value is None else value
+    return [(t_ns, step, values) for (t_ns, step), values in found.items()]
 
 
 def _number(action_id: str) -> int:

@@ -342,14 +342,17 @@ def _watched(rounds: list[tuple[str, str, list[list[Any]]]]) -> Callable[[Any], 
     def answer(body: Any) -> Any:
         if "python.variables" not in body["sql"]:
             return table("a b", list(left[0][:2]))
-        return table("step name value text", *left.pop(0)[2])
+        rows = left[0][2] if len(left) == 1 else left.pop(0)[2]
+        return table("t_ns step name value text", *([row[0] or 40, *row] for row in rows))
 
     return answer
 
 
 ROUNDS = [
     ("standing", "running", []),
+    ("standing", "running", [[None, "loss", 3.5, None], [None, "x", None, None]]),
     ("standing", "running", [[41, "loss", 2.5, None], [41, "x", None, "tensor(3)"]]),
+    ("ended", "running", []),
     ("ended", "running", [[42, "loss", 2.25, None], [42, "x", None, "NameError: x"]]),
 ]
 
@@ -359,23 +362,26 @@ def test_watch_writes_what_comes_until_it_has_ended(command: Callable[..., Resul
     result = command("gpt", "watch", "loss, x", "--steps", "2", "--every", "1", transport=wire)
     assert result.out.splitlines() == [
         "    STEP        loss           x",
+        "       -         3.5           -",
         "      41         2.5   tensor(3)",
         "      42        2.25  NameError…",
     ]
     assert (result.code, result.err) == (0, "probe: it is slow\n")
     asked = {"expressions": "loss, x", "steps": 2, "every": 1}
     assert wire.asked[0][1]["arguments"] == asked
-    assert "step > 41" in [body["sql"] for path, body in wire.asked if path == "/v1/query"][-1]
+    assert "t_ns > 41" in [body["sql"] for path, body in wire.asked if path == "/v1/query"][-1]
     wire = Wire(**{"/v1/query": _watched(ROUNDS)})
     lines = command("gpt", "watch", "loss", "--format", "ndjson", transport=wire).out.splitlines()
     assert [json.loads(line) for line in lines] == [
-        {"step": 41, "values": {"loss": 2.5, "x": "tensor(3)"}},
-        {"step": 42, "values": {"loss": 2.25, "x": "NameError: x"}},
+        {"step": None, "t_ns": 40, "values": {"loss": 3.5, "x": None}},
+        {"step": 41, "t_ns": 41, "values": {"loss": 2.5, "x": "tensor(3)"}},
+        {"step": 42, "t_ns": 42, "values": {"loss": 2.25, "x": "NameError: x"}},
     ]
 
 
 def test_watch_ends_with_its_process(command: Callable[..., Result]) -> None:
-    wire = Wire(**{"/v1/query": _watched([("standing", "dead", [[41, "loss", 2.5, None]])])})
+    rounds = [("standing", "dead", [[41, "loss", 2.5, None]]), ("standing", "dead", [])]
+    wire = Wire(**{"/v1/query": _watched(rounds)})
     result = command("gpt", "watch", "loss", transport=wire)
     assert result.code == 0 and "2.5" in result.out and "ended: dead" in result.err
 
