@@ -282,6 +282,8 @@ class Automatic:
 
     def at_boundary(self) -> None:
         """On the training thread, at every boundary."""
+        if self.ended:
+            return
         recorder = self._site.recorder
         if recorder.last_row is not None:
             self._loss.add(recorder.last_row[1])
