@@ -24,12 +24,17 @@ def total_norm(gradients: Iterable[Any], kind: float) -> Any:
     """The norm of them all together, a tensor; None where there are no elements."""
     import torch
 
-    alike: dict[Any, list[Any]] = {}
+    alike: dict[tuple[Any, Any], list[Any]] = {}
     for gradient in gradients:
         values = gradient.coalesce()._values() if gradient.is_sparse else gradient
         if values.numel():
             alike.setdefault((values.device, values.dtype), []).append(values)
-    norms = [norm for values in alike.values() for norm in torch._foreach_norm(values, kind)]
+    norms: list[Any] = []
+    for (_, dtype), values in alike.items():
+        if dtype == torch.float16:  # whose norm overflows where its gradients do not
+            norms += [torch.linalg.vector_norm(one, kind, dtype=torch.float32) for one in values]
+        else:
+            norms += torch._foreach_norm(values, kind)
     if not norms:
         return None
     first = norms[0].device

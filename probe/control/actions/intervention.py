@@ -40,7 +40,7 @@ class Intervention(Action):
 
     def fits(self, optimizer: Any) -> bool:
         """Whether it can do anything for this optimizer."""
-        return type(optimizer).__name__ != "LBFGS"
+        return all(kind.__name__ != "LBFGS" for kind in type(optimizer).__mro__)
 
     def _misfit(self, candidates: Sequence[Any]) -> ActionRefused:
         """Why it can do nothing here."""

@@ -173,6 +173,8 @@ class Lr(Action):
                 lambda place: place.in_group and place.name == "lr" and place.item in overwritten
             )
             self._change = None
+        how = f"multiplied by {self._value:g}" if self._scales else f"replaced by {self._value:g}"
+        self._how = f"the job's own code writes the rate, which is {how} for each step"
         self._rule(rules)
         rules.lend(optimizer)
 
