@@ -290,7 +290,8 @@ class Calls(State):
         special: Callable[[str, Group, Arguments, ast.AST], Values] | None
         special = getattr(self, "_gives_" + group.gives, None)
         if special is not None:
-            return special(name, group, given, node)
+            found: Values = special(name, group, given, node)
+            return found
         everything = given.everything()
         if group.gives == SHOW:
             self.shown(everything, node)

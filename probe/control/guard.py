@@ -22,6 +22,7 @@ from probe.control.attributes import Finding, attribute
 from probe.control.calls import Arguments, load
 from probe.control.expressions import Expressions
 from probe.control.rules import BLOCKING, CHANGING, COLLECTIVE, READING, REFUSED
+from probe.control.scopes import annotated, assigned, defaults, has_method, parameters_of
 from probe.control.tracked import (
     NOTHING,
     NUMBER,
@@ -254,7 +255,7 @@ class _Guard(Expressions):
 
     def _widen(self, body: Sequence[ast.AST]) -> None:
         """From here on, what is assigned in `body` may have been assigned, or not."""
-        for name in sorted({name for node in body for name in _assigned(node)}):
+        for name in sorted({name for node in body for name in assigned(node)}):
             self.env[name] = self.variable(name) | frozenset(self.ever.get(name, ()))
 
     def _repeated_block(self, node: ast.For | ast.AsyncFor | ast.While) -> None:
@@ -368,16 +369,16 @@ class _Guard(Expressions):
     def define(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> None:
         """Judge the body of a function, with whatever it was called with so far."""
         taken = self._parameters.setdefault(node, {})
-        for argument, default in _defaults(node.args):
+        for argument, default in defaults(node.args):
             self.add(taken.setdefault(argument, set()), self.value(default))
         if not isinstance(node, ast.Lambda):
-            for annotation in _annotations(node):
+            for annotation in annotated(node):
                 self.value(annotation)
         outer, self.env = self.env, {}
         self._functions.append(node)
         self.inner = True
         self.repeats += 1
-        for argument in _names_of(node.args):
+        for argument in parameters_of(node.args):
             self.assign(argument, frozenset(taken.get(argument, ())))
         if isinstance(node, ast.Lambda):
             self.given_back(self.value(node.body))
@@ -415,7 +416,7 @@ class _Guard(Expressions):
 
     def _make(self, cls: Class, given: Arguments, node: ast.AST) -> Values:
         instance = Own(id(cls.node), 0, "instance")
-        self.put(instance, given.everything() if not _has(cls.node, "__init__") else NOTHING)
+        self.put(instance, given.everything() if not has_method(cls.node, "__init__") else NOTHING)
         for one in cls.node.body:
             if isinstance(one, ast.FunctionDef) and one.name in ("__init__", "__new__"):
                 self.run(Function(one), given, node, frozenset({instance}))
@@ -434,7 +435,7 @@ class _Guard(Expressions):
         outer, self.env = self.env, dict(self.env)
         instance = Own(id(node), 0, "instance")
         self.block(node.body)
-        mine = {name for part in node.body for name in _assigned(part)}
+        mine = {name for part in node.body for name in assigned(part)}
         for name in mine:
             self.put(instance, self.env.get(name, NOTHING))
         for part in node.body:
@@ -457,46 +458,3 @@ class _Guard(Expressions):
             self._depth += 1
             self.block(tree.body)
             self._depth -= 1
-
-
-def _assigned(node: ast.AST) -> set[str]:
-    """Names that a statement assigns in its own scope, or may."""
-    found = set()
-    for part in ast.walk(node):
-        if isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load):
-            found.add(part.id)
-        elif isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found.add(part.name)
-        elif isinstance(part, ast.alias):
-            found.add(part.asname or part.name.partition(".")[0])
-        elif isinstance(part, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and part.name is not None:
-            found.add(part.name)
-        elif isinstance(part, ast.MatchMapping) and part.rest is not None:
-            found.add(part.rest)
-    return found
-
-
-def _names_of(arguments: ast.arguments) -> list[str]:
-    named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg,
-        arguments.kwarg]
-    return [argument.arg for argument in named if argument is not None]
-
-
-def _defaults(arguments: ast.arguments) -> list[tuple[str, ast.expr]]:
-    plain = [*arguments.posonlyargs, *arguments.args]
-    last = plain[len(plain) - len(arguments.defaults) :]
-    found = [(argument.arg, default) for argument, default in zip(last, arguments.defaults, strict=True)]
-    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        if default is not None:
-            found.append((argument.arg, default))
-    return found
-
-
-def _annotations(node: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.expr]:
-    parts = [part.annotation for part in ast.walk(node.args) if isinstance(part, ast.arg)]
-    return [part for part in (*parts, node.returns) if part is not None]
-
-
-def _has(cls: ast.ClassDef, method: str) -> bool:
-    return any(isinstance(one, ast.FunctionDef) and one.name == method for one in cls.body)
-

@@ -1,0 +1,331 @@
+"""Watching: what looks over a snippet's shoulder while it runs, on the snippet's own thread.
+
+`sys.settrace` looks at the clock and at the memory before each line of Python beneath the snippet,
+the job's own functions included; `sys.setprofile` sees each call before it happens, under whatever
+name. Both belong to the calling thread alone and are put back at the end. Where a trace function has
+raised, CPython switches tracing off; the checks that `with_checks` puts into the snippet's loops
+switch it on again, and so does each call that is seen.
+
+Not seen: a function written in C that another function written in C calls; not cut short: a single
+call of C, and a loop of the job's own that catches everything and calls nothing. The training thread
+or `probe-eval`. Standard library only.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dis
+import functools
+import sys
+import threading
+import time
+import types
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType
+from typing import Any
+
+from probe.control import looking
+from probe.control.allowance import limited, memory_allowance_bytes, resident_bytes
+from probe.control.rules import COLLECTIVE_CLASSES, COLLECTIVE_METHODS, REFUSED_GROUPS
+
+__all__ = (
+    "CHECK_NAME", "SnippetForbidden", "SnippetMemory", "SnippetTimeout", "Watch", "memory_allowance_bytes",
+    "with_checks",
+)
+
+_OURS = __file__.rpartition("/control/")[0] + "/"
+"""Frames of this package are left alone: they clean up after the snippet."""
+CHECK_NAME = "__probe_check__"
+"""What the checks in a snippet are called in its namespace."""
+_LOOK_S = 0.05
+"""Time between two looks at the memory."""
+_GRACE_S = 0.1
+"""After it was told to end, a snippet may clean up for so long before it is told again."""
+_WAITS = "waits for the other ranks"
+_COLLECTIVE_MODULES = (
+    "torch.distributed.distributed_c10d", "torch.distributed._functional_collectives",
+    "torch.distributed.nn.functional", "deepspeed.comm.comm", "horovod.torch.mpi_ops",
+)
+_COLLECTIVE_OF_CLASSES = (
+    "forward", "full_tensor", "redistribute", "step", "consolidate_state_dict", "clip_grad_norm_",
+    "summon_full_params",
+)
+_ASKS = ("get_", "is_", "supports_", "_")
+"""How functions of those modules begin that only ask this rank."""
+_BY_LIBRARIES = ("os.kill", "os.fork", "signal.")
+"""What a library may call for its own children, and a snippet may not."""
+
+
+class SnippetTimeout(BaseException):
+    """The snippet is over its time."""
+
+
+class SnippetForbidden(BaseException):
+    """The snippet was about to call what it may not."""
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(f"{what} {why}")
+        self.what = what
+        self.why = why
+
+
+class SnippetMemory(BaseException):
+    """The snippet has taken more memory than it may."""
+
+
+def with_checks(tree: ast.Module) -> ast.Module:
+    """The tree, changed in place, with a call of the check wherever a snippet could go on for ever.
+
+    At the beginning of each round of a loop, outside of what the round tries; of each function; of
+    each handler of an exception. Does not recurse: a deep tree is no reason to fail."""
+    for node in list(ast.walk(tree)):
+        if isinstance(node, ast.For | ast.AsyncFor | ast.While | ast.ExceptHandler):
+            node.body.insert(0, _statement(node.body[0]))
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[0]
+            documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+            node.body.insert(int(documented), _statement(first))
+        elif isinstance(node, ast.Lambda):
+            node.body = ast.copy_location(ast.BoolOp(ast.Or(), [_call(node.body), node.body]), node.body)
+        elif isinstance(node, ast.comprehension):
+            ask = ast.copy_location(ast.UnaryOp(ast.Not(), _call(node.iter)), node.iter)
+            node.ifs.insert(0, ask)
+    return tree
+
+
+def _statement(place: ast.stmt) -> ast.Expr:
+    return ast.copy_location(ast.Expr(_call(place)), place)
+
+
+def _call(place: ast.AST) -> ast.Call:
+    name = ast.copy_location(ast.Name(CHECK_NAME, ast.Load()), place)
+    return ast.copy_location(ast.Call(name, [], []), place)
+
+
+class Watch:
+    """Watches the thread that enters it, until it leaves."""
+
+    def __init__(
+        self, deadline_s: float, *, collectives: bool, training_thread: bool, memory_bytes: int | None
+    ) -> None:
+        """`deadline_s`: of `time.monotonic`. `collectives`: whether they are allowed.
+        `training_thread`: whether this is the one, where sleeping would hold the training up.
+        `memory_bytes`: how much more the process may hold; None: as much as there is."""
+        self._deadline_s = deadline_s
+        self._forbidden = _Forbidden(collectives, training_thread)
+        self._collectives = collectives
+        self._memory_bytes = memory_bytes
+        self._limit: contextlib.AbstractContextManager[None] = limited(memory_bytes)
+        self._before: tuple[Any, Any] = (None, None)
+        self._outside: FrameType | None = None
+        self._thread = threading.get_ident()
+        self._resident_bytes: int | None = None
+        self._next_look_s = 0.0
+        self._verdict: BaseException | None = None
+        self._quiet_until_s = 0.0
+        self._told = 0
+
+    def __enter__(self) -> Watch:
+        self._resident_bytes = resident_bytes()
+        self._outside = sys._getframe(1)
+        self._thread = threading.get_ident()
+        self._before = (sys.gettrace(), sys.getprofile())
+        self._limit.__enter__()
+        sys.setprofile(self._called)
+        sys.settrace(self._entered)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # First the trace: then nothing of ours can be raised here any more.
+        sys.settrace(self._before[0])
+        sys.setprofile(self._before[1])
+        self._limit.__exit__(None, None, None)
+        self._outside = None
+
+    def check(self) -> None:
+        """What the checks in a snippet call: raises when it is to end, and sees to it that it is watched."""
+        if self._outside is None:  # the watch is over, and something of the snippet's lives on
+            return
+        mine = threading.get_ident() == self._thread
+        if mine and (sys.gettrace() != self._entered or sys.getprofile() != self._called):
+            self._arm(sys._getframe(1))
+        verdict = self._look()
+        if verdict is not None:
+            self._tell(verdict)
+
+    # What CPython calls -----------------------------------------------------
+
+    def _entered(self, frame: FrameType, _event: str, _argument: Any) -> Callable[..., Any] | None:
+        """A function begins. Ours are left alone."""
+        return None if frame.f_code.co_filename.startswith(_OURS) else self._line
+
+    def _line(self, frame: FrameType, event: str, _argument: Any) -> Callable[..., Any] | None:
+        """A line is about to run."""
+        if event == "line":
+            verdict = self._look()
+            if verdict is not None and (not self._told or self._escapes(frame)):
+                self._tell(verdict)
+        return self._line
+
+    def _called(self, frame: FrameType, event: str, argument: Any) -> None:
+        """A function is about to be called, or has returned."""
+        if event == "call":  # before ours are left alone: our own look at `os._exit` wraps it
+            forbidden = self._forbidden.code(frame.f_code)
+            if forbidden is not None:
+                self._forbid(*forbidden, frame.f_back)
+        if frame.f_code.co_filename.startswith(_OURS):
+            return
+        if event == "c_call":
+            forbidden = self._forbidden.functions.get(id(argument))
+            if forbidden is None and not self._collectives and self._is_of_group(argument):
+                forbidden = (str(argument.__name__), _WAITS)
+            if forbidden is not None:
+                self._forbid(*forbidden, frame)
+        if self._told and time.monotonic() > self._quiet_until_s:
+            self._arm(frame)
+
+    # What follows from it ---------------------------------------------------
+
+    def _look(self) -> BaseException | None:
+        """Why the snippet is to end; None while it may go on."""
+        if self._verdict is not None:
+            return self._verdict
+        now_s = time.monotonic()
+        if now_s > self._deadline_s:
+            self._verdict = SnippetTimeout()
+        elif now_s > self._next_look_s and self._memory_bytes is not None:
+            self._next_look_s = now_s + _LOOK_S
+            resident = resident_bytes()
+            if resident is not None and self._resident_bytes is not None:
+                grown = resident - self._resident_bytes
+                if grown > self._memory_bytes:
+                    self._verdict = SnippetMemory(
+                        f"it had taken {grown >> 20} MiB of memory, and may take {self._memory_bytes >> 20}"
+                    )
+        return self._verdict
+
+    def _tell(self, verdict: BaseException) -> None:
+        self._told += 1
+        self._quiet_until_s = time.monotonic() + _GRACE_S
+        raise verdict.with_traceback(None)
+
+    def _forbid(self, what: str, why: str, caller: FrameType | None) -> None:
+        file = "" if caller is None else caller.f_code.co_filename
+        if what.startswith(_BY_LIBRARIES) and looking.library_file(file):
+            return
+        self._verdict = SnippetForbidden(what, why)
+        self._tell(self._verdict)
+
+    def _escapes(self, frame: FrameType) -> bool:
+        """Whether an exception here leaves the function: one that catches it would go on as before."""
+        return time.monotonic() > self._quiet_until_s and not _tries(frame.f_code, frame.f_lasti)
+
+    def _arm(self, frame: FrameType | None) -> None:
+        """Watch again, from `frame` outwards: what raised in a trace function has switched it off."""
+        while frame is not None and frame is not self._outside:
+            if not frame.f_code.co_filename.startswith(_OURS):
+                frame.f_trace = self._line
+            frame = frame.f_back
+        sys.settrace(self._entered)
+        if sys.getprofile() != self._called:
+            sys.setprofile(self._called)
+
+    def _is_of_group(self, argument: Any) -> bool:
+        """A method of a process group, which is written in C++."""
+        name = getattr(argument, "__name__", "")
+        if name not in COLLECTIVE_METHODS:
+            return False
+        receiver = type(getattr(argument, "__self__", None))
+        module = getattr(argument, "__module__", None) or ""
+        own = (looking.module_name(base) for base in looking.mro(receiver))
+        return str(module).startswith("torch._C._distributed") or any(
+            name.startswith("torch._C._distributed") for name in own
+        ) or looking.class_name(receiver) == "PyCapsule"  # what pybind11 binds its functions to
+
+
+class _Forbidden:
+    """Functions that a snippet may not call, by identity: their names, and why."""
+
+    def __init__(self, collectives: bool, training_thread: bool) -> None:
+        self.functions: dict[int, tuple[str, str]] = {}
+        self._codes: dict[int, tuple[str, str]] = {}
+        self._kept: list[Any] = []
+        """What is known by its identity must live as long."""
+        self._names = {name for group in REFUSED_GROUPS for name in group.names}
+        self._cleared: set[int] = set()
+        self._collectives = collectives
+        if training_thread:
+            self._add(time.sleep, "time.sleep", "would hold the training up")
+        self._resolve()
+
+    def code(self, code: CodeType) -> tuple[str, str] | None:
+        """What is forbidden of a function in Python; also of one in a module that was loaded meanwhile."""
+        if code.co_name in self._names and id(code) not in self._codes and id(code) not in self._cleared:
+            self._resolve()
+            self._kept.append(code)
+            self._cleared.add(id(code))
+        return self._codes.get(id(code))
+
+    def _resolve(self) -> None:
+        for group in REFUSED_GROUPS:
+            for name in group.names:
+                shown = name if group.of == "builtins" else f"{group.of}.{name}"
+                self._add(looking.by_name(f"{group.of}.{name}"), shown, group.why)
+        if not self._collectives:
+            for name, thing in _collectives():
+                self._add(thing, name, _WAITS)
+
+    def _add(self, thing: Any, name: str, why: str) -> None:
+        """A function, whatever wraps it, or an object with a `__call__` in Python."""
+        thing = looking.unwrapped(thing)
+        while type(thing) is types.FunctionType:
+            inner = thing.__dict__.get("__wrapped__")
+            if type(inner) is not types.FunctionType:
+                break
+            thing = inner
+        if type(thing) in looking.C_CALLABLES:
+            self._kept.append(thing)
+            self.functions.setdefault(id(thing), (name, why))
+        elif type(thing) is types.FunctionType:
+            self._kept.append(thing.__code__)
+            self._codes.setdefault(id(thing.__code__), (name, why))
+        elif thing is not None and not looking.is_class(thing):
+            call = looking.find(type(thing), "__call__")
+            if call is not None and type(call[1]) is types.FunctionType:
+                self._add(call[1], name, why)
+
+
+def _collectives() -> Iterator[tuple[str, Any]]:
+    for name in _COLLECTIVE_MODULES:
+        module = sys.modules.get(name)
+        entries = looking.module_dict(module) if module is not None and looking.is_module(module) else {}
+        for key, thing in tuple(entries.items()):
+            if type(thing) is types.FunctionType and thing.__module__ == name and not key.startswith(_ASKS):
+                yield key, thing
+    for name in COLLECTIVE_CLASSES:
+        cls = looking.by_name(name)
+        for method in _COLLECTIVE_OF_CLASSES if cls is not None and looking.is_class(cls) else ():
+            if method in looking.class_dict(cls):
+                yield f"{looking.class_name(cls)}.{method}", looking.class_dict(cls)[method]
+    asks = looking.by_name("torch.distributed.is_initialized")
+    if type(asks) is types.FunctionType and asks():
+        yield "backward", looking.by_name("torch.autograd.backward")
+
+
+@functools.lru_cache(maxsize=512)
+def _tried(code: CodeType) -> tuple[tuple[int, int], ...]:
+    """Ranges of a function's instructions, in bytes, from which an exception goes to a handler in it."""
+    parse: Any = getattr(dis, "_parse_exception_table", None)
+    if parse is not None:
+        return tuple((entry.start, entry.end) for entry in parse(code))
+    # Python 3.10 keeps blocks on a stack: from what sets a handler up to the handler.
+    found = []
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("SETUP_FINALLY", "SETUP_WITH", "SETUP_ASYNC_WITH"):
+            found.append((instruction.offset, int(instruction.argval)))
+    return tuple(found)
+
+
+def _tries(code: CodeType, offset: int) -> bool:
+    return any(start <= offset < end for start, end in _tried(code))
