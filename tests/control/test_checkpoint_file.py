@@ -153,6 +153,20 @@ def test_only_modules_with_a_state_are_in_it_and_parts_are_not_there_twice(tmp_p
     assert list(save(site, tmp_path / "a.pt")["contains"]) == ["model", "ema"]
 
 
+def test_a_model_that_nobody_has_seen_called_is_found_by_what_its_optimizer_trains(tmp_path: Path) -> None:
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder, self.decoder = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    both, unrelated = Both(), nn.Linear(2, 2)
+    site = Site(optimizer=torch.optim.SGD(both.parameters(), lr=0.1), both=both)
+    site.modules = lambda: [both.encoder]  # type: ignore[method-assign]
+    answer = save(site, tmp_path / "a.pt")
+    assert list(answer["contains"]) == ["both", "optimizer"] and answer["contains"]["both"]["tensors"] == 4
+    del unrelated
+
+
 def test_parameters_that_no_module_has_are_saved_with_their_optimizer(tmp_path: Path) -> None:
     model, temperature = nn.Linear(2, 1), nn.Parameter(torch.tensor(0.07))
     optimizer = torch.optim.SGD([*model.parameters(), temperature], lr=0.1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -52,6 +53,7 @@ def main() -> None:
     parser.add_argument("--scaler", action="store_true", help="autocast and a GradScaler")
     parser.add_argument("--wait-at", type=int, default=-1, help="wait for a line inside of that step")
     parser.add_argument("--spoil-at", type=int, default=-1, help="make a parameter NaN in that step")
+    parser.add_argument("--pace-ms", type=float, default=0.0, help="rest after each step")
     parser.add_argument("--resume", help="continue from that file")
     arguments = parser.parse_args()
     ledger = Ledger(arguments)
@@ -95,6 +97,7 @@ def main() -> None:
                 scheduler.step()
             step += 1
             ledger.step()
+            time.sleep(arguments.pace_ms / 1e3)
             if not ledger.running:
                 break
         epoch += 1

@@ -161,6 +161,7 @@ class Checkpoint(Action):
     name = "checkpoint"
 
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
+        arguments = {name: value for name, value in arguments.items() if value is not None}
         super().__init__(arguments, site)
         if ("path" in arguments) == ("folder" in arguments):
             raise BadRequest("a checkpoint takes `path`, a file, or `folder` and `every`, in steps")
