@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -11,21 +12,20 @@ import pytest
 
 from agent.asking import ask, tell
 from agent.nursery import Forked, Nursery, forked
-from harness import PATIENCE_S, Place
+from harness import PATIENCE_S, Place, run_probe
 from probe.errors import ActionRefused, BadRequest
 
 ENDS, BEGINS_AFTER, UNDONE_AFTER = 70, 5, 45
 """Steps of each training, and where it halts for the intervention and for its undoing."""
 HALTS = ("--steps", str(ENDS), "--halt-at", str(BEGINS_AFTER), str(UNDONE_AFTER), "--hold")
-STORIES: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
-    "clip": ("clip", {"max_norm": 2.0}, ()),
-    "clip that never clips": ("clip", {"max_norm": 1e9}, ()),
-    "skip": ("skip_nonfinite", {}, ("--optimizer", "SGD", "--nan-at", "20", "33")),
-    "skip with nothing to skip": ("skip_nonfinite", {"on": True}, ("--optimizer", "Adagrad")),
-    "guard": ("spike_guard", {"threshold": 5.0}, ("--spike-at", "30", "60")),
-    "guard with no spike": ("spike_guard", {}, ("--optimizer", "NAdam")),
-    "loss scale": ("loss_scale", {"set": 1024}, ("--scaler", "--optimizer", "SGD")),
+STORIES: dict[str, tuple[str, str]] = {
+    "clip": ("clip --max-norm 2.0", ""),
+    "clip that never clips": ("clip --max-norm 1e9", ""),
+    "skip": ("skip-nonfinite on", "--optimizer SGD --nan-at 20 33"),
+    "guard": ("spike-guard --threshold 5", "--spike-at 30 60"),
+    "loss scale": ("loss-scale --set 1024", "--scaler --optimizer SGD"),
 }
+"""The command, and the program's options."""
 OWN = {"clip": "clip", "skip": "skip", "guard": "guard"}
 """Stories in which the program can do the same by itself, and how it calls that."""
 
@@ -43,11 +43,11 @@ class Story:
         return range(self.answer["step"], self.undone["step"])
 
 
-def while_halted(place: Place, job: Forked, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    """The answer to what is put in line while the program halts, which then goes on."""
+def while_halted(place: Place, job: Forked, *words: str) -> dict[str, Any]:
+    """The answer to a command that is put in line while the program halts, which then goes on."""
     answers: list[Any] = []
     asked = threading.Thread(
-        target=lambda: answers.append(ask(place, job.pid, "POST", path, {**body, "wait_s": 60.0}))
+        target=lambda: answers.append(run_probe(place, str(job.pid), *words, "--format", "json"))
     )
     asked.start()
     deadline = time.monotonic() + PATIENCE_S
@@ -55,16 +55,17 @@ def while_halted(place: Place, job: Forked, path: str, body: dict[str, Any]) -> 
         assert asked.is_alive() and time.monotonic() < deadline, answers
     tell(job)
     asked.join(PATIENCE_S)
-    answer: dict[str, Any] = answers[0]
+    assert answers[0].returncode == 0, answers[0].stderr
+    answer: dict[str, Any] = json.loads(answers[0].stdout)
     return answer
 
 
 def told(place: Place, job: Forked, name: str) -> Story:
-    action, arguments, _ = STORIES[name]
+    command, _ = STORIES[name]
     job.wait_for("HALT")
-    answer = while_halted(place, job, "/v1/act", {"action": action, "arguments": arguments})
+    answer = while_halted(place, job, *command.split())
     job.wait_for("HALT")
-    undone = while_halted(place, job, "/v1/undo", {"id": answer["id"]})
+    undone = while_halted(place, job, "undo", answer["id"])
     story = Story(answer, undone, job.result())
     assert (job.let_go(), job.errors()) == (0, "")
     return story
@@ -74,13 +75,13 @@ def told(place: Place, job: Forked, name: str) -> Story:
 def stories(nursery: Nursery) -> Iterator[dict[str, Story]]:
     place = Place()
     try:
-        commands = [("intervened", *options, *HALTS) for _, _, options in STORIES.values()]
+        commands = [("intervened", *options.split(), *HALTS) for _, options in STORIES.values()]
         with forked(nursery, place, *commands) as jobs:
             found = {name: told(place, job, name) for name, job in zip(STORIES, jobs, strict=True)}
         same = [
-            ("intervened", *options, "--steps", str(ENDS), "--itself",
+            ("intervened", *options.split(), "--steps", str(ENDS), "--itself",
              f"{OWN.get(name, 'nothing')}:{found[name].steps.start}:{found[name].steps.stop}")
-            for name, (_, _, options) in STORIES.items()
+            for name, (_, options) in STORIES.items()
         ]
         with forked(nursery, place, *same, watched=False) as jobs:
             for story, job in zip(found.values(), jobs, strict=True):

@@ -430,7 +430,7 @@ def test_code_of_the_job_that_goes_on_from_the_new_rate_is_not_taken_for_one_tha
         optimizer.param_groups[0]["lr"] *= 0.99
         [[used]] = rates_of(bench, None, 1)
         assert used == pytest.approx(0.05 * 0.99 ** (number + 1))
-    assert "goes on from the new one" in " ".join(action.report()["notes"])
+    assert "goes on from the new rate" in " ".join(action.report()["notes"])
     action.undo()
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.5 * 0.99**20)
 

@@ -80,29 +80,30 @@ def main() -> None:
     optimizer = made(wanted.optimizer, model)
     scaler = torch.amp.GradScaler("cpu", init_scale=4096.0, growth_interval=9, enabled=wanted.scaler)
     norms, weights, kept, scales = [], [], [], []
-    for points, targets in train_loader:
-        if not ledger.running:
-            break
-        optimizer.zero_grad()
-        loss = functional.mse_loss(model(points), targets)
-        scaler.scale(loss).backward()
-        ledger.loss(loss)
-        if ledger.steps in wanted.nan_at:
-            model[0].weight.grad[0, 0] = math.nan
-        if ledger.steps in wanted.spike_at:
-            for parameter in model.parameters():
-                parameter.grad *= 1000.0
-        norms.append(norm_of(model))
-        if itself.steps_anyway(ledger.steps, model, optimizer, norms[-1]):
-            scales.append([scaler.get_scale(), scaler._get_growth_tracker()] if wanted.scaler else None)
-            scaler.step(optimizer)
-            scaler.update()
-        kept.append(all(parameter.grad is not None for parameter in model.parameters()))
-        weights.append(digest(model))
-        ledger.step()
-        if ledger.steps in wanted.halt_at:
-            print(f"HALT {ledger.steps}", flush=True)
-            sys.stdin.readline()
+    while ledger.running:
+        for points, targets in train_loader:
+            optimizer.zero_grad()
+            loss = functional.mse_loss(model(points), targets)
+            scaler.scale(loss).backward()
+            ledger.loss(loss)
+            if ledger.steps in wanted.nan_at:
+                model[0].weight.grad[0, 0] = math.nan
+            if ledger.steps in wanted.spike_at:
+                for parameter in model.parameters():
+                    parameter.grad *= 1000.0
+            norms.append(norm_of(model))
+            if itself.steps_anyway(ledger.steps, model, optimizer, norms[-1]):
+                scales.append([scaler.get_scale(), scaler._get_growth_tracker()] if wanted.scaler else None)
+                scaler.step(optimizer)
+                scaler.update()
+            kept.append(all(parameter.grad is not None for parameter in model.parameters()))
+            weights.append(digest(model))
+            ledger.step()
+            if ledger.steps in wanted.halt_at:
+                print(f"HALT {ledger.steps}", flush=True)
+                sys.stdin.readline()
+            if not ledger.running:
+                break
     ledger.extra = {
         "norms": [norm if math.isfinite(norm) else None for norm in norms],
         "weights": weights, "gradients_kept": kept, "scales": scales,

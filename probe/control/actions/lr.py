@@ -269,23 +269,18 @@ class Lr(Action):
 
     def _warnings(self, optimizer: Any) -> list[str]:
         notes = []
-        for written in rate_words.first_of_each_group(self._overwritten):
-            instead = f"times {self._value:g}" if self._scales else f"replaced by {self._value:g}"
-            notes.append(
-                f"the job's own code writes the rate of group {written.group} ({written.rate:.6g} before "
-                f"step {written.step}): what it writes is {instead} for the step, and given back after it"
-            )
+        if self._overwritten:
+            wrote = rate_words.written(rate_words.first_of_each_group(self._overwritten))
+            notes.append(f"the job's own code wrote {wrote}; what it writes is given back after each step")
         seen = self._seen
-        for written in rate_words.first_of_each_group(seen.inside if seen is not None else []):
+        if seen is not None and seen.inside:
+            wrote = rate_words.written(rate_words.first_of_each_group(seen.inside))
             notes.append(
-                f"the step of {type(optimizer).__name__} writes the rate of group {written.group} itself "
-                f"({written.rate:.6g} in step {written.step}): this overrides what was asked"
+                f"the step of {type(optimizer).__name__} itself wrote {wrote}: this overrides what was asked"
             )
-        for written in rate_words.first_of_each_group(seen.continued if seen is not None else []):
-            notes.append(
-                f"the job's own code changes the rate of group {written.group}, and goes on from the new one "
-                f"({written.rate:.6g} before step {written.step})"
-            )
+        if seen is not None and seen.continued:
+            wrote = rate_words.written(rate_words.first_of_each_group(seen.continued))
+            notes.append(f"the job's own code goes on from the new rate: it wrote {wrote}")
         if self._ruled:
             notes.append("it ends when probe leaves the process; undoing it returns to the schedule")
         elif not self._schedulers:

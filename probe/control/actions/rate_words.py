@@ -38,6 +38,12 @@ def first_of_each_group(found: Sequence[Written]) -> list[Written]:
     return list(first.values())
 
 
+def written(found: Sequence[Written]) -> str:
+    """What was written and when: `0.1 in group 0, 0.2 in group 1, at step 7`."""
+    rates = ", ".join(f"{one.rate:.6g} in group {one.group}" for one in found)
+    return f"{rates}, at step {found[0].step}"
+
+
 def of_group(group: dict[str, Any]) -> dict[str, Any]:
     """What a group holds, beside its rate."""
     initial, decay = group.get("initial_lr"), group.get("weight_decay")
