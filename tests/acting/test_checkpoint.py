@@ -134,7 +134,8 @@ def test_two_models_and_two_optimizers_are_saved_by_name_and_every_change_is_on_
         "generator": "module", "discriminator": "module",
         "generator_optimizer": "optimizer", "discriminator_optimizer": "optimizer",
     }
-    generator = nn.Sequential(nn.Linear(16, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 8))
+    inner = (nn.ReLU(), nn.Linear(128, 128), nn.ReLU())
+    generator = nn.Sequential(nn.Linear(16, 128), *inner, nn.Linear(128, 8))
     state = probe.load_checkpoint(path, rng=False, strict=False, generator=generator)
     assert state.step == answer["step"]
     with pytest.raises(NotUndoable, match="nothing to put back"):
