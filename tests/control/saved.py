@@ -24,7 +24,7 @@ class Site:
     def __init__(self, /, **named: Any) -> None:
         self.named = named
         self.position: dict[str, Any] | None = None
-        self.recorder = SimpleNamespace(counted_step=7, phase="forward", last_row=None)
+        self.recorder = SimpleNamespace(counted_step=7, micro_step=0, phase="forward", last_row=None)
         self._instruments = SimpleNamespace(from_start=True)
 
     def _of(self, kind: type | tuple[type, ...]) -> list[Any]:

@@ -8,6 +8,7 @@ What stands for something else in a document is replaced before it is run. Nothi
     COMMAND, NAME, …       (in the text only) `ps`, `python.steps`, nothing
     train.py               tests/docs/train.py
     slow.sql, look.py      a query, a snippet
+    kept                   a folder, for checkpoints
 
 `CHECKOUT` lists what is run in the checkout itself, and how a test shortens it.
 """
@@ -28,6 +29,7 @@ FILES = {
     "slow.sql": "SELECT step, wall_s FROM python.steps ORDER BY wall_s DESC LIMIT 5\n",
     "look.py": "for name, parameter in model.named_parameters():\n    print(name, tuple(parameter.shape))\n",
 }
+KEPT = "kept"
 JOB = "train"
 ITS_OWN = "its own environment"
 LONG = "long"
@@ -70,6 +72,7 @@ class Session:
         self.folder = folder
         self._job: Job | None = None
         (folder / "train.py").symlink_to(TRAIN)
+        (folder / KEPT).mkdir()
         for name, text in FILES.items():
             (folder / name).write_text(text)
 

@@ -57,6 +57,7 @@ class Save:
         """Take the state: a copy, or, where memory is short, straight into the file."""
         begun_s = time.monotonic()
         saving.check_target(self.path, self._overwrite)
+        moment = self._moment()
         taken = snapshot.take(self._site)
         size_bytes = taken.size_bytes
         saving.check_room(self.path.parent, size_bytes)
@@ -70,7 +71,17 @@ class Save:
                 f"memory was short ({saving.size_text(available)} free), so nothing was copied and the "
                 f"training thread wrote the file itself: it was held for {time.monotonic() - begun_s:.1f} s"
             )
+        if not self._site.boundary and moment != self._moment():
+            taken.notes.append(
+                "the training went on while it was taken: its parameters may be of two steps, half of one and "
+                "half of the next. Without `--now` they are of one"
+            )
         self.held_s = time.monotonic() - begun_s
+
+    def _moment(self) -> tuple[Any, ...]:
+        """Where the training is: it differs later when the training went on."""
+        recorder = self._site.recorder
+        return recorder.counted_step, recorder.micro_step, recorder.phase
 
     def finish(self) -> dict[str, Any]:
         """Write and verify what was taken; the answer. Raises a `ProbeError` when there is no new file."""
