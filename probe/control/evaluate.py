@@ -150,7 +150,7 @@ class Evaluation:
                 self._seal()
         except SnippetTimeout as late:
             self._seal()
-            self.cut_short = late
+            self.cut_short = late.with_traceback(None)
 
     def _try(self, watch: Watch, training_thread: bool) -> None:
         _, error = capture(lambda: self._execute(watch))
@@ -162,7 +162,7 @@ class Evaluation:
             raised = error
             self.error, error = capture(lambda: self._explain(raised))
         if isinstance(error, CUTS):
-            self.cut_short = error
+            self.cut_short = error.with_traceback(None)  # its frames hold what the snippet made
 
     def _seal(self) -> None:
         """From here on no interrupt is sent, and one that was sent does not arrive."""
@@ -261,8 +261,6 @@ def explained(error: BaseException, hint: str = "") -> dict[str, str]:
 
 def from_signal(error: BaseException) -> bool:
     """Whether a signal's handler raised this, and not the snippet: Ctrl-C and SIGTERM mean the training."""
-    if not isinstance(error, (KeyboardInterrupt, SystemExit)):
-        return False
     handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()}
     innermost = None
     for trace in _traces(error.__traceback__):

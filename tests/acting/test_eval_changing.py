@@ -21,7 +21,7 @@ ACCIDENTS: dict[str, tuple[str, ...]] = {
         "import numpy as np\nnp.random.rand()", "import numpy\nnumpy.random.normal()",
         "import numpy\nnumpy.random.seed(7)", "next(iter(train_loader))",
     ),
-    "grad mode": ("import torch\ntorch.no_grad().__enter__()", "import torch\ntorch.set_grad_enabled(False)"),
+    "grad mode": ("import torch\ntorch.set_grad_enabled(False)",),
     "autocast": (
         "import torch\ntorch.autocast('cpu').__enter__()\nmodel.into(x).shape",
         "import torch\ntorch.set_autocast_enabled('cpu', True)",
@@ -67,8 +67,8 @@ model.train()
     "x.requires_grad",
     "import gc\nimport torch\nmodel.zero_grad(set_to_none=True)\ngc.collect()\n"
     "if torch.cuda.is_available():\n    torch.cuda.empty_cache()\nprint('Cleanup complete')",
-    "class Loud:\n    def __del__(self):\n        raise SystemExit\nloud = Loud()\ndel loud",
-    "raise SystemExit",
+    "class Loud:\n    def __del__(self):\n        raise KeyboardInterrupt\nloud = Loud()\ndel loud",
+    "raise KeyboardInterrupt",
 )
 
 
