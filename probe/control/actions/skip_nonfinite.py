@@ -38,16 +38,12 @@ class SkipNonfinite(Intervention):
         super().__init__(arguments, site)
 
     def _meet(self, optimizer: Any) -> None:
-        import torch
-
         self._hidden = None
         gradients = gradients_of(optimizer)
         if not gradients or capturing(gradients[0]) or handled_by_scaler(optimizer):
             return
         self._waits_for_device = self._waits_for_device or on_device(gradients[0])
-        with torch.no_grad():
-            largest = total_norm(gradients, float("inf"))
-        if largest is None or bool(torch.isfinite(largest)):
+        if _all_finite(gradients):
             return
         self._skipped += 1
         self._numbers.append(self.site.recorder.counted_step)
@@ -82,3 +78,15 @@ class SkipNonfinite(Intervention):
             notes.append("no step was seen since, so this is not verified")
         what = f"steps of {self._of_whom()} whose gradients are not finite change nothing"
         return {"what": what, "notes": notes, **self.so_far()}
+
+
+def _all_finite(gradients: list[Any]) -> bool:
+    """Whether there is no NaN and no infinity among them; waits for the device."""
+    import torch
+
+    with torch.no_grad():
+        for kind in (2.0, float("inf")):  # the first is quick, and overflows where the second does not
+            norm = total_norm(gradients, kind)
+            if norm is None or bool(torch.isfinite(norm)):
+                return True
+    return False
