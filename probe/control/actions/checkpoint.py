@@ -73,8 +73,8 @@ class Save:
             )
         if not self._site.boundary and moment != self._moment():
             taken.notes.append(
-                "the training went on while it was taken: its parameters may be of two steps, half of one and "
-                "half of the next. Without `--now` they are of one"
+                "the training went on while it was taken: its parameters may be of two steps, some of one "
+                "and some of the next. Without `--now` all are of one"
             )
         self.held_s = time.monotonic() - begun_s
 
