@@ -17,6 +17,7 @@ from __future__ import annotations
 import ast
 import ctypes
 import dis
+import functools
 import linecache
 import os
 import signal
@@ -159,10 +160,10 @@ class Evaluation:
         if not isinstance(error, CUTS):
             if training_thread and from_signal(error):
                 raise error
-            raised = error
-            self.error, error = capture(lambda: self._explain(raised))
+            self.error, error = capture(functools.partial(self._explain, error))
         if isinstance(error, CUTS):
             self.cut_short = error.with_traceback(None)  # its frames hold what the snippet made
+        del error  # and lead to this one: what was made would stay until the collector finds the ring
 
     def _seal(self) -> None:
         """From here on no interrupt is sent, and one that was sent does not arrive."""
