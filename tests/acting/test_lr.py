@@ -75,7 +75,6 @@ class Story:
         _, error = _caught(lambda: undo(place, job.pid, self.changes["none"][0]))
         self.refused["undone twice"] = error
         self.settled_at = undone[-1]["step"]
-        act(place, job.pid, scale=1.0)  # another 20 steps, which nothing may have changed
         tell(job)
         self.said = job.result()
         assert (job.let_go(), job.errors()) == (0, "")
@@ -220,3 +219,22 @@ def test_showing_needs_no_boundary_and_tells_groups_and_schedulers(story: Story)
 )
 def test_what_cannot_be_meant_is_refused(story: Story, what: str, words: str) -> None:
     assert words in str(story.refused[what])
+
+
+def test_when_probe_leaves_a_scaled_schedule_stays_and_rates_that_were_held_go_back(
+    nursery: Nursery, place: Place
+) -> None:
+    names = ("CosineAnnealingLR", "LambdaLR", "by_hand")
+    with forked(nursery, place, ("scheduled", *names, "--until-told")) as [job]:
+        job.wait_for("READY")
+        act(place, job.pid, scale=0.1)
+        act(place, job.pid, set=0.03, **of("LambdaLR"))
+        act(place, job.pid, scale=0.1, **of("by_hand"))
+        ask(place, job.pid, "POST", "/v1/stop")
+        tell(job)
+        said = job.result()
+        assert job.let_go() == 0, job.errors()
+    for name, factor in zip(names, (0.1, 1.0, 1.0), strict=True):
+        used, untouched = said["used"][name], said["untouched"][name]
+        for step in range(said["steps"] - AFTER, said["steps"]):
+            assert near(used[step], [rate * factor for rate in untouched[step]]), (name, step)

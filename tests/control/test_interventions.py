@@ -513,8 +513,14 @@ def test_an_optimizer_that_only_wraps_another_is_not_chosen() -> None:
         def param_groups(self) -> Any:
             return self.optimizer.param_groups
 
+        def step(self, closure: Any = None) -> None:
+            self.optimizer.step(closure)
+
     optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.5)
-    bench = Bench(Wrapper(optimizer), optimizer)
+    wrapper = Wrapper(optimizer)
+    scheduler = torch.optim.lr_scheduler.StepLR(wrapper, 100)
+    bench = Bench(wrapper, optimizer, schedulers=(scheduler,))
     action = bench.do(Lr, scale=0.5)
     bench.step(optimizer)
+    assert action.report()["schedulers"] == ["StepLR"]
     assert action.report()["groups"] == [{"group": 0, "before": 0.5, "now": 0.25, "used": [0.25]}]

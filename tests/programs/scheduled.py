@@ -25,6 +25,8 @@ from ledger import Ledger, options
 
 RATES = (0.1, 0.02)
 """Of the two groups."""
+STEPS_WHEN_TOLD = 40
+"""So many steps are made after the line on stdin."""
 
 
 class Own(lr_scheduler.LRScheduler):
@@ -124,7 +126,7 @@ def wait_for_line(told: threading.Event) -> None:
 def arguments() -> argparse.Namespace:
     parser = options(__doc__)
     parser.add_argument("schedules", nargs="+", choices=sorted(SCHEDULES))
-    parser.add_argument("--until-told", action="store_true", help="train until a line comes on stdin")
+    parser.add_argument("--until-told", action="store_true", help="train on until a line comes on stdin")
     return parser.parse_args()
 
 
@@ -137,14 +139,15 @@ def main() -> None:
     trained = {name: Trained(name, 2 if number else 8) for number, name in enumerate(chosen.schedules)}
     optimizer = trained[chosen.schedules[0]].optimizer
     globals().update({f"{name}_optimizer": one.optimizer for name, one in list(trained.items())[1:]})
-    loader = DataLoader(range(1_000_000))
+    loader, left = DataLoader(range(1_000_000)), STEPS_WHEN_TOLD
     for _ in loader:
         for one in reversed(trained.values()):  # the step of `optimizer` ends the round
             loss = one.train()
         ledger.loss(loss)
         ledger.step()
         time.sleep(0.001)  # so that a long schedule outlasts the test
-        if told.is_set() or not (chosen.until_told or ledger.running):
+        left = left - 1 if told.is_set() else STEPS_WHEN_TOLD
+        if not (left if chosen.until_told else ledger.running):
             break
     ledger.extra = {
         "class": type(optimizer).__name__,

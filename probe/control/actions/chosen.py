@@ -30,21 +30,33 @@ class Chosen(NamedTuple):
 
 def choose(site: Site, wanted: object) -> Chosen:
     """The optimizer of that name or number; without one the leading optimizer."""
-    alive = [one for one in site.optimizers() if not _only_wraps(one)]
+    known = site.optimizers()
+    alive = [one for one in known if not _only_wraps(one)] or known
     if not alive:
         raise ActionRefused(
             "no optimizer is known in this process", hint="It is known from its first step on."
         )
-    names = [site.name_of(one, f"optimizer {index}") for index, one in enumerate(alive)]
+    plain = "optimizer" if len(alive) == 1 else "optimizer {}"
+    names = [site.name_of(one, plain.format(index)) for index, one in enumerate(alive)]
     index = _index(site, alive, names, wanted)
     others = [name for number, name in enumerate(names) if number != index]
     return Chosen(weakref.ref(alive[index]), names[index], others)
 
 
+def schedulers_of(site: Site, optimizer: Any) -> list[Any]:
+    """The schedulers of an optimizer, or of one that only wraps it; agent's thread."""
+    groups = optimizer.param_groups
+    same = [one for one in site.optimizers() if one is not optimizer and one.param_groups is groups]
+    found = [scheduler for one in (optimizer, *same) for scheduler in site.schedulers(one)]
+    return list({id(scheduler): scheduler for scheduler in found}.values())
+
+
 def _only_wraps(optimizer: Any) -> bool:
     """Whether it stands for another optimizer, whose groups it shows and whose step it calls."""
-    inner = vars(optimizer).get("optimizer")
-    return inner is not None and getattr(inner, "param_groups", None) is optimizer.param_groups
+    from torch.optim import Optimizer
+
+    groups, own = optimizer.param_groups, list(vars(optimizer).values())
+    return any(isinstance(one, Optimizer) and one.param_groups is groups for one in own)
 
 
 def _index(site: Site, alive: list[Any], names: list[str], wanted: object) -> int:

@@ -8,6 +8,7 @@ known, a rule stands (`rate_rules`) for as long as probe is in the process. The 
 
 from __future__ import annotations
 
+import math
 import statistics
 import threading
 import weakref
@@ -15,8 +16,8 @@ from typing import Any
 
 from probe.control.action import Action, Site, number, only, whole_number
 from probe.control.actions import rate_words, schedules
-from probe.control.actions.chosen import Chosen, choose, refuse_alone
-from probe.control.actions.device import capturing
+from probe.control.actions.chosen import Chosen, choose, refuse_alone, schedulers_of
+from probe.control.actions.device import capturing, is_tensor, on_device
 from probe.control.actions.rate_rules import Rule, Rules, rules_of
 from probe.control.actions.rate_watch import STEPS, RateWatch, Written
 from probe.control.actions.schedules import Change, to_float
@@ -39,7 +40,7 @@ class Lr(Action):
         only(arguments, "scale", "set", "group", "optimizer", "force")
         self._chosen: Chosen = choose(site, arguments.get("optimizer"))
         optimizer = self._chosen.optimizer()
-        self._schedulers = [weakref.ref(one) for one in site.schedulers(optimizer)]
+        self._schedulers = [weakref.ref(one) for one in schedulers_of(site, optimizer)]
         self._groups = _groups(optimizer, arguments)
         self.reading = "scale" not in arguments and "set" not in arguments
         self._scales = "scale" in arguments
@@ -56,31 +57,33 @@ class Lr(Action):
         """Held by whoever ends the watch; the training thread does not wait for it at a step."""
         self._notes: list[str] = []
         if not self.reading:
-            self._value = self._asked_value(optimizer)
+            self._value = self._asked_value()
+            if not any(on_device(rate) for group in optimizer.param_groups for rate in group.values()):
+                self._refuse_far(optimizer)  # else between two steps: the agent never waits for a device
             refuse_alone(site, arguments, "its replicas on the other ranks would drift away from it")
             self.waits_s = _watching_s(site)
 
-    def _asked_value(self, optimizer: Any) -> float:
-        """The factor or the rate, checked against what the groups have now."""
+    def _asked_value(self) -> float:
+        """The factor or the rate."""
         arguments = self.arguments
         if self._scales and "set" in arguments:
             raise BadRequest("`scale` and `set` exclude each other")
-        force = bool(arguments.get("force"))
-        hint = "`--force` does it all the same."
-        if self._scales:
-            factor = number(arguments, "scale", above=True)
-            if factor > FAR and not force:
-                raise BadRequest(f"{factor:g} times the present rate is more than {FAR:g} times", hint=hint)
-            return factor
-        value = number(arguments, "set")
-        for index in self._groups:
+        return number(arguments, "scale", above=True) if self._scales else number(arguments, "set")
+
+    def _refuse_far(self, optimizer: Any) -> None:
+        """A rate that is many times the present one is a slip, unless it is forced."""
+        if self.arguments.get("force"):
+            return
+        hint, value = "`--force` does it all the same.", self._value
+        if self._scales and value > FAR:
+            raise BadRequest(f"{value:g} times the present rate is more than {FAR:g} times", hint=hint)
+        for index in [] if self._scales else self._groups:
             group = optimizer.param_groups[index]
             present = max(to_float(group[key]) for key in ("lr", "initial_lr", "max_lr") if key in group)
-            if value > FAR * present and not force:
+            if value > FAR * present:
                 raise BadRequest(
                     f"{value:g} is more than {FAR:g} times the rate of group {index}, {present:g}", hint=hint
                 )
-        return value
 
     # The training thread ----------------------------------------------------
 
@@ -93,6 +96,7 @@ class Lr(Action):
         scheduled = [optimizer.param_groups[index]["lr"] for index in self._groups]
         if any(capturing(rate) for rate in scheduled):
             raise ActionRefused("a CUDA graph is being recorded")
+        self._refuse_far(optimizer)
         self._before = self._in_use(optimizer)
         change = None if rules.on(self._groups) else self._plan(optimizer, schedulers)
         if self._scales and not rules.on(self._groups):
@@ -336,7 +340,7 @@ def _groups(optimizer: Any, arguments: dict[str, Any]) -> list[int]:
         indexes = [index]
     for index in indexes:
         rate = groups[index].get("lr")
-        if rate is None or to_float(rate) != to_float(rate):
+        if not is_tensor(rate) and not math.isfinite(to_float(rate)):
             raise ActionRefused(f"group {index} of {type(optimizer).__name__} has no rate of its own")
     return indexes
 

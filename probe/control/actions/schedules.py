@@ -217,6 +217,13 @@ class Change:
             old = None if where is None else where[0][where[1]]
             if where is not None and old is not None and not _is_zero_number(old, self._compute):
                 plan.append((place, where, old, _copy(old), _like(old, self._compute(old))))
+        try:
+            self._write(plan)
+        except BaseException:
+            self.undo()
+            raise
+
+    def _write(self, plan: Sequence[tuple[Place, tuple[Any, Any], Any, Any, Any]]) -> None:
         for place, (container, key), old, kept, new in plan:
             if place.in_group and is_tensor(old):
                 _fill(old, new)
