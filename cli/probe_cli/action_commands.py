@@ -169,9 +169,13 @@ def loss_scale(
     wait: _Wait = None,
     format: _Format = "text",
 ) -> None:
-    """Show the scale of the GradScaler, or set it."""
+    """Show the scale of the GradScaler and its history, or set it."""
     from probe_cli.acting import act, number
+    from probe_cli.rates import show_loss_scale
 
+    if set is None:
+        show_loss_scale(context.obj, format)
+        return
     asked = {"set": number(set, "--set", above_zero=True)}
     act(context.obj, "loss_scale", asked, wait_s=wait, format=format)
 

@@ -1,4 +1,4 @@
-"""`probe lr` without a change: groups, schedulers, and the rates that the steps so far have used.
+"""`probe lr` and `probe loss-scale` without a change: what is, and what the steps so far have used.
 
 The present comes from the job, the past from its recording, so of a job that has
 ended the past is shown. The command's main thread.
@@ -20,11 +20,12 @@ from probe_cli.terminal import escape_controls
 
 _MOST_RANGES = 12
 _RANGES = (
-    "SELECT min(step), max(step), lr, lr FROM (SELECT step, lr, sum(turned) OVER (ORDER BY step) AS part FROM"
-    " (SELECT step, lr, CAST(lr IS DISTINCT FROM lag(lr) OVER (ORDER BY step) AS INTEGER) AS turned"
-    " FROM python.steps WHERE lr IS NOT NULL)) GROUP BY part, lr ORDER BY 1"
+    "SELECT min(step), max(step), VALUE, VALUE FROM"
+    " (SELECT step, VALUE, sum(turned) OVER (ORDER BY step) AS part FROM"
+    " (SELECT step, VALUE, CAST(VALUE IS DISTINCT FROM lag(VALUE) OVER (ORDER BY step) AS INTEGER) AS turned"
+    " FROM python.steps WHERE VALUE IS NOT NULL)) GROUP BY part, VALUE ORDER BY 1"
 )
-"""(first step, last step, rate at the first, rate at the last) of each stretch of one rate."""
+"""(first step, last step, value at the first, value at the last) of each stretch of one value of a column."""
 _HEADINGS = (
     Heading("GROUP", number=True), Heading("LR", number=True), Heading("INITIAL LR", number=True),
     Heading("SCHEDULED", number=True), Heading("WEIGHT DECAY", number=True), Heading("TENSORS", number=True),
@@ -39,12 +40,27 @@ def show_rates(session: Session, arguments: dict[str, Any], wait_s: float | None
         answer = ask_to_act(session, "lr", arguments, wait_s=wait_s)
     except ProcessDead as error:
         session.note(error.message)
-    ranges, changes = _history(session)
+    ranges, changes = _history(session, "lr", "lr")
     if format == "json":
         text = json.dumps({**answer, "history": ranges, "changes": changes}, ensure_ascii=False)
         session.out.line(escape_controls(text) if session.out.terminal else text)
         return
     for line in [*_present(session, answer), *_past(ranges, changes)]:
+        session.out.line(line)
+
+
+def show_loss_scale(session: Session, format: Format) -> None:
+    """Write the scale of the gradients that the steps have used, from the recording."""
+    ranges, changes = _history(session, "loss_scale", "loss_scale")
+    scale = ranges[-1]["last"] if ranges else None
+    if format == "json":
+        session.out.line(json.dumps({"loss_scale": scale, "history": ranges, "changes": changes}))
+        return
+    if scale is None:
+        session.out.line("no step has used a loss scale, or it lives on a device and is not read")
+        return
+    session.out.line(f"loss scale {readable(float(scale))}")
+    for line in _past(ranges, changes):
         session.out.line(line)
 
 
@@ -85,28 +101,31 @@ def _plain(value: object) -> str:
 # The past ---------------------------------------------------------------------
 
 
-def _history(session: Session) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Stretches of steps with their rates, and the changes by hand; nothing where no server answers."""
+def _history(
+    session: Session, column: str, action: str
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Stretches of steps with their values, and the changes by hand; nothing where no server answers."""
     try:
         session.connect(0.0)
-        changes = [row for row in latest(session) if row["action"] == "lr" and row["step"] is not None]
-        ranges = _ask(session, f"{_RANGES} LIMIT {_MOST_RANGES + 1}")
+        changes = [row for row in latest(session) if row["action"] == action and row["step"] is not None]
+        ranges = _ask(session, f"{_RANGES.replace('VALUE', column)} LIMIT {_MOST_RANGES + 1}")
         if len(ranges) > _MOST_RANGES:
-            ranges = _ask(session, _between_changes([row["step"] for row in changes]))
+            ranges = _ask(session, _between_changes(column, [row["step"] for row in changes]))
     except (ServerUnavailable, LimitReached) as error:
         session.note(f"no history: {error.message}")
         return [], []
-    names = ("first_step", "last_step", "first_lr", "last_lr")
-    return [dict(zip(names, row, strict=True)) for row in ranges], changes
+    names = ("first_step", "last_step", "first", "last")
+    found = [dict(zip(names, row, strict=True)) for row in ranges]
+    return [row for row in found if row["first_step"] is not None], changes
 
 
-def _between_changes(steps: list[int]) -> str:
-    """The stretches between the changes by hand, where a schedule changes the rate at each step."""
-    part = " + ".join(f"CAST(step >= {int(step)} AS INTEGER)" for step in steps[-_MOST_RANGES:]) or "0"
+def _between_changes(column: str, steps: list[int]) -> str:
+    """The stretches between the changes by hand, where a schedule changes the value at each step."""
+    part = " + ".join(f"CAST(step >= {int(step)} AS INTEGER)" for step in steps[-_MOST_RANGES:])
     return (
-        "SELECT min(step), max(step), arg_min(lr, step), arg_max(lr, step) FROM python.steps"
-        f" WHERE lr IS NOT NULL GROUP BY {part} ORDER BY 1"
-    ).replace("GROUP BY 0", "")
+        f"SELECT min(step), max(step), arg_min({column}, step), arg_max({column}, step) FROM python.steps"
+        f" WHERE {column} IS NOT NULL{f' GROUP BY {part}' if part else ''} ORDER BY 1"
+    )
 
 
 def _ask(session: Session, sql: str) -> list[list[Any]]:
@@ -116,7 +135,7 @@ def _ask(session: Session, sql: str) -> list[list[Any]]:
 
 def _past(ranges: list[dict[str, Any]], changes: list[dict[str, Any]]) -> Iterator[str]:
     """Stretches and changes, in order of their steps."""
-    lines = [(row["first_step"], 1, _stretch(row)) for row in ranges if row["first_step"] is not None]
+    lines = [(row["first_step"], 1, _stretch(row)) for row in ranges]
     lines += [(row["step"], 0, _change(row)) for row in changes]
     if lines:
         yield "history"
@@ -127,9 +146,9 @@ def _past(ranges: list[dict[str, Any]], changes: list[dict[str, Any]]) -> Iterat
 def _stretch(row: dict[str, Any]) -> str:
     first, last = row["first_step"], row["last_step"]
     steps = f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
-    rates = [readable(row[name]) for name in ("first_lr", "last_lr")]
-    return f"{steps}: {rates[0] if rates[0] == rates[1] else ' … '.join(rates)}"
+    values = [readable(float(row[name])) for name in ("first", "last")]
+    return f"{steps}: {values[0] if values[0] == values[1] else ' … '.join(values)}"
 
 
 def _change(row: dict[str, Any]) -> str:
-    return f"{row['action_id']} {action_text('lr', row['arguments'])}, {row['state']}"
+    return f"{row['action_id']} {action_text(row['action'], row['arguments'])}, {row['state']}"

@@ -65,6 +65,8 @@ class State:
         self.loose: set[str] = set()
         """Variables that functions may assign at any time."""
         self.contents: dict[tuple[int, int], set[Value]] = {}
+        self.fields: dict[tuple[int, str], set[Value]] = {}
+        """What attributes of instances of the snippet's own classes were ever given."""
         self.imported: set[str] = set()
         self.repeats = 0
         """Loops and functions around this point: what is here may run more than once."""
@@ -143,9 +145,15 @@ def data(state: State, value: Value) -> Values:
         return PURE
     if not isinstance(value, Attribute):
         return frozenset({value})
-    if isinstance(value.base, Own):
-        return state.inside(value.base) - {value} | PURE
-    return PURE
+    base = value.base
+    if not isinstance(base, Own):
+        return PURE
+    if base.kind != "instance":
+        return state.inside(base) - {value} | PURE
+    named = state.fields.get((base.site, value.name))
+    if named is None:
+        return state.inside(base) - {value} | PURE
+    return frozenset(named) | frozenset(state.contents.get((base.site, -1), ())) - {value}
 
 
 def class_attribute(state: State, cls: Class, name: str) -> Values:

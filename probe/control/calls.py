@@ -13,18 +13,19 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from probe.control import looking
-from probe.control.attributes import State, data, elements
+from probe.control.attributes import State
 from probe.control.rules import (
     BLOCKING,
+    BLOCKING_METHODS,
     CHANGING_METHODS,
     COLLECTIVE,
     COLLECTIVE_METHODS,
     COLLECTIVE_MODULES,
+    CONSUME,
+    ENDING,
     FRESH,
     FRESH_METHODS,
     GATHER,
-    LARGEST_RESULT,
-    LONGEST_RANGE,
     LOOK,
     OWN_METHODS,
     PAIR,
@@ -32,13 +33,13 @@ from probe.control.rules import (
     READING,
     REFUSED,
     SHOW,
-    SOMETHING,
     TAKE,
     TENSOR_METHODS_CALLED_ALIKE,
     Group,
 )
 from probe.control.tracked import (
     NOTHING,
+    NUMBER,
     NUMBERS,
     OPAQUE,
     PURE,
@@ -54,6 +55,7 @@ from probe.control.tracked import (
     Values,
     known,
 )
+from probe.control.uses import Uses
 
 _FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial, *looking.C_CALLABLES)
 _NAMED = (types.FunctionType, *looking.C_CALLABLES)
@@ -80,7 +82,7 @@ class Arguments(NamedTuple):
 ANYTHING = Arguments(others=OPAQUE)
 
 
-class Calls(State):
+class Calls(Uses):
     """Judges calls. What needs the syntax tree is in `guard.py`."""
 
     def run(self, function: Function | Class, given: Arguments, node: ast.AST,
@@ -257,7 +259,10 @@ class Calls(State):
         if base.kind == "instance" and found:
             return NOTHING.union(*(self.run(one, given, node, frozenset({base})) for one in found))
         self.may_call(inside - {one for one in inside if isinstance(one, Function)}, node)
-        in_place = name.endswith("_") and not name.startswith("_")
+        in_place = name.endswith("_") and not name.startswith("_") and base.site != 0
+        if name in BLOCKING_METHODS and base.kind == "fresh":
+            self.note(node, "waits for something outside of the job", BLOCKING)
+            return frozenset({self.made(node, kind="fresh")})
         if not (name in OWN_METHODS or name in PURE_METHODS or (in_place and base.kind == "fresh")):
             self.note(node, self._why(name, f"`.{name}` is not known to be pure"))
             return OPAQUE
@@ -299,28 +304,39 @@ class Calls(State):
             return NUMBERS
         if group.gives == LOOK:
             return PURE
+        if group.gives in (GATHER, CONSUME, PAIR, TAKE):
+            return self._gathered(name, group.gives, given, node)
         self.may_call(everything, node)
-        self.may_call(given.named("key") or NOTHING, node, strict=True)
         self.check(given, node)
-        return self._result(group.gives, given, node)
-
-    def _result(self, gives: str, given: Arguments, node: ast.AST) -> Values:
-        everything = given.everything()
-        if gives == SOMETHING:
-            return PURE
-        if gives == FRESH:
+        if group.gives == FRESH:
             self._runs_through(everything, node)
             return frozenset({self.made(node, kind="fresh")})
+        return PURE
+
+    def _gathered(self, name: str, gives: str, given: Arguments, node: ast.AST) -> Values:
+        """What goes through its arguments gives."""
+        everything = given.everything()
         inside = NOTHING.union(*(self._members(one, node) for one in everything))
+        functions = frozenset(one for one in everything if isinstance(one, Function))
+        for one in functions | (given.named("key") or NOTHING):
+            if one != Known(None):
+                self.may_call([one], node, strict=True, given=Arguments((inside,)))
+        self.may_call(everything - functions, node)
+        self.check(given, node)
+        endless = [one for one in everything if isinstance(one, Own) and one.kind == "endless"]
+        if gives in (CONSUME, TAKE):
+            self._runs_through(everything, node)
         if gives == TAKE:
             return inside | everything | NUMBERS
         if gives == PAIR:
             for one in everything:
                 if isinstance(one, Known) and looking.derives(type(one.thing), (dict,)):
                     inside |= known(*list(dict.values(one.thing)))
-            return frozenset({self.made(node, frozenset({self.made(node, inside | NUMBERS, level=1)}))})
-        endless = any(isinstance(one, Own) and one.kind == "endless" for one in everything)
-        return frozenset({self.made(node, inside, "endless" if endless and gives == GATHER else "container")})
+            inside = frozenset({self.made(node, inside | NUMBERS, level=1)})
+            ends = len(endless) < len(everything) or name in ENDING
+        else:
+            ends = gives == CONSUME or name in ENDING
+        return frozenset({self.made(node, inside, "endless" if endless and not ends else "container")})
 
     def _members(self, value: Value, node: ast.AST) -> Values:
         """What a function that goes through its arguments gets out of one of them."""
@@ -336,96 +352,31 @@ class Calls(State):
         """Arguments whose special methods a library's function may run."""
         self.touch(given.everything(), node)
 
-    def touch(self, values: Values, node: ast.AST, names: frozenset[str] | None = None) -> None:
-        """Somebody's own special methods, run by an operator or a function."""
-        for value in values:
-            if isinstance(value, Known):
-                kind = type(value.thing)
-                own = looking.own_special(kind) if names is None else looking.own_special(kind, names)
-                if own is not None:
-                    self.note(node, f"runs `{own}`, which is not known to be pure")
-            elif value is Some.OPAQUE:
-                self.note(node, "uses something that is not known here")
+    def may_call(
+        self, values: Iterable[Value], node: ast.AST, *, strict: bool = False, given: Arguments = ANYTHING
+    ) -> None:
+        """Functions among arguments: whoever gets them may call them.
 
-    def may_call(self, values: Iterable[Value], node: ast.AST, *, strict: bool = False) -> None:
-        """Functions among arguments: whoever gets them may call them."""
+        `strict`: will call them, whatever they are; with `given`."""
         waiting, seen = list(values), set()
         while waiting:
             value = waiting.pop()
             if value in seen:
                 continue
             seen.add(value)
-            if isinstance(value, Own) and value.site:
+            if isinstance(value, Own) and value.site and not (strict and value.kind == "wrapper"):
                 waiting.extend(self.contents.get((value.site, value.level), ()))
             elif isinstance(value, Known):
                 if type(value.thing) in _FUNCTIONS or (strict and callable(value.thing)):
                     self.call(value, Arguments(), node)
             elif isinstance(value, Method | Function):
-                self.call(value, ANYTHING if isinstance(value, Function) else Arguments(), node)
+                self.call(value, given if isinstance(value, Function) else Arguments(), node)
             elif isinstance(value, Attribute):
                 suspect = value.name in CHANGING_METHODS or value.name in COLLECTIVE_METHODS
                 if strict or suspect or (value.name.endswith("_") and not value.name.startswith("_")):
                     self.call(value, Arguments(), node)
-            elif isinstance(value, Absent) or (strict and isinstance(value, Some)):
+            elif isinstance(value, Absent) or (strict and isinstance(value, Some | Own) and value != NUMBER):
                 self.call(value, Arguments(), node)
-
-    # -- going through things ----------------------------------------------------------------
-
-    def iterate(self, values: Values, node: ast.AST, *, in_c: bool = True) -> Values:
-        """What going through values gives. `in_c`: no Python runs between two of them."""
-        if in_c:
-            self._runs_through(values, node)
-        return NOTHING.union(*(self._iterate_one(value, node) for value in values))
-
-    def _runs_through(self, values: Values, node: ast.AST) -> None:
-        for value in values:
-            if isinstance(value, Own) and value.kind == "endless":
-                self.note(node, "goes through something endless in C, where nothing can stop it", REFUSED)
-            elif isinstance(value, Known) and type(value.thing) is range:
-                first, last, step = value.thing.start, value.thing.stop, value.thing.step
-                if abs(last - first) // abs(step) > LONGEST_RANGE:
-                    self.note(node, f"goes through more than {LONGEST_RANGE:,} numbers in C", REFUSED)
-
-    def _iterate_one(self, value: Value, node: ast.AST) -> Values:
-        if isinstance(value, Known):
-            kind = type(value.thing)
-            if self.rules.method(kind, "__iter__") is not None or kind is range:
-                return elements(self, value.thing)
-            if looking.derives(kind, self.rules.loader):
-                self.note(node, "takes batches from a loader: starts its workers and draws random numbers")
-            elif looking.find(kind, "__next__") is not None:
-                self.note(node, "takes from an iterator of the job")
-            elif looking.find(kind, "__iter__") is not None or looking.find(kind, "__getitem__") is not None:
-                self.note(node, f"goes through a `{looking.class_name(kind)}`, which is not known to be pure")
-            else:
-                return NOTHING
-            return OPAQUE
-        if isinstance(value, Own):
-            return self.inside(value)
-        if isinstance(value, Method | Attribute):
-            return NOTHING.union(*(self._iterate_one(one, node) for one in data(self, value) - {value}))
-        if value is Some.OPAQUE:
-            self.note(node, "goes through something that is not known here")
-            return OPAQUE
-        return PURE if isinstance(value, Absent | Some) else NOTHING
-
-    def shown(self, values: Values, node: ast.AST) -> None:
-        """A text is made of values."""
-        seen: set[Value] = set()
-        waiting = list(values)
-        while waiting:
-            value = waiting.pop()
-            if value in seen:
-                continue
-            seen.add(value)
-            if isinstance(value, Known):
-                own = looking.own_text(value.thing)
-                if own is not None:
-                    self.note(node, f"makes a text with `{own}`, which is not known to be pure")
-            elif isinstance(value, Own) and value.site:
-                waiting.extend(self.contents.get((value.site, value.level), ()))
-            elif value is Some.OPAQUE:
-                self.note(node, "makes a text of something that is not known here")
 
     def _check_stream(self, given: Arguments, node: ast.AST) -> None:
         for value in (given.named("file") or NOTHING) | (given.named("stream") or NOTHING):
@@ -436,19 +387,6 @@ class Calls(State):
                 self.note(node, "writes into a file of the job")
         for name in ("default", "cls", "object_hook"):
             self.may_call(given.named(name) or NOTHING, node, strict=True)
-
-    def constant(self, values: Values) -> object:
-        """The one constant that a value can be; None when there is none or more than one."""
-        if len(values) != 1:
-            return None
-        value = next(iter(values))
-        return value.thing if isinstance(value, Known) and type(value.thing) in looking.IMMUTABLE else None
-
-    def too_large(self, size: object, node: ast.AST) -> None:
-        """A size that a constant gives."""
-        if type(size) in (int, float) and size > LARGEST_RESULT:  # type: ignore[operator]
-            self.note(node, f"would make more than {LARGEST_RESULT:,} bits or elements", REFUSED)
-
 
 def _is_record(cls: type) -> bool:
     """A named tuple or a dataclass: made without any code of its own."""

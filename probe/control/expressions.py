@@ -408,10 +408,12 @@ class Expressions(Special):
     def store(self, target: ast.Attribute | ast.Subscript, values: Values) -> None:
         """Assign into an object: only into what the snippet made."""
         for base in self.value(target.value):
+            if isinstance(base, Class):
+                base = Own(id(base.node), 0, "instance")
             if isinstance(base, Own):
                 self.put(base, values)
-            elif isinstance(base, Class):
-                self.put(Own(id(base.node), 0, "instance"), values)
+                if isinstance(target, ast.Attribute):
+                    self.add(self.fields.setdefault((base.site, target.attr), set()), values)
             elif not isinstance(base, Function):
                 self.note(target, "is assigned to, and may be the job's")
 

@@ -143,7 +143,7 @@ class _Guard(Expressions):
     def _is_snippets(value: Value) -> bool:
         if isinstance(value, Known):
             return type(value.thing) in looking.IMMUTABLE or type(value.thing) in (tuple, frozenset)
-        return isinstance(value, Own)
+        return isinstance(value, Own | Function | Class)
 
     def _Delete(self, node: ast.Delete) -> None:
         for target in node.targets:
@@ -416,7 +416,9 @@ class _Guard(Expressions):
 
     def _make(self, cls: Class, given: Arguments, node: ast.AST) -> Values:
         instance = Own(id(cls.node), 0, "instance")
-        self.put(instance, given.everything() if not has_method(cls.node, "__init__") else NOTHING)
+        if not has_method(cls.node, "__init__"):
+            self.put(instance, given.everything())
+            self.put(Own(id(cls.node), -1, "instance"), given.everything())
         for one in cls.node.body:
             if isinstance(one, ast.FunctionDef) and one.name in ("__init__", "__new__"):
                 self.run(Function(one), given, node, frozenset({instance}))
@@ -438,6 +440,7 @@ class _Guard(Expressions):
         mine = {name for part in node.body for name in assigned(part)}
         for name in mine:
             self.put(instance, self.env.get(name, NOTHING))
+            self.add(self.fields.setdefault((instance.site, name), set()), self.env.get(name, NOTHING))
         for part in node.body:
             if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
                 special = part.name.startswith("__") and part.name not in ("__init__", "__call__")

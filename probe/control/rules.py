@@ -33,7 +33,8 @@ SEVERITY = {kind: number for number, kind in enumerate(CLASSES)}
 # What a call gives back, as far as the guard follows it.
 SOMETHING = "pure"  # something of a library; may be the job's own
 FRESH = "fresh"  # something new that nobody else has
-GATHER = "gather"  # a new container or iterator over what is in the arguments
+GATHER = "gather"  # a new iterator over what is in the arguments, or a container of it that is made later
+CONSUME = "consume"  # a new container of all that is in the arguments, at once
 PAIR = "pair"  # the same, of tuples
 TAKE = "take"  # one of the arguments, or of what is in them
 LOOK = "look"  # like SOMETHING, and touches its arguments in no way that runs code of theirs
@@ -112,13 +113,13 @@ _EXACT = (
     "builtins.str builtins.bytes builtins.int builtins.float builtins.complex builtins.bool "
     "builtins.tuple"
 )
-_MODULE_WALKS = "parameters buffers named_parameters named_buffers"
 
 READING_GROUPS: tuple[Group, ...] = (
     # Python's own
     _reading("builtins", "abs all any bin bool bytes chr complex divmod float hash hex int len oct ord round "
              "slice sum bytearray memoryview", FRESH),
-    _reading("builtins", "list tuple set frozenset dict reversed filter sorted", GATHER),
+    _reading("builtins", "list tuple set frozenset dict sorted", CONSUME),
+    _reading("builtins", "reversed filter", GATHER),
     _reading("builtins", "enumerate zip", PAIR),
     _reading("builtins", "max min", TAKE),
     _reading("builtins", "callable id isinstance issubclass", LOOK),
@@ -154,7 +155,7 @@ READING_GROUPS: tuple[Group, ...] = (
     _reading("collections.Counter", "most_common", PAIR),
     _reading("collections.Counter", "elements total", GATHER),
     # the standard library
-    _reading("collections", "Counter OrderedDict deque ChainMap", GATHER),
+    _reading("collections", "Counter OrderedDict deque ChainMap", CONSUME),
     _reading("collections", "defaultdict", "special"),
     _reading("collections", "namedtuple", FRESH),
     _reading("itertools", "chain accumulate islice takewhile dropwhile compress filterfalse starmap tee "
@@ -236,15 +237,17 @@ READING_GROUPS: tuple[Group, ...] = (
     _reading("torch.distributed", "is_available is_initialized is_backend_available get_rank get_world_size "
              "get_backend is_nccl_available is_gloo_available is_mpi_available is_torchelastic_launched "
              "get_process_group_ranks get_node_local_rank", why="only this rank is asked"),
-    _reading("torch.nn.Module", _MODULE_WALKS, PAIR),
+    _reading("torch.nn.Module", "parameters buffers", FRESH),
+    _reading("torch.nn.Module", "named_parameters named_buffers", "named"),
     _reading("torch.nn.Module", "modules children named_modules named_children", "modules"),
     _reading("torch.nn.Module", "state_dict", "state"),
     _reading("torch.nn.Module", "get_parameter get_buffer get_submodule get_extra_state extra_repr "
              "_get_name"),
     *(_reading(f"torch.nn.{of}", "__iter__ __getitem__ __len__ __contains__ keys values items", "modules")
       for of in ("Sequential", "ModuleList", "ModuleDict")),
-    *(_reading(f"torch.nn.{of}", "__iter__ __getitem__ __len__ __contains__ keys values items", PAIR)
+    *(_reading(f"torch.nn.{of}", "__iter__ __getitem__ __len__ __contains__ keys values")
       for of in ("ParameterList", "ParameterDict")),
+    _reading("torch.nn.ParameterDict", "items", "named"),
     _reading("torch.nn", "Module Sequential", FRESH),
     _reading("torch.nn.utils", "parameters_to_vector get_total_norm", FRESH),
     _reading("torch.optim.Optimizer", "state_dict", FRESH),
@@ -397,6 +400,13 @@ OWN_METHODS = _words(
     "__next__"
 )
 """Methods that change what they are called on, and may where the snippet made it."""
+
+BLOCKING_METHODS = _words(
+    "read_text read_bytes exists stat iterdir glob rglob is_file is_dir communicate wait poll"
+)
+"""Methods that wait for something outside, by their name, where the snippet made what they are called on."""
+ENDING = _words("islice takewhile zip_longest")
+"""What makes an end to an endless iterator."""
 
 CHANGING_METHODS = {
     "step": "makes a step of an optimizer or a scheduler",

@@ -97,6 +97,10 @@ class Special(Calls):
             return found
         return frozenset({self.made(node, NUMBERS if name == "keys" else found)})
 
+    def _gives_named(self, _name: str, _group: Group, _given: Arguments, node: ast.AST) -> Values:
+        pair = self.made(node, PURE | NUMBERS, level=1)
+        return frozenset({self.made(node, frozenset({pair}))})
+
     def _gives_state(self, _name: str, _group: Group, given: Arguments, node: ast.AST) -> Values:
         for value in given.positional[0] if given.positional else NOTHING:
             parts = looking.modules_within(value.thing) if isinstance(value, Known) else []

@@ -281,6 +281,9 @@ class _Forbidden:
         thing = looking.unwrapped(thing)
         while type(thing) is types.FunctionType:
             inner = thing.__dict__.get("__wrapped__")
+            if type(inner) in looking.C_CALLABLES:
+                self._kept.append(inner)
+                self.functions.setdefault(id(inner), (name, why))
             if type(inner) is not types.FunctionType:
                 break
             thing = inner

@@ -75,7 +75,6 @@ ASKED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("clip --max-norm 0.5 --norm-type 1", "clip", {"max_norm": 0.5, "norm_type": 1.0}, {}),
     ("skip-nonfinite on", "skip_nonfinite", {}, {}),
     ("spike-guard --threshold 5", "spike_guard", {"threshold": 5.0}, {}),
-    ("loss-scale", "loss_scale", {}, {}),
     ("loss-scale --set 1024", "loss_scale", {"set": 1024.0}, {}),
     ("pause", "pause", {}, {}),
     ("pause --for 2.5", "pause", {"for_s": 2.5}, {}),
@@ -285,6 +284,22 @@ def test_lr_of_a_job_that_has_ended_is_its_history(command: Callable[..., Result
     )
     result = command("gpt", "lr", transport=wire)
     assert result == Result(0, "history\n  steps 0 to 4: 0.003\n", "probe: gpt/0 (pid 7) died\n")
+
+
+def test_loss_scale_shows_what_the_steps_have_used(command: Callable[..., Result]) -> None:
+    changes = table(
+        ACTION_COLUMNS, action_row("7-1", "loss_scale", "done", step=3, arguments='{"set": 2048.0}')
+    )
+    ranges = table("a b c d", [0, 2, 65536.0, 65536.0], [3, 9, 2048.0, 2048.0])
+    wire = Wire(**{"/v1/query": _history([changes, ranges] * 2)})
+    assert command("gpt", "loss-scale", transport=wire).out.splitlines() == [
+        "loss scale 2048.0", "history", "  steps 0 to 2: 65536.0", "  7-1 loss_scale set=2048.0, done",
+        "  steps 3 to 9: 2048.0",
+    ]
+    found = json.loads(command("gpt", "loss-scale", "--format", "json", transport=wire).out)
+    assert found["loss_scale"] == 2048.0
+    none = command("gpt", "loss-scale", transport=Wire(**{"/v1/query": EMPTY}))
+    assert none.out.startswith("no step has used a loss scale")
 
 
 # actions, off ---------------------------------------------------------------------

@@ -5,16 +5,20 @@ What stands for something else in a document is replaced before it is run. Nothi
     PID, ENDPOINT          the job's process id, and so is the number after `probe` or `kill -KILL`
                            in a `console` block
     JOB                    the job's name
+    ID                     the id of an action that was just done, and so is such an id after `undo`
     COMMAND, NAME, …       (in the text only) `ps`, `python.steps`, nothing
     train.py               tests/docs/train.py
     slow.sql, look.py      a query, a snippet
     kept                   a folder, for checkpoints
+
+What ends the job (`ENDS`) is done to another one, that there is something left to ask.
 
 `CHECKOUT` lists what is run in the checkout itself, and how a test shortens it.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -31,6 +35,7 @@ FILES = {
 }
 KEPT = "kept"
 JOB = "train"
+ENDS = re.compile(r"probe (PID|\d+) (stop|detach)\b")
 ITS_OWN = "its own environment"
 LONG = "long"
 CHECKOUT: dict[str, tuple[str, str]] = {
@@ -84,10 +89,14 @@ class Session:
     def job(self) -> Job:
         """The job, training."""
         if self._job is None:
-            environ = self.place.watched(TRAIN_ON="1", PROBE_NAME=JOB)
-            self._job = Job(str(self.folder / "train"), environ=environ, folder=self.place.directory)
-            self._job.wait_for("READY")
+            self._job = self._start(JOB)
         return self._job
+
+    def _start(self, name: str) -> Job:
+        environ = self.place.watched(TRAIN_ON="1", PROBE_NAME=name)
+        job = Job(str(self.folder / "train"), environ=environ, folder=self.place.directory)
+        job.wait_for("READY")
+        return job
 
     def environ(self) -> dict[str, str]:
         """What a shell of somebody who has installed probe holds."""
@@ -103,21 +112,38 @@ class Session:
             assert self._job is None, "one job for each document"
             self.job()
             return ""
+        if ENDS.match(shown.command):
+            other = self._start("another")
+            try:
+                return self._shell(shown, self.meant(shown.command, pids_are_numbers, other.pid))
+            finally:
+                other.kill()
+        pid = self.job().pid if re.search(r"\bprobe\b|\bkill\b", shown.command) else None
+        return self._shell(shown, self.meant(shown.command, pids_are_numbers, pid))
+
+    def _shell(self, shown: Shown, command: str) -> str:
         done = subprocess.run(
-            ["bash", "-euc", self.meant(shown.command, pids_are_numbers)], cwd=self.folder,
-            env=self.environ(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=PATIENCE_S, check=False,
+            ["bash", "-euc", command], cwd=self.folder, env=self.environ(), stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=PATIENCE_S, check=False,
         )
         assert done.returncode == 0, f"line {shown.line}: {shown.command}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
-    def meant(self, command: str, pids_are_numbers: bool) -> str:
-        """The command with what stands for something else replaced."""
-        pid = str(self.job().pid) if re.search(r"\bprobe\b|\bkill\b", command) else ""
+    def meant(self, command: str, pids_are_numbers: bool, job: int | None) -> str:
+        """The command with what stands for something else replaced, where it is about `job`."""
+        pid = "" if job is None else str(job)
+        if re.search(r"\bundo \S*(\bID\b|\d-\d)", command):
+            command = re.sub(r"\bundo \S+", f"undo {self._action()}", command)
         if pids_are_numbers:
             command = re.sub(r"\b(probe|kill -KILL) \d+\b", rf"\1 {pid}", command)
         command = re.sub(r"\b(PID|ENDPOINT)\b", pid, command)
         return re.sub(r"\bJOB\b", JOB, command)
+
+    def _action(self) -> str:
+        """The id of an action that was just done and can be undone."""
+        done = run_probe(self.place, str(self.job().pid), "lr", "--scale", "0.9", "--format", "json")
+        assert done.returncode == 0, done.stderr
+        return str(json.loads(done.stdout)["id"])
 
     def query(self, sql: str) -> str:
         """The answer to a query as JSON; fails when there is none, or one with a note."""
