@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from probe.control import looking
 from probe.control.rules import CHANGING, SEVERITY
 from probe.control.tracked import (
+    NOTED,
     NOTHING,
     NUMBERS,
     OPAQUE,
@@ -121,7 +122,7 @@ def attribute(state: State, value: Value, name: str, node: ast.AST) -> Values:
         return frozenset({value})
     if value is Some.OPAQUE:
         state.note(node, f"`.{name}` of something that is not known here")
-        return OPAQUE
+        return NOTED
     if isinstance(value, Method):
         if name in ("__self__", "__func__", "__wrapped__"):
             return frozenset({value.receiver}) if name == "__self__" else OPAQUE
@@ -147,7 +148,7 @@ def data(state: State, value: Value) -> Values:
         return frozenset({value})
     base = value.base
     if not isinstance(base, Own):
-        return PURE
+        return NOTED if base is Some.NOTED else PURE
     if base.kind != "instance":
         return state.inside(base) - {value} | PURE
     named = state.fields.get((base.site, value.name))
@@ -175,7 +176,7 @@ def of_object(state: State, value: Known, name: str, node: ast.AST) -> Values:
     hook = looking.find(type(thing), "__getattribute__")
     if hook is not None and not looking.library_function(hook[1], hook[0]):
         state.note(node, f"`{looking.class_name(hook[0])}` runs code of its own for each attribute")
-        return OPAQUE
+        return NOTED
     if looking.is_class(thing):
         return _of_class(state, thing, name, node)
     if type(thing) is types.MethodType and name in ("__self__", "__func__"):
@@ -198,7 +199,7 @@ def _of_module(state: State, module: Any, name: str, node: ast.AST) -> Values:
         if looking.library_module(str(dotted)):
             return frozenset({Absent(f"{dotted}.{name}")})
         state.note(node, f"the module makes `{name}` when it is asked for")
-        return OPAQUE
+        return NOTED
     return NOTHING
 
 
@@ -222,7 +223,7 @@ def _unknown_hook(state: State, cls: type, name: str, node: ast.AST) -> Values:
     if looking.find(cls, "__getattr__") is None:
         return PURE
     state.note(node, f"`{looking.class_name(cls)}` makes `{name}` when it is asked for")
-    return OPAQUE
+    return NOTED
 
 
 def _unknown_descriptor(state: State, entry: tuple[type, Any], name: str, node: ast.AST) -> Values:
@@ -295,7 +296,7 @@ def _missing(state: State, value: Known, name: str, node: ast.AST, own: dict[str
     if modules and hook[0] is modules[0]:
         return NOTHING
     state.note(node, f"`{looking.class_name(hook[0])}` makes `{name}` when it is asked for")
-    return OPAQUE
+    return NOTED
 
 
 def elements(state: State, thing: Any) -> Values:

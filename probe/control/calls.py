@@ -38,6 +38,7 @@ from probe.control.rules import (
     Group,
 )
 from probe.control.tracked import (
+    NOTED,
     NOTHING,
     NUMBER,
     NUMBERS,
@@ -111,9 +112,11 @@ class Calls(Uses):
                 return self._call_absent(callee, given, node)
             case Own(kind="wrapper"):
                 return given.everything() or PURE
+            case Some.NOTED:
+                return NOTED
             case _:
                 self.note(node, "calls something that is not known here")
-                return OPAQUE
+                return NOTED
 
     def _call_known(self, callee: Known, given: Arguments, node: ast.AST) -> Values:
         thing = callee.thing
@@ -143,10 +146,10 @@ class Calls(Uses):
             return NOTHING
         else:
             self._unknown_call(thing, node)
-        return OPAQUE
+        return NOTED
 
     def _unknown_call(self, thing: Any, node: ast.AST) -> None:
-        name = thing.__name__ if type(thing) in looking.C_CALLABLES else ""
+        name = _name_of(thing)
         if name.endswith("_") and not name.endswith("__"):
             self.note(node, "changes a tensor in place")
         else:
@@ -181,7 +184,7 @@ class Calls(Uses):
             return frozenset({self.made(node, given.everything())})
         else:
             self.note(node, f"makes a `{looking.class_name(cls)}`, which is not known to be pure")
-        return OPAQUE
+        return NOTED
 
     def _call_absent(self, callee: Absent, given: Arguments, node: ast.AST) -> Values:
         group = self.rules.dotted(callee.dotted)
@@ -191,7 +194,7 @@ class Calls(Uses):
             self.note(node, "waits for the other ranks", COLLECTIVE)
         else:
             self.note(node, "is not known to be pure")
-        return OPAQUE
+        return NOTED
 
     def _call_method(self, callee: Method, given: Arguments, node: ast.AST) -> Values:
         thing, name = callee.receiver.thing, callee.name
@@ -211,7 +214,7 @@ class Calls(Uses):
             self.note(node, "waits for the other ranks", COLLECTIVE)
         else:
             self.note(node, self._why(name, f"`{looking.class_name(kind)}.{name}` is not known to be pure"))
-        return OPAQUE
+        return NOTED
 
     def _collective_method(self, kind: type, name: str) -> bool:
         entry = looking.find(kind, name)
@@ -249,9 +252,9 @@ class Calls(Uses):
             self.note(node, "waits for the other ranks", COLLECTIVE)
         elif name == "backward" and self._ranks_wait():
             self.note(node, "backward of a model on several ranks waits for the others", COLLECTIVE)
-        else:
+        elif base is not Some.NOTED:
             self.note(node, self._why(name, f"`.{name}` of something that is not known here"))
-        return OPAQUE
+        return NOTED
 
     def _call_own(self, base: Own, name: str, given: Arguments, node: ast.AST) -> Values:
         inside = self.inside(base)
@@ -265,7 +268,7 @@ class Calls(Uses):
             return frozenset({self.made(node, kind="fresh")})
         if not (name in OWN_METHODS or name in PURE_METHODS or (in_place and base.kind == "fresh")):
             self.note(node, self._why(name, f"`.{name}` is not known to be pure"))
-            return OPAQUE
+            return NOTED
         self.check(given, node)
         everything = given.everything()
         if name in ("extend", "update", "subtract", "writelines", "extendleft"):

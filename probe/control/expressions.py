@@ -18,6 +18,7 @@ from probe.control.calls import Arguments
 from probe.control.rules import LARGEST_RESULT, READING, SPECIAL_METHODS
 from probe.control.special import Special
 from probe.control.tracked import (
+    NOTED,
     NOTHING,
     NUMBERS,
     OPAQUE,
@@ -63,7 +64,7 @@ class Expressions(Special):
             if isinstance(child, ast.expr):
                 self.value(child)
         self.note(node, f"`{type(node).__name__}` is not understood")
-        return OPAQUE
+        return NOTED
 
     def used(self, node: ast.expr | None) -> Values:
         """The same, as something that is not called."""
@@ -296,9 +297,11 @@ class Expressions(Special):
             return frozenset({self.made(node, inside)}) if isinstance(node.slice, ast.Slice) else inside
         if base is Some.PURE or isinstance(base, Absent):
             return PURE
+        if base is Some.NOTED:
+            return NOTED
         if base is Some.OPAQUE:
             self.note(node, "looks into something that is not known here")
-            return OPAQUE
+            return NOTED
         if not isinstance(base, Known):
             return NOTHING if isinstance(base, Class) else PURE
         thing = base.thing
@@ -371,7 +374,7 @@ class Expressions(Special):
     def _Await(self, node: ast.Await) -> Values:
         self.value(node.value)
         self.note(node, "waits for something that is not known here")
-        return OPAQUE
+        return NOTED
 
     def _Yield(self, node: ast.Yield) -> Values:
         self.given_back(self.value(node.value) if node.value is not None else NUMBERS)
@@ -414,6 +417,6 @@ class Expressions(Special):
                 self.put(base, values)
                 if isinstance(target, ast.Attribute):
                     self.add(self.fields.setdefault((base.site, target.attr), set()), values)
-            elif not isinstance(base, Function):
+            elif not isinstance(base, Function) and base is not Some.NOTED:
                 self.note(target, "is assigned to, and may be the job's")
 

@@ -24,6 +24,7 @@ from probe.control.expressions import Expressions
 from probe.control.rules import BLOCKING, CHANGING, COLLECTIVE, READING, REFUSED
 from probe.control.scopes import annotated, assigned, defaults, has_method, parameters_of
 from probe.control.tracked import (
+    NOTED,
     NOTHING,
     NUMBER,
     NUMBERS,
@@ -97,10 +98,12 @@ class _Guard(Expressions):
         self.found.clear()
         self.env = {}
         self.grew = False
-        self.block(self._tree.body)
-        last = self._tree.body[-1] if self._tree.body else None
+        *body, last = self._tree.body or [ast.Pass()]
+        self.block(body)
         if isinstance(last, ast.Expr):
             self.shown(self.value(last.value), last)
+        else:
+            self.block([last])
 
     def block(self, body: Sequence[ast.stmt]) -> None:
         """Statements, one after the other."""
@@ -143,7 +146,7 @@ class _Guard(Expressions):
     def _is_snippets(value: Value) -> bool:
         if isinstance(value, Known):
             return type(value.thing) in looking.IMMUTABLE or type(value.thing) in (tuple, frozenset)
-        return isinstance(value, Own | Function | Class)
+        return isinstance(value, Own | Function | Class) or value is Some.NOTED
 
     def _Delete(self, node: ast.Delete) -> None:
         for target in node.targets:
@@ -291,9 +294,9 @@ class _Guard(Expressions):
                 if isinstance(one, Function) and getattr(one.node, "name", "") in ("__enter__", "__exit__"):
                     inside |= self.run(one, Arguments(others=OPAQUE), node, frozenset({value}))
             return inside | {value}
-        if isinstance(value, Some | Known | Absent):
+        if isinstance(value, Some | Known | Absent) and value is not Some.NOTED:
             self.note(node, "enters a context that is the job's, or not known here")
-        return OPAQUE if isinstance(value, Some) else PURE
+        return NOTED if isinstance(value, Some) else PURE
 
     def _Try(self, node: ast.Try) -> None:
         self.block(node.body)

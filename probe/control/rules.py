@@ -67,27 +67,30 @@ def _reading(of: str, names: str, gives: str = SOMETHING, why: str = "looks") ->
 
 
 _NEW_TENSORS = """
-abs absolute acos add all allclose amax amin aminmax angle any arange argmax argmin argsort argwhere asin
-atan atan2 bincount bitwise_and bitwise_not bitwise_or bitwise_xor block_diag bmm bucketize cartesian_prod
-cat cdist ceil clamp clip clone column_stack combinations concat concatenate copysign corrcoef cos cosh
-cosine_similarity count_nonzero cov cross cummax cummin cumprod cumsum deg2rad det diag_embed diff dist div
-divide dot dstack einsum empty empty_like eq equal erf erfc erfinv exp exp2 expm1 eye flip fliplr flipud
-float_power floor floor_divide fmax fmin fmod frac frexp full full_like gather ge ger greater greater_equal
-heaviside histc histogram hstack hypot index_select inner inverse isclose isfinite isin isinf isnan isneginf
-isposinf isreal kron kthvalue le lerp less less_equal lgamma linspace log log10 log1p log2 log_softmax
-logaddexp logcumsumexp logdet logical_and logical_not logical_or logical_xor logspace logsumexp lt
-masked_fill masked_select matmul matrix_exp matrix_power max maximum mean median meshgrid min minimum mm
+abs absolute acos add all allclose amax amin aminmax angle any argmax argmin argsort argwhere asin atan
+atan2 bincount bitwise_and bitwise_not bitwise_or bitwise_xor bmm ceil clamp clip clone copysign corrcoef
+cos cosh count_nonzero cov cross cummax cummin cumprod cumsum deg2rad det diag_embed diff dist div divide
+dot eq equal erf erfc erfinv exp exp2 expm1 flip fliplr flipud float_power floor floor_divide fmax fmin fmod
+frac frexp gather ge ger greater greater_equal heaviside histc histogram hypot index_select inner inverse
+isclose isfinite isinf isnan isneginf isposinf isreal kron kthvalue le lerp less less_equal lgamma log log10
+log1p log2 log_softmax logaddexp logcumsumexp logdet logical_and logical_not logical_or logical_xor
+logsumexp lt masked_fill masked_select matmul matrix_exp matrix_power max maximum mean median min minimum mm
 mode msort mul multiply mv nan_to_num nanmean nanmedian nanquantile nansum ne neg negative nonzero norm
-not_equal ones ones_like outer pairwise_distance polar pow prod qr quantile rad2deg reciprocal remainder
-renorm repeat_interleave roll rot90 round rsqrt rsub scatter scatter_add searchsorted sgn sigmoid sign
-signbit sin sinc sinh slogdet softmax sort sqrt square stack std std_mean sub subtract sum svd take
-take_along_dim tan tanh tensordot tile topk trace trapezoid trapz tril triu true_divide trunc unique
-unique_consecutive vander var var_mean vdot vstack where xlogy zeros zeros_like
+not_equal outer pow prod qr quantile rad2deg reciprocal remainder renorm repeat_interleave roll rot90 round
+rsqrt scatter scatter_add sgn sigmoid sign signbit sin sinc sinh slogdet softmax sort sqrt square std sub
+subtract sum svd take take_along_dim tan tanh tile topk trace tril triu true_divide trunc unique
+unique_consecutive var vdot where xlogy
+"""
+_FUNCTIONS_OF_TENSORS = """
+arange block_diag bucketize cartesian_prod cat cdist column_stack combinations concat concatenate
+cosine_similarity dstack einsum empty empty_like eye full full_like hstack isin linspace logspace meshgrid
+ones ones_like pairwise_distance polar rsub searchsorted stack std_mean tensordot trapezoid trapz vander
+var_mean vstack zeros zeros_like
 """
 _VIEWS_OF_TENSORS = """
-adjoint as_strided broadcast_to chunk conj contiguous detach diag diagonal expand flatten imag moveaxis
-movedim narrow permute positive ravel real reshape select split squeeze swapaxes swapdims t tensor_split
-transpose unbind unflatten unsqueeze view_as_real
+adjoint as_strided broadcast_to chunk conj detach diag diagonal flatten imag moveaxis movedim narrow permute
+positive ravel real reshape select split squeeze swapaxes swapdims t tensor_split transpose unbind unflatten
+unsqueeze
 """
 _ABOUT_TENSORS = (
     "is_complex is_conj is_floating_point is_inference is_neg is_nonzero is_same_size "
@@ -98,7 +101,7 @@ T H mT mH bfloat16 bool byte cdouble cfloat char cpu data_ptr dim double element
 get_device half int is_coalesced is_contiguous is_pinned is_shared is_set_to item long ndimension nelement
 new_empty new_full new_ones new_tensor new_zeros numpy repeat reshape_as short size sparse_dim
 storage_offset stride sum_to_size to to_dense tolist type type_as unfold untyped_storage view view_as nbytes
-cuda coalesce indices values __len__ __getitem__ __iter__ __contains__
+cuda coalesce indices values __len__ __getitem__ __iter__ __contains__ contiguous expand
 """
 _NUMPY = """
 abs absolute all allclose amax amin any arange argmax argmin argsort argwhere array asarray array_equal
@@ -207,7 +210,7 @@ READING_GROUPS: tuple[Group, ...] = (
     _reading("dataclasses", "asdict astuple fields is_dataclass", "copy"),
     _reading("functools.partial", "func args keywords", LOOK),
     # torch
-    _reading("torch", _NEW_TENSORS, FRESH, "makes a new tensor"),
+    _reading("torch", _NEW_TENSORS + _FUNCTIONS_OF_TENSORS, FRESH, "makes a new tensor"),
     _reading("torch", _VIEWS_OF_TENSORS, why="looks at the same memory"),
     _reading("torch", "tensor scalar_tensor is_tensor typename device dtype Size finfo iinfo Generator",
              FRESH),
@@ -243,10 +246,12 @@ READING_GROUPS: tuple[Group, ...] = (
     _reading("torch.nn.Module", "state_dict", "state"),
     _reading("torch.nn.Module", "get_parameter get_buffer get_submodule get_extra_state extra_repr "
              "_get_name"),
-    *(_reading(f"torch.nn.{of}", "__iter__ __getitem__ __len__ __contains__ keys values items", "modules")
+    *(_reading(f"torch.nn.{of}", "__iter__ __getitem__ __len__", "modules")
       for of in ("Sequential", "ModuleList", "ModuleDict")),
-    *(_reading(f"torch.nn.{of}", "__iter__ __getitem__ __len__ __contains__ keys values")
-      for of in ("ParameterList", "ParameterDict")),
+    _reading("torch.nn.ModuleDict", "__contains__ keys values items", "modules"),
+    *(_reading(f"torch.nn.{of}", "__iter__ __getitem__ __len__") for of in ("ParameterList",
+    "ParameterDict")),
+    _reading("torch.nn.ParameterDict", "__contains__ keys values"),
     _reading("torch.nn.ParameterDict", "items", "named"),
     _reading("torch.nn", "Module Sequential", FRESH),
     _reading("torch.nn.utils", "parameters_to_vector get_total_norm", FRESH),

@@ -12,6 +12,7 @@ from probe.control.attributes import attribute, data
 from probe.control.calls import ANYTHING, Arguments, Calls, blocking, load
 from probe.control.rules import CHANGING, COLLECTIVE, REFUSED, Group
 from probe.control.tracked import (
+    NOTED,
     NOTHING,
     NUMBERS,
     OPAQUE,
@@ -31,7 +32,7 @@ class Special(Calls):
     def _gives_attribute(self, name: str, _group: Group, given: Arguments, node: ast.AST) -> Values:
         if len(given.positional) < 2:
             self.note(node, "reads attributes that are not known here")
-            return OPAQUE
+            return NOTED
         found = NOTHING.union(*given.positional[2:])
         for wanted in given.positional[1]:
             if not isinstance(wanted, Known) or type(wanted.thing) is not str:
@@ -57,7 +58,7 @@ class Special(Calls):
     def _gives_kind(self, _name: str, _group: Group, given: Arguments, node: ast.AST) -> Values:
         if len(given.positional) != 1 or given.others:
             self.note(node, "makes a class")
-            return OPAQUE
+            return NOTED
         return frozenset(
             Known(type(value.thing)) if isinstance(value,
                 Known) else Some.PURE for value in given.positional[0]
@@ -78,7 +79,7 @@ class Special(Calls):
         dotted = self.constant(given.positional[0]) if given.positional else None
         if type(dotted) is not str:
             self.note(node, "imports a module whose name is not known here")
-            return OPAQUE
+            return NOTED
         whole = load(self, dotted, node)
         return load(self, dotted.partition(".")[0], node) if _name == "__import__" else whole
 
@@ -129,7 +130,7 @@ class Special(Calls):
         addresses = [self.constant(values) for values in given.positional[:2]]
         low = any(type(address) is int and address < 4096 for address in addresses[:1])
         self.note(node, group.why, REFUSED if low else CHANGING)
-        return OPAQUE
+        return NOTED
 
     def _gives_copy(self, _name: str, _group: Group, given: Arguments, node: ast.AST) -> Values:
         self.check(given, node)
@@ -160,12 +161,14 @@ class Special(Calls):
             for one in data(self, value):
                 if isinstance(one, Own):
                     found |= self.inside(one)
+                elif one is Some.NOTED:
+                    found |= NOTED
                 elif one is not Some.PURE or isinstance(value, Known):
                     self.note(node, "takes from an iterator of the job")
-                    found |= OPAQUE
+                    found |= NOTED
                 else:
                     self.note(node, "takes from an iterator that may be the job's")
-                    found |= OPAQUE
+                    found |= NOTED
         return found
 
     def _iter(self, given: Arguments, node: ast.AST) -> Values:

@@ -39,6 +39,7 @@ class Some(Enum):
 
     PURE = "from a reading call: of a library, and maybe the job's own"
     OPAQUE = "anything"
+    NOTED = "anything, from what was already found to be more than reading"
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ NOTHING: Values = frozenset()
 """An expression that cannot have a value: it raises."""
 PURE: Values = frozenset({Some.PURE})
 OPAQUE: Values = frozenset({Some.OPAQUE})
+NOTED: Values = frozenset({Some.NOTED})
 NUMBER = Own(0)
 """A number, text or the like, which no assignment changes."""
 NUMBERS: Values = frozenset({NUMBER})

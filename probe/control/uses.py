@@ -11,8 +11,8 @@ from probe.control import looking
 from probe.control.attributes import State, data, elements
 from probe.control.rules import LARGEST_RESULT, LONGEST_RANGE, REFUSED
 from probe.control.tracked import (
+    NOTED,
     NOTHING,
-    OPAQUE,
     PURE,
     Absent,
     Attribute,
@@ -67,14 +67,16 @@ class Uses(State):
                 self.note(node, f"goes through a `{looking.class_name(kind)}`, which is not known to be pure")
             else:
                 return NOTHING
-            return OPAQUE
+            return NOTED
         if isinstance(value, Own):
             return self.inside(value)
         if isinstance(value, Method | Attribute):
             return NOTHING.union(*(self._iterate_one(one, node) for one in data(self, value) - {value}))
         if value is Some.OPAQUE:
             self.note(node, "goes through something that is not known here")
-            return OPAQUE
+            return NOTED
+        if value is Some.NOTED:
+            return NOTED
         return PURE if isinstance(value, Absent | Some) else NOTHING
 
     def shown(self, values: Values, node: ast.AST) -> None:
