@@ -1,0 +1,203 @@
+"""What a place between two steps costs while nobody uses it, and what a snippet or an action there costs.
+
+    python bench/safepoint.py [--times N] [--quick]
+
+The empty place: how long the training thread looks whether somebody waits, in a loop of millions of looks
+less the same loop without. Then three jobs that train on one thread are asked over their agent's socket, N
+times each, in turns; "answered" is from the request to the answer, "held" is what the agent itself measured
+on the training thread. Prints Markdown tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any, NamedTuple
+
+from latency import machine
+from overhead import HERE, PROGRAMS, places
+
+from probe import wire
+from probe.instruments.recorder import Recorder
+from probe.recording.places import agent_socket
+from probe.startup import run_environment
+
+LOOKS = 5_000_000
+LOOKS_OF_A_STEP = 3
+"""At a step's end, at its batch, at its first forward."""
+STEPS_OF_BIG = 10**7
+READS = "optimizer.param_groups[0]['lr']"
+CHANGES = "optimizer.param_groups[0]['lr'] = optimizer.param_groups[0]['lr']"
+DRAWS = "import torch\ntorch.rand(3).sum()"
+
+
+class Asked(NamedTuple):
+    """One kind of request; `body` is made anew each time."""
+
+    name: str
+    route: str
+    body: Callable[[Path], dict[str, Any]]
+
+
+def snippet(name: str, code: str, when: str = "auto") -> Asked:
+    return Asked(name, "/v1/eval", lambda _work: {"code": code, "timeout_s": 10, "wait_s": 60, "when": when})
+
+
+def action(name: str, kind: str, make: Callable[[Path], dict[str, Any]]) -> Asked:
+    return Asked(
+        name, "/v1/act", lambda work: {"action": kind, "arguments": make(work), "wait_s": 60}
+    )
+
+
+SNIPPETS = (
+    snippet("a snippet that reads, at once", READS),
+    snippet("the same between two steps", READS, "step"),
+    snippet("a snippet that sets a learning rate", CHANGES),
+    snippet("a snippet that draws random numbers", DRAWS),
+)
+LR = action("`lr --scale`, seen to hold for the next steps", "lr", lambda _work: {"scale": 0.9999})
+SAVE = action(
+    "`checkpoint`, written and read back", "checkpoint",
+    lambda work: {"path": str(work / "bench.pt"), "overwrite": True},
+)
+
+
+class Program(NamedTuple):
+    """A job; `first` is written to its stdin, `awaited` is what it then says, if anything."""
+
+    name: str
+    words: tuple[str, ...]
+    asked: tuple[Asked, ...]
+    first: str = ""
+    awaited: str = "READY"
+    rounds: float = 1.0
+
+
+JOBS = (
+    Program(
+        "a step of a millisecond, no loader", (str(PROGRAMS / "one_millisecond_step.py"), "--forever"),
+        (*SNIPPETS, LR),
+    ),
+    Program(
+        "a small GPT with a loader", (str(PROGRAMS / "gpt_in_main.py"), "--size", "small", "--forever"),
+        (*SNIPPETS, LR),
+    ),
+    Program(
+        "50 MB of parameters, 150 MB with AdamW's averages",
+        (str(HERE / "steps_on_request.py"), "--width", "2500"), (SNIPPETS[2], SAVE),
+        f"{STEPS_OF_BIG}\n", "", 0.5,
+    ),
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--times", type=int, default=100, help="requests of each kind")
+    parser.add_argument("--quick", action="store_true", help="three of each: shows that it works")
+    arguments = parser.parse_args()
+    times = 3 if arguments.quick else arguments.times
+    print(machine() + "\n")
+    empty(LOOKS // 100 if arguments.quick else LOOKS)
+    for program in JOBS:
+        with places() as (work, environment):
+            ask(program, work, environment, max(3, int(times * program.rounds)))
+    print(f"Load average at the end: {os.getloadavg()[0]:.2f}.")
+
+
+def empty(looks: int) -> None:
+    """The table of the empty place."""
+    recorder = object.__new__(Recorder)
+    recorder.waiting = None
+    found = [looked_ns(recorder, looks) for _ in range(7)]
+    print("### Nobody waits\n\n| | |\n|---|---|")
+    print(f"| one look | {median(found):.1f} ns |")
+    whole_ns = median(found) * LOOKS_OF_A_STEP
+    print(f"| the looks of one step, {LOOKS_OF_A_STEP} at most | {whole_ns:.0f} ns |\n")
+
+
+def looked_ns(recorder: Recorder, looks: int) -> float:
+    """What one look takes."""
+    begun_ns = time.perf_counter_ns()
+    for _ in range(looks):
+        pass
+    without_ns = time.perf_counter_ns() - begun_ns
+    begun_ns = time.perf_counter_ns()
+    for _ in range(looks):
+        if recorder.waiting is not None:
+            raise AssertionError
+    return (time.perf_counter_ns() - begun_ns - without_ns) / looks
+
+
+def ask(program: Program, work: Path, environment: dict[str, str], times: int) -> None:
+    """The table of one job."""
+    with job(program, work, environment) as process:
+        socket = agent_socket(work / "probe", process.pid)
+        step_ms = pace_ms(socket)
+        found: dict[str, list[tuple[float, float | None]]] = {one.name: [] for one in program.asked}
+        for turn in range(times + 1):
+            for one in program.asked:
+                begun_s = time.perf_counter()
+                answer = wire.call(socket, "POST", one.route, one.body(work), timeout_s=120.0)
+                if answer.get("error"):
+                    raise SystemExit(f"{one.name}: {answer['error']}")
+                if turn:
+                    found[one.name].append(((time.perf_counter() - begun_s) * 1e3, answer["held_ms"]))
+    print(f"### {program.name}: {step_ms:.1f} ms per step, asked {times} times\n")
+    print("| asked | answered, median | answered, 95 % within | held, median | held, 95 % within |")
+    print("|---|---|---|---|---|")
+    for name, answers in found.items():
+        held = [one for _, one in answers if one is not None]
+        answered = middle([took for took, _ in answers])
+        print(f"| {name} | {answered} | {middle(held) if held else 'not at all | '} |")
+    print()
+
+
+def middle(values: list[float]) -> str:
+    """Two cells: the median and what 95 % are within."""
+    return f"{median(values):,.1f} ms | {quantiles(values, n=20)[-1]:,.1f} ms"
+
+
+def pace_ms(socket: Path) -> float:
+    """Time of a step of the job, over two seconds in which nobody asks."""
+    first, begun_s = wire.call(socket, "GET", "/v1/health", timeout_s=30.0)["step"], time.perf_counter()
+    time.sleep(2.0)
+    steps = wire.call(socket, "GET", "/v1/health", timeout_s=30.0)["step"] - first
+    return (time.perf_counter() - begun_s) * 1e3 / max(1, steps)
+
+
+@contextlib.contextmanager
+def job(program: Program, work: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """The job; it trains when this begins."""
+    process = subprocess.Popen(
+        [sys.executable, *program.words], env=dict(run_environment(environment, sys.executable)), cwd=work,
+        text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )
+    try:
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(program.first)
+        process.stdin.flush()
+        if program.awaited and not any(line.startswith(program.awaited) for line in process.stdout):
+            raise SystemExit(f"the job ended before it said {program.awaited}")
+        socket, waited = agent_socket(work / "probe", process.pid), 0
+        while not socket.exists() or wire.call(socket, "GET", "/v1/health", timeout_s=30.0)["step"] < 3:
+            time.sleep(0.1)
+            waited += 1
+            if waited > 600 or process.poll() is not None:
+                raise SystemExit("the job does not train")
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+if __name__ == "__main__":
+    main()
