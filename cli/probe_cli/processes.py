@@ -23,7 +23,7 @@ HEADINGS = (
 )
 _COLOURS = {
     "running": ("green",), "idle": ("yellow",), "dead": ("red",), "failed": ("red",), "finished": ("dim",),
-    "stalled": ("red",), "stopped": ("yellow",),
+    "stalled": ("red",), "paused": ("yellow",), "stopped": ("yellow",),
 }
 _LONGEST_HOW = 60
 

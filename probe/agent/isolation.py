@@ -27,6 +27,7 @@ class Isolation:
         """Asks whether hooks are to do nothing, as while torch.compile traces through this very call;
         None in a job that does not compile."""
         self._report = report
+        self._passing = [0]
         self._ended = False
         self._before_hush: Callable[[], bool] | None = None
 
@@ -35,7 +36,7 @@ class Isolation:
 
         While torch.compile traces through it, it is nothing: what is compiled is the job alone."""
         live = hook
-        tracing = self.tracing
+        tracing, passing = self.tracing, self._passing
 
         def guarded(*args: Any) -> Any:
             nonlocal live
@@ -45,6 +46,8 @@ class Isolation:
             try:
                 return live(*args)
             except Exception as error:
+                if id(error) == passing[0]:
+                    raise
                 if self._failed(name, error, "is switched off"):
                     live = _nothing
                 return None
@@ -56,9 +59,16 @@ class Isolation:
         self._ended = True
         self.tracing[0] = _always
 
+    def let_through(self, error: BaseException) -> None:
+        """Raise what a signal's handler of the job raised while the training thread was held: it passes
+        every guard, for it means the training."""
+        self._passing[0] = id(error)
+        raise error
+
     def hush(self) -> None:
         """Until `speak`, every guarded hook does nothing: what somebody runs between two steps, a
         forward or a step of its own included, is no part of the training."""
+        self._passing[0] = 0
         self._before_hush, self.tracing[0] = self.tracing[0], _hushed
 
     def speak(self) -> None:

@@ -23,7 +23,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from probe.agent.isolation import Isolation, capture
+from probe.agent.isolation import Isolation, capture, describe
+from probe.control.evaluate import from_signal
 from probe.control.keeping import random_states
 from probe.errors import NoBoundary, ProbeError
 from probe.instruments.recorder import Recorder
@@ -38,13 +39,15 @@ _LOOK_S = 1.0
 class Visit:
     """One piece of work. `held_s`, `step` and `where` are known when it is done."""
 
-    __slots__ = ("_claim", "done", "error", "held_s", "result", "step", "where", "work")
+    __slots__ = ("_claim", "done", "error", "held_s", "interrupt", "result", "step", "where", "work")
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self.work = work
         self.done = threading.Event()
         self.result: Any = None
         self.error: BaseException | None = None
+        self.interrupt: BaseException | None = None
+        """What a signal's handler raised meanwhile: not the work's outcome, it means the training."""
         self.held_s: float | None = None
         self.step: int | None = None
         self.where: str | None = None
@@ -61,6 +64,9 @@ class Visit:
             begun_s = time.monotonic()
             self.result, self.error = capture(self.work)
             self.held_s = time.monotonic() - begun_s
+            if self.error is not None and _is_interrupt(self.error):
+                self.interrupt = self.error  # two threads that raise one exception mix up its traceback
+                self.error = InterruptedError(f"a signal's handler raised {describe(self.interrupt)}")
             self.done.set()
 
     def outcome(self) -> Any:
@@ -200,12 +206,14 @@ class SafePoint:
             for resident in self.residents:
                 resident()
             self._do_queued(where, begun_s)
-            while self._is_paused():
+            while self._is_paused() and self.leave_with is None:
                 self._wake.clear()
                 if not self._queue:
                     if recorder.phase != "paused":
                         recorder.hold("paused")
-                    self._wake.wait(_LOOK_S)
+                    _, interrupt = capture(lambda: self._wake.wait(_LOOK_S))
+                    if interrupt is not None:
+                        self._isolation.let_through(interrupt)
                 self._do_queued(where, time.monotonic())
         finally:
             self._isolation.speak()
@@ -217,6 +225,7 @@ class SafePoint:
             if (self._queue or self.residents) and self._closed is None:
                 recorder.waiting = self._arm
         if self.leave_with is not None:
+            self._paused_until_s = None
             raise SystemExit(self.leave_with)
 
     def _do_queued(self, where: str, begun_s: float) -> None:
@@ -225,14 +234,19 @@ class SafePoint:
         while self._queue and time.monotonic() - begun_s < PASS_S:
             visit = self._queue.popleft()
             visit.run(self._recorder.counted_step, where)
-            if isinstance(visit.error, (KeyboardInterrupt, SystemExit)):
-                raise visit.error  # by the job's own signal handler: it means the training
+            interrupt, visit.interrupt = visit.interrupt, None
+            if interrupt is not None:
+                self._isolation.let_through(interrupt)
 
     def _is_paused(self) -> bool:
         until_s = self._paused_until_s
         if until_s is not None and time.monotonic() >= until_s:
             self._paused_until_s = None
         return self._paused_until_s is not None
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    return isinstance(error, (KeyboardInterrupt, SystemExit)) or from_signal(error)
 
 
 def _capturing() -> bool:

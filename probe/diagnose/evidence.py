@@ -18,6 +18,7 @@ from typing import Any
 
 from probe.attach import outside, tasks
 from probe.diagnose import kernel
+from probe.diagnose.holding import HELD, Held, who_holds
 from probe.diagnose.progress import History, Progress
 from probe.errors import ProbeError
 from probe.recording.process import alive
@@ -114,6 +115,8 @@ class Evidence:
     closed: bool | None = None
     """Whether it closed its recording."""
     progress: Progress | None = None
+    held: Held | None = None
+    """The action of probe's that holds the training thread, where it is held and that is on record."""
     world_size: int | None = None
     threads: tuple[Thread, ...] = ()
     workers: tuple[Worker, ...] = ()
@@ -162,11 +165,12 @@ def gather(
     training_thread: int | None = None,
     how: str | None = None,
     closed: bool | None = None,
+    folder: Path | None = None,
 ) -> Evidence:
     """Look at a process for about a second. `meta` when it is recorded, `history` when somebody has been
     reading its rings already, `rested` (seconds asleep, seconds watched) when somebody watched its
     training thread; `training_thread` when its native id is known; `how` and `closed` when it is known to
-    have ended.
+    have ended; `folder` is that of its recording.
 
     Raises nothing: what fails is named in `missing`."""
     rings = history or (None if meta is None else History(meta))
@@ -191,9 +195,11 @@ def gather(
     watched_s = window_s
     if rested is not None and still_s:
         still_s, watched_s = still_s + rested[0], watched_s + rested[1]
+    progress = rings.read() if rings else None
+    phase = progress.phase if progress is not None else None
     return replace(
         found,
-        progress=rings.read() if rings else None,
+        progress=progress, held=who_holds(folder, phase) if folder is not None and phase in HELD else None,
         state=after.state, window_s=window_s, threads=threads, workers=_workers(captures, before, after),
         still_s=None if training is None else still_s, watched_s=watched_s,
         cpu_ratio=_cpu_ratio(before, after, window_s),

@@ -12,8 +12,9 @@ from typing import NamedTuple
 from probe.diagnose import verdict as names
 from probe.diagnose.verdict import ALARM, NOTICE, Verdict
 
-_WORKS = frozenset({names.CHECKPOINT, names.EVALUATION, names.SLOW_STEP, names.WARM_UP})
-"""States of a rank that will join when it is done."""
+_WORKS = frozenset({names.CHECKPOINT, names.EVALUATION, names.SLOW_STEP, names.WARM_UP,
+                    names.PAUSED, names.ACTED_ON})
+"""States of a rank that will join when it is done, or let go."""
 
 
 class Peer(NamedTuple):

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from probe import clock
 from probe.diagnose import frames, wording
 from probe.diagnose import verdict as names
 from probe.diagnose.evidence import Evidence, Thread, Worker
+from probe.diagnose.holding import ACTING, PAUSED
 from probe.diagnose.patience import (
     BUSY_RATIO,
     QUIET_S,
@@ -72,6 +74,35 @@ def _stopped(c: Case) -> Verdict | None:
         return Verdict(names.TRACED, ALARM, what, lines, [f"ps -o pid,user,args -p {e.tracer_pid}"])
     what = f"stopped by a signal (SIGSTOP or Ctrl-Z){c.since()}"
     return Verdict(names.STOPPED, ALARM, what, lines, [f"kill -CONT {e.pid}"])
+
+
+def _paused(c: Case) -> Verdict | None:
+    """Whatever else is to be seen: it is meant to stand still."""
+    e, p = c.e, c.e.progress
+    if p is None or p.phase != PAUSED:
+        return None
+    lasts = wording.seconds(p.phase_s or 0.0)
+    what, lines = f"paused by probe between two steps, for {lasts} now", wording.progress_lines(e)
+    if e.held is not None:
+        most = f", for at most {wording.seconds(e.held.for_s)}" if e.held.for_s is not None else ""
+        since_s = max(0.0, (clock.wall_ns() - e.held.since_ns) / 1e9)
+        lasts = wording.seconds(since_s)
+        what = f"paused by probe (action {e.held.action_id} by {e.held.who}) {lasts} ago{most}"
+    return Verdict(names.PAUSED, NOTICE, what, lines, [f"probe {e.pid} resume", f"probe {e.pid} actions"])
+
+
+def _acted_on(c: Case) -> Verdict | None:
+    """Somebody's snippet or action runs where the training would."""
+    e, p = c.e, c.e.progress
+    if p is None or p.phase != ACTING:
+        return None
+    which = "an action or a snippet of probe"
+    if e.held is not None:
+        which = f"an action of probe ({e.held.action}, {e.held.action_id}, by {e.held.who})"
+    what = f"{which} holds it between two steps, for {wording.seconds(p.phase_s or 0.0)} now"
+    lines = [*wording.progress_lines(e), *_place(c)]
+    ask = [f"probe {e.pid} backtrace", f"probe {e.pid} actions"]
+    return Verdict(names.ACTED_ON, NOTICE, what, lines, ask)
 
 
 def _as_usual(c: Case) -> Verdict | None:
@@ -439,8 +470,9 @@ def _unknown(c: Case) -> Verdict:
 
 
 RULES: tuple[Callable[[Case], Verdict | None], ...] = (
-    _ended, _stopped, _as_usual, _swapping, _starved, _held, _checkpoint, _uninterruptible, _holds_gil,
-    _data, _idle, _warm_up, _collective, _deadlock, _elsewhere, _lock_wait, _blocked, _working,
+    _ended, _stopped, _paused, _as_usual, _acted_on, _swapping, _starved, _held, _checkpoint,
+    _uninterruptible, _holds_gil, _data, _idle, _warm_up, _collective, _deadlock, _elsewhere, _lock_wait,
+    _blocked, _working,
 )
 """In this order: the first that fits speaks."""
 

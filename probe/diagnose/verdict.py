@@ -19,6 +19,8 @@ CHECKPOINT = "checkpoint"
 WARM_UP = "warm-up"
 IDLE = "idle"
 HELD = "held"
+PAUSED = "paused"
+ACTED_ON = "acted on"
 WAITING_FOR_DATA = "waiting for data"
 IN_COLLECTIVE = "in a collective"
 LOCK_WAIT = "lock wait"
@@ -46,6 +48,8 @@ STATES: dict[str, str] = {
     WARM_UP: "the first steps are not done yet",
     IDLE: "waits to be told what to do: input, an event loop, its children, its other threads",
     HELD: "an exception ended its main thread; it waits to be looked at (PROBE_HOLD_S)",
+    PAUSED: "probe holds the training between two steps, because somebody asked for it; `resume` ends it",
+    ACTED_ON: "an action or a snippet of probe runs on the training thread, between two steps",
     WAITING_FOR_DATA: "the training thread waits for a batch",
     IN_COLLECTIVE: "the training thread waits for other ranks",
     LOCK_WAIT: "the training thread waits for a lock of this process",

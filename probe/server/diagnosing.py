@@ -33,7 +33,7 @@ def diagnose(registry: Registry, watch: Watch, subject: Recorded | int) -> dict[
             "evidence": None, "capture": None, "notes": [],
         }
     thread = registry.training_thread(subject)
-    evidence = gather(subject.meta.pid, subject.meta, training_thread=thread)
+    evidence = gather(subject.meta.pid, subject.meta, training_thread=thread, folder=subject.folder)
     step = None if evidence.progress is None else evidence.progress.step
     verdict = watch.beside_others(subject.folder, judge(evidence), step)
     return {**_answer(subject.meta.pid, evidence, verdict, []), **_who(subject)}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from probe import clock
-from probe.diagnose.verdict import ALARM, OK, Verdict
+from probe.diagnose.verdict import ALARM, OK, PAUSED, Verdict
 from probe.errors import ProbeError
 from probe.recording import places
 from probe.recording.process import life
@@ -54,6 +54,8 @@ def _living(recorded: Recorded, state: str, verdict: Verdict | None) -> tuple[st
         return "stopped", ""
     if verdict is None or verdict.severity == OK:
         return state, ""
+    if verdict.state == PAUSED:
+        return PAUSED, "by probe"
     return (STALLED if verdict.severity == ALARM else state), verdict.state
 
 

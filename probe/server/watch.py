@@ -24,6 +24,7 @@ from probe.diagnose import kernel, patience, wording
 from probe.diagnose import verdict as names
 from probe.diagnose.evidence import Evidence, gather, stall_setting
 from probe.diagnose.frames import innermost
+from probe.diagnose.holding import PAUSED, who_holds
 from probe.diagnose.progress import History, Progress
 from probe.diagnose.ranks import Peer, beside
 from probe.diagnose.state import judge
@@ -216,6 +217,9 @@ class Watch:
         went_on = progress.steps > tracked.steps
         tracked.steps = progress.steps
         stopped = self._stopped_s(tracked, now_s) >= tracked.stall_s
+        if progress.phase == PAUSED and not stopped:
+            self._is_paused(tracked, progress)
+            return None
         if went_on or (quiet_s < begin_s and not stopped):
             self._goes_on(tracked, progress)
         self._watch_rest(tracked, quiet_s, limit_s, now_s)
@@ -252,6 +256,21 @@ class Watch:
         tracked.stopped_since_s = tracked.stopped_since_s or now_s
         return now_s - tracked.stopped_since_s
 
+    def _is_paused(self, tracked: _Tracked, progress: Progress) -> None:
+        """Held because somebody asked for it: known without a longer look, and no stall however long."""
+        if tracked.alarm is not None:  # it came to the end of a step, and so it went on
+            self._goes_on(tracked, progress)
+        tracked.rest.forget()
+        tracked.next_s = 0.0
+        if tracked.verdict is None or tracked.verdict.state != names.PAUSED:
+            meta, folder = tracked.recorded.meta, tracked.recorded.folder
+            tracked.verdict = judge(
+                Evidence(
+                    meta.pid, tracked.stall_s, state="sleeping", progress=progress,
+                    held=who_holds(folder, PAUSED),
+                )
+            )
+
     def _goes_on(self, tracked: _Tracked, progress: Progress) -> None:
         """Training goes on: forget the verdict, and say so where there was an alarm."""
         tracked.rest.forget()
@@ -276,7 +295,7 @@ class Watch:
             tracked.rest.forget()
         evidence = gather(
             meta.pid, meta, history=tracked.history, rested=tracked.rest.seconds(time.monotonic()),
-            training_thread=tracked.thread,
+            training_thread=tracked.thread, folder=tracked.recorded.folder,
         )
         limit_s = patience.limit_s(tracked.stall_s, evidence.progress)
         early_s = limit_s - (patience.quiet_s(evidence.progress) or 0.0)

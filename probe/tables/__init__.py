@@ -306,7 +306,7 @@ TABLES: tuple[Table, ...] = (
             Column("endpoint", "VARCHAR", "", "what to call it in a probe command"),
             _STEP,
             Column("last_seen_s", "DOUBLE", "s", "time since it last wrote a row"),
-            Column("state", "VARCHAR", "", "`running`, `idle` (no step yet), `stalled` (no step comes), `stopped` (by a signal), `finished`, `failed` (an exception, or an exit status other than 0) or `dead` (killed)"),
+            Column("state", "VARCHAR", "", "`running`, `idle` (no step yet), `stalled` (no step comes), `paused` (by `probe`, between two steps), `stopped` (by a signal), `finished`, `failed` (an exception, or an exit status other than 0) or `dead` (killed)"),
         ),
         "SELECT rank, step, state FROM cluster.ranks ORDER BY rank",
     ),

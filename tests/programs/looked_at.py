@@ -1,6 +1,6 @@
-"""Training that others look into: dropout, accumulation, a checkpointed block, a module called twice, one never.
+"""Training that others look into: dropout, accumulation, a checkpoint, a module called twice, one never.
 
-Trains until a line comes on stdin, with --until-told; rests --rest-s after each step.
+With --forever it trains until a line comes on stdin; rests --rest-s after each step.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ def told() -> bool:
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--until-told", action="store_true")
     parser.add_argument("--rest-s", type=float, default=0.0)
     parser.add_argument("--reentrant", action="store_true")
-    parser.add_argument("--own-profiler-from", type=int, default=0, help="profile two steps itself from here on")
+    parser.add_argument("--own-profiler-from", type=int, default=0, help="profiles two steps itself")
     arguments = parser.parse_args()
     ledger = Ledger(arguments)
     model = Net(arguments.reentrant)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 50, gamma=0.9)
-    data = [(torch.full((8,), float(number)).sin(), torch.tensor([float(number % 3)])) for number in range(60)]
+    numbers = torch.arange(60.0)
+    data = [(torch.full((8,), float(x)).sin(), x.remainder(3).view(1)) for x in numbers]
     loader = DataLoader(data, batch_size=4, shuffle=True)
     profiler = None
     while True:
@@ -79,7 +79,7 @@ def main() -> None:
                 ledger.extra["own_events"] = sum(one.key == "aten::addmm" for one in profiler.key_averages())
                 profiler = None
             time.sleep(arguments.rest_s)
-            if told() if arguments.until_told else not ledger.running:
+            if not ledger.running or told():
                 ledger.extra["descriptors"] = len(os.listdir("/proc/self/fd"))
                 ledger.finish(model)
                 return
