@@ -53,6 +53,7 @@ def main() -> None:
     parser.add_argument("--scaler", action="store_true", help="autocast and a GradScaler")
     parser.add_argument("--wait-at", type=int, default=-1, help="wait for a line inside of that step")
     parser.add_argument("--spoil-at", type=int, default=-1, help="make a parameter NaN in that step")
+    parser.add_argument("--ballast-mb", type=int, default=0, help="of a buffer that makes the state large")
     parser.add_argument("--pace-ms", type=float, default=0.0, help="rest after each step")
     parser.add_argument("--resume", help="continue from that file")
     arguments = parser.parse_args()
@@ -60,6 +61,8 @@ def main() -> None:
     model = nn.Sequential(
         nn.Linear(FEATURES, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Dropout(0.2), nn.Linear(32, 1)
     )
+    if arguments.ballast_mb:
+        model.register_buffer("ballast", torch.ones(arguments.ballast_mb << 18))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     scheduler = schedule(arguments.schedule, optimizer, max(arguments.steps, 1))
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=7, enabled=arguments.scaler)

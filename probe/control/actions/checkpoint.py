@@ -9,6 +9,7 @@ file. Standard library only.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import threading
@@ -30,8 +31,12 @@ PATIENCE = 3
 """Automatic checkpoints that fail one after the other before no more are tried."""
 DEFAULT_KEEP = 3
 _LOSS_FIELD = [column.name for column in BY_NAME["python.steps"].columns].index("loss")
-_FINISH_S, _GIVE_UP_S = 2.0, 1.0
-"""How long the end of probe waits for a file that is being written: to be finished, then to be given up."""
+_FINISH_S, _GIVE_UP_S = 2.0, 10.0
+"""How long the end of the process waits for a file that is being written: to be finished; then to be given
+up, which takes as long as torch takes to walk over the rest of it. Python aborts a process that ends while a
+thread is in torch's writer."""
+MOST_LISTED = 20
+"""Of what was left out, so many are listed in the answer; the file names all."""
 
 
 class Save:
@@ -44,6 +49,7 @@ class Save:
         self.path = path
         self._overwrite = overwrite
         self._finite_only = finite_only
+        self._process = os.getpid()
         self._given_up = threading.Event()
         self._idle = threading.Event()
         self._idle.set()
@@ -89,6 +95,7 @@ class Save:
         if taken is None:
             raise ActionFailed("probe left the process before the file was written; there is no new file")
         self._idle.clear()
+        atexit.register(self.give_up)
         try:
             if not self._written:
                 self._write()
@@ -97,9 +104,12 @@ class Save:
             self._writing.discard()
             self._taken = None  # as large as the model
             self._idle.set()
+            atexit.unregister(self.give_up)
 
     def give_up(self) -> None:
-        """Probe leaves the process: give a file that is being written a moment, then remove it."""
+        """The process ends, or probe leaves it: a moment for a file that is being written, then no file."""
+        if os.getpid() != self._process:
+            return  # a forked child: the file is its parent's
         if not self._idle.wait(_FINISH_S):
             self._given_up.set()
             self._idle.wait(_GIVE_UP_S)
@@ -135,7 +145,9 @@ class Save:
         if self._nonfinite:
             notes.append(f"{self._describe_nonfinite()}: a run that continues from here begins with that")
         if taken.left_out:
-            notes.append(f"left out, being no plain data: {', '.join(taken.left_out)}")
+            more = len(taken.left_out) - MOST_LISTED
+            listed = ", ".join(taken.left_out[:MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
+            notes.append(f"left out, being no plain data: {listed}")
         content = taken.content
         step = content["step"]
         at = "the job" if step is None else f"step {step}"
@@ -151,7 +163,7 @@ class Save:
                 }
                 for name, kind in taken.kinds.items()
             },
-            "found": taken.found, "not_found": taken.not_found, "left_out": taken.left_out,
+            "found": taken.found, "not_found": taken.not_found, "left_out": taken.left_out[:MOST_LISTED],
             "boundary": content["probe"]["boundary"], "held_ms": self.held_s * 1e3,
             "nonfinite": dict(self._nonfinite),
         }

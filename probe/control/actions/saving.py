@@ -26,6 +26,8 @@ from probe.errors import ActionFailed, ActionRefused, BadRequest, ProbeError
 ROOM = 1.2
 """So many times its estimated size a checkpoint needs on the disk."""
 _BLOCK_BYTES = 1 << 20
+_PIECE_BYTES = 4 << 20
+"""Written at once, before it is asked again whether the file is still wanted."""
 _NOT_FILES = ("/dev", "/proc", "/sys")
 _SHARED_MEMORY = "/dev/shm"
 _LONGEST_NAME_BYTES = 200
@@ -126,18 +128,22 @@ class _Sink:
 
     def write(self, data: Any) -> int:
         """Write, or, after the first failure, only say so."""
-        part = memoryview(data).cast("B")
-        if self.error is None and self._given_up.is_set():
-            self.error = InterruptedError(errno.EINTR, "probe leaves the process")
-        if self.error is None:
-            try:
-                self._file.write(part)
-            except OSError as error:
-                self.error = error
-            else:
-                self.hash.update(part)
-                self.size_bytes += part.nbytes
-        return part.nbytes
+        whole = memoryview(data).cast("B")
+        for start in range(0, whole.nbytes, _PIECE_BYTES):
+            if self.error is None:
+                self._write(whole[start : start + _PIECE_BYTES])
+        return whole.nbytes
+
+    def _write(self, part: memoryview) -> None:
+        try:
+            if self._given_up.is_set():
+                raise InterruptedError(errno.EINTR, "the process ends")
+            self._file.write(part)
+        except OSError as error:
+            self.error = error
+        else:
+            self.hash.update(part)
+            self.size_bytes += part.nbytes
 
     def flush(self) -> None:
         """Nothing: the file is flushed when all is written."""

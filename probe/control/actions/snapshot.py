@@ -128,7 +128,7 @@ def _modules(site: Site) -> list[Any]:
     groups = [group for optimizer in site.optimizers() for group in optimizer.param_groups]
     trained = {id(one) for group in groups for one in group["params"]}
     missing = trained - {id(one) for root in found for one in root.parameters()}
-    roots = _outermost([*found, *_holders_of(missing)])
+    roots = _outermost([*found, *_holders_of(site, missing)])
     for root in roots:
         _refuse_sharded(root)
     return [
@@ -143,24 +143,33 @@ def _outermost(modules: list[Any]) -> list[Any]:
     return [root for root in _each_once(modules) if id(root) not in inside]
 
 
-def _holders_of(parameters: set[int]) -> list[Any]:
+def _holders_of(site: Site, parameters: set[int]) -> list[Any]:
     """The outermost modules that have these parameters (by id): of those only called later in a step, or
-    not named yet. One pass over all objects, some ten milliseconds; nothing where nothing is missing."""
+    not named yet. One pass over all objects, some ten milliseconds; nothing where nothing is missing.
+
+    Several may hold the same (wrappers, graphs that a compiler made): one that a variable names goes first,
+    and one that adds nothing is left."""
     import torch
 
     if not parameters:
         return []
     modules = [one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module)]
     parents = {id(part): module for module in modules for part in vars(module).get("_modules", {}).values()}
-    found = []
+    holders = []
     for module in modules:
         if any(id(one) in parameters for one in vars(module).get("_parameters", {}).values()):
             seen: set[int] = set()
             while id(module) in parents and id(module) not in seen:
                 seen.add(id(module))
                 module = parents[id(module)]
+            holders.append(module)
+    found, missing = [], set(parameters)
+    for module in sorted(_each_once(holders), key=lambda one: not site.name_of(one, "")):
+        own = {id(one) for one in module.parameters()}
+        if own & missing:
             found.append(module)
-    return _each_once(found)
+            missing -= own
+    return found
 
 
 def _refuse_sharded(root: Any) -> None:
