@@ -19,7 +19,7 @@ def pages() -> dict[str, str]:
     """Text of every generated page by its file name."""
     made = {
         "tables.md": tables_page(), "settings.md": settings_page(), "cli.md": cli_page(),
-        "verdicts.md": verdicts_page(),
+        "verdicts.md": verdicts_page(), "guard.md": guard_page(),
     }
     return {name: "\n".join([_MADE, "", *lines]).rstrip() + "\n" for name, lines in made.items()}
 
@@ -97,6 +97,109 @@ def verdicts_page() -> Iterator[str]:
         "",
     ]
     yield from _grid(("state", "meaning"), ((f"`{state}`", means) for state, means in STATES.items()))
+
+
+_GUARD = """\
+`eval` looks at the syntax of a snippet before it runs, and over its shoulder while it runs. That protects a
+run from mistakes. It is no sandbox: Python has none, and whoever may reach the socket of a job may run code
+as the user who trains. Who that is, file modes and tokens decide, not the guard.
+
+## Before it runs
+
+Allow-list first: a snippet is `reading` when every call, attribute, operator and loop in it is known to
+change nothing; all else is `changing`, also what is merely not known. Names are looked up as the objects
+that they are in the job, so an alias (`D = dist`, `f = optimizer.step`) is seen through, and a method that
+a class of the job's own overrides is not taken for the library's. Nothing is run for it: no property, no
+`__getattr__`, no `__repr__`. A property, method or operator of any code but the standard library's, torch's
+and numpy's is therefore `changing`, though it may well be harmless: the snippet then waits for the next
+step boundary, and that is all.
+
+What the snippet makes itself (a list, a counter, a clone of a tensor) it may change and still be `reading`;
+what it takes from the job (an element of a list of the job's, a view of a tensor) it may not. Adding in
+place (`+=`) counts as changing wherever the left side may be the job's tensor. So does going through a
+`DataLoader`, a generator or a file of the job's (it takes from them) and drawing random numbers of any
+kind.
+
+Numbers and sequences that constants make absurdly large (`3**10**9`, `[0] * 10**12`), and endless iterators
+handed to a function written in C (`list(itertools.count())`), are refused, for nothing could stop them.
+
+## While it runs
+
+Before each line of Python beneath the snippet, the job's own functions included, the clock is looked at,
+and twenty times a second how much memory was taken: at most four fifths of what was available. One
+allocation that is larger than that fails with MemoryError. Each call is looked at before it happens, so
+that a name that was put together, `functools.partial` or `map` do not get around what is refused. On the
+training thread `time.sleep` is refused too.
+
+What cannot be cut short, and is waited for:
+
+- one call of C: a matrix product, a sort without a key, a read from a slow disk, a lock, a regular
+  expression;
+- a loop in a function of the job's (not of the snippet's) that catches BaseException and calls nothing.
+
+What is not seen:
+
+- a function written in C that is called by another function written in C under a name that was put
+  together: `map` over `os._exit`, `operator.methodcaller` on a process group in C++, an operator of
+  `torch.ops`;
+- what threads and processes do that the snippet starts; the guard classes starting them as changing or
+  refused;
+- what objects of libraries do within: a hook on a module, a callback, a subclass of a tensor that lies;
+- that something has changed between the look and the run: a snippet runs with the very objects that its
+  names had when it was judged, but not with all that they held.
+"""
+_GUARD_OF = {
+    "reading": "Everything that is known to change nothing.",
+    "blocking": "These wait for something outside. So does importing a module that is neither loaded nor of "
+    "the standard library.",
+    "changing": "Whatever is in no table; assignments to attributes and items of what the snippet did not "
+    "make; and these, which say why.",
+    "collective": "Other ranks would have to call the same at the same time. `backward` counts as collective "
+    "where a process group exists.",
+    "refused": "Never run, also not with `--force`. A variable of the job that is called `input` is that "
+    "variable.",
+}
+
+
+def guard_page() -> Iterator[str]:
+    """docs/guard.md, from `probe.control.rules`."""
+    from probe.control.rules import CLASSES
+
+    yield from ["# What a snippet may do", "", *_GUARD.splitlines(), "", "## The classes", ""]
+    yield from ["A snippet has the class of the worst of its parts; the answer says which lines.", ""]
+    yield from _grid(("class", "meaning"), ((f"`{kind}`", means) for kind, means in CLASSES.items()))
+    for kind in CLASSES:
+        yield from [f"## {kind.capitalize()}", "", _GUARD_OF[kind], ""]
+        yield from _grid(("of", "what", "why"), _rules_of(kind))
+
+
+def _rules_of(kind: str) -> Iterator[tuple[str, str, str]]:
+    """Rows about one class of snippets: what is called by name, and methods of what is not known."""
+    import probe.control.rules as rules
+
+    together: dict[tuple[str, str], list[str]] = {}
+    for group in rules.GROUPS:
+        if group.kind == kind:
+            together.setdefault((group.of, group.why), []).extend(group.names)
+    for (of, why), names in together.items():
+        yield f"`{of}`", _code(names), why
+    if kind == rules.READING:
+        yield "methods of what a reading call gave", _code(sorted(rules.PURE_METHODS)), "by their name"
+        yield "methods of what the snippet made", _code(sorted(rules.OWN_METHODS)), "it is nobody else's"
+    elif kind == rules.BLOCKING:
+        yield "methods of what the snippet made", _code(sorted(rules.BLOCKING_METHODS)), "wait"
+    elif kind == rules.CHANGING:
+        yield from (("methods", f"`{name}`", why) for name, why in rules.CHANGING_METHODS.items())
+    elif kind == rules.COLLECTIVE:
+        for module in rules.COLLECTIVE_MODULES:
+            yield f"`{module}`", "everything that is in no other table", "waits for the other ranks"
+        for cls in rules.COLLECTIVE_CLASSES:
+            yield f"`{cls}`", "calling one, or what holds one", "waits for the other ranks"
+        yield "methods, by their name", _code(sorted(rules.COLLECTIVE_METHODS)), "wait for the other ranks"
+
+
+def _code(names: Sequence[str]) -> str:
+    return "everything" if "*" in names else f"`{' '.join(dict.fromkeys(names))}`"
 
 
 def cli_page() -> Iterator[str]:
