@@ -161,6 +161,7 @@ def test_a_step_that_raises_leaves_no_gradients_of_before() -> None:
     with pytest.raises(ZeroDivisionError):
         bench.step(then=lambda _: 1 / 0)
     give(parameters)
+    parameters[1].grad = None
     fresh = [parameter.grad for parameter in parameters]
     bench.step()
     assert all(parameter.grad is gradient for parameter, gradient in zip(parameters, fresh, strict=True))
@@ -420,6 +421,16 @@ def test_a_step_that_raises_keeps_the_scheduled_rate() -> None:
     assert list(rates_of(bench, scheduler, 2)) == [[0.25]] * 2
     hold.undo()
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.5 * 0.9**2)
+
+
+def test_a_schedule_that_goes_on_inside_the_step_is_not_put_back() -> None:
+    bench, optimizer, scheduler = scheduled()
+    hold = bench.do(Lr, set=0.25)
+    bench.step(then=lambda one: one.param_groups[0].update(lr=0.4))  # as a post hook of the job would
+    assert optimizer.param_groups[0]["lr"] == 0.4
+    assert list(rates_of(bench, scheduler, 1)) == [[0.25]]
+    hold.undo()
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.36)
 
 
 def test_code_of_the_job_that_goes_on_from_the_new_rate_is_not_taken_for_one_that_overrides_it() -> None:
