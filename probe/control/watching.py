@@ -139,7 +139,11 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         # First the trace: then nothing of ours can be raised here any more.
         sys.settrace(self._before[0])
-        sys.setprofile(self._before[1])
+        if hasattr(self._before[1], "enable"):  # cProfile's: before Python 3.12 it is an object, no function
+            sys.setprofile(None)
+            self._before[1].enable()
+        else:
+            sys.setprofile(self._before[1])
         self._limit.__exit__(None, None, None)
         self._outside = None
 

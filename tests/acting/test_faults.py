@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import cProfile
+import math
+import pstats
 import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -15,6 +19,7 @@ from acting.bystander import PACE, PROGRAM, snippet, undisturbed
 from agent.asking import query, tell, without_times
 from agent.nursery import Forked, Nursery, forked
 from harness import Place
+from probe.control.watching import Watch
 from probe.errors import EvalTimeout, LimitReached, NoBoundary, ProbeError, SnippetRefused
 
 OUTPUT_BYTES = 65_536
@@ -253,6 +258,17 @@ def test_ctrl_c_while_a_snippet_runs_means_the_training(nursery: Nursery, place:
             assert job.wait() in (1, -signal.SIGINT)
             asked.result()
         assert job.errors().rstrip().endswith("KeyboardInterrupt")
+
+
+def test_a_profile_of_the_jobs_own_goes_on_after_a_snippet() -> None:
+    profile = cProfile.Profile()
+    profile.enable()
+    with Watch(time.monotonic() + 60, collectives=True, training_thread=True, memory_bytes=None):
+        pass
+    math.cbrt(8) if hasattr(math, "cbrt") else math.exp(8)
+    profile.disable()
+    seen = {function for _, _, function in pstats.Stats(profile).stats}  # type: ignore[attr-defined]
+    assert any("cbrt" in function or "exp" in function for function in seen)
 
 
 def refusal_or_end(place: Place, pid: int, code: str) -> object:

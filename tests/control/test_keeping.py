@@ -111,9 +111,11 @@ CASES = [
 @pytest.fixture(autouse=True)
 def _as_it_was() -> Iterator[None]:
     """Other tests run in this process."""
-    folder, states = os.getcwd(), random_states()
+    folder, states, threads = os.getcwd(), random_states(), torch.get_num_threads()
     _locale.setlocale(_locale.LC_ALL, "C")
+    torch.set_num_threads(1)
     yield
+    torch.set_num_threads(threads)
     os.chdir(folder)
     restore_random_states(states)
 
@@ -315,7 +317,7 @@ def _train(between: Callable[[int], object], *, kept: bool) -> list[str]:
         losses.append(float(loss.detach()).hex())
         with Kept(training_thread=True) if kept else contextlib.nullcontext():
             between(step)
-    return losses + [float(value).hex() for parameter in model.parameters() for value in parameter.flatten()]
+    return losses + [value.hex() for parameter in model.parameters() for value in parameter.flatten().tolist()]
 
 
 def test_a_training_is_bit_identical_whatever_is_drawn_and_left_open_between_its_steps() -> None:
