@@ -113,7 +113,7 @@ class Watch:
         `training_thread`: whether this is the one, where sleeping would hold the training up.
         `memory_bytes`: how much more the process may hold; None: as much as there is."""
         self._deadline_s = deadline_s
-        self._forbidden = _Forbidden(collectives, training_thread)
+        self._forbidden = _forbidden(collectives, training_thread)
         self._collectives = collectives
         self._memory_bytes = memory_bytes
         self._limit: contextlib.AbstractContextManager[None] = limited(memory_bytes)
@@ -301,6 +301,22 @@ class _Forbidden:
             call = looking.find(type(thing), "__call__")
             if call is not None and type(call[1]) is types.FunctionType:
                 self._add(call[1], name, why)
+
+
+def _forbidden(collectives: bool, training_thread: bool) -> _Forbidden:
+    """As made before, while no module was loaded since and no process group was made."""
+    asks = looking.by_name("torch.distributed.is_initialized")
+    grouped = type(asks) is types.FunctionType and asks()
+    state = (collectives, training_thread, grouped, len(sys.modules))
+    if state not in _made:
+        if len(_made) >= _MOST_MADE:
+            _made.clear()
+        _made[state] = _Forbidden(collectives, training_thread)
+    return _made[state]
+
+
+_MOST_MADE = 8
+_made: dict[tuple[bool, bool, bool, int], _Forbidden] = {}
 
 
 def _collectives() -> Iterator[tuple[str, Any]]:

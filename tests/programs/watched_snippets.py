@@ -23,7 +23,7 @@ from probe.control.watching import (
     with_checks,
 )
 
-DEADLINE_S = 0.15
+DEADLINE_S = 0.08
 FORBIDDEN = "forbidden"
 LATE = "late"
 ENDLESS = {
