@@ -42,7 +42,7 @@ def wait_for_names(place: Place, pid: int) -> None:
     """Until the agent knows the modules of the model: from then on steps can be sampled."""
     ready = "__import__('probe.agent.lifecycle', fromlist=['_']).agent_here().instruments.names.ready"
     deadline = time.monotonic() + PATIENCE_S
-    while evaluate(place, pid, ready)["value"] != "True":
+    while evaluate(place, pid, ready, when="now")["value"] != "True":
         assert time.monotonic() < deadline, "the model's modules never became known"
 
 

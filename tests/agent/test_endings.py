@@ -96,7 +96,7 @@ def test_jobs_end_as_ever_while_a_snippet_runs(nursery: Nursery, place: Place) -
 def evaluate_in_vain(place: Place, pid: int, code: str) -> None:
     """Whether anybody answers is not asked."""
     with contextlib.suppress(OSError, ProbeError):
-        ask(place, pid, "POST", "/v1/eval", {"code": code, "timeout_s": 60.0})
+        ask(place, pid, "POST", "/v1/eval", {"code": code, "timeout_s": 60.0, "when": "now"})
 
 
 def wait_for_thread(place: Place, pid: int, name: str) -> None:

@@ -204,7 +204,8 @@ def test_a_snippet_that_does_not_end_is_stopped_or_named(fork: Callable[..., For
     stacks = ask(place, job.pid, "GET", "/v1/stacks?all_threads=1")
     assert "probe-eval" in {thread["thread_name"] for thread in stacks["threads"]}
     until_it_ends(place, job.pid)
-    ends = query(place, job.pid, "SELECT outcome FROM probe.evals WHERE outcome NOT IN ('started', 'ok', 'cancelled')")
+    ended = "SELECT outcome FROM probe.evals WHERE outcome NOT IN ('started', 'ok', 'cancelled')"
+    ends = query(place, job.pid, ended)
     assert ends == [["timeout"]] * 3
     tell(job)
     assert without_times(job.result()) == without_times(plain.result())

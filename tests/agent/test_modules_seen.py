@@ -65,7 +65,7 @@ def test_names_follow_a_model_that_changes_and_what_it_drops_is_freed(
         for one in (plain, job):
             assert one.wait_for("AT") == f"AT {change}"
         deadline = time.monotonic() + PATIENCE_S
-        while evaluate(place, job.pid, NAMED)["value"] != "True":
+        while evaluate(place, job.pid, NAMED, when="now")["value"] != "True":
             assert time.monotonic() < deadline, f"the names after `{change}` were never learned"
         tell(plain)
         tell(job)
@@ -92,7 +92,7 @@ def test_ten_thousand_modules_are_no_trouble(fork: Callable[..., Forked], place:
     assert without_times(job.result()) == without_times(plain.result())
     deadline = time.monotonic() + PATIENCE_S
     named = "probe.agent.lifecycle.agent_here().instruments.names.path(model[9999])"
-    while evaluate(place, job.pid, f"import probe.agent.lifecycle\n{named}")["value"] != "'9999'":
+    while evaluate(place, job.pid, f"import probe.agent.lifecycle\n{named}", when="now")["value"] != "'9999'":
         assert time.monotonic() < deadline
     assert query(place, job.pid, "SELECT count(*) FROM python.steps") == [[4]]
     assert ask(place, job.pid, "GET", "/v1/health")["failures"] == {}

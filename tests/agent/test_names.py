@@ -39,9 +39,10 @@ def test_names_are_found_wherever_the_script_has_them(fork: Callable[..., Forked
         for one in (plain, job):
             assert one.wait_for("AT") == f"AT {situation}"
         for code, expected in looks.items():
-            answer = evaluate(place, job.pid, code)
+            answer = evaluate(place, job.pid, code, when="now")
             while answer["value"] is None and "drawer" in situation:
-                answer = evaluate(place, job.pid, code)  # until the agent has looked at the new model
+                # until the agent has looked at the new model
+                answer = evaluate(place, job.pid, code, when="now")
             assert (situation, code, answer["value"]) == (situation, code, expected), answer["error"]
             assert (answer["error"] is None) == (expected is not None)
         near = evaluate(place, job.pid, "optimiser")
@@ -64,6 +65,6 @@ def check_saved(place: Place, pid: int) -> None:
     else:
         assert "with_saved_variables" in found["error"]["hint"] and "left alone" in found["error"]["hint"]
     # What the instruments have seen is there all the same.
-    while (model := evaluate(place, pid, WIDTH))["value"] is None:
+    while (model := evaluate(place, pid, WIDTH, when="now"))["value"] is None:
         assert model["error"]["type"] == "NameError", model
     assert model["value"] == "66"
