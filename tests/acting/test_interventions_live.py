@@ -128,7 +128,7 @@ def test_a_spike_is_told_with_what_was_usual_and_one_after_undoing_is_let_throug
     stories: dict[str, Story]
 ) -> None:
     story = stories["guard"]
-    assert f"it met 1 spikes in {len(story.steps)} steps, the last in step 30" in story.undone["what"]
+    assert f"spikes in {len(story.steps)} steps: 1, the last in step 30" in story.undone["what"]
     assert "stay so" in story.undone["what"]
 
 

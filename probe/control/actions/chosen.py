@@ -13,6 +13,10 @@ from probe.control.action import Site
 from probe.errors import ActionRefused, BadRequest
 
 
+NAMED = 4
+"""So many optimizers are named in a sentence."""
+
+
 class Chosen(NamedTuple):
     """One optimizer, held weakly, and the names of the others."""
 
@@ -59,6 +63,12 @@ def _only_wraps(optimizer: Any) -> bool:
     return any(isinstance(one, Optimizer) and one.param_groups is groups for one in own)
 
 
+def enumerated(names: list[str]) -> str:
+    """The names, or the first ones and how many more: some jobs have an optimizer for each parameter."""
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
 def _index(site: Site, alive: list[Any], names: list[str], wanted: object) -> int:
     if wanted is None:
         return 0
@@ -71,7 +81,7 @@ def _index(site: Site, alive: list[Any], names: list[str], wanted: object) -> in
     for index, one in enumerate(alive):
         if one is meant:
             return index
-    known = ", ".join(f"{index} ({name})" for index, name in enumerate(names))
+    known = enumerated([f"{index} ({name})" for index, name in enumerate(names)])
     raise BadRequest(f"there is no optimizer {text!r}", hint=f"There are {known}.")
 
 

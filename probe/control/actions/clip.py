@@ -82,7 +82,7 @@ class Clip(Intervention):
     def report(self) -> dict[str, Any]:
         """What is clipped from now on, and the first norm."""
         seen = self.so_far()
-        what = f"gradients of {self._of_whom()} are clipped to norm {self._max_norm:g} before each step"
+        what = f"gradients of {self.whose} are clipped to norm {self._max_norm:g} before each step"
         if seen["last_norm"] is not None:
             what += f"; the norm before the first was {shown(seen['last_norm'])}"
         notes = []

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from probe.control.action import Action, Site
-from probe.control.actions.chosen import Chosen, choose, refuse_alone
+from probe.control.actions.chosen import Chosen, choose, enumerated, refuse_alone
 from probe.errors import ActionRefused
 
 LONGEST_WAIT_S = 5.0
@@ -35,6 +35,10 @@ class Intervention(Action):
         candidates = site.optimizers() if self._chosen is None else [self._chosen.optimizer()]
         if not any(self.fits(one) for one in candidates):
             raise self._misfit(candidates)
+        self.whose = enumerated([
+            site.name_of(one, type(one).__name__) for one in candidates if self.fits(one)
+        ])
+        """The optimizers it is about, of those there are."""
         walls_s = [wall_ns / 1e9 for wall_ns, *_ in list(site.recorder.recent)] or [LONGEST_WAIT_S]
         self.waits_s = min(LONGEST_WAIT_S, 1.0 + 3 * statistics.median(walls_s))
 
@@ -46,7 +50,10 @@ class Intervention(Action):
         """Why it can do nothing here."""
         if not candidates:
             return ActionRefused("no optimizer is known in this process")
-        return ActionRefused("LBFGS computes its gradients inside its step, where nothing can come between")
+        return ActionRefused(
+            "LBFGS computes its gradients inside its step, where nothing can come between",
+            hint="`lr --scale` makes its steps smaller.",
+        )
 
     def begin(self) -> None:
         """From the next step on."""
@@ -79,15 +86,12 @@ class Intervention(Action):
     def undo(self) -> str:
         """From the next step on there is nothing in between any more."""
         self.standing = False
-        return f"{self.name} has ended; {self.in_words()}"
+        return f"{self.name.replace('_', '-')} has ended; {self.in_words()}"
 
     def cancel(self) -> None:
         """Let go, and let nobody wait."""
         self.standing = False
         self.finished.set()
-
-    def _of_whom(self) -> str:
-        return "every optimizer" if self._chosen is None else self._chosen.name
 
 
 def plain(value: Any) -> float | None:

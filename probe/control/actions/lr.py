@@ -16,7 +16,7 @@ from typing import Any
 
 from probe.control.action import Action, Site, number, only, whole_number
 from probe.control.actions import rate_words, schedules
-from probe.control.actions.chosen import Chosen, choose, refuse_alone, schedulers_of
+from probe.control.actions.chosen import Chosen, choose, enumerated, refuse_alone, schedulers_of
 from probe.control.actions.device import capturing, is_tensor, on_device
 from probe.control.actions.rate_rules import Rule, Rules, rules_of
 from probe.control.actions.rate_watch import STEPS, RateWatch, Written
@@ -293,7 +293,7 @@ class Lr(Action):
                 "at an epoch's end say, has the last word"
             )
         if self._chosen.others and self.arguments.get("optimizer") is None:
-            notes.append(f"other optimizers keep their rates: {', '.join(self._chosen.others)}")
+            notes.append(f"other optimizers keep their rates: {enumerated(self._chosen.others)}")
         return notes
 
     def _shown(self, optimizer: Any) -> dict[str, Any]:
@@ -304,7 +304,7 @@ class Lr(Action):
         kinds = rate_words.kinds(self._alive())
         return {
             "what": f"{what}; {kinds}" if kinds else f"{what}; no scheduler of torch",
-            "notes": [f"other optimizers: {', '.join(self._chosen.others)}"] if self._chosen.others else [],
+            "notes": [f"other optimizers: {enumerated(self._chosen.others)}"] if self._chosen.others else [],
             "optimizer": self._chosen.name,
             "class": type(optimizer).__name__,
             "others": self._chosen.others,

@@ -76,7 +76,7 @@ class SkipNonfinite(Intervention):
             notes.append("looking at the gradients waits for the device once a step")
         if not self.steps:
             notes.append("no step was seen since, so this is not verified")
-        what = f"steps of {self._of_whom()} whose gradients are not finite change nothing"
+        what = f"steps of {self.whose} whose gradients are not finite change nothing"
         return {"what": what, "notes": notes, **self.so_far()}
 
 

@@ -88,7 +88,7 @@ class SpikeGuard(Intervention):
 
     def in_words(self) -> str:
         """How many spikes there were, and the last."""
-        words = f"it met {self._count} spikes in {self.steps} steps"
+        words = f"spikes in {self.steps} steps: {self._count}"
         if not self._spikes:
             return words
         last = self._spikes[-1]
@@ -105,8 +105,8 @@ class SpikeGuard(Intervention):
         if not self.steps:
             notes.append("no step was seen since, so this is not verified")
         what = (
-            f"gradients of {self._of_whom()} beyond {self._threshold:g} times the usual norm are scaled down "
-            "to it, and its momenta start anew"
+            f"gradients of {self.whose} beyond {self._threshold:g} times the usual norm are scaled down "
+            "to it, and the momenta start anew"
         )
         limits = {"threshold": self._threshold, "window": self._window}
         return {"what": what, "notes": notes, **limits, **self.so_far()}
