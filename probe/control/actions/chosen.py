@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from probe.control.action import Site
 from probe.errors import ActionRefused, BadRequest
 
-
 NAMED = 4
 """So many optimizers are named in a sentence."""
 
