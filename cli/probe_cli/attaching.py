@@ -15,6 +15,7 @@ from probe.recording import places
 from probe.settings import SETTINGS, Settings
 from probe_cli.direct import Question, ask_process, only_process
 from probe_cli.session import Session
+from probe_cli.terminal import escape_controls
 
 if TYPE_CHECKING:
     from probe.recording.recording import Meta
@@ -72,6 +73,9 @@ def detach(session: Session) -> None:
     )
     who = answer.get("name") or session.address.endpoint
     session.out.line(f"detached from {who}: hooks, thread and socket are gone from the process")
+    ended = answer.get("ended")
+    for what in ended if isinstance(ended, list) else []:
+        session.out.line(f"  {escape_controls(str(what))}")
     if answer.get("folder"):
         session.err.line(f"  next: its recording stays: probe {answer['folder']} query …")
 

@@ -63,10 +63,13 @@ def ask(
 def detach(registry: Registry, recorded: Recorded) -> dict[str, Any]:
     """Have the agent leave its process; raises `AgentUnreachable` when that is not confirmed yet."""
     try:
-        ask(registry, recorded, "POST", "/v1/stop", {}, DETACH_TIMEOUT_S)
+        answer = ask(registry, recorded, "POST", "/v1/stop", {}, DETACH_TIMEOUT_S)
     except AgentUnreachable as error:
         raise AgentUnreachable(
             f"{error.message}. It has been asked to leave, and does when it can run again",
             hint=f"`probe {recorded.meta.pid} diagnose` says what holds it.",
         ) from None
-    return {"pid": recorded.meta.pid, "name": recorded.name, "folder": str(recorded.folder)}
+    return {
+        "pid": recorded.meta.pid, "name": recorded.name, "folder": str(recorded.folder),
+        "ended": answer.get("ended", []),
+    }

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from agent.asking import ask, evaluate, tell, without_times
+from agent.asking import ask, evaluate, query, tell, without_times
 from agent.nursery import Forked
-from harness import Place
+from harness import Place, run_probe
 from probe.errors import NoBoundary
 
 SNIPPETS = 12
@@ -63,3 +63,15 @@ def test_what_waits_is_told_where_the_training_thread_is_when_no_step_ends(
     assert "--now" in caught.value.hint
     tell(job)
     job.result()
+
+
+def test_detaching_ends_what_stands_and_says_so(fork: Callable[..., Forked], place: Place) -> None:
+    plain = fork("loop_shapes", "loader", "--steps", STEPS, watched=False)
+    job = fork("loop_shapes", "loader", "--steps", STEPS, "--rest-s", "0.005")
+    job.wait_for("READY")
+    paused = ask(place, job.pid, "POST", "/v1/act", {"action": "pause", "arguments": {"for_s": 600}})
+    done = run_probe(place, str(job.pid), "detach")
+    assert (done.returncode, f"pause ({paused['id']}) ended" in done.stdout) == (0, True), done.stdout
+    assert without_times(job.result()) == without_times(plain.result())
+    states = query(place, job.pid, "SELECT state FROM probe.actions ORDER BY t_ns")
+    assert states == [["asked"], ["standing"], ["ended"]]
