@@ -53,6 +53,8 @@ _SNIPPET_WAIT_S = 3.0
 """How long an end waits for a snippet that runs: torch ends the process by SIGABRT when a thread is
 inside its code at the interpreter's end."""
 _ANSWERS_WAIT_S = 1.0
+_SETTLE_WAIT_S = 2.0
+"""How long the end of a step is waited for when something stands that only the training thread can end."""
 _ROUND_S = 0.25
 _EAGER_S, _EAGER_ROUND_S = 10.0, 0.02
 _SERVER_LOOK_S = 5.0
@@ -146,6 +148,7 @@ class Agent:
 
     def stop(self, event: str, *, wait_s: float) -> None:
         """Take everything out; the recording stays."""
+        self.acting.settle(_SETTLE_WAIT_S)
         self.isolation.end()
         self.ended_actions = self.acting.close(
             AgentMissing("probe left the process before a step ended", hint="Nothing was changed.")

@@ -146,6 +146,16 @@ class Acting:
                 rows = [{"watch_id": entry.action_id, **row} for row in rows]
                 self._journal({"table": "python.variables", "rows": rows})
 
+    def settle(self, wait_s: float) -> None:
+        """Before probe leaves, while there are boundaries still: end what only the training thread can."""
+        for entry in list(self._standing):
+            action = entry.action
+            if action.standing and action.ends_on_training_thread:
+                if self._site.recorder.elsewhere():
+                    self._safepoint.submit(action.cancel).done.wait(wait_s)
+                else:
+                    self._isolation.attempt(f"action {entry.action_id}", action.cancel)
+
     def close(self, why: ProbeError) -> list[str]:
         """Probe leaves the process: end everything that stands; sentences of what that was."""
         standing, self._standing = [one for one in self._standing if one.action.standing], []

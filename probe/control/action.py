@@ -132,6 +132,8 @@ class Action:
     waits_s = 0.0
     """How long, after `begin`, the answer waits for `finished`."""
     undoable = True
+    ends_on_training_thread = False
+    """Whether, while standing, only the training thread can let go of what it holds."""
 
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
         self.arguments = arguments

@@ -80,6 +80,7 @@ def main() -> None:
                 profiler = None
             time.sleep(arguments.rest_s)
             if not ledger.running or told():
+                ledger.extra["profiling_at_end"] = torch.autograd._profiler_enabled()
                 ledger.extra["descriptors"] = len(os.listdir("/proc/self/fd"))
                 ledger.finish(model)
                 return
