@@ -34,6 +34,7 @@ class Lr(Action):
     """One look at the rates, or one change of them."""
 
     name = "lr"
+    ends_on_training_thread = True  # a step that runs has a held rate on loan
 
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
         super().__init__(arguments, site)

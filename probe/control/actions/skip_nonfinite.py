@@ -25,6 +25,7 @@ class SkipNonfinite(Intervention):
 
     name = "skip_nonfinite"
     about = "skipping a step"
+    ends_on_training_thread = True  # a step that is being skipped has its gradients put away
 
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
         only(arguments, "on", "optimizer", "force")
