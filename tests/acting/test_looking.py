@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +20,7 @@ from agent.asking import ask, query, tell, wait_for_names, without_times
 from agent.nursery import Forked
 from diagnose.hung import recorded_of, until
 from harness import Job, Place
+from probe.control.actions.artifact import Artifact
 from probe.control.actions.profile import hottest, waiting_s
 from probe.errors import ActionFailed, ActionRefused, BadRequest, NotUndoable
 from probe.recording import places
@@ -138,7 +141,7 @@ def test_a_capture_holds_what_the_module_was_given_and_made(place: Place, fork: 
     job = seen(fork)
     wait_for_names(place, job.pid)
     path = tmp_path / "twice.pt"
-    for wrong in ({"module": 3}, {"module": ""}, {"module": "twice", "steps": 21}, {"module": "head", "n": 1}):
+    for wrong in ({"module": 3}, {"module": ""}, {"module": "head", "steps": 21}, {"module": "head", "n": 1}):
         with pytest.raises(BadRequest):
             act(place, job, "capture", path=str(path), **wrong)
     with pytest.raises(ActionRefused, match="there is no module 'twic'") as refused:
@@ -223,7 +226,56 @@ def test_what_takes_too_long_between_two_steps_is_watched_no_more(place: Place, 
     assert_as_without_probe(fork, job)
 
 
-# The arithmetic, without a job ------------------------------------------------------
+def test_a_capture_of_a_reentrant_checkpoint_has_gradients_in_the_recomputation(
+    place: Place, fork: Fork, tmp_path: Path
+) -> None:
+    job = seen(fork, "--reentrant")
+    wait_for_names(place, job.pid)
+    path = tmp_path / "block.pt"
+    act(place, job, "capture", module="block.0", path=str(path), steps=2)
+    for step in torch.load(path, weights_only=True)["steps"]:
+        once, again = step["calls"][:2]
+        assert (once["recompute"], again["recompute"]) == (False, True)
+        assert torch.equal(once["outputs"], again["outputs"])
+        assert once["output_grads"] == [None] and again["output_grads"][0] is not None
+        assert step["parameter_grads"]["weight"] is not None
+    assert_as_without_probe(fork, job, "--reentrant")
+
+
+# Without a job ----------------------------------------------------------------------
+
+
+def test_a_file_that_cannot_be_written_whole_is_not_there_and_harms_none_that_was(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text("before")
+
+    def full(where: Path) -> None:
+        where.write_text("half of i")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def silent(where: Path) -> None:
+        where.write_text('{"half": ')
+
+    arguments = {"path": str(path), "overwrite": True}
+    with pytest.raises(ActionFailed, match="No space left on device") as failed:
+        Artifact(arguments).fill(full)
+    assert "Free some room" in failed.value.hint
+    with pytest.raises(ActionFailed, match="not whole"):
+        Artifact(arguments).fill(silent, ends_with=b"}")
+    assert path.read_text() == "before" and list(tmp_path.iterdir()) == [path]
+    with pytest.raises(ActionRefused, match="exists already"):
+        Artifact({"path": str(path)})
+    with pytest.raises(ActionRefused, match=r"free, and trace\.json needs"):
+        Artifact(arguments).check_room(1 << 60)
+    assert Artifact(arguments).fill(lambda where: where.write_text("{}"), ends_with=b"}") == 2
+    assert path.read_text() == "{}" and path.stat().st_mode & 0o777 == 0o666 & ~umask()
+
+
+def umask() -> int:
+    """Of this process."""
+    found = os.umask(0)
+    os.umask(found)
+    return found
 
 
 def test_an_operators_own_time_is_without_those_inside_it() -> None:

@@ -8,9 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from probe import clock
 from probe.diagnose import patience
 from probe.diagnose import verdict as names
 from probe.diagnose.evidence import Evidence, Frame, Thread, Worker
+from probe.diagnose.holding import Held
 from probe.diagnose.progress import Progress
 from probe.diagnose.ranks import Peer, beside
 from probe.diagnose.state import judge
@@ -110,6 +112,38 @@ def test_only_who_hardly_ever_gets_a_core_is_starved(delay: float, cpu: float, e
 
 def test_a_thread_that_sleeps_in_a_throttled_group_is_not_starved() -> None:
     assert judge(evidence(throttled_ratio=0.9)).state != names.STARVED
+
+
+# Held by probe ------------------------------------------------------------------------
+
+HELD = Held("4242-3", "pause", 0, 600.0, 1000, 77, "owner")
+
+
+def test_a_training_that_probe_pauses_is_no_stall_however_long() -> None:
+    hour = progress(3600.0, phase="paused", phase_s=3600.0)
+    found = judge(evidence(progress=hour, held=replace(HELD, since_ns=clock.wall_ns() - 3600 * 10**9)))
+    assert state(found) == (names.PAUSED, NOTICE)
+    assert "paused by probe (action 4242-3 by uid 1000, pid 77) 1 h 0 min ago, for at most 10 m" in found.what
+    assert found.next[0] == f"probe {PID} resume"
+    assert state(judge(evidence(progress=hour))) == (names.PAUSED, NOTICE), "also when nobody knows why"
+    assert state(judge(evidence(progress=progress(0.5, phase="paused", phase_s=0.5))))[0] == names.PAUSED
+    assert judge(evidence(state="stopped", progress=hour)).state == names.STOPPED, "what is worse comes first"
+
+
+def test_an_action_that_takes_long_is_named_and_is_no_stall() -> None:
+    acting = progress(700.0, phase="acting", phase_s=700.0)
+    found = judge(evidence(progress=acting, held=replace(HELD, action="checkpoint", for_s=None)))
+    assert state(found) == (names.ACTED_ON, NOTICE)
+    assert "(checkpoint, 4242-3, by uid 1000, pid 77) holds it" in found.what
+    assert judge(evidence(progress=progress(0.01, phase="acting", phase_s=0.01))).state == names.RUNNING
+
+
+def test_ranks_that_wait_for_a_paused_one_are_no_alarm() -> None:
+    waits = Verdict(names.IN_COLLECTIVE, ALARM, "waits for other ranks in all_reduce", [], [])
+    paused = judge(evidence(progress=progress(60.0, phase="paused", phase_s=60.0), held=HELD))
+    found = beside(waits, 999, [Peer(1, 77, 999, paused)])
+    assert (found.state, found.severity) == (names.IN_COLLECTIVE, NOTICE)
+    assert "rank 1 (pid 77) is not in it: paused" in found.what
 
 
 # Ended ------------------------------------------------------------------------------
