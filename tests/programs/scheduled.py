@@ -42,7 +42,7 @@ SCHEDULES: dict[str, Callable[[Any], Any]] = {
     "CosineAnnealingLR": lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 30, eta_min=1e-3),
     "LambdaLR": lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + 0.02 * step)),
     "OneCycleLR": lambda optimizer: lr_scheduler.OneCycleLR(
-        optimizer, list(RATES), total_steps=4000, cycle_momentum=False
+        optimizer, list(RATES), total_steps=100_000, cycle_momentum=False
     ),
     "SequentialLR": lambda optimizer: lr_scheduler.SequentialLR(
         optimizer,

@@ -40,7 +40,7 @@ class Intervention(Action):
         ])
         """The optimizers it is about, of those there are."""
         walls_s = [wall_ns / 1e9 for wall_ns, *_ in list(site.recorder.recent)] or [LONGEST_WAIT_S]
-        self.waits_s = min(LONGEST_WAIT_S, 1.0 + 3 * statistics.median(walls_s))
+        self.waits_s = min(LONGEST_WAIT_S, 3.0 + 3 * statistics.median(walls_s))
 
     def fits(self, optimizer: Any) -> bool:
         """Whether it can do anything for this optimizer."""

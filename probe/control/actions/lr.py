@@ -351,7 +351,7 @@ def _watching_s(site: Site) -> float:
     walls_s = [wall_ns / 1e9 for wall_ns, *_ in list(site.recorder.recent)]
     if not walls_s:
         return LONGEST_WATCH_S
-    return min(LONGEST_WATCH_S, max(1.0, 2 * STEPS * statistics.median(walls_s)))
+    return min(LONGEST_WATCH_S, max(3.0, 2 * STEPS * statistics.median(walls_s)))
 
 
 def _end_watches(optimizer: Any) -> None:
