@@ -15,6 +15,7 @@ functions.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -127,7 +128,7 @@ class Checkpoint:
         """Position in the training data: `loader`, `batches` fetched, random states at the epoch's start."""
         self.left_out: list[str] = own["left_out"]
         """What is not in the file because it is not plain data."""
-        self._states = own["rng"] if rng else None
+        self._states = _for_this_machine(own["rng"]) if rng else None
 
     def __repr__(self) -> str:
         return f"<Checkpoint {self.path}: step {self.step}, {', '.join(self.names)}>"
@@ -144,15 +145,25 @@ class Checkpoint:
                 f"{self.path} holds no position in the data: the run used no DataLoader when it was saved",
                 hint="Skip what was used already in the way the run reads its data; `.step` says how far.",
             )
+        generator, state = getattr(loader, "generator", None), self.data["generator_state"]
+        if (generator is None) != (state is None):
+            raise CheckpointInvalid(
+                "the loader has a generator of its own, and that of the run had none" if state is None
+                else "the loader has no generator of its own, and that of the run had one",
+                hint="Make the loader as in the run that was saved.",
+            )
         after = random_states() if self._states is None else self._states
         torch.set_rng_state(self.data["torch_state"])
-        generator, state = getattr(loader, "generator", None), self.data["generator_state"]
-        if generator is not None and state is not None:
+        if generator is not None:
             generator.set_state(state)
         iterator: Iterator[Any] = iter(loader)
-        for _ in range(self.data["batches"]):
+        for number in range(self.data["batches"]):
             if next(iterator, _ENDED) is _ENDED:
-                break
+                used = self.data["batches"]
+                raise CheckpointInvalid(
+                    f"the loader has {number} batches, and the run had used {used} of its own",
+                    hint="Make the loader as in the run that was saved.",
+                )
         restore_random_states(after)
         return iterator
 
@@ -178,11 +189,19 @@ def load_checkpoint(
     for name in sorted(objects, key=lambda name: _ORDER.get(content["probe"]["kinds"].get(name, ""), 0)):
         _load(path, name, objects[name], states[name], strict, loaded)
     checkpoint = Checkpoint(path, content, rng)
-    if rng and content["probe"]["rng"] is not None:
-        if content["probe"]["rng"]["numpy"] is not None:
-            import numpy  # noqa: F401 - its state is set only where it is imported
-        restore_random_states(content["probe"]["rng"])
+    if checkpoint._states is not None:
+        restore_random_states(checkpoint._states)
     return checkpoint
+
+
+def _for_this_machine(states: dict[str, Any]) -> dict[str, Any]:
+    """Random states as far as there is something here that has them."""
+    torch = _torch()
+    if states["numpy"] is not None:
+        with contextlib.suppress(ImportError):
+            import numpy  # noqa: F401 - its state is set only where it is imported
+    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return {**states, "cuda": (states["cuda"] or [])[:devices]}
 
 
 _ORDER = {"module": 0, "optimizer": 1, "scheduler": 2, "scaler": 3}

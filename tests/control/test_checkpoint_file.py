@@ -314,7 +314,12 @@ def test_an_epoch_that_was_over_has_no_rest_and_a_job_without_a_loader_no_positi
     state = torch.get_rng_state()
     site.position = {"loader": "", "batches": 6, "torch_state": state, "generator_state": None}
     save(site, tmp_path / "over.pt")
-    assert list(probe.load_checkpoint(tmp_path / "over.pt", model=nn.Linear(1, 1)).rest_of(loader)) == []
+    loaded = probe.load_checkpoint(tmp_path / "over.pt", model=nn.Linear(1, 1))
+    assert list(loaded.rest_of(loader)) == []
+    with pytest.raises(CheckpointInvalid, match="has 3 batches, and the run had used 6"):
+        loaded.rest_of(DataLoader(Noisy(), 8))
+    with pytest.raises(CheckpointInvalid, match="has a generator of its own"):
+        loaded.rest_of(DataLoader(Noisy(), 4, generator=torch.Generator()))
 
 
 # What is not loaded ---------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import random
 import resource
@@ -11,6 +12,7 @@ import socket
 import stat
 import subprocess
 import time
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ import probe
 from control.saved import Site, left_in, save, trained, values
 from probe.checkpoint import read_checkpoint
 from probe.control.actions import checkpoint as checkpoint_action
-from probe.control.actions import saving
+from probe.control.actions import saving, snapshot
 from probe.control.actions.checkpoint import Automatic, Save
 from probe.errors import ActionFailed, ActionRefused, BadRequest
 from probe.recording.layout import NULL_DOUBLE
@@ -183,6 +185,29 @@ def test_where_memory_is_short_the_training_thread_writes_itself_and_that_is_sai
     fresh = trained(0)
     probe.load_checkpoint(tmp_path / "a.pt", **fresh)
     assert [values(thing) for thing in fresh.values()] == expected
+
+
+def test_a_checkpoint_that_failed_holds_on_to_nothing_of_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint_action, "memory_available_bytes", lambda: 100)
+    taken: list[weakref.ref[snapshot.Snapshot]] = []
+    real = snapshot.take
+
+    def take(site: Any) -> snapshot.Snapshot:
+        found = real(site)
+        taken.append(weakref.ref(found))
+        return found
+
+    monkeypatch.setattr(snapshot, "take", take)
+    model = nn.Linear(2, 2)
+    with torch.no_grad():
+        model.weight[0, 0] = float("nan")
+    one = Save(Site(model=model), tmp_path / "a.pt", finite_only=True)  # type: ignore[arg-type]
+    with pytest.raises(ActionRefused) as caught:
+        one.begin()
+    gc.collect()
+    assert caught.value.message and [reference() for reference in taken] == [None]
 
 
 def test_one_that_is_given_up_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,12 @@ class Save:
 
     def begin(self) -> None:
         """Take the state: a copy, or, where memory is short, straight into the file."""
+        _, error = capture(self._begin)
+        if error is not None:
+            self._taken = None
+            raise _without_traces(error)
+
+    def _begin(self) -> None:
         begun_s = time.monotonic()
         saving.check_target(self.path, self._overwrite)
         moment = self._moment()
@@ -319,8 +325,10 @@ class Automatic:
             return
         loss = self._loss.take()
         _, error = capture(lambda: self._begin(step, loss))
-        if error is not None:
+        if isinstance(error, Exception):
             self._note_failure(step, error)
+        elif error is not None:
+            raise error  # an interrupt from the keyboard is the job's
 
     def _begin(self, step: int, loss: float | None) -> None:
         save = Save(self._site, self._free_path(step), finite_only=True)
@@ -407,3 +415,12 @@ def _identity(path: Path) -> tuple[int, ...]:
     except OSError:
         return ()
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _without_traces(error: BaseException) -> BaseException:
+    """An error whose traces no longer hold on to what their frames held: the state of the job."""
+    link: BaseException | None = error
+    while link is not None:
+        link.__traceback__ = None
+        link = link.__cause__ or link.__context__
+    return error

@@ -204,6 +204,8 @@ def _each_once(things: Iterable[Any]) -> list[Any]:
 def _add(snapshot: Snapshot, kind: str, name: str, thing: Any) -> None:
     """One object's state. Runs the job's own state_dict hooks, as saving it in the job would."""
     state, error = capture(thing.state_dict)
+    if error is not None and not isinstance(error, Exception):
+        raise error  # an interrupt from the keyboard is the job's
     if error is not None:
         raise ActionFailed(
             f"{name}.state_dict() raised {describe(error)}; nothing was written",
@@ -283,6 +285,8 @@ def _say_where(snapshot: Snapshot, site: Site) -> None:
             "taken right after the optimizer's step: what the loop does after it (a scheduler's step, a "
             "scaler's update) is not in it yet"
         )
+        if snapshot.content["probe"]["data"] is not None:
+            snapshot.notes.append("a batch that the loop had fetched ahead counts as used")
     if site.several_ranks:
         snapshot.notes.append(
             f"rank {site.rank} of {site.world_size}: models that are replicated are the same on every rank, "
