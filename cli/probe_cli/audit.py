@@ -61,10 +61,11 @@ def latest(session: Session) -> list[dict[str, Any]]:
     answer = Answer.parse(session.ask("POST", "/v1/query", body=body))
     names = [name for name, _ in answer.columns]
     rows = [dict(zip(names, row, strict=True)) for row in answer.rows]
-    return [{**row, "arguments": _decoded(row["arguments"])} for row in rows]
+    return [{**row, "arguments": decoded(row["arguments"])} for row in rows]
 
 
-def _decoded(text: object) -> Any:
+def decoded(text: object) -> Any:
+    """The arguments of an action, which are kept as JSON."""
     try:
         return json.loads(str(text))
     except ValueError:

@@ -13,7 +13,7 @@ from typing import Any
 from probe.errors import LimitReached, ProcessDead, ServerUnavailable
 from probe_cli.acting import Format, ask_to_act
 from probe_cli.answers import Answer, readable
-from probe_cli.audit import action_text, latest
+from probe_cli.audit import action_text, decoded
 from probe_cli.grid import Heading, grid
 from probe_cli.session import Session
 from probe_cli.terminal import escape_controls
@@ -59,7 +59,7 @@ def show_loss_scale(session: Session, format: Format) -> None:
     if scale is None:
         session.out.line("no step has used a loss scale, or it lives on a device and is not read")
         return
-    session.out.line(f"loss scale {readable(float(scale))}")
+    session.out.line(f"loss scale {_plain(float(scale))}")
     for line in _past(ranges, changes):
         session.out.line(line)
 
@@ -95,7 +95,9 @@ def _scheduler(scheduler: dict[str, Any], indent: str) -> Iterator[str]:
 
 
 def _plain(value: object) -> str:
-    return readable(value) if isinstance(value, float) else str(value)
+    if isinstance(value, float) and not (value.is_integer() and abs(value) < 1e15):
+        return readable(value)
+    return str(int(value)) if isinstance(value, float) else str(value)
 
 
 # The past ---------------------------------------------------------------------
@@ -107,7 +109,7 @@ def _history(
     """Stretches of steps with their values, and the changes by hand; nothing where no server answers."""
     try:
         session.connect(0.0)
-        changes = [row for row in latest(session) if row["action"] == action and row["step"] is not None]
+        changes = _changes(session, action)
         ranges = _ask(session, f"{_RANGES.replace('VALUE', column)} LIMIT {_MOST_RANGES + 1}")
         if len(ranges) > _MOST_RANGES:
             ranges = _ask(session, _between_changes(column, [row["step"] for row in changes]))
@@ -117,6 +119,19 @@ def _history(
     names = ("first_step", "last_step", "first", "last")
     found = [dict(zip(names, row, strict=True)) for row in ranges]
     return [row for row in found if row["first_step"] is not None], changes
+
+
+def _changes(session: Session, action: str) -> list[dict[str, Any]]:
+    """Each time that an action took effect or was undone, with the first step that it was so for."""
+    rows = _ask(
+        session,
+        "SELECT step, action_id, action, arguments, state FROM probe.actions"
+        f" WHERE action = '{action}' AND state IN ('done', 'standing', 'undone') AND step IS NOT NULL"
+        " ORDER BY t_ns",
+    )
+    names = ("step", "action_id", "action", "arguments", "state")
+    found = [dict(zip(names, row, strict=True)) for row in rows]
+    return [{**row, "arguments": decoded(row["arguments"])} for row in found]
 
 
 def _between_changes(column: str, steps: list[int]) -> str:
@@ -146,9 +161,10 @@ def _past(ranges: list[dict[str, Any]], changes: list[dict[str, Any]]) -> Iterat
 def _stretch(row: dict[str, Any]) -> str:
     first, last = row["first_step"], row["last_step"]
     steps = f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
-    values = [readable(float(row[name])) for name in ("first", "last")]
+    values = [_plain(float(row[name])) for name in ("first", "last")]
     return f"{steps}: {values[0] if values[0] == values[1] else ' … '.join(values)}"
 
 
 def _change(row: dict[str, Any]) -> str:
-    return f"{row['action_id']} {action_text(row['action'], row['arguments'])}, {row['state']}"
+    words = "undone" if row["state"] == "undone" else action_text(row["action"], row["arguments"])
+    return f"from step {row['step']:,} on: {row['action_id']} {words}"

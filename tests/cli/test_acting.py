@@ -232,17 +232,18 @@ LR_SHOWN = {
 }
 
 
+def changed(*rows: list[Any]) -> dict[str, Any]:
+    return table("step action_id action arguments state", *rows)
+
+
 def _history(sql_answers: list[Any]) -> Callable[[Any], Any]:
     left = list(sql_answers)
     return lambda body: left.pop(0)
 
 
 def test_lr_shows_groups_schedulers_and_what_the_rates_were(command: Callable[..., Result]) -> None:
-    changes = table(
-        ACTION_COLUMNS,
-        action_row("7-1", "lr", "done", step=5, arguments='{"scale": 0.1}'),
-        action_row("7-2", "clip", "standing", step=6),
-    )
+    scaled = ["7-1", "lr", '{"scale": 0.1}']
+    changes = changed([5, *scaled, "done"], [9, *scaled, "undone"])
     ranges = table("a b c d", [0, 4, 0.003, 0.003], [5, 8, 0.0003, 0.0003])
     wire = Wire(**{"/v1/act": LR_SHOWN, "/v1/query": _history([changes, ranges] * 2)})
     result = command("gpt", "lr", transport=wire)
@@ -255,14 +256,15 @@ def test_lr_shows_groups_schedulers_and_what_the_rates_were(command: Callable[..
         "  LinearLR: start_factor 0.1",
         "history",
         "  steps 0 to 4: 0.003",
-        "  7-1 lr scale=0.1, done",
+        "  from step 5 on: 7-1 lr scale=0.1",
         "  steps 5 to 8: 0.0003",
+        "  from step 9 on: 7-1 undone",
     ]
     assert (result.code, result.err) == (0, "")
     assert wire.asked[0] == ("/v1/act", {"endpoint": "gpt", "action": "lr", "arguments": {}, "wait_s": 30.0})
     found = json.loads(command("gpt", "lr", "--format", "json", transport=wire).out)
     assert found["details"] == LR_SHOWN["details"] and found["history"][1]["first_step"] == 5
-    assert [change["action_id"] for change in found["changes"]] == ["7-1"]
+    assert [change["state"] for change in found["changes"]] == ["done", "undone"]
 
 
 def test_lr_of_a_schedule_that_moves_each_step_is_told_between_the_changes(
@@ -270,10 +272,10 @@ def test_lr_of_a_schedule_that_moves_each_step_is_told_between_the_changes(
 ) -> None:
     many = table("a b c d", *([step, step, 0.1 / (step + 1), 0.1 / (step + 1)] for step in range(13)))
     few = table("a b c d", [0, 4, 0.1, 0.02], [5, 5, 0.001, 0.001])
-    changes = table(ACTION_COLUMNS, action_row("7-1", "lr", "done", step=5))
+    changes = changed([5, "7-1", "lr", "{}", "done"])
     wire = Wire(**{"/v1/act": LR_SHOWN, "/v1/query": _history([changes, many, few])})
     lines = command("gpt", "lr", transport=wire).out.splitlines()
-    assert lines[-3:] == ["  steps 0 to 4: 0.1 … 0.02", "  7-1 lr, done", "  step 5: 0.001"]
+    assert lines[-3:] == ["  steps 0 to 4: 0.1 … 0.02", "  from step 5 on: 7-1 lr", "  step 5: 0.001"]
     assert "step >= 5" in wire.asked[-1][1]["sql"]
 
 
@@ -287,14 +289,12 @@ def test_lr_of_a_job_that_has_ended_is_its_history(command: Callable[..., Result
 
 
 def test_loss_scale_shows_what_the_steps_have_used(command: Callable[..., Result]) -> None:
-    changes = table(
-        ACTION_COLUMNS, action_row("7-1", "loss_scale", "done", step=3, arguments='{"set": 2048.0}')
-    )
+    changes = changed([3, "7-1", "loss_scale", '{"set": 2048.0}', "done"])
     ranges = table("a b c d", [0, 2, 65536.0, 65536.0], [3, 9, 2048.0, 2048.0])
     wire = Wire(**{"/v1/query": _history([changes, ranges] * 2)})
     assert command("gpt", "loss-scale", transport=wire).out.splitlines() == [
-        "loss scale 2048.0", "history", "  steps 0 to 2: 65536.0", "  7-1 loss_scale set=2048.0, done",
-        "  steps 3 to 9: 2048.0",
+        "loss scale 2048", "history", "  steps 0 to 2: 65536", "  from step 3 on: 7-1 loss_scale set=2048.0",
+        "  steps 3 to 9: 2048",
     ]
     found = json.loads(command("gpt", "loss-scale", "--format", "json", transport=wire).out)
     assert found["loss_scale"] == 2048.0
