@@ -27,12 +27,14 @@ from probe.control.rules import (
     FRESH_METHODS,
     GATHER,
     LOOK,
+    NEW_TENSOR_METHODS,
     OWN_METHODS,
     PAIR,
     PURE_METHODS,
     READING,
     REFUSED,
     SHOW,
+    STREAM_METHODS,
     TAKE,
     TENSOR_METHODS_CALLED_ALIKE,
     Group,
@@ -112,6 +114,8 @@ class Calls(Uses):
                 return self._call_absent(callee, given, node)
             case Own(kind="wrapper"):
                 return given.everything() or PURE
+            case Own(kind="getter"):
+                return OPAQUE
             case Some.NOTED:
                 return NOTED
             case _:
@@ -122,6 +126,8 @@ class Calls(Uses):
         thing = callee.thing
         group = self.rules.of(thing)
         if group is not None:
+            if looking.class_name(type(thing)) == "ufunc" and len(given.positional) > thing.nin:
+                self.note(node, "writes its result into something of the job")
             return self._apply(group, _name_of(thing), given, node)
         if type(thing) is types.MethodType:
             if self.rules.of(thing.__func__) is not None and looking.is_class(thing.__self__):
@@ -201,9 +207,10 @@ class Calls(Uses):
         receiver = frozenset({callee.receiver})
         kind = type(thing)
         group = self.rules.method(kind, name)
+        if (thing is sys.stdout or thing is sys.stderr) and name in STREAM_METHODS:
+            self.check(given, node)
+            return NUMBERS
         if group is not None:
-            if group.kind == READING and looking.derives(kind, (BaseException,)):
-                return PURE
             with_it = given._replace(positional=(receiver, *given.positional))
             return self._apply(group, name, with_it, node)
         if name in ("__call__", "forward") and looking.derives(kind, self.rules.module):
@@ -245,9 +252,12 @@ class Calls(Uses):
         if isinstance(base, Own):
             return self._call_own(base, name, given, node)
         if base is Some.PURE and name in PURE_METHODS:
+            self._check_targets(given, node)
             self.may_call(given.everything(), node)
             self.check(given, node)
-            return frozenset({self.made(node, kind="fresh")}) if name in FRESH_METHODS else PURE
+            if name in NEW_TENSOR_METHODS:
+                return frozenset({self.made(node, kind="fresh")})
+            return frozenset({self.made(node, PURE)}) if name in FRESH_METHODS else PURE
         if name in COLLECTIVE_METHODS - TENSOR_METHODS_CALLED_ALIKE:
             self.note(node, "waits for the other ranks", COLLECTIVE)
         elif name == "backward" and self._ranks_wait():
@@ -256,11 +266,32 @@ class Calls(Uses):
             self.note(node, self._why(name, f"`.{name}` of something that is not known here"))
         return NOTED
 
+    def _call_instance(self, base: Own, name: str, given: Arguments, node: ast.AST) -> Values:
+        """A method of an instance of a class of the snippet, or something that is called like one."""
+        own = frozenset({base})
+        results = NOTHING
+        found = False
+        for one in self.fields.get((base.site, name), set()) | set(self.inside(base)):
+            method = isinstance(one, Function) and getattr(one.node, "name", "") == name
+            if not method and one not in self.fields.get((base.site, name), ()):
+                continue
+            found = True
+            bound = own if method else NOTHING
+            if isinstance(one, Function):
+                results |= self.run(one, given, node, bound)
+            else:
+                results |= self.call(one, given, node)
+        self.may_call(self.contents.get((base.site, -1), ()), node)
+        if not found:
+            self.note(node, f"`.{name}` is not a method that the snippet defines")
+            return NOTED
+        return results
+
     def _call_own(self, base: Own, name: str, given: Arguments, node: ast.AST) -> Values:
         inside = self.inside(base)
-        found = [one for one in inside if isinstance(one, Function) and getattr(one.node, "name", "") == name]
-        if base.kind == "instance" and found:
-            return NOTHING.union(*(self.run(one, given, node, frozenset({base})) for one in found))
+        if base.kind == "instance":
+            return self._call_instance(base, name, given, node)
+        self._check_targets(given, node)
         self.may_call(inside - {one for one in inside if isinstance(one, Function)}, node)
         in_place = name.endswith("_") and not name.startswith("_") and base.site != 0
         if name in BLOCKING_METHODS and base.kind == "fresh":
@@ -272,7 +303,7 @@ class Calls(Uses):
         self.check(given, node)
         everything = given.everything()
         if name in ("extend", "update", "subtract", "writelines", "extendleft"):
-            stored = self.iterate(everything, node)
+            stored = self.opened(NOTHING.union(*(self._members(one, node) for one in everything)), node)
         else:
             stored = everything
         self.may_call(dict(given.keywords).get("key", NOTHING), node, strict=True)
@@ -291,10 +322,7 @@ class Calls(Uses):
     def _apply(self, group: Group, name: str, given: Arguments, node: ast.AST) -> Values:
         if group.kind != READING and group.gives != "address":
             self.note(node, group.why, group.kind)
-        for word in ("out", "inplace"):
-            target = given.named(word) or NOTHING
-            if any(not isinstance(one, Own) and one not in (Known(None), Known(False)) for one in target):
-                self.note(node, f"`{word}=` writes into something of the job")
+        self._check_targets(given, node)
         special: Callable[[str, Group, Arguments, ast.AST], Values] | None
         special = getattr(self, "_gives_" + group.gives, None)
         if special is not None:
@@ -310,6 +338,9 @@ class Calls(Uses):
         if group.gives in (GATHER, CONSUME, PAIR, TAKE):
             return self._gathered(name, group.gives, given, node)
         self.may_call(everything, node)
+        if name == "len":
+            self.touch(everything, node)
+            return NUMBERS
         self.check(given, node)
         if group.gives == FRESH:
             self._runs_through(everything, node)
@@ -320,6 +351,8 @@ class Calls(Uses):
         """What goes through its arguments gives."""
         everything = given.everything()
         inside = NOTHING.union(*(self._members(one, node) for one in everything))
+        if name in ("dict", "OrderedDict", "Counter", "ChainMap"):  # their pairs, and what is named
+            inside = self.opened(inside, node).union(*(values for _, values in given.keywords))
         functions = frozenset(one for one in everything if isinstance(one, Function))
         for one in functions | (given.named("key") or NOTHING):
             if one != Known(None):
@@ -352,8 +385,31 @@ class Calls(Uses):
         return self.iterate(frozenset({value}), node, in_c=False)
 
     def check(self, given: Arguments, node: ast.AST) -> None:
-        """Arguments whose special methods a library's function may run."""
-        self.touch(given.everything(), node)
+        """Arguments whose special methods a library's function may run, or which it may use up."""
+        everything = given.everything()
+        self.touch(everything, node)
+        for value in everything:
+            if isinstance(value, Known):
+                kind = type(value.thing)
+                if looking.find(kind, "__next__") is not None or looking.derives(kind, self.rules.loader):
+                    self.note(node, "may take from an iterator of the job")
+
+    def opened(self, values: Values, node: ast.AST) -> Values:
+        """Values, and what is in those that are pairs."""
+        found = values
+        for value in values:
+            if isinstance(value, Own) and value.kind == "container":
+                found |= self.inside(value)
+            elif isinstance(value, Known) and type(value.thing) in (tuple, list):
+                found |= known(*value.thing)
+        return found
+
+    def _check_targets(self, given: Arguments, node: ast.AST) -> None:
+        """Arguments that a result is written into."""
+        for word in ("out", "inplace"):
+            target = given.named(word) or NOTHING
+            if any(not isinstance(one, Own) and one not in (Known(None), Known(False)) for one in target):
+                self.note(node, f"`{word}=` writes into something of the job")
 
     def may_call(
         self, values: Iterable[Value], node: ast.AST, *, strict: bool = False, given: Arguments = ANYTHING

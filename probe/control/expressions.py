@@ -120,8 +120,10 @@ class Expressions(Special):
         inside = NOTHING
         for key, part in zip(node.keys, node.values, strict=True):
             if key is None:
-                for value in self.used(part):
-                    inside |= self._members(value, node)
+                given = self.used(part)
+                self.touch(given, part)
+                for value in given:
+                    inside |= self.opened(self._members(value, node), node)
                 continue
             named = self.used(key)
             self.touch(named, key, _KEYS)
@@ -248,7 +250,7 @@ class Expressions(Special):
         if isinstance(node.op, ast.USub) and type(constant) in (int, float):
             return frozenset({Known(-constant)})  # type: ignore[operator]
         self.touch(found, node, _OPERATORS)
-        return frozenset({self.made(node, kind="fresh")})
+        return found if isinstance(node.op, ast.UAdd) else frozenset({self.made(node, kind="fresh")})
 
     def _BoolOp(self, node: ast.BoolOp) -> Values:
         return NOTHING.union(*(self.test(part) for part in node.values))
@@ -319,7 +321,8 @@ class Expressions(Special):
     def _item_of(self, thing: Any, index: Values, node: ast.Subscript) -> Values:
         key = self.constant(index)
         if isinstance(node.slice, ast.Slice):
-            return frozenset({self.made(node, elements(self, thing) | PURE if self._deep(thing) else PURE)})
+            copied = type(thing) in (list, tuple, str, bytes, range)
+            return frozenset({self.made(node, elements(self, thing))}) if copied else PURE
         if looking.derives(type(thing), (dict,)):
             pairs = list(dict.items(thing))
             for one, value in pairs:
@@ -337,10 +340,6 @@ class Expressions(Special):
                 return frozenset({Known(children[key])})
             return known(*children)
         return elements(self, thing)
-
-    @staticmethod
-    def _deep(thing: Any) -> bool:
-        return type(thing) in (list, tuple)
 
     # -- calls -------------------------------------------------------------------------------
 
@@ -364,7 +363,9 @@ class Expressions(Special):
             if keyword.arg is not None:
                 named.append((keyword.arg, self.value(keyword.value)))
                 continue
-            for value in self.used(keyword.value):
+            given = self.used(keyword.value)
+            self.touch(given, keyword.value)
+            for value in given:
                 others |= self._members(value, node)
         return Arguments(tuple(positional), tuple(named), others)
 

@@ -82,9 +82,9 @@ subtract sum svd take take_along_dim tan tanh tile topk trace tril triu true_div
 unique_consecutive var vdot where xlogy
 """
 _FUNCTIONS_OF_TENSORS = """
-arange block_diag bucketize cartesian_prod cat cdist column_stack combinations concat concatenate
-cosine_similarity dstack einsum empty empty_like eye full full_like hstack isin linspace logspace meshgrid
-ones ones_like pairwise_distance polar rsub searchsorted stack std_mean tensordot trapezoid trapz vander
+arange block_diag bucketize cat cdist column_stack combinations concat concatenate
+cosine_similarity dstack empty empty_like eye full full_like hstack isin linspace logspace
+ones ones_like pairwise_distance polar rsub searchsorted stack std_mean trapezoid trapz vander
 var_mean vstack zeros zeros_like
 """
 _VIEWS_OF_TENSORS = """
@@ -104,12 +104,12 @@ storage_offset stride sum_to_size to to_dense tolist type type_as unfold untyped
 cuda coalesce indices values __len__ __getitem__ __iter__ __contains__ contiguous expand
 """
 _NUMPY = """
-abs absolute all allclose amax amin any arange argmax argmin argsort argwhere array asarray array_equal
+abs absolute all allclose amax amin any arange argmax argmin argsort argwhere array array_equal
 average bincount ceil clip concatenate corrcoef cos count_nonzero cov cumprod cumsum diff dot einsum exp
 expm1 eye floor full histogram hstack isclose isfinite isinf isnan isneginf isposinf linspace log log10
 log1p log2 logical_and logical_not logical_or matmul max maximum mean median min minimum nan_to_num nanmax
-nanmean nanmin nanstd nansum nonzero ones ones_like percentile prod quantile ravel reshape round shape sign
-sin sort sqrt square squeeze stack std subtract sum tanh trace transpose unique var vstack where zeros
+nanmean nanmin nanstd nansum nonzero ones ones_like percentile prod quantile round shape sign
+sin sort sqrt square stack std subtract sum tanh unique var vstack where zeros
 zeros_like ndim size float32 float64 float16 int8 int16 int32 int64 bool_ uint8
 """
 _EXACT = (
@@ -120,7 +120,7 @@ _EXACT = (
 READING_GROUPS: tuple[Group, ...] = (
     # Python's own
     _reading("builtins", "abs all any bin bool bytes chr complex divmod float hash hex int len oct ord round "
-             "slice sum bytearray memoryview", FRESH),
+             "slice sum bytearray", FRESH),
     _reading("builtins", "list tuple set frozenset dict sorted", CONSUME),
     _reading("builtins", "reversed filter", GATHER),
     _reading("builtins", "enumerate zip", PAIR),
@@ -168,7 +168,7 @@ READING_GROUPS: tuple[Group, ...] = (
     _reading("itertools.chain", "from_iterable", GATHER),
     _reading("functools", "partial reduce", "special"),
     _reading("functools", "wraps lru_cache cache", "wrapper"),
-    _reading("operator", "itemgetter", "wrapper"),
+    _reading("operator", "itemgetter", "getter"),
     _reading("operator", "add sub mul truediv floordiv mod neg pos eq ne lt le gt ge contains not_ truth",
              FRESH),
     _reading("math", "*", FRESH),
@@ -185,7 +185,7 @@ READING_GROUPS: tuple[Group, ...] = (
     _reading("io", "StringIO BytesIO", FRESH),
     _reading("fractions", "Fraction", FRESH),
     _reading("decimal", "Decimal", FRESH),
-    _reading("types", "SimpleNamespace", GATHER),
+    _reading("types", "SimpleNamespace", "record"),
     _reading("pathlib", "Path PurePath PosixPath", FRESH),
     _reading("os", "getpid getppid getcwd cpu_count getloadavg uname getuid getgid sched_getaffinity times "
              "fspath getenv get_terminal_size", FRESH),
@@ -196,7 +196,8 @@ READING_GROUPS: tuple[Group, ...] = (
              "_current_frames _getframe getdefaultencoding", LOOK),
     _reading("threading", "enumerate active_count current_thread main_thread get_ident get_native_id"),
     _reading("threading.Thread", "is_alive getName isDaemon", FRESH),
-    _reading("gc", "get_objects get_count get_stats get_threshold isenabled get_referrers get_referents "
+    _reading("gc", "get_objects get_referrers get_referents", "anything"),
+    _reading("gc", "get_count get_stats get_threshold isenabled "
              "is_tracked"),
     _reading("inspect", "getsource getsourcelines getsourcefile getfile getdoc signature getmro isfunction "
              "isclass ismethod ismodule isgenerator getattr_static currentframe stack", LOOK),
@@ -214,11 +215,12 @@ READING_GROUPS: tuple[Group, ...] = (
     _reading("torch", _VIEWS_OF_TENSORS, why="looks at the same memory"),
     _reading("torch", "tensor scalar_tensor is_tensor typename device dtype Size finfo iinfo Generator",
              FRESH),
-    _reading("torch", _ABOUT_TENSORS + " as_tensor from_numpy get_default_dtype get_default_device "
-             "get_num_threads "
-             "get_num_interop_threads get_rng_state initial_seed is_grad_enabled is_inference_mode_enabled "
-             "is_autocast_enabled is_anomaly_enabled are_deterministic_algorithms_enabled "
-             "get_float32_matmul_precision get_autocast_dtype broadcast_tensors can_cast result_type"),
+    _reading("torch", _ABOUT_TENSORS),
+    _reading("torch", "einsum meshgrid tensordot cartesian_prod as_tensor from_numpy get_default_dtype "
+             "get_default_device get_num_threads get_num_interop_threads get_rng_state initial_seed "
+             "is_grad_enabled is_inference_mode_enabled is_autocast_enabled is_anomaly_enabled "
+             "are_deterministic_algorithms_enabled get_float32_matmul_precision get_autocast_dtype "
+             "broadcast_tensors can_cast result_type"),
     _reading("torch", "no_grad enable_grad inference_mode autocast", "wrapper", "for the snippet only"),
     _reading("torch.amp.autocast_mode", "autocast", "wrapper", "for the snippet only"),
     _reading("torch.Tensor", _NEW_TENSORS, FRESH, "makes a new tensor"),
@@ -242,9 +244,9 @@ READING_GROUPS: tuple[Group, ...] = (
              "get_process_group_ranks get_node_local_rank", why="only this rank is asked"),
     _reading("torch.nn.Module", "parameters buffers", FRESH),
     _reading("torch.nn.Module", "named_parameters named_buffers", "named"),
-    _reading("torch.nn.Module", "modules children named_modules named_children", "modules"),
+    _reading("torch.nn.Module", "modules children named_modules named_children get_submodule", "modules"),
     _reading("torch.nn.Module", "state_dict", "state"),
-    _reading("torch.nn.Module", "get_parameter get_buffer get_submodule get_extra_state extra_repr "
+    _reading("torch.nn.Module", "get_parameter get_buffer get_extra_state extra_repr "
              "_get_name"),
     *(_reading(f"torch.nn.{of}", "__iter__ __getitem__ __len__", "modules")
       for of in ("Sequential", "ModuleList", "ModuleDict")),
@@ -264,6 +266,7 @@ READING_GROUPS: tuple[Group, ...] = (
     _reading("torch.utils.data.TensorDataset", "__len__ __getitem__"),
     # numpy
     _reading("numpy", _NUMPY, FRESH),
+    _reading("numpy", "asarray ravel reshape squeeze transpose trace"),
     _reading("numpy.linalg", "norm svd eigh eigvalsh det inv matrix_rank", FRESH),
     _reading("numpy.ndarray", "all any argmax argmin argsort astype copy cumsum diagonal dot flatten item "
              "max "
@@ -379,6 +382,10 @@ EXITS = ("builtins.SystemExit",)
 GROUPS = (*REFUSED_GROUPS, ADDRESS_READERS, *CHANGING_GROUPS, *BLOCKING_GROUPS, *READING_GROUPS)
 """All, the strictest first: of two groups that name one object the first counts."""
 
+NEW_TENSOR_METHODS = frozenset(_NEW_TENSORS.split())
+"""Methods of tensors that make a new one, which may then be changed in place."""
+STREAM_METHODS = _words("write writelines flush")
+"""Methods of the snippet's own output."""
 FRESH_METHODS = frozenset(
     (_NEW_TENSORS + " item tolist count index find strip rstrip lstrip split rsplit splitlines lower upper "
         "title "

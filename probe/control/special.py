@@ -25,6 +25,9 @@ from probe.control.tracked import (
     known,
 )
 
+_COPIED = (*looking.CONTAINERS, *looking.MAPPINGS)
+"""What a copy of is a container of its own."""
+
 
 class Special(Calls):
     """The special treatments that `rules.py` names."""
@@ -75,6 +78,15 @@ class Special(Calls):
     def _gives_wrapper(self, _name: str, _group: Group, given: Arguments, node: ast.AST) -> Values:
         return frozenset({self.made(node, kind="wrapper")}) | given.everything()
 
+    def _gives_getter(self, _name: str, _group: Group, _given: Arguments, node: ast.AST) -> Values:
+        return frozenset({self.made(node, kind="getter")})
+
+    def _gives_record(self, _name: str, _group: Group, given: Arguments, node: ast.AST) -> Values:
+        return frozenset({self.made(node, given.everything())})
+
+    def _gives_anything(self, _name: str, _group: Group, _given: Arguments, node: ast.AST) -> Values:
+        return frozenset({self.made(node, OPAQUE)})
+
     def _gives_load(self, _name: str, _group: Group, given: Arguments, node: ast.AST) -> Values:
         dotted = self.constant(given.positional[0]) if given.positional else None
         if type(dotted) is not str:
@@ -88,13 +100,13 @@ class Special(Calls):
         for value in given.positional[0] if given.positional else NOTHING:
             if not isinstance(value, Known):
                 found |= PURE
-            elif name in ("modules", "named_modules"):
+            elif name in ("modules", "named_modules", "get_submodule"):
                 found |= _one_of_each(looking.modules_within(value.thing))
             else:
                 found |= _one_of_each(looking.children(value.thing))
         if name in ("named_modules", "named_children", "items"):
             found = frozenset({self.made(node, found | NUMBERS, level=1)})
-        if name == "__getitem__":
+        if name in ("__getitem__", "get_submodule"):
             return found
         return frozenset({self.made(node, NUMBERS if name == "keys" else found)})
 
@@ -134,13 +146,17 @@ class Special(Calls):
 
     def _gives_copy(self, _name: str, _group: Group, given: Arguments, node: ast.AST) -> Values:
         self.check(given, node)
-        inside = NOTHING
+        inside = shared = NOTHING
         for value in given.everything():
-            if isinstance(value, Known) and not looking.plain(value.thing):
+            copied = isinstance(value, Known) and type(value.thing) in _COPIED
+            if isinstance(value, Known) and not copied and not looking.plain(value.thing):
                 self.note(node, "copies an object in ways of its own")
-            elif isinstance(value, Own | Known):
-                inside |= self._members(value, node)
-        return frozenset({self.made(node, inside | PURE)})
+            elif copied or isinstance(value, Own):
+                inside |= self.opened(self._members(value, node), node)
+            else:
+                inside |= PURE
+                shared = PURE
+        return frozenset({self.made(node, inside)}) | shared
 
     def _gives_code(self, _name: str, group: Group, given: Arguments, node: ast.AST) -> Values:
         for values in given.positional[:1]:
@@ -233,8 +249,9 @@ class Special(Calls):
         inside = NOTHING
         for value in given.positional[0] if given.positional else NOTHING:
             inside |= self.call(value, Arguments(), node)
-        for values in given.positional[1:]:
-            inside |= self.iterate(values, node)
+        for value in NOTHING.union(*given.positional[1:], given.others):
+            inside |= self.opened(self._members(value, node), node)
+        inside = inside.union(*(values for _, values in given.keywords))
         return frozenset({self.made(node, inside)})
 
 

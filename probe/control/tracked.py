@@ -50,7 +50,8 @@ class Own:
     level: int = 0
     kind: str = "fresh"
     """`container`: holds what was put in. `fresh`: may hold more. `endless`: an iterator without an end.
-    `wrapper`: gives back what it is called with. `instance`: of a class in the snippet."""
+    `wrapper`: gives back what it is called with. `getter`: gives something out of that.
+    `instance`: of a class in the snippet."""
 
 
 @dataclass(frozen=True)

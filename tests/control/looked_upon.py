@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -125,7 +126,8 @@ def job() -> dict[str, Any]:
         "compiled": torch.compile(Computing(nn.Linear(3, 3))), "settings": Settings(), "history": [1.0, 2.0],
         "iterator": iter([1, 2]), "odd": Odd(), "strange": type.__call__(OddMeta, "Strange", (), {}),
         "described": with_descriptors(), "lock": threading.Lock(), "stream": sys.__stdin__,
-        "mode": "w", "text": "1", "sys": sys,
+        "mode": "w", "text": "1",
+        "buffer": bytearray(3), "table": {"step": optimizer.step}, "array": numpy.zeros(3), "sys": sys,
     }
 
 
