@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import json
+import os
 import random
+import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +17,8 @@ from hypothesis import strategies as some
 
 from control.judged import EXPECTED, READING
 from control.looked_upon import TOUCHED, job, named
+from control.pythons import interpreter
+from harness import PATIENCE_S, PROGRAMS, ROOT
 from probe.agent.isolation import capture
 from probe.control import looking
 from probe.control.guard import Judgement, classify
@@ -320,3 +325,29 @@ def test_what_is_refused_is_refused_under_its_own_name() -> None:
             if hasattr(module, name):
                 assert judge(f"import {group.of}\n{group.of}.{name}()").kind == "refused", name
     assert rulebook().of(exit) is not None
+
+
+def alone(code: str) -> bool:
+    """Whether a snippet needs neither a job nor a library, nor syntax that is newer than Python 3.10."""
+    tree = ast.parse(code)
+    used = names_used(tree)
+    imported = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
+    imported += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    return not used & set(OBJECTS) and not any(name.startswith(("torch", "numpy")) for name in imported)
+
+
+@pytest.mark.parametrize("minor", (10, 12, 13))
+def test_every_supported_python_judges_alike(minor: int) -> None:
+    cases = [(kind, code) for kind in EXPECTED for code in EXPECTED[kind] if alone(code)]
+    assert len(cases) > 80
+    done = subprocess.run(
+        [interpreter(minor), str(PROGRAMS / "judges_snippets.py")], input=json.dumps([code for _,
+        code in cases]),
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    wrong = [(code, kind, *judged) for (kind, code), judged in zip(cases, found,
+    strict=True) if judged[0] != kind]
+    assert wrong == []

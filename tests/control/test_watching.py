@@ -7,7 +7,6 @@ import ast
 import json
 import os
 import resource
-import shutil
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from control.pythons import interpreter
 from harness import PATIENCE_S, PROGRAMS, ROOT
 from probe.control import allowance
 from probe.control.watching import (
@@ -35,18 +35,6 @@ from probe.control.watching import (
 
 MINORS = (10, 11, 12, 13)
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-def interpreter(minor: int) -> str:
-    """A Python 3.MINOR of this machine that runs; skips without one."""
-    if sys.version_info[1] == minor:
-        return sys.executable
-    own = Path.home() / ".pyenv" / "versions"
-    names = [shutil.which(f"python3.{minor}"), *map(str, sorted(own.glob(f"3.{minor}.*/bin/python")))]
-    for name in filter(None, names):
-        if subprocess.run([name, "-c", ""], capture_output=True, check=False).returncode == 0:
-            return name
-    pytest.skip(f"no Python 3.{minor} on this machine")
 
 
 @pytest.mark.parametrize("minor", MINORS)
