@@ -215,3 +215,18 @@ def test_a_full_disk_costs_the_checkpoint_and_not_the_training(fork: Fork, place
         assert job.result()["losses"] == plain.result()["losses"]
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_job_that_ends_while_its_checkpoint_is_written_ends_as_ever(fork: Fork, place: Place) -> None:
+    path = place.directory / "late.pt"
+    job = fork("resumable", "--steps", str(AT + 1), *WAIT, "--ballast-mb", "64")
+    try:
+        saved_at(place, job, path)
+    except ActionFailed as error:
+        assert "the process ends" in error.message
+    assert job.result()["steps"] == AT + 1
+    assert (job.let_go(), job.errors()) == (0, "")
+    left = [one.name for one in place.directory.iterdir() if ".pt" in one.name]
+    assert left in ([], ["late.pt"]), left
+    if left:
+        assert read_checkpoint(str(path))["step"] == AT

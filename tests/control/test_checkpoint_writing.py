@@ -27,6 +27,7 @@ from probe.checkpoint import read_checkpoint
 from probe.control.actions import checkpoint as checkpoint_action
 from probe.control.actions import saving, snapshot
 from probe.control.actions.checkpoint import Automatic, Save
+from probe.control.actions.plain_data import memory_available_bytes
 from probe.errors import ActionFailed, ActionRefused, BadRequest
 from probe.recording.layout import NULL_DOUBLE
 
@@ -168,6 +169,31 @@ def test_a_file_that_reads_back_otherwise_never_gets_the_name(
     with pytest.raises(ActionFailed, match="what is on the disk is not what was written"):
         save(Site(model=nn.Linear(2, 2)), tmp_path / "a.pt")
     assert left_in(tmp_path) == []
+
+
+def test_memory_that_is_free_is_the_least_of_host_and_groups_with_files_that_can_be_dropped(
+    tmp_path: Path
+) -> None:
+    def write(name: str, text: str) -> None:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    assert memory_available_bytes(tmp_path) is None
+    write("proc/meminfo", "MemTotal: 9000 kB\nMemAvailable: 5000 kB\n")
+    write("proc/self/cgroup", "0::/a/job\n")
+    assert memory_available_bytes(tmp_path) == 5000 * 1024
+    write("sys/fs/cgroup/a/job/memory.max", "max\n")
+    write("sys/fs/cgroup/a/job/memory.current", "700000\n")
+    assert memory_available_bytes(tmp_path) == 5000 * 1024
+    write("sys/fs/cgroup/a/job/memory.max", "1000000\n")
+    assert memory_available_bytes(tmp_path) == 300_000
+    write("sys/fs/cgroup/a/job/memory.stat", "anon 1\ninactive_file 200000\n")
+    assert memory_available_bytes(tmp_path) == 500_000
+    write("proc/self/cgroup", "4:cpu:/x\n3:memory:/x\n")
+    assert memory_available_bytes(tmp_path) == 5000 * 1024
+    write("sys/fs/cgroup/memory/memory.limit_in_bytes", "900000\n")
+    write("sys/fs/cgroup/memory/memory.usage_in_bytes", "800000\n")
+    assert memory_available_bytes(tmp_path) == 100_000
 
 
 def test_where_memory_is_short_the_training_thread_writes_itself_and_that_is_said(

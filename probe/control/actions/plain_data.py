@@ -207,21 +207,32 @@ def _with_copies(value: Any, copies: dict[Any, dict[Any, Any]]) -> Any:
 # Memory -------------------------------------------------------------------------
 
 
-def memory_available_bytes() -> int | None:
-    """Memory this process may still take without swapping: the host's, or its control group's if less."""
+def memory_available_bytes(root: Path = Path("/")) -> int | None:
+    """Memory this process may still take without swapping: the host's, or its control group's if less.
+
+    Files that the kernel keeps in memory and would drop count as free, as in the host's own figure."""
     found = []
-    for line in _lines(Path("/proc/meminfo")):
+    for line in _lines(root / "proc/meminfo"):
         if line.startswith("MemAvailable:"):
             found.append(int(line.split()[1]) * 1024)
-    for line in _lines(Path("/proc/self/cgroup")):
+    for line in _lines(root / "proc/self/cgroup"):
         number, _, path = line.split(":", 2)
-        folder = Path("/sys/fs/cgroup" if number == "0" else "/sys/fs/cgroup/memory")
-        for place in (folder / path.lstrip("/"), folder):
+        if number != "0" and "memory" not in line.split(":")[1].split(","):
+            continue
+        folder = root / ("sys/fs/cgroup" if number == "0" else "sys/fs/cgroup/memory")
+        # In a container the path may be that of the host: then the root of what is mounted stands for it.
+        for place in {folder / path.lstrip("/"), folder}:
             limit = _number(place / "memory.max", place / "memory.limit_in_bytes")
             used = _number(place / "memory.current", place / "memory.usage_in_bytes")
             if limit is not None and used is not None:
-                found.append(max(0, limit - used))
+                found.append(max(0, limit - max(0, used - _droppable_bytes(place))))
     return min(found, default=None)
+
+
+def _droppable_bytes(group: Path) -> int:
+    """Of a control group: files in memory that have not been used for a while."""
+    counts = dict(line.split()[:2] for line in _lines(group / "memory.stat") if " " in line)
+    return int(counts.get("total_inactive_file", counts.get("inactive_file", "0")))
 
 
 def _lines(file: Path) -> list[str]:
