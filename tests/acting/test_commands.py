@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from harness import PATIENCE_S, Job, Place, run_probe, running
+from harness import PATIENCE_S, ROOT, Job, Place, run_probe, running
 
 JobAsked = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -40,6 +43,15 @@ def rows(ask: JobAsked) -> list[dict[str, Any]]:
     """What `actions` lists."""
     found: list[dict[str, Any]] = json.loads(ask("actions", "--format", "json").stdout)["actions"]
     return found
+
+
+def start_probe(place: Place, *words: str) -> subprocess.Popen[str]:
+    """The command, not waited for."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "probe_cli", *words],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=place.environ(PYTHONPATH=f"{ROOT}{os.pathsep}{ROOT / 'cli'}"),
+    )
 
 
 def states(ask: JobAsked) -> dict[str, str]:
@@ -136,6 +148,13 @@ def test_what_is_saved_looked_at_and_held(ask: JobAsked, place: Place, job: Job,
     assert steps == list(range(steps[0], steps[0] + 4))
     assert all(set(one["values"]) == {"loss", "optimizer.param_groups[0]['lr']"} for one in values)
     assert ask("undo", standing["id"]).returncode == 0 and list(kept.glob("*.pt"))
+
+    endless = start_probe(place, str(job.pid), "watch", "loss", "--steps", "20000")
+    assert endless.stdout is not None
+    assert endless.stdout.readline().split() == ["STEP", "loss"], "it has begun"
+    endless.send_signal(signal.SIGINT)
+    endless.communicate(timeout=PATIENCE_S)
+    assert endless.returncode == 130 and rows(ask)[-1]["state"] == "undone", "it has ended in the job too"
 
     paused = json.loads(ask("pause", "--for", "60", "--format", "json").stdout)
     step = json.loads(ask("ps", "--format", "json").stdout)["processes"][0]["step"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import time
@@ -10,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_harness import FakeServer, Result
+from command_harness import TIMEOUT_S, FakeServer, Result, Screen
 
 from probe.errors import NoBoundary, ProcessDead, SnippetRefused
 from probe_cli.acting import between, milliseconds
+from probe_cli.main import run
 
 ANSWER: dict[str, Any] = {
     "id": "7-3", "action": "lr", "state": "done", "step": 42, "what": "lr goes from 0.1 to 0.01",
@@ -189,12 +191,31 @@ def test_the_error_of_an_action_is_said_with_its_exit_code(command: Callable[...
         assert command("gpt", "resume", transport=Wire(**{"/v1/act": answer})).code == 3
 
 
-def test_who_stops_waiting_is_told_that_it_may_happen_all_the_same(command: Callable[..., Result]) -> None:
-    class Out:
-        err = ""
+def test_who_stops_waiting_is_told_that_it_may_happen_all_the_same(environment: dict[str, str]) -> None:
+    err = io.StringIO()
+    wire = Wire(**{"/v1/act": KeyboardInterrupt()})
+    with pytest.raises(KeyboardInterrupt):  # `main` makes exit code 130 of it
+        run(["gpt", "pause"], environment, io.StringIO(), err, io.StringIO(), wire)
+    assert "it may be done all the same: `probe gpt actions`" in err.getvalue()
 
-    with pytest.raises(KeyboardInterrupt):
-        command("gpt", "pause", transport=Wire(**{"/v1/act": KeyboardInterrupt()}))
+
+def test_a_person_who_waits_is_told_for_what(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("probe_cli.acting._SILENT_S", 0.0)
+    terminal, pipe = Screen(), io.StringIO()
+
+    def answer(_body: Any) -> Any:
+        """Not before it was said."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while err is terminal and "waiting for the end" not in terminal.getvalue():
+            assert time.monotonic() < deadline, "nothing was said"
+        return ANSWER
+
+    for err in (terminal, pipe):
+        run(["gpt", "pause"], environment, io.StringIO(), err, io.StringIO(), Wire(**{"/v1/act": answer}))
+    assert "at most 30 s; Ctrl-C stops the waiting" in terminal.getvalue()
+    assert "waiting" not in pipe.getvalue(), "scripts are not told what they did not ask"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -46,6 +47,22 @@ def test_a_process_answers_directly_by_any_of_its_names_and_says_so(place: Place
     raised = ask(place, "gpt", "eval", "1 / 0")
     assert raised.returncode == 1 and "ZeroDivisionError" in raised.stderr
     assert place.server_pid() is None
+
+
+def test_a_process_is_acted_on_directly(place: Place, start: Callable[..., Job]) -> None:
+    job = start("gpt_in_main", "--size", "tiny", "--forever", PROBE_NAME="gpt", **NO_SERVER)
+    scaled = ask(place, "gpt", "lr", "--scale", "0.5", "--format", "json")
+    assert scaled.returncode == 0, scaled.stderr
+    assert f"gpt/0 (pid {job.pid}) answered directly" in scaled.stderr
+    assert ask(place, "gpt", "undo", json.loads(scaled.stdout)["id"]).returncode == 0
+    assert ask(place, "gpt", "clip", "--max-norm", "1").returncode == 0
+    assert ask(place, "gpt", "clip", "--off").stdout.startswith("clip has ended")
+    assert ask(place, "gpt", "clip", "--off").stdout == "clip is not on; nothing was done\n"
+    shown = ask(place, "gpt", "lr")
+    assert shown.stdout.startswith("optimizer (AdamW): lr") and "no history:" in shown.stderr
+    for words in (("actions",), ("watch", "1")):
+        refused = ask(place, "gpt", *words)
+        assert (refused.returncode, refused.stdout) == (3, "") and "duckdb" in refused.stderr
 
 
 def test_only_what_the_process_itself_can_tell_is_asked_of_it(place: Place, job: Job) -> None:
