@@ -20,7 +20,7 @@ OURS = sorted((*ROOT.glob("probe/**/*.py"), *ROOT.glob("cli/**/*.py")))
 INSTALLATION = ROOT / "probe" / "instruments" / "installation.py"
 WRITERS = {
     "ring": ("probe/instruments", "probe/agent"),
-    "journal": ("probe/agent", "probe/server"),
+    "journal": ("probe/agent", "probe/server", "probe/control"),
     "live": ("probe/server",),
 }
 
