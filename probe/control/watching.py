@@ -114,14 +114,16 @@ class Watch:
         `memory_bytes`: how much more the process may hold; None: as much as there is."""
         self._deadline_s = deadline_s
         self._forbidden = _forbidden(collectives, training_thread)
-        self._collectives = collectives
+        self._groups = not collectives and _grouped()
+        # Made once: each look-up of a method makes another.
+        self._tracer, self._local, self._profiler = self._entered, self._line, self._called
         self._memory_bytes = memory_bytes
         self._limit: contextlib.AbstractContextManager[None] = limited(memory_bytes)
         self._before: tuple[Any, Any] = (None, None)
         self._outside: FrameType | None = None
         self._thread = threading.get_ident()
         self._resident_bytes: int | None = None
-        self._next_look_s = 0.0
+        self._next_look_s = deadline_s if memory_bytes is None else 0.0
         self._verdict: BaseException | None = None
         self._quiet_until_s = 0.0
         self._told = 0
@@ -132,8 +134,8 @@ class Watch:
         self._thread = threading.get_ident()
         self._before = (sys.gettrace(), sys.getprofile())
         self._limit.__enter__()
-        sys.setprofile(self._called)
-        sys.settrace(self._entered)
+        sys.setprofile(self._profiler)
+        sys.settrace(self._tracer)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -152,25 +154,26 @@ class Watch:
         if self._outside is None:  # the watch is over, and something of the snippet's lives on
             return
         mine = threading.get_ident() == self._thread
-        if mine and (sys.gettrace() != self._entered or sys.getprofile() != self._called):
+        if mine and (sys.gettrace() is not self._tracer or sys.getprofile() is not self._profiler):
             self._arm(sys._getframe(1))
-        verdict = self._look()
-        if verdict is not None:
-            self._tell(verdict)
+        if time.monotonic() > self._next_look_s:
+            verdict = self._look()
+            if verdict is not None:
+                self._tell(verdict)
 
     # What CPython calls -----------------------------------------------------
 
     def _entered(self, frame: FrameType, _event: str, _argument: Any) -> Callable[..., Any] | None:
         """A function begins. Ours are left alone."""
-        return None if frame.f_code.co_filename.startswith(_OURS) else self._line
+        return None if frame.f_code.co_filename.startswith(_OURS) else self._local
 
     def _line(self, frame: FrameType, event: str, _argument: Any) -> Callable[..., Any] | None:
         """A line is about to run."""
-        if event == "line":
+        if event == "line" and time.monotonic() > self._next_look_s:
             verdict = self._look()
             if verdict is not None and (not self._told or self._escapes(frame)):
                 self._tell(verdict)
-        return self._line
+        return self._local
 
     def _called(self, frame: FrameType, event: str, argument: Any) -> None:
         """A function is about to be called, or has returned."""
@@ -178,15 +181,14 @@ class Watch:
             forbidden = self._forbidden.code(frame.f_code)
             if forbidden is not None:
                 self._forbid(*forbidden, frame.f_back)
-        if frame.f_code.co_filename.startswith(_OURS):
-            return
-        if event == "c_call":
+        elif event == "c_call":
             forbidden = self._forbidden.functions.get(id(argument))
-            if forbidden is None and not self._collectives and self._is_of_group(argument):
+            if forbidden is None and self._groups and self._is_of_group(argument):
                 forbidden = (str(argument.__name__), _WAITS)
-            if forbidden is not None:
+            if forbidden is not None and not frame.f_code.co_filename.startswith(_OURS):
                 self._forbid(*forbidden, frame)
-        if self._told and time.monotonic() > self._quiet_until_s:
+        late = self._told and time.monotonic() > self._quiet_until_s
+        if late and not frame.f_code.co_filename.startswith(_OURS):
             self._arm(frame)
 
     # What follows from it ---------------------------------------------------
@@ -197,17 +199,22 @@ class Watch:
             return self._verdict
         now_s = time.monotonic()
         if now_s > self._deadline_s:
-            self._verdict = SnippetTimeout()
-        elif now_s > self._next_look_s and self._memory_bytes is not None:
-            self._next_look_s = now_s + _LOOK_S
+            self._judged(SnippetTimeout())
+        elif self._memory_bytes is not None:
+            self._next_look_s = min(now_s + _LOOK_S, self._deadline_s)
             resident = resident_bytes()
             if resident is not None and self._resident_bytes is not None:
                 grown = resident - self._resident_bytes
                 if grown > self._memory_bytes:
-                    self._verdict = SnippetMemory(
+                    self._judged(SnippetMemory(
                         f"it had taken {grown >> 20} MiB of memory, and may take {self._memory_bytes >> 20}"
-                    )
+                    ))
         return self._verdict
+
+    def _judged(self, verdict: BaseException) -> None:
+        """From now on it is to end."""
+        self._verdict = verdict
+        self._next_look_s = 0.0
 
     def _tell(self, verdict: BaseException) -> None:
         self._told += 1
@@ -218,8 +225,9 @@ class Watch:
         file = "" if caller is None else caller.f_code.co_filename
         if what.startswith(_BY_LIBRARIES) and looking.library_file(file):
             return
-        self._verdict = SnippetForbidden(what, why)
-        self._tell(self._verdict)
+        verdict = SnippetForbidden(what, why)
+        self._judged(verdict)
+        self._tell(verdict)
 
     def _escapes(self, frame: FrameType) -> bool:
         """Whether an exception here leaves the function: one that catches it would go on as before."""
@@ -229,11 +237,11 @@ class Watch:
         """Watch again, from `frame` outwards: what raised in a trace function has switched it off."""
         while frame is not None and frame is not self._outside:
             if not frame.f_code.co_filename.startswith(_OURS):
-                frame.f_trace = self._line
+                frame.f_trace = self._local
             frame = frame.f_back
-        sys.settrace(self._entered)
-        if sys.getprofile() != self._called:
-            sys.setprofile(self._called)
+        sys.settrace(self._tracer)
+        if sys.getprofile() is not self._profiler:
+            sys.setprofile(self._profiler)
 
     def _is_of_group(self, argument: Any) -> bool:
         """A method of a process group, which is written in C++."""
@@ -303,11 +311,15 @@ class _Forbidden:
                 self._add(call[1], name, why)
 
 
+def _grouped() -> bool:
+    """Whether there is a process group, whose other ranks could wait."""
+    asks = looking.by_name("torch.distributed.is_initialized")
+    return type(asks) is types.FunctionType and bool(asks())
+
+
 def _forbidden(collectives: bool, training_thread: bool) -> _Forbidden:
     """As made before, while no module was loaded since and no process group was made."""
-    asks = looking.by_name("torch.distributed.is_initialized")
-    grouped = type(asks) is types.FunctionType and asks()
-    state = (collectives, training_thread, grouped, len(sys.modules))
+    state = (collectives, training_thread, _grouped(), len(sys.modules))
     if state not in _made:
         if len(_made) >= _MOST_MADE:
             _made.clear()
@@ -331,8 +343,7 @@ def _collectives() -> Iterator[tuple[str, Any]]:
         for method in _COLLECTIVE_OF_CLASSES if cls is not None and looking.is_class(cls) else ():
             if method in looking.class_dict(cls):
                 yield f"{looking.class_name(cls)}.{method}", looking.class_dict(cls)[method]
-    asks = looking.by_name("torch.distributed.is_initialized")
-    if type(asks) is types.FunctionType and asks():
+    if _grouped():
         yield "backward", looking.by_name("torch.autograd.backward")
 
 
