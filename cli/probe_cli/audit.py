@@ -27,9 +27,11 @@ LATEST = (
 )
 """One row for each action: when it was asked, and its latest state."""
 _HEADINGS = (
-    Heading("ID"), Heading("WHEN"), Heading("STEP", number=True), Heading("ACTION"), Heading("STATE"),
-    Heading("BY"), Heading("UNDO"), Heading("WHAT", prose=True),
+    Heading("ID", number=True), Heading("WHEN"), Heading("STEP", number=True), Heading("ACTION"),
+    Heading("BY"), Heading("UNDO"), Heading("STATE"),
 )
+_NOT_DONE = ("failed", "refused", "cancelled")
+"""States of which the reason is shown."""
 _COLOURS = {"standing": ("green",), "failed": ("red",), "refused": ("yellow",), "cancelled": ("yellow",)}
 
 
@@ -49,7 +51,8 @@ def list_actions(session: Session, format: Literal["table", "json"]) -> None:
         if number < 0:
             return session.out.style(text, "bold")
         state = _HEADINGS[column].name == "STATE"
-        return session.out.style(text, *_COLOURS.get(cells[number][column], ())) if state else text
+        word = cells[number][column].partition(":")[0]
+        return session.out.style(text, *_COLOURS.get(word, ())) if state else text
 
     for line in grid(_HEADINGS, cells, session.out.width, paint):
         session.out.line(line)
@@ -73,11 +76,12 @@ def decoded(text: object) -> Any:
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
-    pid = "" if row["caller_pid"] is None else f" pid {row['caller_pid']}"
+    pid = "" if row["caller_pid"] is None else f" {row['caller_pid']}"
+    state = f"{row['state']}: {row['what']}" if row["state"] in _NOT_DONE and row["what"] else row["state"]
     found = [
         str(row["action_id"]), age(time.time() - row["t_ns"] * 1e-9),
         "-" if row["step"] is None else f"{row['step']:,}", action_text(row["action"], row["arguments"]),
-        str(row["state"]), f"{row['caller_role'] or '-'}{pid}", row["undo"] or "-", row["what"] or "-",
+        f"{row['caller_role'] or '-'}{pid}", f"undo {row['action_id']}" if row["undo"] else "-", str(state),
     ]
     return [escape_controls(cell) for cell in found]
 

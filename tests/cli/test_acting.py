@@ -337,10 +337,10 @@ def test_actions_are_a_line_each_with_how_to_undo_them(command: Callable[..., Re
     ]
     wire = Wire(**{"/v1/query": table(ACTION_COLUMNS, *rows)})
     assert command("gpt", "actions", transport=wire).out.splitlines() == [
-        "ID   WHEN      STEP  ACTION                       STATE     BY             UNDO              WHAT",
-        "7-1  90 s ago    42  lr scale=0.1                 undone    owner pid 812  -                 is so",
-        "7-2  90 s ago     -  checkpoint path=…/rescue.pt  failed    operator       -                 full",
-        "7-3  90 s ago    42  clip max_norm=1.0            standing  owner pid 812  probe 7 undo 7-3  is so",
+        " ID  WHEN      STEP  ACTION                       BY         UNDO      STATE",
+        "7-1  90 s ago    42  lr scale=0.1                 owner 812  -         undone",
+        "7-2  90 s ago     -  checkpoint path=…/rescue.pt  operator   -         failed: full",
+        "7-3  90 s ago    42  clip max_norm=1.0            owner 812  undo 7-3  standing",
     ]
     found = json.loads(command("gpt", "actions", "--format", "json", transport=wire).out)["actions"]
     assert found[2]["arguments"] == {"max_norm": 1.0} and found[1]["caller_pid"] is None
