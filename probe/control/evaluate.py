@@ -27,7 +27,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from types import CodeType, TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from probe.agent.isolation import capture
 from probe.control.keeping import Kept
@@ -50,6 +50,7 @@ _AGAIN_S = 0.05
 """Time between two times of telling a snippet that it is late."""
 CUTS = (SnippetTimeout, SnippetForbidden, SnippetMemory)
 """What ends a snippet before its end."""
+Cut = TypeVar("Cut", bound=BaseException)
 AT_ONCE, AT_BOUNDARY = "at once", "step boundary"
 
 
@@ -72,6 +73,10 @@ class Evaluation:
         self._timeout_s = timeout_s
         self.names: dict[str, Any] | None = None
         """What names mean, when that was decided before; else they are looked up when it begins."""
+        self.leaves_nothing = False
+        """It cannot have given the job anything of its own, so its variables can go at once: with a
+        function among them they are a ring, and would wait for the collector."""
+        self._variables: dict[str, Any] = {}
         self.buffer = Buffer(output_bytes)
         self.value: str | None = None
         self.error: dict[str, str] | None = None
@@ -151,10 +156,20 @@ class Evaluation:
                 self._seal()
         except SnippetTimeout as late:
             self._seal()
-            self.cut_short = late.with_traceback(None)
+            self.cut_short = _without_frames(late)
 
     def _try(self, watch: Watch, training_thread: bool) -> None:
         _, error = capture(lambda: self._execute(watch))
+        try:
+            self._judge(error, training_thread)
+        finally:
+            del error  # its frames lead to this one: what was made would wait for the collector
+            variables, self._variables = self._variables, {}
+            if self.leaves_nothing:
+                variables.clear()
+
+    def _judge(self, error: BaseException | None, training_thread: bool) -> None:
+        """What came of it. Raises what a signal of the job's raised."""
         if error is None:
             return
         if not isinstance(error, CUTS):
@@ -162,8 +177,8 @@ class Evaluation:
                 raise error
             self.error, error = capture(functools.partial(self._explain, error))
         if isinstance(error, CUTS):
-            self.cut_short = error.with_traceback(None)  # its frames hold what the snippet made
-        del error  # and lead to this one: what was made would stay until the collector finds the ring
+            self.cut_short = _without_frames(error)  # they hold what the snippet made
+        del error
 
     def _seal(self) -> None:
         """From here on no interrupt is sent, and one that was sent does not arrive."""
@@ -187,7 +202,8 @@ class Evaluation:
             tree.body.pop()
             tail = compile(ast.Expression(last.value), FILE, "eval")
         body = compile(tree, FILE, "exec")
-        names: dict[str, Any] = {"__name__": "__probe__", "__builtins__": __builtins__}
+        names = self._variables
+        names.update({"__name__": "__probe__", "__builtins__": __builtins__})
         names.update(self._scope().resolve(used) if self.names is None else self.names)
         names[CHECK_NAME] = watch.check
         lines = [line + "\n" for line in self._code.split("\n")]
@@ -242,7 +258,7 @@ class Evaluation:
     def abandon(self) -> None:
         """In a forked child: the streams are the job's again, unless the snippet itself forked."""
         if self.thread.ident != threading.get_ident():
-            self._diversion.end()
+            self._diversion.abandon()
 
 
 def explained(error: BaseException, hint: str = "") -> dict[str, str]:
@@ -285,6 +301,12 @@ def _raises(trace: TracebackType) -> bool:
 
 def _dedented(code: str) -> str:
     return textwrap.dedent(code).strip("\n")
+
+
+def _without_frames(error: Cut) -> Cut:
+    """The exception alone, without what it was raised in and after."""
+    error.__traceback__ = error.__context__ = error.__cause__ = None
+    return error
 
 
 def _nothing() -> None:

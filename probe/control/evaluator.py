@@ -94,6 +94,7 @@ class Evaluator:
             snippet.code, tree, self._job.scope, self._output_bytes, snippet.timeout_s,
             collectives=snippet.force or not self._job.several_ranks(),
         )
+        evaluation.leaves_nothing = judgement.kind == rules.READING
         if at_once:
             evaluation.names = names  # those that were judged: a frame may have moved on since
         run = self._beside(evaluation, snippet) if at_once else self._between(evaluation, snippet)

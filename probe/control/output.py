@@ -1,10 +1,11 @@
-"""Output of one thread, kept apart from everybody else's.
+"""Output of threads that run snippets, kept apart from everybody else's.
 
-While a snippet runs, `sys.stdout` and `sys.stderr` are stand-ins that give the
+While any snippet runs, `sys.stdout` and `sys.stderr` are stand-ins that give each
 snippet's thread its own buffer and every other thread the real stream; on
-`sys.stdin` the snippet's thread finds nothing to read. What is not a write or a
-read (encoding, isatty, …) is the real stream's. Standard library only; the eval
-thread.
+`sys.stdin` a snippet's thread finds nothing to read. What is not a write or a
+read (encoding, isatty, …) is the real stream's. One set of stand-ins serves all
+snippets that run at the same time: stacked ones would end in another order than
+they began, and stay. Standard library only; the thread that runs a snippet.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ import sys
 import threading
 from typing import Any
 
-_NOBODY = 0
-"""No thread has this identifier."""
+_STREAMS = ("stdin", "stdout", "stderr")
 
 
 class Buffer:
@@ -50,26 +50,22 @@ def size_bytes(text: str) -> int:
 
 
 class _StandIn:
-    """A stream that means one thing to one thread, and the real stream to all others."""
+    """A stream that is a buffer to threads that run snippets, and the real stream to all others."""
 
-    def __init__(self, stream: Any, thread: int) -> None:
+    def __init__(self, stream: Any, buffers: dict[int, Buffer]) -> None:
         self._stream = stream
-        self._thread = thread
+        self._buffers = buffers
 
-    def _mine(self) -> bool:
-        return threading.get_ident() == self._thread
-
-    def release(self) -> None:
-        """Be the real stream to everybody: somebody may keep this object, and idents are used again."""
-        self._thread = _NOBODY
+    def _mine(self) -> Buffer | None:
+        return self._buffers.get(threading.get_ident())
 
     def flush(self) -> None:
-        if not self._mine() and self._stream is not None:
+        if self._mine() is None and self._stream is not None:
             self._stream.flush()
 
     def close(self) -> None:
         """The job's streams are not a snippet's to close (`exit()` tries)."""
-        if not self._mine():
+        if self._mine() is None:
             self._stream.close()
 
     def __getattr__(self, name: str) -> Any:
@@ -77,16 +73,13 @@ class _StandIn:
 
 
 class _Output(_StandIn):
-    def __init__(self, stream: Any, thread: int, buffer: Buffer) -> None:
-        super().__init__(stream, thread)
-        self._buffer = buffer
-
     def write(self, text: str) -> Any:
-        if not self._mine():
+        buffer = self._mine()
+        if buffer is None:
             return self._stream.write(text)
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
-        return self._buffer.write(text)
+        return buffer.write(text)
 
     def writelines(self, lines: Any) -> None:
         for line in lines:
@@ -94,7 +87,7 @@ class _Output(_StandIn):
 
 
 class _Input(_StandIn):
-    """At its end for the snippet: `input()` raises EOFError and the job's input stays the job's."""
+    """At its end for a snippet: `input()` raises EOFError and the job's input stays the job's."""
 
     def read(self, *size: Any) -> Any:
         return "" if self._mine() else self._stream.read(*size)
@@ -120,25 +113,71 @@ class _Input(_StandIn):
         return line
 
 
+class _StandIns:
+    """Those in place, for as long as some thread is diverted.
+
+    Somebody may keep one of them; then it is the real stream to everybody, also to a thread that comes
+    to have the identifier of a snippet's: each set has its own buffers."""
+
+    def __init__(self) -> None:
+        self.buffers: dict[int, Buffer] = {}
+        self._placed: dict[str, _StandIn] = {}
+
+    def place(self) -> None:
+        """Stand in for the streams; again for one that somebody replaced meanwhile."""
+        for name in _STREAMS:
+            stream = getattr(sys, name, None)
+            if stream is None or stream is not self._placed.get(name):
+                kind = _Input if name == "stdin" else _Output
+                self._placed[name] = kind(stream, self.buffers)
+                setattr(sys, name, self._placed[name])
+
+    def remove(self) -> None:
+        """A stream that somebody else replaced meanwhile stays; one that is missing comes back."""
+        for name, stand_in in self._placed.items():
+            if getattr(sys, name, stand_in) is stand_in:
+                setattr(sys, name, stand_in._stream)
+
+
+_in_place: _StandIns | None = None
+_changing = threading.Lock()
+
+
 class Diversion:
     """What one thread prints goes into `buffer` from `begin` to `end`; other threads notice nothing."""
 
     def __init__(self, buffer: Buffer) -> None:
         self._buffer = buffer
-        self._stand_ins: dict[str, _StandIn] = {}
+        self._thread = 0
+        self._stand_ins: _StandIns | None = None
 
     def begin(self) -> None:
         """Divert the calling thread."""
-        thread = threading.get_ident()
-        self._stand_ins["stdin"] = sys.stdin = _Input(sys.stdin, thread)
-        self._stand_ins["stdout"] = sys.stdout = _Output(sys.stdout, thread, self._buffer)
-        self._stand_ins["stderr"] = sys.stderr = _Output(sys.stderr, thread, self._buffer)
+        global _in_place
+        with _changing:
+            if _in_place is None:
+                _in_place = _StandIns()
+            self._thread, self._stand_ins = threading.get_ident(), _in_place
+            _in_place.buffers[self._thread] = self._buffer
+            _in_place.place()
 
     def end(self) -> None:
-        """Put the real streams back; from any thread, as often as one likes.
+        """Give the thread the real streams back; from any thread, as often as one likes."""
+        global _in_place
+        with _changing:
+            stand_ins, self._stand_ins = self._stand_ins, None
+            if stand_ins is None:
+                return
+            if stand_ins.buffers.get(self._thread) is self._buffer:
+                del stand_ins.buffers[self._thread]
+            if not stand_ins.buffers:
+                stand_ins.remove()
+                _in_place = None
 
-        A stream that somebody else replaced meanwhile stays; one that is missing comes back."""
-        for name, stand_in in self._stand_ins.items():
-            stand_in.release()
-            if getattr(sys, name, stand_in) is stand_in:
-                setattr(sys, name, stand_in._stream)
+    def abandon(self) -> None:
+        """In a forked child: `end`, whoever held what when it was forked."""
+        global _changing
+        _changing = threading.Lock()
+        if self._stand_ins is not None:
+            self._stand_ins.buffers.clear()
+        self.end()

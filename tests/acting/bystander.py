@@ -31,10 +31,22 @@ def undisturbed(nursery: Nursery, place: Place, **environ: str) -> Iterator[Fork
         yield job
         tell(job)
         disturbed = without_times(job.result())
-        assert (job.let_go(), job.errors()) == (0, "")
+        ended = (job.let_go(), job.errors())
+        assert ended == (0, ""), ended
     plain = alone(nursery, place, disturbed["steps"])
     for name, value in plain.items():
-        assert (name, disturbed[name]) == (name, value)
+        assert disturbed[name] == value, first_difference(name, disturbed[name], value)
+
+
+def first_difference(name: str, disturbed: Any, plain: Any) -> str:
+    """Where two results part, for who reads of a failure."""
+    if isinstance(plain, dict):
+        parts = [(key, disturbed.get(key), plain[key]) for key in plain if disturbed.get(key) != plain[key]]
+        return f"{name}: {parts}"
+    if isinstance(plain, list):
+        places = [place for place, one in enumerate(plain) if disturbed[place : place + 1] != [one]]
+        return f"{name} of {len(plain)}: from {places[:1]}, {len(places)} differ"
+    return f"{name}: {disturbed} and not {plain}"
 
 
 def alone(nursery: Nursery, place: Place, steps: int) -> dict[str, Any]:

@@ -317,7 +317,8 @@ def _train(between: Callable[[int], object], *, kept: bool) -> list[str]:
         losses.append(float(loss.detach()).hex())
         with Kept(training_thread=True) if kept else contextlib.nullcontext():
             between(step)
-    return losses + [value.hex() for parameter in model.parameters() for value in parameter.flatten().tolist()]
+    weights = nn.utils.parameters_to_vector(model.parameters()).tolist()
+    return losses + [weight.hex() for weight in weights]
 
 
 def test_a_training_is_bit_identical_whatever_is_drawn_and_left_open_between_its_steps() -> None:
