@@ -44,8 +44,6 @@ class Capture(Action):
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
         super().__init__(arguments, site)
         only(arguments, "module", "steps", "path", "overwrite")
-        self._path, module = _named(arguments.get("module"), site)
-        self._module = weakref.ref(module)
         self._wanted = whole_number(arguments, "steps", 1, least=1)
         if self._wanted > MOST_STEPS:
             raise BadRequest(f"`steps` must be at most {MOST_STEPS}, not {self._wanted}")
@@ -55,6 +53,8 @@ class Capture(Action):
                 "change the graph",
                 hint="Run it without torch.compile to capture tensors.",
             )
+        self._path, module = _named(arguments.get("module"), site)
+        self._module = weakref.ref(module)
         self.waits_s = waiting_s(self._wanted, usual_step_s(site))
         self._artifact = Artifact(arguments)
         available = memory_available_bytes()

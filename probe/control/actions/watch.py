@@ -66,6 +66,7 @@ class WatchValues(Action):
                 hint=f"Ask for {most} steps, or for every tenth with `--every 10`.",
             )
         _judge(trees, site)
+        _watch()  # what it knows of the job's libraries is found out here, not on the training thread
         self._expressions = [
             Expression(text, frozenset(names_used(tree)), _compiled(tree)) for text, tree in trees
         ]
@@ -107,7 +108,7 @@ class WatchValues(Action):
         self._next_step = None if step is None else step + self._every
         self._taken += 1
         ended = None if step is None or step == 0 else step - 1
-        found, error = capture(lambda: self._values(begun_s + DEADLINE_S))
+        found, error = capture(self._values)
         if error is not None and not isinstance(error, CUTS):
             raise error  # by a signal's handler, or a mistake of ours
         if error is not None:
@@ -123,10 +124,9 @@ class WatchValues(Action):
             self._ended_by = f"its expressions took longer than {DEADLINE_S:g} s {LATE_TIMES} times"
             self.standing = False
 
-    def _values(self, deadline_s: float) -> list[tuple[float | None, str | None]]:
+    def _values(self) -> list[tuple[float | None, str | None]]:
         scope = self.site.scope()
-        watch = Watch(deadline_s, collectives=False, training_thread=True, memory_bytes=None)
-        with Kept(training_thread=True), watch:
+        with Kept(training_thread=True), _watch() as watch:
             return [self._value(expression, scope, watch) for expression in self._expressions]
 
     def _value(
@@ -182,6 +182,12 @@ class WatchValues(Action):
             raise NotUndoable(f"the watch has ended: {self._ended_by or 'it had all its values'}")
         self.standing = False
         return f"the watch ended after {self._taken} of {self._wanted} times, {_micro(self._seconds)} each"
+
+
+def _watch() -> Watch:
+    return Watch(
+        time.monotonic() + DEADLINE_S, collectives=False, training_thread=True, memory_bytes=None
+    )
 
 
 def _parsed(given: object) -> list[tuple[str, ast.Expression]]:
