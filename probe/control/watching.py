@@ -127,6 +127,8 @@ class Watch:
         self._verdict: BaseException | None = None
         self._quiet_until_s = 0.0
         self._told = 0
+        self._traced = self._profiled = False
+        """Whether the last call of the check was seen."""
 
     def __enter__(self) -> Watch:
         self._resident_bytes = resident_bytes()
@@ -153,18 +155,24 @@ class Watch:
         """What the checks in a snippet call: raises when it is to end, and sees to it that it is watched."""
         if self._outside is None:  # the watch is over, and something of the snippet's lives on
             return
-        mine = threading.get_ident() == self._thread
-        if mine and (sys.gettrace() is not self._tracer or sys.getprofile() is not self._profiler):
+        # That this was called is itself seen. No function of C is called here: that is seen, and costs, too.
+        watched = self._traced and self._profiled
+        self._traced = self._profiled = False
+        if watched and self._verdict is None:
+            return
+        if not watched and threading.get_ident() == self._thread:
             self._arm(sys._getframe(1))
-        if time.monotonic() > self._next_look_s:
-            verdict = self._look()
-            if verdict is not None:
-                self._tell(verdict)
+        verdict = self._look()
+        if verdict is not None:
+            self._tell(verdict)
 
     # What CPython calls -----------------------------------------------------
 
     def _entered(self, frame: FrameType, _event: str, _argument: Any) -> Callable[..., Any] | None:
         """A function begins. Ours are left alone."""
+        if frame.f_code is _CHECK:
+            self._traced = True
+            return None
         return None if frame.f_code.co_filename.startswith(_OURS) else self._local
 
     def _line(self, frame: FrameType, event: str, _argument: Any) -> Callable[..., Any] | None:
@@ -177,7 +185,11 @@ class Watch:
 
     def _called(self, frame: FrameType, event: str, argument: Any) -> None:
         """A function is about to be called, or has returned."""
-        if event == "call":  # before ours are left alone: our own look at `os._exit` wraps it
+        if event == "call":
+            if frame.f_code is _CHECK:
+                self._profiled = True
+                return
+            # Also where the function is ours: our own look at `os._exit` wraps it.
             forbidden = self._forbidden.code(frame.f_code)
             if forbidden is not None:
                 self._forbid(*forbidden, frame.f_back)
@@ -200,7 +212,7 @@ class Watch:
         now_s = time.monotonic()
         if now_s > self._deadline_s:
             self._judged(SnippetTimeout())
-        elif self._memory_bytes is not None:
+        elif now_s > self._next_look_s and self._memory_bytes is not None:
             self._next_look_s = min(now_s + _LOOK_S, self._deadline_s)
             resident = resident_bytes()
             if resident is not None and self._resident_bytes is not None:
@@ -254,6 +266,9 @@ class Watch:
         return str(module).startswith("torch._C._distributed") or any(
             name.startswith("torch._C._distributed") for name in own
         ) or looking.class_name(receiver) == "PyCapsule"  # what pybind11 binds its functions to
+
+
+_CHECK = Watch.check.__code__
 
 
 class _Forbidden:
