@@ -270,7 +270,10 @@ class Acting:
         self._optimizers.before_step = self._hooks(standing, "before_step")
         self._optimizers.after_step = self._hooks(standing[::-1], "after_step")
         residents = [entry for entry in standing if _has(entry.action, "at_boundary")]
-        self._safepoint.reside(tuple(self._resident(entry) for entry in residents))
+        self._safepoint.reside(
+            tuple(self._resident(entry) for entry in residents),
+            random_states=any(entry.action.needs_random_states for entry in residents),
+        )
 
     def _hooks(self, standing: list[Entry], name: str) -> Callable[[Any], None] | None:
         """One function that calls them all, in this order; None when there is none."""

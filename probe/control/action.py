@@ -14,7 +14,6 @@ Standard library only; torch inside functions.
 
 from __future__ import annotations
 
-import gc
 import sys
 import threading
 from collections.abc import Callable
@@ -53,6 +52,11 @@ class Site:
         return self._instruments.recorder
 
     @property
+    def from_start(self) -> bool:
+        """Whether every step of the job was seen, so that steps counted are steps done."""
+        return self._instruments.from_start
+
+    @property
     def boundary(self) -> str:
         """Where the visit under way takes place (see `safepoint`); empty outside of one."""
         return self.safepoint.boundary
@@ -72,12 +76,8 @@ class Site:
         return self._instruments.optimizers.alive()
 
     def schedulers(self, optimizer: Any) -> list[Any]:
-        """Learning-rate schedulers of an optimizer; of nested ones the outermost.
-
-        Two passes over the collector's objects in C: milliseconds, with the GIL."""
-        found = _owners(optimizer, "optimizer", _is_scheduler)
-        inner = {id(one) for outer in found for one in getattr(outer, "_schedulers", ())}
-        return [one for one in found if id(one) not in inner]
+        """Learning-rate schedulers of an optimizer; of nested ones the outermost."""
+        return self._instruments.optimizers.schedulers_of(optimizer)
 
     def scalers(self) -> list[Any]:
         """Gradient scalers: those that stepped, else those the user's frames name."""
@@ -132,6 +132,8 @@ class Action:
     waits_s = 0.0
     """How long, after `begin`, the answer waits for `finished`."""
     undoable = True
+    needs_random_states = False
+    """Whether `at_boundary` wants `Site.rng_at_step_end`, which costs 30 µs a step."""
     ends_on_training_thread = False
     """Whether, while standing, only the training thread can let go of what it holds."""
 
@@ -212,28 +214,3 @@ def whole_number(arguments: dict[str, Any], name: str, default: int | None = Non
     if value != int(value):
         raise BadRequest(f"`{name}` must be a whole number, not {value:g}", hint=_HELP)
     return int(value)
-
-
-def _is_scheduler(thing: Any) -> bool:
-    module: Any = sys.modules.get("torch.optim.lr_scheduler")
-    return module is not None and issubclass(type(thing), (module.LRScheduler, module.ReduceLROnPlateau))
-
-
-def _owners(thing: Any, attribute: str, wanted: Callable[[Any], bool]) -> list[Any]:
-    """Objects of the wanted kind whose `attribute` is `thing`.
-
-    What refers to an object is its attributes' dictionary, or, where Python has not made one yet
-    (3.11 and later), the object itself."""
-    found: list[Any] = []
-    dictionaries = []
-    for referrer in gc.get_referrers(thing):
-        if type(referrer) is dict:
-            if referrer.get(attribute) is thing:
-                dictionaries.append(referrer)
-        elif wanted(referrer):
-            found.append(referrer)
-    if dictionaries:
-        for owner in gc.get_referrers(*dictionaries):
-            if wanted(owner) and any(vars(owner) is one for one in dictionaries):
-                found.append(owner)
-    return list({id(one): one for one in found}.values())

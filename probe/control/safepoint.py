@@ -88,6 +88,7 @@ class SafePoint:
         self._wake = threading.Event()
         self.residents: tuple[Callable[[], object], ...] = ()
         """Called at every boundary; see `reside`."""
+        self.residents_need_random_states = False
         self.leave_with: int | None = None
         """Set by work on the training thread: the thread ends by SystemExit with this, after the work."""
         self.boundary = ""
@@ -129,9 +130,10 @@ class SafePoint:
         """Whether there are no boundaries any more: probe leaves the process."""
         return self._closed is not None
 
-    def reside(self, residents: tuple[Callable[[], object], ...]) -> None:
-        """Call these at every boundary from now on."""
+    def reside(self, residents: tuple[Callable[[], object], ...], *, random_states: bool) -> None:
+        """Call these at every boundary from now on; `random_states`: they need `random_at_step_end`."""
         self.residents = residents
+        self.residents_need_random_states = random_states
         if residents:
             self._recorder.waiting = self._arm
 
@@ -183,7 +185,8 @@ class SafePoint:
             self.random_at_step_end = None
             self._work("step end")
             return
-        self.random_at_step_end = random_states()
+        if self._queue or self.residents_need_random_states:
+            self.random_at_step_end = random_states()
         recorder.visit = self._visit
         recorder.expect_forward()
 

@@ -36,6 +36,7 @@ class Optimizers:
     def __init__(self, recorder: Recorder, isolation: Isolation) -> None:
         self.recorder = recorder
         self.seen: list[weakref.ref[Any]] = []
+        self._schedulers: list[weakref.ref[Any]] = []
         self.made_any = False
         self.trace_step: Any = None
         """Set by the modules instrument: writes a `step` row on sampled steps."""
@@ -81,14 +82,38 @@ class Optimizers:
 
         self._patches.wrap(module.Optimizer, "__init__", wrap_init)
         self._wrap_scaler(torch.amp.GradScaler)
+        self._watch_schedulers()
+
+    def _watch_schedulers(self) -> None:
+        """Know every learning-rate scheduler: nothing leads from an optimizer to its schedulers."""
+        from torch.optim import lr_scheduler
+
+        made = self._isolation.guard("optimizers", self._made_scheduler)
+
+        def wrap_init(original: Any) -> Any:
+            def __init__(scheduler: Any, *args: Any, **kwargs: Any) -> None:
+                made(scheduler)
+                original(scheduler, *args, **kwargs)
+
+            return __init__
+
+        # Those that do not call the base class's.
+        alone = (lr_scheduler.SequentialLR, lr_scheduler.ChainedScheduler, lr_scheduler.ReduceLROnPlateau)
+        for kind in (lr_scheduler.LRScheduler, *alone):
+            self._patches.wrap(kind, "__init__", wrap_init)
 
     def find(self) -> None:
         """Look for optimizers that were made before the instruments came; off the hot path."""
         from torch.optim import Optimizer
+        from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+        kinds = (Optimizer, LRScheduler, ReduceLROnPlateau)
         for one in gc.get_objects():
-            if issubclass(type(one), Optimizer):
-                self._made(one)
+            if issubclass(type(one), kinds):
+                if issubclass(type(one), Optimizer):
+                    self._made(one)
+                else:
+                    self._made_scheduler(one)
 
     def around(self, compiled: Any, optimizer: Any) -> Any:
         """A compiled `optimizer.step`, timed from outside: inside it the hooks are not seen."""
@@ -114,6 +139,14 @@ class Optimizers:
         for handle in self._handles:
             handle.remove()
 
+    def schedulers_of(self, optimizer: Any) -> list[Any]:
+        """The schedulers of an optimizer; of nested ones the outermost."""
+        self._schedulers = [reference for reference in self._schedulers if reference() is not None]
+        alive = [one for reference in self._schedulers if (one := reference()) is not None]
+        found = [one for one in alive if getattr(one, "optimizer", None) is optimizer]
+        inner = {id(one) for outer in found for one in getattr(outer, "_schedulers", ())}
+        return [one for one in found if id(one) not in inner]
+
     def alive(self) -> list[Any]:
         """Every optimizer that is known and lives, the leading one first."""
         leader = self.leader()
@@ -129,6 +162,9 @@ class Optimizers:
         return self._leader() if self._leader is not None else None
 
     # HOT PATH ---------------------------------------------------------------
+
+    def _made_scheduler(self, scheduler: Any) -> None:
+        self._schedulers.append(weakref.ref(scheduler))
 
     def _made(self, optimizer: Any) -> None:
         self.made_any = True

@@ -52,10 +52,10 @@ class Recorder:
     __slots__ = (
         "_append_loss", "_append_pulse", "_append_step", "_backward_id", "_boundary_ids", "_forward_id",
         "_held_ids", "_optimizer_id", "_other_id", "allocated_bytes", "arm_forward", "backward_ns",
-        "cost_ns", "data_ns", "disarm_forward", "explicit", "fed_by", "forward_ns", "forward_start_ns", "intern",
-        "last_row", "loader", "loss_count", "loss_scale", "loss_sum", "micro_step", "modules_fixed",
-        "modules_interval", "next_sample", "optimizer_ns", "peak_allocated_bytes", "phase", "recent",
-        "reserved_bytes", "rings", "rss_bytes", "samples", "sampling", "saw_data", "saw_forward",
+        "cost_ns", "data_ns", "disarm_forward", "explicit", "fed_by", "forward_ns", "forward_start_ns",
+        "intern", "last_row", "loader", "loss_count", "loss_scale", "loss_sum", "micro_step",
+        "modules_fixed", "modules_interval", "next_sample", "optimizer_ns", "peak_allocated_bytes", "phase",
+        "recent", "reserved_bytes", "rings", "rss_bytes", "samples", "sampling", "saw_data", "saw_forward",
         "start_sampling", "step", "step_start_ns", "stop_sampling", "thread", "timed_every", "timing",
         "tokens", "visit", "waiting",
     )

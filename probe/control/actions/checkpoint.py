@@ -207,6 +207,7 @@ class Checkpoint(Action):
             self.undoable = False
         else:
             self._many = Automatic(arguments, site)
+            self.needs_random_states = True
 
     def begin(self) -> None:
         """Take the state now; or, for automatic ones, begin to count steps."""

@@ -267,7 +267,7 @@ def _place(snapshot: Snapshot, site: Site) -> None:
 
 def counts_from_the_start(site: Site) -> bool:
     """Whether the job's first step was seen: not where the agent was attached to it later."""
-    return bool(site._instruments.from_start)
+    return bool(site.from_start)
 
 
 def _say_where(snapshot: Snapshot, site: Site) -> None:
