@@ -23,6 +23,7 @@ _Wait = Annotated[
 ]
 _Format = Annotated[Literal["text", "json"], typer.Option("--format", help="How to write the answer.")]
 _Steps = Annotated[int, typer.Option("--steps", metavar="N", min=1, help="For how many steps.")]
+_Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")]
 
 
 @app.command(epilog=epilog("lr"))
@@ -66,7 +67,7 @@ def checkpoint(
     now: Annotated[
         bool, typer.Option("--now", help="Do not wait for the end of a step: for a job that hangs.")
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")] = False,
+    overwrite: _Overwrite = False,
     every: Annotated[
         int | None, typer.Option("--every", metavar="N", min=1, help="One every N steps from now on.")
     ] = None,
@@ -231,13 +232,14 @@ def profile(
         str, typer.Option("--output", "-o", metavar="FILE", help="Where the trace goes; Perfetto opens it.")
     ],
     steps: _Steps = 3,
+    overwrite: _Overwrite = False,
     wait: _Wait = None,
     format: _Format = "text",
 ) -> None:
     """Profile the next steps with torch's profiler."""
     from probe_cli.acting import act, path_for
 
-    asked = {"steps": steps, "path": path_for(context.obj, output)}
+    asked = {"steps": steps, "path": path_for(context.obj, output), "overwrite": overwrite or None}
     act(context.obj, "profile", asked, wait_s=wait, format=format)
 
 
@@ -249,13 +251,15 @@ def capture(
         str, typer.Option("--output", "-o", metavar="FILE", help="Where the tensors go; torch.load opens it.")
     ],
     steps: _Steps = 1,
+    overwrite: _Overwrite = False,
     wait: _Wait = None,
     format: _Format = "text",
 ) -> None:
     """Save what goes into a module and comes out of it."""
     from probe_cli.acting import act, path_for
 
-    asked = {"module": module, "steps": steps, "path": path_for(context.obj, output)}
+    place = path_for(context.obj, output)
+    asked = {"module": module, "steps": steps, "path": place, "overwrite": overwrite or None}
     act(context.obj, "capture", asked, wait_s=wait, format=format)
 
 

@@ -164,7 +164,8 @@ class Profile(Action):
         covered = f"step {self._first}" if self._done == 1 else f"steps {self._first} to {self._last}"
         return {
             "what": f"profiled {covered} into {self._artifact.path} ({size_text(size_bytes)})",
-            "notes": self._notes(events), "path": str(self._artifact.path), "bytes": size_bytes,
+            "notes": [*_most(operators), *self._notes(events)],
+            "path": str(self._artifact.path), "bytes": size_bytes,
             "steps": self._done, "first_step": self._first, "last_step": self._last, "events": events,
             "operators": operators, "step_s": _median(self._walls), "usual_step_s": self._usual_s,
             "slower": self._slower(), "stopping_s": self._stopping_s,
@@ -280,6 +281,16 @@ def hottest(events: Iterable[Any]) -> tuple[list[dict[str, Any]], int]:
     ]
     hosts = [one for one in found if one["where"] == "host"][:_MOST_OPERATORS]
     return hosts + [one for one in found if one["where"] == "device"][:_MOST_OPERATORS], len(listed)
+
+
+def _most(operators: list[dict[str, Any]]) -> list[str]:
+    """A sentence for the host and one for the device."""
+    found = []
+    for where in ("host", "device"):
+        listed = [f"{one['name']} {one['self_ms']:.3g} ms" for one in operators if one["where"] == where]
+        if listed:
+            found.append(f"most time of the {where}: {', '.join(listed)}")
+    return found
 
 
 def _own_times(spans: list[tuple[int, int, str]]) -> list[tuple[str, int]]:
