@@ -8,7 +8,7 @@ from typing import Any
 
 from agent.asking import ask, tell, without_times
 from agent.nursery import Forked, Nursery, forked
-from harness import Place
+from harness import PATIENCE_S, Place
 
 PROGRAM = "draws_from_everything"
 PACE = ("--pace-ms", "5")
@@ -18,7 +18,7 @@ PACE = ("--pace-ms", "5")
 def snippet(place: Place, pid: int, code: str, **wanted: Any) -> dict[str, Any]:
     """The agent's answer to a snippet: 30 s to wait for a boundary and 10 s to run unless `wanted`."""
     body = {"code": code, "timeout_s": 10.0, "wait_s": 30.0, **wanted}
-    answer: dict[str, Any] = ask(place, pid, "POST", "/v1/eval", body)
+    answer: dict[str, Any] = ask(place, pid, "POST", "/v1/eval", body, PATIENCE_S)
     return answer
 
 

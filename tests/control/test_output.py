@@ -34,7 +34,7 @@ def own_streams(monkeypatch: pytest.MonkeyPatch) -> tuple[io.StringIO, io.String
     return streams
 
 
-@pytest.mark.parametrize("order", itertools.permutations(range(3)))
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_diversions_that_overlap_leave_no_stand_in_behind(
     monkeypatch: pytest.MonkeyPatch, order: tuple[int, ...]
 ) -> None:
