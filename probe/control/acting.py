@@ -58,7 +58,7 @@ class Acting:
 
     def __init__(
         self, site: Site, safepoint: SafePoint, isolation: Isolation, optimizers: Any,
-        journal: Callable[[dict[str, Any]], object], where: Callable[[], str], prefix: str,
+        journal: Callable[..., object], where: Callable[[], str], prefix: str,
     ) -> None:
         self._site = site
         self._safepoint = safepoint
@@ -144,7 +144,9 @@ class Acting:
             rows = self._isolation.attempt(f"action {entry.action_id}", entry.action.collect)
             if rows:
                 rows = [{"watch_id": entry.action_id, **row} for row in rows]
-                self._journal({"table": "python.variables", "rows": rows})
+                if self._journal({"table": "python.variables", "rows": rows}, bulk=True) is False:
+                    entry.what = f"{entry.what}; the recording has no room for more values"
+                    self._isolation.attempt(f"action {entry.action_id}", entry.action.cancel)
 
     def settle(self, wait_s: float) -> None:
         """Before probe leaves, while there are boundaries still: end what only the training thread can."""

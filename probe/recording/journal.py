@@ -22,6 +22,8 @@ LARGEST_BYTES = 4 << 20
 """A longer record is refused."""
 FULL_BYTES = 64 << 20
 """A journal of this size takes no more records."""
+BULK_BYTES = FULL_BYTES // 2
+"""… and one of this size none of the kind that comes in numbers: what is rare must find room."""
 
 
 class Journal:
@@ -34,10 +36,13 @@ class Journal:
         )
         self._size = os.fstat(self._descriptor).st_size
 
-    def append(self, record: dict[str, Any]) -> bool:
-        """Write one record; False when the disk or the journal is full or it was closed."""
+    def append(self, record: dict[str, Any], *, bulk: bool = False) -> bool:
+        """Write one record; False when the disk or the journal is full or it was closed. `bulk`: it is one
+        of many, and may use only half of the journal."""
         payload = json.dumps(record, separators=(",", ":")).encode()
-        if self._descriptor < 0 or len(payload) > LARGEST_BYTES or self._size > FULL_BYTES:
+        if self._descriptor < 0 or len(payload) > LARGEST_BYTES:
+            return False
+        if self._size > (BULK_BYTES if bulk else FULL_BYTES):
             return False
         data = _HEAD.pack(_MARK, len(payload), zlib.crc32(payload)) + payload
         try:

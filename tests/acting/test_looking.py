@@ -21,10 +21,11 @@ from agent.nursery import Forked
 from diagnose.hung import recorded_of, until
 from harness import Job, Place
 from probe.control.actions.artifact import Artifact
+from probe.control.actions.capture import Capture
 from probe.control.actions.profile import hottest, waiting_s
 from probe.errors import ActionFailed, ActionRefused, BadRequest, NotUndoable
 from probe.recording import places
-from probe.recording.journal import read_journal
+from probe.recording.journal import Journal, read_journal
 
 Fork = Callable[..., Forked]
 SLOW = ("--forever", "--rest-s", "0.005")
@@ -269,6 +270,25 @@ def test_a_file_that_cannot_be_written_whole_is_not_there_and_harms_none_that_wa
         Artifact(arguments).check_room(1 << 60)
     assert Artifact(arguments).fill(lambda where: where.write_text("{}"), ends_with=b"}") == 2
     assert path.read_text() == "{}" and path.stat().st_mode & 0o777 == 0o666 & ~umask()
+
+
+def test_a_module_that_is_compiled_is_refused() -> None:
+    site: Any = SimpleNamespace(compiles=True)
+    with pytest.raises(ActionRefused, match=r"torch\.compile"):
+        Capture({"module": "head", "path": "head.pt"}, site)
+
+
+def test_what_comes_in_numbers_leaves_room_for_what_is_rare(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("probe.recording.journal.BULK_BYTES", 300)
+    journal = Journal(tmp_path / "journal.bin")
+    kept = [journal.append({"number": number}, bulk=True) for number in range(100)]
+    assert kept[0] and not kept[-1]
+    assert journal.append({"number": 100}), "what is rare is kept all the same"
+    journal.close()
+    numbers = [record["number"] for record in read_journal(tmp_path / "journal.bin")]
+    assert numbers == [*range(sum(kept)), 100]
 
 
 def umask() -> int:
