@@ -116,6 +116,8 @@ class State:
 
 def attribute(state: State, value: Value, name: str, node: ast.AST) -> Values:
     """What `value.name` may be; notes what is more than reading in finding it."""
+    if name == "f_locals":
+        state.note(node, "makes a frame keep a copy of its variables")
     if isinstance(value, Known):
         return of_object(state, value, name, node)
     if name == "__call__" and isinstance(value, Function | Method | Attribute | Absent):

@@ -221,8 +221,7 @@ READING_GROUPS: tuple[Group, ...] = (
              "is_grad_enabled is_inference_mode_enabled is_autocast_enabled is_anomaly_enabled "
              "are_deterministic_algorithms_enabled get_float32_matmul_precision get_autocast_dtype "
              "broadcast_tensors can_cast result_type"),
-    _reading("torch", "no_grad enable_grad inference_mode autocast", "wrapper", "for the snippet only"),
-    _reading("torch.amp.autocast_mode", "autocast", "wrapper", "for the snippet only"),
+    _reading("torch", "no_grad enable_grad inference_mode", "wrapper", "for the snippet only"),
     _reading("torch.Tensor", _NEW_TENSORS, FRESH, "makes a new tensor"),
     _reading("torch.Tensor", " ".join((_VIEWS_OF_TENSORS, _ABOUT_TENSORS, _METHODS_OF_TENSORS)), why="looks"),
     _reading("torch.linalg", "norm vector_norm matrix_norm svd svdvals eigh eigvalsh eigvals det slogdet "
@@ -300,6 +299,7 @@ BLOCKING_GROUPS: tuple[Group, ...] = (
 )
 
 _RANDOM = "draws random numbers, which the training would then not get"
+_CASTS = "empties the cache of casts, which all threads share, when it ends"
 _SETTING = "changes a setting of the whole process"
 CHANGING_GROUPS: tuple[Group, ...] = (
     _group(CHANGING, "random", "*", _RANDOM),
@@ -315,6 +315,8 @@ CHANGING_GROUPS: tuple[Group, ...] = (
     _group(CHANGING, "torch.cuda", "empty_cache reset_peak_memory_stats ipc_collect set_device manual_seed "
            "manual_seed_all reset_accumulated_memory_stats", "changes the state of the device's memory or "
                                                              "driver"),
+    _group(CHANGING, "torch", "autocast", _CASTS, "wrapper"),
+    _group(CHANGING, "torch.amp.autocast_mode", "autocast", _CASTS, "wrapper"),
     _group(CHANGING, "gc", "collect freeze unfreeze disable enable set_threshold", "runs or sets the "
            "collector"),
     _group(CHANGING, "torch.nn.utils", "clip_grad_norm_ clip_grad_value_ vector_to_parameters",
