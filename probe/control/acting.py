@@ -85,6 +85,8 @@ class Acting:
         if not isinstance(arguments, dict):
             raise BadRequest("`arguments` must be an object")
         wait_s = self._wait_s(body)
+        if body.get("now") and not (kind.begins_anywhere or kind.reading):
+            raise BadRequest(f"{kind.name} begins between two steps only", hint="Ask for it without `now`.")
         action = self._make(kind, arguments)
         entry = Entry(f"{self._prefix}-{next(self._numbers)}", action, caller)
         self._note(entry, "asked")

@@ -134,6 +134,8 @@ class Action:
     undoable = True
     needs_random_states = False
     """Whether `at_boundary` wants `Site.rng_at_step_end`, which costs 30 µs a step."""
+    begins_anywhere = False
+    """Whether it can be begun `now`, on a thread of its own, in the middle of a step."""
     ends_on_training_thread = False
     """Whether, while standing, only the training thread can let go of what it holds."""
 

@@ -188,6 +188,7 @@ class Checkpoint(Action):
     """Save the job once, or every so many steps."""
 
     name = "checkpoint"
+    begins_anywhere = True
 
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
         arguments = {name: value for name, value in arguments.items() if value is not None}

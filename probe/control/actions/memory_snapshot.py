@@ -22,6 +22,7 @@ class MemorySnapshot(Action):
 
     name = "memory_snapshot"
     undoable = False
+    begins_anywhere = True
 
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
         super().__init__(arguments, site)
