@@ -76,7 +76,12 @@ class Service:
         return await loop.run_in_executor(self.agents, functools.partial(function, *arguments))
 
     async def _find(self, endpoint: str) -> Recorded:
-        return await self.call(self.registry.one, endpoint)
+        def found() -> Recorded:
+            recorded = self.registry.one(endpoint)
+            asking.require_live(recorded, self.registry.status(recorded))
+            return recorded
+
+        return await self.call(found)
 
     async def _status(self, recorded: Recorded) -> Status:
         return await self.call(self.registry.status, recorded)

@@ -51,7 +51,7 @@ class Handover:
         find: Callable[[str], Awaitable[Recorded]],
         status: Callable[[Recorded], Awaitable[Status]],
     ) -> None:
-        """`find` gives the one process that an endpoint means."""
+        """`find` gives the one living process that an endpoint means, or raises."""
         self._find = find
         self._status = status
         self._finding = asyncio.Lock()
@@ -74,7 +74,6 @@ class Handover:
         # whoever came first is sent first, however long it took to find out who is meant.
         async with self._finding:
             recorded = await self._find(endpoint)
-            require_live(recorded, await self._status(recorded))
         turn = self._turns.setdefault(recorded.meta.socket, asyncio.Lock())
         async with turn:
             connection = await _send(recorded, request, begun + HAND_OVER_S)
