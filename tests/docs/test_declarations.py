@@ -12,9 +12,11 @@ import pytest
 
 from docs.documents import ROOT
 from probe import errors
+from probe.control.actions import ACTIONS
 from probe.errors import BY_CODE
 from probe.settings import INSTRUMENTS, SETTINGS, Settings
 from probe.tables import TABLES, Table
+from probe_cli.commands import COMMANDS
 
 OURS = sorted((*ROOT.glob("probe/**/*.py"), *ROOT.glob("cli/**/*.py")))
 INSTALLATION = ROOT / "probe" / "instruments" / "installation.py"
@@ -47,6 +49,12 @@ def constants(files: Iterable[Path]) -> set[str]:
 def test_every_table_has_somebody_who_fills_it(table: Table) -> None:
     files = [file for folder in WRITERS[table.source] for file in (ROOT / folder).glob("*.py")]
     assert table.full_name in constants(files), f"nothing in {WRITERS[table.source]} names {table.full_name}"
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_every_action_has_a_command(action: str) -> None:
+    assert action.replace("_", "-") in COMMANDS
+    assert f"### {action.replace('_', '-')}" in (ROOT / "docs" / "act.md").read_text(encoding="utf-8")
 
 
 def test_every_setting_is_an_attribute_and_every_attribute_a_setting() -> None:
