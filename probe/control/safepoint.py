@@ -86,6 +86,7 @@ class SafePoint:
         self._closed: ProbeError | None = None
         self._paused_until_s: float | None = None
         self._wake = threading.Event()
+        self._resided_in: int | None = None
         self.residents: tuple[Callable[[], object], ...] = ()
         """Called at every boundary; see `reside`."""
         self.residents_need_random_states = False
@@ -182,9 +183,11 @@ class SafePoint:
         """A step has ended: work now, or when the next begins."""
         recorder = self._recorder
         if boundary != "optimizer" or recorder.visit is not None:
+            unvisited = recorder.visit is not None
             self.random_at_step_end = None
             self._work("step end")
-            return
+            if not unvisited or recorder.waiting is None:
+                return  # else who waits still is not to miss every other step
         if self._queue or self.residents_need_random_states:
             self.random_at_step_end = random_states()
         recorder.visit = self._visit
@@ -206,8 +209,10 @@ class SafePoint:
         self._isolation.hush()
         begun_s = time.monotonic()
         try:
-            for resident in self.residents:
-                resident()
+            if recorder.step != self._resided_in:  # once a step
+                self._resided_in = recorder.step
+                for resident in self.residents:
+                    resident()
             self._do_queued(where, begun_s)
             while self._is_paused() and self.leave_with is None:
                 self._wake.clear()

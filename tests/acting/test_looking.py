@@ -220,6 +220,27 @@ def test_a_watch_has_the_values_of_each_step_and_ends_by_itself(place: Place, fo
         assert by_name["1 / 0"][step] == "ZeroDivisionError: division by zero"
 
 
+@pytest.mark.parametrize("shape", ["functional", "prefetches", "drawn"])
+def test_every_step_is_looked_at_also_where_a_step_begins_with_nothing_that_is_seen(
+    place: Place, fork: Fork, tmp_path: Path, shape: str
+) -> None:
+    job = fork("loop_shapes", shape, "--steps", "150", "--rest-s", "0.005", "--hold")
+    job.wait_for("READY")
+    path = tmp_path / "trace.json"
+    first = details(act(place, job, "profile", steps=3, path=str(path)))["first_step"]
+    names = Counter(str(event["name"]) for event in trace_of(path))
+    assert [names[f"ProfilerStep#{first + number}"] for number in range(3)] == [1, 1, 1]
+    assert names["Optimizer.zero_grad#AdamW.zero_grad"] == 3
+    act(place, job, "watch", expressions="ledger.steps", steps=6)
+    until(lambda: not ask(place, job.pid, "GET", "/v1/actions")["standing"], "its end")
+    until(lambda: len(journalled(place, job, "python.variables")) == 6, "rows")
+    rows = journalled(place, job, "python.variables")
+    assert [row["step"] for row in rows] == list(range(rows[0]["step"], rows[0]["step"] + 6))
+    behind = 0 if shape == "drawn" else 1  # where the boundary is in the step, the ledger has not counted it
+    assert {row["step"] + 1 - row["value"] for row in rows} == {behind}
+    job.result()
+
+
 def test_what_takes_too_long_between_two_steps_is_watched_no_more(place: Place, fork: Fork) -> None:
     job = seen(fork)
     answer = act(place, job, "watch", expressions="sum(x for x in range(10**9)), loss", steps=50)

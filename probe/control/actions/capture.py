@@ -86,6 +86,9 @@ class Capture(Action):
 
     def at_boundary(self) -> None:
         """A step has ended."""
+        step = self.site.recorder.counted_step
+        if step is not None and step == self._steps[-1]["step"]:
+            return
         if len(self._steps) >= self._wanted or self._full:
             self._end()
         else:

@@ -99,22 +99,35 @@ class Profile(Action):
         if not self._running:
             self.standing = False
             return
-        self._end_step()
+        fresh = self._fresh_steps()
+        if not fresh and not self._given_up:
+            return
+        self._end_step(fresh)
         if self._given_up or self._done >= self._wanted:
             self._stop()
         else:
             self._begin_step()
 
     def _begin_step(self) -> None:
+        if self._first is None:  # attached in the middle of a step, which has no number
+            self._first = self.site.recorder.counted_step
         self._mark = self._module.record_function(f"{MARK}{(self._first or 0) + self._done}")
         self._mark.__enter__()
 
-    def _end_step(self) -> None:
+    def _fresh_steps(self) -> int:
+        """Steps since the last boundary."""
+        step, first = self.site.recorder.counted_step, self._first
+        return 1 if step is None or first is None else step - first - self._done
+
+    def _end_step(self, fresh: int) -> None:
         self._mark.__exit__(None, None, None)
         self._mark = None
-        self._done += 1
-        wall_ns = self.site.recorder.recent[-1][0] if self.site.recorder.recent else 0
-        self._walls.append(wall_ns / 1e9 - (self._held_s if self._done == 1 else 0.0))
+        recent = list(self.site.recorder.recent)
+        walls = [wall_ns / 1e9 for wall_ns, _, _, _ in recent[len(recent) - fresh :]]
+        if not self._done and walls:
+            walls[0] -= self._held_s
+        self._walls += walls
+        self._done += fresh
 
     def _stop(self) -> None:
         begun_s = time.monotonic()
