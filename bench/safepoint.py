@@ -87,7 +87,7 @@ JOBS = (
     ),
     Program(
         "a small GPT with a loader", (str(PROGRAMS / "gpt_in_main.py"), "--size", "small", "--forever"),
-        (*SNIPPETS, LR),
+        SNIPPETS,
     ),
     Program(
         "50 MB of parameters, 150 MB with AdamW's averages",

@@ -52,7 +52,12 @@ class Requests:
             self._journal({"table": "probe.evals", "rows": [whole]})
 
         answer = self._evaluator.take(snippet, note)
-        return lambda: {**answer(), "step": self._recorder.counted_step}
+        return lambda: self._at_step(answer())
+
+    def _at_step(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """With the step it was in, where it ran in no place between two."""
+        answer.setdefault("step", self._recorder.counted_step)
+        return answer
 
     def act(self, request: wire.Request, peer: wire.Peer) -> Answer:
         """`POST /v1/act`."""

@@ -98,7 +98,11 @@ class Evaluator:
         if at_once:
             evaluation.names = names  # those that were judged: a frame may have moved on since
         run = self._beside(evaluation, snippet) if at_once else self._between(evaluation, snippet)
-        return lambda: self._answer(evaluation, judgement, run, lambda row: note({**row, **known}), snippet)
+
+        def end(row: Mapping[str, Any]) -> None:
+            note({**row, **known, **_at(evaluation)})
+
+        return lambda: self._answer(evaluation, judgement, run, end, snippet)
 
     # Where it belongs -------------------------------------------------------
 
@@ -144,6 +148,7 @@ class Evaluator:
 
         def run() -> float | None:
             self._safepoint.wait(visit, snippet.wait_s, self._job.where)
+            evaluation.step = visit.step
             visit.outcome()
             return visit.held_s
 
@@ -223,6 +228,7 @@ class Evaluator:
             "where": AT_ONCE if held_s is None else AT_BOUNDARY,
             "held_ms": None if held_s is None else held_s * 1e3,
             "kept": evaluation.kept,
+            **_at(evaluation),
         }
 
     def _cut_short(
@@ -271,6 +277,11 @@ class Evaluator:
         """In a forked child: see `Evaluation.abandon`."""
         if self._current is not None:
             self._current.abandon()
+
+
+def _at(evaluation: Evaluation) -> dict[str, int]:
+    """After which step it ran; empty where it did not run between two."""
+    return {} if evaluation.step is None else {"step": evaluation.step}
 
 
 def _reasons(judgement: Judgement) -> list[str]:

@@ -98,14 +98,16 @@ def test_what_a_snippet_means_to_change_is_what_the_next_step_uses(nursery: Nurs
         assert first["output"].startswith("New LR: 0.00")
         asked = snippet(place, job.pid, "optimizer.param_groups[0]['lr']")
         assert float(asked["value"]) < 1e-3
-        changed(place, job.pid, "import torch\nwith torch.no_grad():\n    model.out.weight.zero_()")
-        changed(place, job.pid, "trainer.grad_clip = 1e-6\ntrainer.noted = 'by hand'")
+        second = changed(place, job.pid, "import torch\nwith torch.no_grad():\n    model.out.weight.zero_()")
+        third = changed(place, job.pid, "trainer.grad_clip = 1e-6\ntrainer.noted = 'by hand'")
         assert snippet(place, job.pid, "trainer.noted")["value"] == "'by hand'"
         rows = query(
-            place, job.pid, "SELECT class, place, outcome, held_s > 0, duration_s > 0 FROM probe.evals "
-            "WHERE outcome <> 'started' AND class = 'changing'"
+            place, job.pid, "SELECT class, place, outcome, held_s > 0, duration_s > 0, step FROM probe.evals "
+            "WHERE outcome <> 'started' AND class = 'changing' ORDER BY t_ns"
         )
-        assert rows == [["changing", "step boundary", "ok", True, True]] * 3
+        assert rows == [
+            ["changing", "step boundary", "ok", True, True, answer["step"]] for answer in (first, second, third)
+        ]
         tell(job)
         result = without_times(job.result())
         assert (job.let_go(), job.errors()) == (0, "")
