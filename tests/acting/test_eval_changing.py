@@ -106,7 +106,7 @@ def test_what_a_snippet_means_to_change_is_what_the_next_step_uses(nursery: Nurs
             "WHERE outcome <> 'started' AND class = 'changing' ORDER BY t_ns"
         )
         assert rows == [
-            ["changing", "step boundary", "ok", True, True, answer["step"]] for answer in (first, second, third)
+            ["changing", "step boundary", "ok", True, True, one["step"]] for one in (first, second, third)
         ]
         tell(job)
         result = without_times(job.result())
