@@ -24,6 +24,7 @@ from probe.control.tracked import (
     OPAQUE,
     PURE,
     Absent,
+    Attribute,
     Class,
     Function,
     Known,
@@ -411,6 +412,9 @@ class Expressions(Special):
 
     def store(self, target: ast.Attribute | ast.Subscript, values: Values) -> None:
         """Assign into an object: only into what the snippet made."""
+        # What is kept is what it is now: two attributes that were given each other have no end.
+        now = (data(self, one) if isinstance(one, Attribute) else {one} for one in values)
+        values = frozenset(one for some in now for one in some)
         for base in self.value(target.value):
             if isinstance(base, Class):
                 base = Own(id(base.node), 0, "instance")
