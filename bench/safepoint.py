@@ -3,9 +3,9 @@
     python bench/safepoint.py [--times N] [--quick]
 
 The empty place: how long the training thread looks whether somebody waits, in a loop of millions of looks
-less the same loop without. Then three jobs that train on one thread are asked over their agent's socket, N
-times each, in turns; "answered" is from the request to the answer, "held" is what the agent itself measured
-on the training thread. Prints Markdown tables.
+less the same loop without, in CPU time. Then three jobs that train on one thread are asked over their agent's
+socket, N times each, in turns; "answered" is from the request to the answer, "held" is what the agent itself
+measured on the training thread. Prints Markdown tables.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from latency import machine
 from overhead import HERE, PROGRAMS, places
 
 from probe import wire
+from probe.control.keeping import Kept
 from probe.instruments.recorder import Recorder
 from probe.recording.places import agent_socket
 from probe.startup import run_environment
@@ -92,7 +93,7 @@ JOBS = (
     Program(
         "50 MB of parameters, 150 MB with AdamW's averages",
         (str(HERE / "steps_on_request.py"), "--width", "2500"), (SNIPPETS[2], SAVE),
-        f"{STEPS_OF_BIG}\n", "", 0.5,
+        f"{STEPS_OF_BIG}\n", "", 0.4,
     ),
 )
 
@@ -122,19 +123,35 @@ def empty(looks: int) -> None:
     print(f"| one look | {median(found):.1f} ns |")
     whole_ns = median(found) * LOOKS_OF_A_STEP
     print(f"| the looks of one step, {LOOKS_OF_A_STEP} at most | {whole_ns:.0f} ns |\n")
+    costs = [kept_us(max(10, looks // 10_000)) for _ in range(7)]
+    print("### Before and after each snippet between two steps\n\n| | |\n|---|---|")
+    print(f"| random states, modes and settings: read, and compared | {median(costs):.0f} µs |\n")
 
 
 def looked_ns(recorder: Recorder, looks: int) -> float:
     """What one look takes."""
-    begun_ns = time.perf_counter_ns()
+    begun_ns = time.thread_time_ns()
     for _ in range(looks):
         pass
-    without_ns = time.perf_counter_ns() - begun_ns
-    begun_ns = time.perf_counter_ns()
+    without_ns = time.thread_time_ns() - begun_ns
+    begun_ns = time.thread_time_ns()
     for _ in range(looks):
         if recorder.waiting is not None:
             raise AssertionError
-    return (time.perf_counter_ns() - begun_ns - without_ns) / looks
+    return (time.thread_time_ns() - begun_ns - without_ns) / looks
+
+
+def kept_us(times: int) -> float:
+    """What reading everything that is kept costs before and after a snippet that changed none of it."""
+    import numpy.random
+    import torch
+
+    begun_ns = time.thread_time_ns()
+    for _ in range(times):
+        with Kept(training_thread=True) as kept:
+            pass
+    assert kept.put_back == [] and numpy and torch
+    return (time.thread_time_ns() - begun_ns) / times / 1e3
 
 
 def ask(program: Program, work: Path, environment: dict[str, str], times: int) -> None:
