@@ -263,6 +263,23 @@ def capture(
     act(context.obj, "capture", asked, wait_s=wait, format=format)
 
 
+@app.command("memory-snapshot", epilog=epilog("memory-snapshot"))
+def memory_snapshot(
+    context: typer.Context,
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="Where it goes, pickled.")
+    ],
+    overwrite: _Overwrite = False,
+    wait: _Wait = None,
+    format: _Format = "text",
+) -> None:
+    """Save what holds memory: the device's allocator, for pytorch.org/memory_viz."""
+    from probe_cli.acting import act, path_for
+
+    asked = {"path": path_for(context.obj, output), "overwrite": overwrite or None}
+    act(context.obj, "memory_snapshot", asked, wait_s=wait, format=format)
+
+
 @app.command(epilog=epilog("watch"))
 def watch(
     context: typer.Context,

@@ -68,6 +68,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "profile": ("probe PID profile --steps 3 -o trace.json",),
     "capture": ("probe PID capture blocks.0.attention --steps 1 -o attention.pt",),
+    "memory-snapshot": ("probe PID memory-snapshot -o memory.pickle",),
     "watch": (
         "probe PID watch \"loss, optimizer.param_groups[0]['lr']\" --steps 5",
         "probe PID watch \"loss\" --steps 10 --every 5 --format ndjson",

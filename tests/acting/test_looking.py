@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import pickle
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -179,6 +180,20 @@ def test_a_capture_holds_what_the_module_was_given_and_made(place: Place, fork: 
     assert [call["recompute"] for call in step["calls"]] == [False, True, False, True]
     assert torch.equal(step["calls"][0]["inputs"][0], step["calls"][1]["inputs"][0])
     assert "2 calls are recomputations" in "\n".join(answer["notes"])
+    assert_as_without_probe(fork, job)
+
+
+def test_a_memory_snapshot_says_what_holds_memory(place: Place, fork: Fork, tmp_path: Path) -> None:
+    job = seen(fork)
+    path = tmp_path / "memory.pickle"
+    answer = act(place, job, "memory_snapshot", path=str(path))
+    found = pickle.loads(path.read_bytes())
+    weights = 4 * (8 * 16 + 16 + 3 * (16 * 16 + 16) + 17)
+    assert found["parameters"] == weights and found["resident"] > weights
+    trained = weights - 4 * (16 * 16 + 16)  # `never` has no gradient and no state
+    steps = 4 * 8  # each state has its own count
+    assert found["optimizer_state"] == 2 * trained + steps
+    assert "no CUDA device" in answer["notes"][0] and "parameters 3.9 kB" in answer["what"]
     assert_as_without_probe(fork, job)
 
 

@@ -1,24 +1,26 @@
 """Memory snapshot: every block of the device's allocator, as pytorch.org/memory_viz opens it.
 
-Taken at a boundary, written by the request's thread. Standard library only; torch
-inside functions.
+In a job without a CUDA device, which has no such allocator: what models, gradients
+and optimizers hold of the process's memory. Taken at a boundary, written by the
+request's thread. Standard library only; torch inside functions.
 """
 
 from __future__ import annotations
 
 import pickle
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from probe.control.action import Action, Site, only
 from probe.control.actions.artifact import Artifact
 from probe.control.actions.saving import size_text
-from probe.errors import ActionFailed, ActionRefused
+from probe.errors import ActionFailed
 
 
 class MemorySnapshot(Action):
-    """Write the allocator's state to `path`."""
+    """Write what holds memory to `path`, pickled."""
 
     name = "memory_snapshot"
     undoable = False
@@ -27,44 +29,86 @@ class MemorySnapshot(Action):
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
         super().__init__(arguments, site)
         only(arguments, "path", "overwrite")
-        torch: Any = sys.modules["torch"]
-        if not torch.cuda.is_available() or not torch.cuda.is_initialized():
-            raise ActionRefused(
-                "the job uses no CUDA device: there is no allocator to look at",
-                hint="The process's own memory over time is in process.memory.",
-            )
+        cuda = sys.modules["torch"].cuda
+        self._on_device = cuda.is_available() and cuda.is_initialized()
         self._artifact = Artifact(arguments)
-        self._snapshot: Any = None
+        self._snapshot: dict[str, Any] | None = None
 
     def begin(self) -> None:
         """Take it: no work is put on the device, and none is waited for."""
-        self._snapshot = sys.modules["torch"].cuda.memory._snapshot()
+        cuda = sys.modules["torch"].cuda
+        self._snapshot = cuda.memory._snapshot() if self._on_device else _host(self.site)
 
     def report(self) -> dict[str, Any]:
-        """Write it; how much is allocated in how many segments."""
+        """Write it; how much of what."""
         snapshot, self._snapshot = self._snapshot, None
         if snapshot is None:
             raise ActionFailed("probe left the process; no file was written")
-        segments = snapshot.get("segments", [])
-        reserved = sum(segment.get("total_size", 0) for segment in segments)
-        allocated = sum(segment.get("allocated_size", 0) for segment in segments)
-        traced = any(snapshot.get("device_traces", []))
 
         def write(path: Path) -> None:
             with open(path, "wb") as file:
                 pickle.dump(snapshot, file)
 
         size_bytes = self._artifact.fill(write)
-        notes = [] if traced else [
-            "without a history: the job did not call torch.cuda.memory._record_memory_history()"
-        ]
+        what, notes = _device_summary(snapshot) if self._on_device else _host_summary(snapshot)
+        where = f"{self._artifact.path} ({size_text(size_bytes)})"
         return {
-            "what": f"{size_text(allocated)} allocated of {size_text(reserved)} reserved in {len(segments)} "
-                    f"segments, into {self._artifact.path} ({size_text(size_bytes)})",
-            "notes": notes, "path": str(self._artifact.path), "bytes": size_bytes,
-            "allocated_bytes": allocated, "reserved_bytes": reserved, "segments": len(segments),
+            "what": f"{what}, into {where}", "notes": notes, "path": str(self._artifact.path),
+            "bytes": size_bytes, "device": self._on_device,
         }
 
     def cancel(self) -> None:
         """Let go of it."""
         self._snapshot = None
+
+
+def _device_summary(snapshot: dict[str, Any]) -> tuple[str, list[str]]:
+    segments = snapshot.get("segments", [])
+    reserved = sum(segment.get("total_size", 0) for segment in segments)
+    allocated = sum(segment.get("allocated_size", 0) for segment in segments)
+    what = f"{size_text(allocated)} allocated of {size_text(reserved)} reserved in {len(segments)} segments"
+    if any(snapshot.get("device_traces", [])):
+        return what, []
+    return what, ["without a history: the job did not call torch.cuda.memory._record_memory_history()"]
+
+
+def _host(site: Site) -> dict[str, Any]:
+    """Bytes of what is known of the process's memory; what is shared counts once."""
+    seen: set[int] = set()
+    roots, optimizers = site.modules(), site.optimizers()
+    parameters = [one for root in roots for one in root.parameters()]
+    found = {
+        "parameters": _bytes(parameters, seen),
+        "buffers": _bytes((one for root in roots for one in root.buffers()), seen),
+        "gradients": _bytes((one.grad for one in parameters if one.grad is not None), seen),
+        "optimizer_state": _bytes(
+            (value for one in optimizers for state in one.state.values() for value in state.values()), seen
+        ),
+    }
+    return {**found, "resident": _resident_bytes()}
+
+
+def _bytes(values: Iterable[Any], seen: set[int]) -> int:
+    """Of the memory behind tensors, without what was counted before."""
+    tensor = sys.modules["torch"].Tensor
+    total = 0
+    for value in values:
+        if isinstance(value, tensor) and value.layout is sys.modules["torch"].strided and not value.is_meta:
+            storage = value.untyped_storage()
+            if storage.data_ptr() not in seen:
+                seen.add(storage.data_ptr())
+                total += storage.nbytes()
+    return total
+
+
+def _resident_bytes() -> int | None:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _host_summary(snapshot: dict[str, Any]) -> tuple[str, list[str]]:
+    known = {name.replace("_", " "): size for name, size in snapshot.items() if size is not None}
+    parts = [f"{name} {size_text(size)}" for name, size in known.items()]
+    return ", ".join(parts), ["the job uses no CUDA device: this is about the memory of the process"]
