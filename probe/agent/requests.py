@@ -40,7 +40,7 @@ class Requests:
         """`POST /v1/eval`."""
         body = _body(request)
         caller = caller_of(body, peer)
-        snippet = self._snippet(body)
+        snippet = self._snippet(body, caller["pid"])
         eval_id = f"{self._prefix}-e{next(self._numbers)}"
 
         def note(row: Mapping[str, Any]) -> None:
@@ -73,7 +73,7 @@ class Requests:
         """`GET /v1/actions`: what is in force."""
         return self._acting.listing()
 
-    def _snippet(self, body: dict[str, Any]) -> Snippet:
+    def _snippet(self, body: dict[str, Any], client: object) -> Snippet:
         code, when = body.get("code"), body.get("when") or "auto"
         timeout_s = body.get("timeout_s") or self._settings.eval_timeout_s
         wait_s = body.get("wait_s") or self._settings.act_wait_s
@@ -81,7 +81,7 @@ class Requests:
             raise BadRequest("eval needs `code`, a text, and `timeout_s`, above 0 and at most 3600")
         if not _within(wait_s, LONGEST_WAIT_S) or when not in WHEN:
             raise BadRequest(f"`wait_s` must be above 0, `when` one of {', '.join(WHEN)}")
-        return Snippet(code, float(timeout_s), float(wait_s), when, bool(body.get("force")))
+        return Snippet(code, float(timeout_s), float(wait_s), when, bool(body.get("force")), client)
 
 
 def caller_of(body: dict[str, Any], peer: wire.Peer) -> dict[str, Any]:

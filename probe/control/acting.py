@@ -162,14 +162,14 @@ class Acting:
 
     def close(self, why: ProbeError) -> list[str]:
         """Probe leaves the process: end everything that stands; sentences of what that was."""
-        standing, self._standing = [one for one in self._standing if one.action.standing], []
+        standing = [one for one in list(self._entries) if one.state == "standing"]
+        self._standing = []
         self._optimizers.before_step = self._optimizers.after_step = None
         self._safepoint.close(why)
         for entry in standing:
             self._isolation.attempt(f"action {entry.action_id}", entry.action.cancel)
             self._collect(entry)
-            if entry.state == "standing":
-                self._note(entry, "ended")
+            self._note(entry, "ended")
         return [f"{entry.action.name} ({entry.action_id}) ended" for entry in standing]
 
     # The request's thread ---------------------------------------------------

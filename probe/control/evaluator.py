@@ -22,7 +22,7 @@ from probe.control.attributes import Finding
 from probe.control.evaluate import AT_BOUNDARY, AT_ONCE, Evaluation, explained, parse
 from probe.control.guard import Judgement, classify
 from probe.control.names import Scope, names_used
-from probe.control.safepoint import SafePoint
+from probe.control.safepoint import SafePoint, Visit
 from probe.control.watching import SnippetForbidden, SnippetTimeout
 from probe.errors import (
     EvalBusy,
@@ -51,6 +51,30 @@ class Snippet(NamedTuple):
     wait_s: float
     when: str
     force: bool
+    client: object = None
+    """Who asked: snippets of one client run in the order in which they came. None: not known."""
+
+
+class Turn:
+    """A snippet's place among those of its client."""
+
+    def __init__(self, place: str, before: Turn | None) -> None:
+        self.place = place
+        self.entered = threading.Event()
+        self.done = threading.Event()
+        self._after = None
+        if before is not None:
+            # Those of one place keep their order by themselves once they are in line there.
+            self._after = before.entered if before.place == place else before.done
+
+    def is_free(self) -> bool:
+        """Whether nothing of the client's is in front of it."""
+        return self._after is None or self._after.is_set()
+
+    def wait(self, wait_s: float) -> None:
+        """Until it is free; raises `EvalBusy` when that takes too long."""
+        if self._after is not None and not self._after.wait(wait_s):
+            raise EvalBusy(f"an earlier snippet of the same client has not run for {wait_s:g} s")
 
 
 class Surroundings(NamedTuple):
@@ -73,6 +97,7 @@ class Evaluator:
         self._line: deque[Evaluation] = deque()
         self._turn = threading.Condition()
         self._current: Evaluation | None = None
+        self._last: dict[object, Turn] = {}
 
     def take(self, snippet: Snippet, note: Note) -> Callable[[], dict[str, Any]]:
         """Judge a snippet and put it in line; the returned function waits and returns the answer.
@@ -97,12 +122,28 @@ class Evaluator:
         evaluation.leaves_nothing = judgement.kind == rules.READING
         if at_once:
             evaluation.names = names  # those that were judged: a frame may have moved on since
-        run = self._beside(evaluation, snippet) if at_once else self._between(evaluation, snippet)
+        turn = self._turn_of(snippet.client, known["place"])
+        run = (self._beside if at_once else self._between)(evaluation, snippet, turn)
 
         def end(row: Mapping[str, Any]) -> None:
             note({**row, **known, **_at(evaluation)})
 
-        return lambda: self._answer(evaluation, judgement, run, end, snippet)
+        def answer_once() -> dict[str, Any]:
+            try:
+                return self._answer(evaluation, judgement, run, end, snippet)
+            finally:
+                turn.entered.set()
+                turn.done.set()
+
+        return answer_once
+
+    def _turn_of(self, client: object, place: str) -> Turn:
+        """After what this client has asked before."""
+        self._last = {who: turn for who, turn in self._last.items() if not turn.done.is_set()}
+        turn = Turn(place, self._last.get(client))
+        if client is not None:
+            self._last[client] = turn
+        return turn
 
     # Where it belongs -------------------------------------------------------
 
@@ -142,11 +183,21 @@ class Evaluator:
 
     # Running it -------------------------------------------------------------
 
-    def _between(self, evaluation: Evaluation, snippet: Snippet) -> Callable[[], float | None]:
+    def _between(
+        self, evaluation: Evaluation, snippet: Snippet, turn: Turn
+    ) -> Callable[[], float | None]:
         """Between two steps; returns what waits, and then how long the training thread was held."""
-        visit = self._safepoint.submit(evaluation.run_at_boundary)
+
+        def enter() -> Visit:
+            visit = self._safepoint.submit(evaluation.run_at_boundary)
+            turn.entered.set()
+            return visit
+
+        entered = enter() if turn.is_free() else None
 
         def run() -> float | None:
+            turn.wait(snippet.wait_s)
+            visit = entered or enter()
             self._safepoint.wait(visit, snippet.wait_s, self._job.where)
             evaluation.step = visit.step
             visit.outcome()
@@ -154,32 +205,45 @@ class Evaluator:
 
         return run
 
-    def _beside(self, evaluation: Evaluation, snippet: Snippet) -> Callable[[], None]:
+    def _beside(self, evaluation: Evaluation, snippet: Snippet, turn: Turn) -> Callable[[], None]:
         """On a thread of its own, after those that are in front of it."""
-        with self._turn:
-            self._line.append(evaluation)
         evaluation.ended = self._next
 
-        def run() -> None:
+        def enter() -> None:
             with self._turn:
-                if not self._turn.wait_for(lambda: self._is_next(evaluation), self._patience_s(snippet)):
-                    self._line.remove(evaluation)
-                    self._turn.notify_all()
-                    ran_s = time.monotonic() - self._current.started if self._current else 0.0
-                    raise EvalBusy(f"an earlier snippet has been running for {ran_s:.1f} s")
-                self._line.popleft()
-                self._current = evaluation
-                _, error = capture(evaluation.start)
-            if error is not None:
-                self._current = None
-                self._next()
-                raise LimitReached(f"the job cannot start a thread for the snippet: {error}")
+                self._line.append(evaluation)
+            turn.entered.set()
+
+        free = turn.is_free()
+        if free:
+            enter()
+
+        def run() -> None:
+            turn.wait(snippet.wait_s)
+            if not free:
+                enter()
+            self._start(evaluation, snippet)
             evaluation.thread.join(snippet.timeout_s)
             if evaluation.thread.is_alive():
                 evaluation.press(_GRACE_S)
             evaluation.finish()
 
         return run
+
+    def _start(self, evaluation: Evaluation, snippet: Snippet) -> None:
+        with self._turn:
+            if not self._turn.wait_for(lambda: self._is_next(evaluation), self._patience_s(snippet)):
+                self._line.remove(evaluation)
+                self._turn.notify_all()
+                ran_s = time.monotonic() - self._current.started if self._current else 0.0
+                raise EvalBusy(f"an earlier snippet has been running for {ran_s:.1f} s")
+            self._line.popleft()
+            self._current = evaluation
+            _, error = capture(evaluation.start)
+        if error is not None:
+            self._current = None
+            self._next()
+            raise LimitReached(f"the job cannot start a thread for the snippet: {error}")
 
     def _is_next(self, evaluation: Evaluation) -> bool:
         return self._line[0] is evaluation and self._running() is None
