@@ -162,8 +162,8 @@ _GUARD_OF = {
 
 
 def guard_page() -> Iterator[str]:
-    """docs/guard.md, from `probe.control.rules`."""
-    from probe.control.rules import CLASSES
+    """docs/guard.md, from `probe.control.guard.rules`."""
+    from probe.control.guard.rules import CLASSES
 
     yield from ["# What a snippet may do", "", *_GUARD.splitlines(), "", "## The classes", ""]
     yield from ["A snippet has the class of the worst of its parts; the answer says which lines.", ""]
@@ -175,7 +175,7 @@ def guard_page() -> Iterator[str]:
 
 def _rules_of(kind: str) -> Iterator[tuple[str, str, str]]:
     """Rows about one class of snippets: what is called by name, and methods of what is not known."""
-    import probe.control.rules as rules
+    import probe.control.guard.rules as rules
 
     together: dict[tuple[str, str], list[str]] = {}
     for group in rules.GROUPS:

@@ -30,11 +30,7 @@ from types import CodeType, TracebackType
 from typing import Any, TypeVar
 
 from probe.agent.isolation import capture
-from probe.control.keeping import Kept
-from probe.control.names import Scope, names_used
-from probe.control.output import Buffer, Diversion
-from probe.control.values import short_repr
-from probe.control.watching import (
+from probe.control.guard.watching import (
     CHECK_NAME,
     SnippetForbidden,
     SnippetMemory,
@@ -43,6 +39,10 @@ from probe.control.watching import (
     memory_allowance_bytes,
     with_checks,
 )
+from probe.control.keeping import Kept
+from probe.control.names import Scope, names_used
+from probe.control.output import Buffer, Diversion
+from probe.control.values import short_repr
 
 FILE = "<probe eval>"
 _ROUNDS = 1000

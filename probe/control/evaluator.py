@@ -17,13 +17,13 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from probe.agent.isolation import capture, describe
-from probe.control import rules
-from probe.control.attributes import Finding
 from probe.control.evaluate import AT_BOUNDARY, AT_ONCE, Evaluation, explained, parse
-from probe.control.guard import Judgement, classify
+from probe.control.guard import rules
+from probe.control.guard.attributes import Finding
+from probe.control.guard.judge import Judgement, classify
+from probe.control.guard.watching import SnippetForbidden, SnippetTimeout
 from probe.control.names import Scope, names_used
 from probe.control.safepoint import SafePoint, Visit
-from probe.control.watching import SnippetForbidden, SnippetTimeout
 from probe.errors import (
     EvalBusy,
     EvalTimeout,

@@ -19,7 +19,7 @@ from acting.bystander import PACE, PROGRAM, snippet, undisturbed
 from agent.asking import query, tell, without_times
 from agent.nursery import Forked, Nursery, forked
 from harness import PATIENCE_S, Place
-from probe.control.watching import Watch
+from probe.control.guard.watching import Watch
 from probe.errors import EvalBusy, EvalTimeout, LimitReached, NoBoundary, ProbeError, SnippetRefused
 
 OUTPUT_BYTES = 65_536

@@ -52,7 +52,7 @@ def test_a_hundred_snippets_of_ten_clients_run_once_each_and_in_order(
         queued = [[stack.enter_context(one) for one in of_one] for of_one in pool.map(queue, range(CLIENTS))]
         answers = [[answer(one) for one in of_one] for of_one in queued]
 
-    for client, of_one in enumerate(answers):
+    for of_one in answers:
         for number, found in enumerate(of_one):
             assert found["error"] is None, found
             if number % 3 == 2:

@@ -20,11 +20,11 @@ from control.looked_upon import TOUCHED, job, named
 from control.pythons import interpreter
 from harness import PATIENCE_S, PROGRAMS, ROOT
 from probe.agent.isolation import capture
-from probe.control import looking
-from probe.control.guard import Judgement, classify
+from probe.control.guard import looking
+from probe.control.guard.judge import Judgement, classify
+from probe.control.guard.rules import CLASSES, GROUPS, REFUSED_GROUPS, SEVERITY
+from probe.control.guard.tracked import rulebook
 from probe.control.names import names_used
-from probe.control.rules import CLASSES, GROUPS, REFUSED_GROUPS, SEVERITY
-from probe.control.tracked import rulebook
 
 OBJECTS = job()
 ITS_OWN_INPUT = ("input", "input.shape")

@@ -22,8 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from control.pythons import interpreter
 from harness import PATIENCE_S, PROGRAMS, ROOT
-from probe.control import allowance
-from probe.control.watching import (
+from probe.control.guard import allowance
+from probe.control.guard.watching import (
     CHECK_NAME,
     SnippetForbidden,
     SnippetMemory,

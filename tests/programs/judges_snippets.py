@@ -6,7 +6,7 @@ import ast
 import json
 import sys
 
-from probe.control.guard import classify
+from probe.control.guard.judge import classify
 
 
 def main() -> None:

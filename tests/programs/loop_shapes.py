@@ -9,10 +9,11 @@ from __future__ import annotations
 import time
 
 import torch
-from ledger import Ledger, options
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
+
+from ledger import Ledger, options
 
 SHAPES = ("loader", "drawn", "functional", "prefetches", "evaluates", "accumulates", "two_loaders")
 BATCH, WIDTH, EPOCH = 4, 8, 5

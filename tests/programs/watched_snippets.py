@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from probe.agent.isolation import capture
-from probe.control.watching import (
+from probe.control.guard.watching import (
     CHECK_NAME,
     SnippetForbidden,
     SnippetMemory,

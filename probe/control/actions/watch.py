@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 
 from probe import clock
 from probe.agent.isolation import capture, describe
-from probe.control import guard
 from probe.control.action import Action, Site, only, whole_number
 from probe.control.evaluate import CUTS
+from probe.control.guard.judge import READING, classify
+from probe.control.guard.watching import CHECK_NAME, Watch, with_checks
 from probe.control.keeping import Kept
 from probe.control.names import Scope, names_used
 from probe.control.output import Buffer
 from probe.control.values import short_repr
-from probe.control.watching import CHECK_NAME, Watch, with_checks
 from probe.errors import ActionRefused, BadRequest, NotUndoable
 
 FILE = "<probe watch>"
@@ -216,8 +216,8 @@ def _judge(trees: list[tuple[str, ast.Expression]], site: Site) -> None:
     for text, tree in trees:
         statement = ast.Module([ast.Expr(tree.body)], [])
         ast.copy_location(statement.body[0], tree.body)
-        judgement = guard.classify(statement, site.scope().resolve(names_used(tree)))
-        if judgement.kind != guard.READING:
+        judgement = classify(statement, site.scope().resolve(names_used(tree)))
+        if judgement.kind != READING:
             why = "; ".join(f"`{one.what}` {one.why}" for one in judgement.findings[:3])
             raise ActionRefused(
                 f"`{text}` does not only read ({judgement.kind}): {why}",

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import ast
 
-from probe.control import looking
-from probe.control.attributes import State, data, elements
-from probe.control.rules import LARGEST_RESULT, LONGEST_RANGE, REFUSED
-from probe.control.tracked import (
+from probe.control.guard import looking
+from probe.control.guard.attributes import State, data, elements
+from probe.control.guard.rules import LARGEST_RESULT, LONGEST_RANGE, REFUSED
+from probe.control.guard.tracked import (
     NOTED,
     NOTHING,
     PURE,

@@ -12,9 +12,9 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from probe.control import looking
-from probe.control.attributes import State
-from probe.control.rules import (
+from probe.control.guard import looking
+from probe.control.guard.attributes import State
+from probe.control.guard.rules import (
     BLOCKING,
     BLOCKING_METHODS,
     CHANGING_METHODS,
@@ -39,7 +39,7 @@ from probe.control.rules import (
     TENSOR_METHODS_CALLED_ALIKE,
     Group,
 )
-from probe.control.tracked import (
+from probe.control.guard.tracked import (
     NOTED,
     NOTHING,
     NUMBER,
@@ -58,7 +58,7 @@ from probe.control.tracked import (
     Values,
     known,
 )
-from probe.control.uses import Uses
+from probe.control.guard.uses import Uses
 
 _FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial, *looking.C_CALLABLES)
 _NAMED = (types.FunctionType, *looking.C_CALLABLES)

@@ -25,9 +25,9 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
-from probe.control import looking
-from probe.control.allowance import limited, memory_allowance_bytes, resident_bytes
-from probe.control.rules import COLLECTIVE_CLASSES, COLLECTIVE_METHODS, REFUSED_GROUPS
+from probe.control.guard import looking
+from probe.control.guard.allowance import limited, memory_allowance_bytes, resident_bytes
+from probe.control.guard.rules import COLLECTIVE_CLASSES, COLLECTIVE_METHODS, REFUSED_GROUPS
 
 __all__ = (
     "CHECK_NAME", "SnippetForbidden", "SnippetMemory", "SnippetTimeout", "Watch", "memory_allowance_bytes",

@@ -12,12 +12,12 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from probe.control import looking
-from probe.control.attributes import attribute, data, elements
-from probe.control.calls import Arguments
-from probe.control.rules import LARGEST_RESULT, READING, SPECIAL_METHODS
-from probe.control.special import Special
-from probe.control.tracked import (
+from probe.control.guard import looking
+from probe.control.guard.attributes import attribute, data, elements
+from probe.control.guard.calls import Arguments
+from probe.control.guard.rules import LARGEST_RESULT, READING, SPECIAL_METHODS
+from probe.control.guard.special import Special
+from probe.control.guard.tracked import (
     NOTED,
     NOTHING,
     NUMBERS,

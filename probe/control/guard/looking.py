@@ -15,7 +15,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from probe.control.rules import LIBRARIES, SPECIAL_METHODS
+from probe.control.guard.rules import LIBRARIES, SPECIAL_METHODS
 
 _MRO = type.__dict__["__mro__"].__get__
 _CLASS_DICT = type.__dict__["__dict__"].__get__

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import ast
 
-from probe.control import looking
-from probe.control.attributes import attribute, data
-from probe.control.calls import ANYTHING, Arguments, Calls, blocking, load
-from probe.control.rules import CHANGING, COLLECTIVE, REFUSED, Group
-from probe.control.tracked import (
+from probe.control.guard import looking
+from probe.control.guard.attributes import attribute, data
+from probe.control.guard.calls import ANYTHING, Arguments, Calls, blocking, load
+from probe.control.guard.rules import CHANGING, COLLECTIVE, REFUSED, Group
+from probe.control.guard.tracked import (
     NOTED,
     NOTHING,
     NUMBERS,

@@ -11,9 +11,9 @@ import types
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from probe.control import looking
-from probe.control.rules import CHANGING, SEVERITY
-from probe.control.tracked import (
+from probe.control.guard import looking
+from probe.control.guard.rules import CHANGING, SEVERITY
+from probe.control.guard.tracked import (
     NOTED,
     NOTHING,
     NUMBERS,

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Union
 
-from probe.control import looking
-from probe.control.rules import COLLECTIVE_CLASSES, GROUPS, REFUSED, Group
+from probe.control.guard import looking
+from probe.control.guard.rules import COLLECTIVE_CLASSES, GROUPS, REFUSED, Group
 
 
 class Known:

@@ -17,13 +17,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from probe.agent.isolation import capture
-from probe.control import looking
-from probe.control.attributes import Finding, attribute
-from probe.control.calls import Arguments, load
-from probe.control.expressions import Expressions
-from probe.control.rules import BLOCKING, CHANGING, COLLECTIVE, READING, REFUSED
-from probe.control.scopes import annotated, assigned, defaults, has_method, parameters_of
-from probe.control.tracked import (
+from probe.control.guard import looking
+from probe.control.guard.attributes import Finding, attribute
+from probe.control.guard.calls import Arguments, load
+from probe.control.guard.expressions import Expressions
+from probe.control.guard.rules import BLOCKING, CHANGING, COLLECTIVE, READING, REFUSED
+from probe.control.guard.scopes import annotated, assigned, defaults, has_method, parameters_of
+from probe.control.guard.tracked import (
     NOTED,
     NOTHING,
     NUMBER,
