@@ -22,6 +22,7 @@ _Wait = Annotated[
     ),
 ]
 _Format = Annotated[Literal["text", "json"], typer.Option("--format", help="How to write the answer.")]
+_Alone = Annotated[bool, typer.Option("--force", help="Also one rank of several, alone.")]
 _Steps = Annotated[int, typer.Option("--steps", metavar="N", min=1, help="For how many steps.")]
 _Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the file if it is there.")]
 
@@ -105,6 +106,7 @@ def clip(
         float | None, typer.Option("--norm-type", metavar="P", help="Which norm: 2 without it.")
     ] = None,
     off: Annotated[bool, typer.Option("--off", help="End the clipping.")] = False,
+    force: _Alone = False,
     wait: _Wait = None,
     format: _Format = "text",
 ) -> None:
@@ -118,13 +120,15 @@ def clip(
         return
     norm = number(max_norm, "--max-norm", above_zero=True)
     kind = number(norm_type, "--norm-type", above_zero=True)
-    act(context.obj, "clip", {"max_norm": norm, "norm_type": kind}, wait_s=wait, format=format)
+    asked = {"max_norm": norm, "norm_type": kind, "force": force or None}
+    act(context.obj, "clip", asked, wait_s=wait, format=format)
 
 
 @app.command(name="skip-nonfinite", epilog=epilog("skip-nonfinite"))
 def skip_nonfinite(
     context: typer.Context,
     state: Annotated[Literal["on", "off"], typer.Argument(metavar="on|off", help="Begin or end it.")],
+    force: _Alone = False,
     wait: _Wait = None,
     format: _Format = "text",
 ) -> None:
@@ -135,7 +139,7 @@ def skip_nonfinite(
     if state == "off":
         end_standing(context.obj, "skip_nonfinite", wait, format)
     else:
-        act(context.obj, "skip_nonfinite", {}, wait_s=wait, format=format)
+        act(context.obj, "skip_nonfinite", {"force": force or None}, wait_s=wait, format=format)
 
 
 @app.command(name="spike-guard", epilog=epilog("spike-guard"))
@@ -146,6 +150,7 @@ def spike_guard(
         typer.Option("--threshold", metavar="X", help="A spike: a gradient X times its usual size."),
     ] = None,
     off: Annotated[bool, typer.Option("--off", help="End it.")] = False,
+    force: _Alone = False,
     wait: _Wait = None,
     format: _Format = "text",
 ) -> None:
@@ -157,7 +162,9 @@ def spike_guard(
     if off:
         end_standing(context.obj, "spike_guard", wait, format)
         return
-    asked = {"threshold": number(threshold, "--threshold", above_zero=True)}
+    asked = {
+        "threshold": number(threshold, "--threshold", above_zero=True), "force": force or None,
+    }
     act(context.obj, "spike_guard", asked, wait_s=wait, format=format)
 
 
@@ -167,6 +174,7 @@ def loss_scale(
     set: Annotated[
         float | None, typer.Option("--set", metavar="X", help="The scale that the next step uses.")
     ] = None,
+    force: _Alone = False,
     wait: _Wait = None,
     format: _Format = "text",
 ) -> None:
@@ -177,7 +185,7 @@ def loss_scale(
     if set is None:
         show_loss_scale(context.obj, format)
         return
-    asked = {"set": number(set, "--set", above_zero=True)}
+    asked = {"set": number(set, "--set", above_zero=True), "force": force or None}
     act(context.obj, "loss_scale", asked, wait_s=wait, format=format)
 
 
@@ -213,7 +221,7 @@ def stop(
     exit_code: Annotated[
         int | None, typer.Option("--exit-code", metavar="N", min=0, max=255, help="Of the process (0).")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Also one rank of several, alone.")] = False,
+    force: _Alone = False,
     wait: _Wait = None,
     format: _Format = "text",
 ) -> None:
