@@ -36,7 +36,7 @@ JOBS = {
 }
 
 
-RARELY = {
+RARELY = {"compiled_step", 
     "compiled_in_place", "compiled_function", "compiled_optimizer", "checkpointing_reentrant",
     "gpt_at_module_level", "workers_none", "workers_fork_persistent", "workers_spawn",
 }
