@@ -102,7 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--times", type=int, default=100, help="requests of each kind")
+    parser.add_argument("--times", type=int, default=50, help="requests of each kind")
     parser.add_argument("--quick", action="store_true", help="three of each: shows that it works")
     arguments = parser.parse_args()
     times = 3 if arguments.quick else arguments.times
@@ -174,7 +174,7 @@ def ask(program: Program, work: Path, environment: dict[str, str], times: int) -
     for name, answers in found.items():
         held = [one for _, one in answers if one is not None]
         answered = middle([took for took, _ in answers])
-        print(f"| {name} | {answered} | {middle(held) if held else 'not at all | '} |")
+        print(f"| {name} | {answered} | {middle(held) if held else 'not at all |'} |")
     print()
 
 
