@@ -19,7 +19,7 @@ from harness import Place
 from probe.errors import EvalBusy, EvalTimeout, NoBoundary, ProbeError, SnippetRefused
 
 PEOPLE = 6
-FOR_S = 20.0
+FOR_S = 60.0
 EVERY = (
     *LOOKS, *WAITING, *WITHOUT_TRACE, *RAISING, *REFUSED, *ENDLESS,
     *(code for codes in ACCIDENTS.values() for code in codes),
