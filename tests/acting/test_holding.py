@@ -134,8 +134,7 @@ def test_a_signal_reaches_the_training_that_is_held(
         else:
             code_text = "optimizer.beats = 0\nwhile True: optimizer.beats += 1"
             pool.submit(lambda: evaluate(place, job.pid, code_text))
-            beats = "getattr(optimizer, 'beats', 0)"
-            until(lambda: int(evaluate(place, job.pid, beats)["value"]) > 0, "the snippet runs")
+            until(lambda: ask(place, job.pid, "GET", "/v1/health")["phase"] == "acting", "the snippet runs")
         job.signal(number)
         assert job.wait_for("CAUGHT") == says
         losses = job.result()["losses"]
