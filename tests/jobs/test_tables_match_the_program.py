@@ -36,8 +36,8 @@ JOBS = {
 }
 
 
-RARELY = {"compiled_step", 
-    "compiled_in_place", "compiled_function", "compiled_optimizer", "checkpointing_reentrant",
+RARELY = {
+    "compiled_in_place", "compiled_function", "compiled_optimizer", "compiled_step", "checkpointing_reentrant",
     "gpt_at_module_level", "workers_none", "workers_fork_persistent", "workers_spawn",
 }
 """Variants that take long and share most with another job here: in the campaign."""
