@@ -37,7 +37,8 @@ JOBS = {
 
 
 RARELY = {
-    "compiled_in_place", "compiled_function", "compiled_optimizer", "compiled_step", "checkpointing_reentrant",
+    "compiled_in_place", "compiled_function", "compiled_optimizer", "compiled_step",
+    "checkpointing_reentrant",
     "gpt_at_module_level", "workers_none", "workers_fork_persistent", "workers_spawn",
 }
 """Variants that take long and share most with another job here: in the campaign."""
