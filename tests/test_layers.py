@@ -61,7 +61,8 @@ LAYERS = (
     _layer(r"probe/attach/.*", OUTSIDE, "", "pystack pyinjector"),
     _layer(r"probe/diagnose/.*", rf"(?:{OUTSIDE}|recording\b|diagnose\b)", "numpy duckdb"),
     _layer(
-        r"cli/probe_cli/docs\.py", rf"(?:{OUTSIDE}|(?:diagnose\.verdict|control\.guard\.rules)\b)", "", "typer"
+        r"cli/probe_cli/docs\.py", rf"(?:{OUTSIDE}|(?:diagnose\.verdict|control\.guard\.rules)\b)",
+        "", "typer",
     ),
     _layer(r"cli/probe_cli/.*", OUTSIDE, "typer click", "httpx rich duckdb"),
 )
