@@ -12,7 +12,6 @@ import itertools
 import json
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -34,6 +33,11 @@ from probe.errors import (
 KEPT = 200
 """Actions that are done and can still be undone; older ones are forgotten."""
 LONGEST_WAIT_S = 86_400.0
+_OVER = {
+    "undoing": "being undone already", "undone": "undone already", "failed": "not done: it failed",
+    "refused": "not done: it was refused", "cancelled": "not done: no step ended in time",
+}
+"""States in which there is nothing to undo."""
 _REFUSALS = (ActionRefused, BadRequest)
 Answer = Callable[[], dict[str, Any]]
 
@@ -68,7 +72,7 @@ class Acting:
         self._where = where
         self._numbers = itertools.count(1)
         self._prefix = prefix
-        self._entries: deque[Entry] = deque(maxlen=KEPT)
+        self._entries: list[Entry] = []
         self._standing: list[Entry] = []
         self._changing = threading.Lock()
 
@@ -87,11 +91,12 @@ class Acting:
         wait_s = self._wait_s(body)
         if body.get("now") and not (kind.begins_anywhere or kind.reading):
             raise BadRequest(f"{kind.name} begins between two steps only", hint="Ask for it without `now`.")
-        action = self._make(kind, arguments)
-        entry = Entry(f"{self._prefix}-{next(self._numbers)}", action, caller)
+        action_id = f"{self._prefix}-{next(self._numbers)}"
+        action = self._make(kind, arguments, action_id, caller)
+        entry = Entry(action_id, action, caller)
         self._note(entry, "asked")
         if not action.reading:
-            self._entries.append(entry)
+            self._remember(entry)
             if not body.get("now"):
                 entry.visit = self._submit(entry, lambda: self._begin(entry))
         return lambda: self._answer(entry, wait_s)
@@ -106,15 +111,17 @@ class Acting:
                 f"no action of this process has the id {wanted!r}, or it is too long ago",
                 hint="`probe PID actions` lists them.",
             )
-        if entry.state in ("undone", "failed", "refused", "cancelled"):
-            raise NotUndoable(f"{entry.action_id} is {entry.state} already")
+        if entry.state in _OVER:
+            raise NotUndoable(f"{entry.action_id} is {_OVER[entry.state]}")
         waiting = entry.visit if entry.visit is not None and not entry.visit.done.is_set() else None
         if waiting is not None and self._safepoint.take_back(waiting):
             waiting.error = NoBoundary(f"{entry.action_id} was undone before a step ended")
             waiting.done.set()
             return lambda: self._undone(entry, None, "it had not begun, and will not")
+        before, entry.caller = entry.state, caller
+        self._note(entry, "undoing")
         visit = self._safepoint.submit(lambda: self._undo_now(entry))
-        return lambda: self._undo(entry, visit, wait_s)
+        return lambda: self._undo(entry, visit, wait_s, before)
 
     def listing(self) -> dict[str, Any]:
         """What is in force, for `GET /v1/actions`."""
@@ -209,11 +216,15 @@ class Acting:
             action.finished.wait(action.waits_s)
         return action.report()
 
-    def _undo(self, entry: Entry, visit: Visit, wait_s: float) -> dict[str, Any]:
-        self._safepoint.wait(visit, wait_s, self._where)
-        if visit.error is not None and not isinstance(visit.error, ProbeError):
-            raise ActionFailed(f"undoing {entry.action_id} failed: {describe(visit.error)}")
-        return self._undone(entry, visit.step, visit.outcome())
+    def _undo(self, entry: Entry, visit: Visit, wait_s: float, before: str) -> dict[str, Any]:
+        _, error = capture(lambda: self._safepoint.wait(visit, wait_s, self._where))
+        error = error or visit.error
+        if error is None:
+            return self._undone(entry, visit.step, visit.outcome())
+        self._note(entry, before)
+        if isinstance(error, ProbeError):
+            raise error
+        raise ActionFailed(f"undoing {entry.action_id} failed: {describe(error)}")
 
     def _undone(self, entry: Entry, step: int | None, what: str) -> dict[str, Any]:
         entry.step, entry.what = step, what
@@ -233,14 +244,28 @@ class Acting:
 
     # Whoever begins it ------------------------------------------------------
 
-    def _make(self, kind: type[Action], arguments: dict[str, Any]) -> Action:
+    def _make(
+        self, kind: type[Action], arguments: dict[str, Any], action_id: str, caller: dict[str, Any]
+    ) -> Action:
         action, error = capture(lambda: kind(arguments, self._site))
-        if isinstance(error, ProbeError):
-            raise error
-        if error is not None:
-            raise ActionFailed(f"{kind.name} could not be prepared: {describe(error)}")
-        made: Action = action
-        return made
+        if error is None:
+            made: Action = action
+            return made
+        if not isinstance(error, ProbeError):
+            error = ActionFailed(f"{kind.name} could not be prepared: {describe(error)}")
+        refused = Action(arguments, self._site)
+        refused.undoable = False
+        entry = Entry(action_id, refused, caller)
+        entry.what = error.message
+        self._note(entry, "refused", kind.name)
+        raise error
+
+    def _remember(self, entry: Entry) -> None:
+        """For undoing; what is over and long ago is forgotten, what stands never."""
+        self._entries.append(entry)
+        over = [one for one in self._entries if one.state not in ("asked", "standing", "undoing")]
+        if len(over) > KEPT:
+            self._entries.remove(over[0])
 
     def _begin(self, entry: Entry) -> None:
         """On the training thread at a boundary, or on the request's."""
@@ -318,7 +343,7 @@ class Acting:
             return []
         return [f"this is about rank {self._site.rank} alone, of {self._site.world_size}"]
 
-    def _note(self, entry: Entry, state: str) -> None:
+    def _note(self, entry: Entry, state: str, name: str = "") -> None:
         """Journal a change of state; before anything is done it is on record that it was asked."""
         if entry.action.reading:
             return
@@ -326,7 +351,7 @@ class Acting:
         undoable = entry.action.undoable and state in ("done", "standing")
         row = {
             "action_id": entry.action_id, "t_ns": clock.wall_ns(), "step": entry.step,
-            "action": entry.action.name, "arguments": json.dumps(entry.action.arguments, default=str),
+            "action": name or entry.action.name, "arguments": json.dumps(entry.action.arguments, default=str),
             "state": state, "what": entry.what,
             "undo": f"probe {self._prefix} undo {entry.action_id}" if undoable else None,
             "caller_uid": entry.caller.get("uid"), "caller_pid": entry.caller.get("pid"),

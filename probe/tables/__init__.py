@@ -274,7 +274,7 @@ TABLES: tuple[Table, ...] = (
             _T_NS, _STEP,
             Column("action", "VARCHAR", "", "`lr`, `checkpoint`, `clip`, …"),
             Column("arguments", "VARCHAR", "", "what was asked, as JSON"),
-            Column("state", "VARCHAR", "", "`asked`, then `done`, `standing` (in force from now on), `failed`, `refused` or `cancelled`; later `ended` or `undone`"),
+            Column("state", "VARCHAR", "", "`asked`, then `done`, `standing` (in force from now on), `failed`, `refused` or `cancelled`; later `ended`, or `undoing` and `undone`"),
             Column("what", "VARCHAR", "", "what came of it, a sentence; NULL while it is asked"),
             Column("undo", "VARCHAR", "", "how to undo it; NULL when it cannot be undone"),
             Column("caller_uid", "BIGINT", "", "user id of who asked"),
