@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from probe import clock
-from probe.diagnose.holding import HELD
 from probe.errors import RecordingError
 from probe.recording.layout import NULL_DOUBLE, NULL_INTEGER
 from probe.recording.reader import RingFile, Rows
@@ -80,8 +79,6 @@ class History:
         self._texts: list[str | None] = [None]
         self._walls: deque[float] = deque(maxlen=USUAL_STEPS)
         self._longest_s: float | None = None
-        self._held_steps: set[int] = set()
-        """Steps before which the training thread was held: how long they took says nothing."""
         self._newest_ns: int | None = None
         self._read_ns = 0
         self._ahead_ns = 0
@@ -93,8 +90,7 @@ class History:
         """How training gets on now; None when the recording is gone or damaged."""
         try:
             self._read_steps()
-            self._read_pulse()
-            for table in _SIGNS[2:]:
+            for table in _SIGNS[1:]:
                 self._read_last(table)
             self._read_last("process.memory")
             return self._progress(clock.wall_ns() if now_ns is None else now_ns)
@@ -123,32 +119,16 @@ class History:
         if rows is None or not len(rows):
             return
         self._last["python.steps"] = rows[-1]
-        self._read_pulse()  # after the steps: whoever was held in one of them is on record by now
-        if self._held_steps:
-            rows = rows[[step not in self._held_steps for step in rows["step"].tolist()]]
-            last = int(self._last["python.steps"]["step"])
-            self._held_steps = {step for step in self._held_steps if step > last}
-        self._walls.extend(rows["wall_s"][rows["sampled"] != 1][-USUAL_STEPS:].tolist())
-        waited = rows["wall_s"][rows["step"] >= WARM_UP_STEPS]
+        held_s = rows["held_s"].copy()
+        held_s[held_s == NULL_DOUBLE] = 0.0
+        walls_s = rows["wall_s"] - held_s  # while somebody held it, it was not slow
+        self._walls.extend(walls_s[rows["sampled"] != 1][-USUAL_STEPS:].tolist())
+        waited = walls_s[rows["step"] >= WARM_UP_STEPS]
         if self.disregard_next:
             self.disregard_next = False
             waited = waited[1:]
         if len(waited):
             self._longest_s = max(self._longest_s or 0.0, float(waited.max()))
-
-    def _read_pulse(self) -> None:
-        """The steps in which somebody held the training thread, among the new rows."""
-        known = self._highest.get("python.pulse", 0)
-        with RingFile(self._folder / "python.pulse.ring") as ring:
-            highest = ring.highest(known)
-            rows = ring.read(known, highest) if highest > known else None
-        if rows is None or not len(rows):
-            return
-        self._highest["python.pulse"], self._last["python.pulse"] = highest, rows[-1]
-        phases = set(rows["phase"].tolist())
-        held = [number for number in phases if self._text(number) in HELD]
-        for number in held:
-            self._held_steps.update(rows["step"][rows["phase"] == number].tolist())
 
     def _read_last(self, table: str) -> None:
         known = self._highest.get(table, 0)

@@ -51,13 +51,13 @@ class Recorder:
 
     __slots__ = (
         "_append_loss", "_append_pulse", "_append_step", "_backward_id", "_boundary_ids", "_forward_id",
-        "_held_ids", "_optimizer_id", "_other_id", "allocated_bytes", "arm_forward", "backward_ns",
-        "cost_ns", "data_ns", "disarm_forward", "explicit", "fed_by", "forward_ns", "forward_start_ns",
-        "intern", "last_row", "loader", "loss_count", "loss_scale", "loss_sum", "micro_step",
-        "modules_fixed", "modules_interval", "next_sample", "optimizer_ns", "peak_allocated_bytes", "phase",
-        "recent", "reserved_bytes", "rings", "rss_bytes", "samples", "sampling", "saw_data", "saw_forward",
-        "start_sampling", "step", "step_start_ns", "stop_sampling", "thread", "timed_every", "timing",
-        "tokens", "visit", "waiting",
+        "_held_from_ns", "_held_ids", "_optimizer_id", "_other_id", "allocated_bytes", "arm_forward",
+        "backward_ns", "cost_ns", "data_ns", "disarm_forward", "explicit", "fed_by", "forward_ns",
+        "forward_start_ns", "held_ns", "intern", "last_row", "loader", "loss_count", "loss_scale",
+        "loss_sum", "micro_step", "modules_fixed", "modules_interval", "next_sample", "optimizer_ns",
+        "peak_allocated_bytes", "phase", "recent", "reserved_bytes", "rings", "rss_bytes", "samples",
+        "sampling", "saw_data", "saw_forward", "start_sampling", "step", "step_start_ns", "stop_sampling",
+        "thread", "timed_every", "timing", "tokens", "visit", "waiting",
     )
 
     def __init__(self, recording: Recording, *, modules_interval: int, midway: bool = False) -> None:
@@ -106,6 +106,7 @@ class Recorder:
         self.loss_scale = NULL_DOUBLE
         self.cost_ns = 0
         self.step_start_ns = 0
+        self._held_from_ns = 0
         self._reset(0)
         if midway:
             self._begin_at_next_boundary()
@@ -133,6 +134,7 @@ class Recorder:
         self.data_ns = self.forward_ns = self.backward_ns = self.optimizer_ns = 0
         self.saw_data = self.saw_forward = False
         self.fed_by, self.loader = self.loader, NULL_STRING
+        self.held_ns = 0
         self.forward_start_ns = 0
         self.loss_sum, self.loss_count = 0.0, 0
         self.samples = self.tokens = NULL_INTEGER
@@ -220,13 +222,19 @@ class Recorder:
 
     def hold(self, phase: str) -> None:
         """Somebody holds the training thread between two steps: one of `HELD`."""
+        now_ns = _now()
+        if not self._held_from_ns:
+            self._held_from_ns = now_ns
         self.phase = phase
-        self._append_pulse(self.step, self.micro_step, _now() + ANCHOR_NS, self._held_ids[phase])
+        self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self._held_ids[phase])
 
     def let_go(self) -> None:
         """Nobody does any more."""
+        now_ns = _now()
+        self.held_ns += now_ns - self._held_from_ns
+        self._held_from_ns = 0
         self.phase = "other"
-        self._append_pulse(self.step, self.micro_step, _now() + ANCHOR_NS, self._other_id)
+        self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self._other_id)
 
     # The end of a step ------------------------------------------------------
 
@@ -235,6 +243,7 @@ class Recorder:
         if self.forward_start_ns:
             self.forward_ns += now_ns - self.forward_start_ns
         wall = now_ns - (self.step_start_ns or now_ns)
+        worked = wall - self.held_ns
         known = self.data_ns + self.forward_ns + self.backward_ns + self.optimizer_ns
         spent = self.cost_ns + (_now() - now_ns)
         shadow = not self.timing
@@ -248,7 +257,8 @@ class Recorder:
             self.forward_ns / 1e9 if self.saw_forward else NULL_DOUBLE,
             self.backward_ns / 1e9 if self.micro_step else NULL_DOUBLE,
             self.optimizer_ns / 1e9 if self.optimizer_ns else NULL_DOUBLE,
-            NULL_DOUBLE if shadow else (wall - known) / 1e9 if wall > known else 0.0,
+            self.held_ns / 1e9 if self.held_ns else NULL_DOUBLE,
+            NULL_DOUBLE if shadow else (worked - known) / 1e9 if worked > known else 0.0,
             self.loss_sum / self.loss_count if self.loss_count else NULL_DOUBLE,
             lr,
             self.loss_scale,
@@ -264,9 +274,9 @@ class Recorder:
             spent,
         ]
         self.last_row = (self._append_step(*fields), fields)
-        self.recent.append((wall, self.sampling, shadow, spent))
+        self.recent.append((worked, self.sampling, shadow, spent))
         if self.sampling:
-            self._after_sample(wall, spent)
+            self._after_sample(worked, spent)
         self.step += 1
         self._reset(now_ns)
         self.phase = "other"

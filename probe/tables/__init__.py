@@ -75,6 +75,7 @@ TABLES: tuple[Table, ...] = (
             Column("forward_s", "DOUBLE", "s", "from the first module call of each micro step to its backward: forward and loss; NULL when that call could not be seen"),
             Column("backward_s", "DOUBLE", "s", "inside backward; NULL without one"),
             Column("optimizer_s", "DOUBLE", "s", "inside optimizer.step(), all optimizers; an LBFGS step contains its closures' forward and backward, which are then not counted here"),
+            Column("held_s", "DOUBLE", "s", "time that snippets, actions or a pause held the training thread; part of wall_s and of no phase; NULL when nobody did"),
             Column("other_s", "DOUBLE", "s", "the rest of wall_s: logging, clipping, zero_grad, evaluation, checkpoints, and data made without a DataLoader; NULL on shadow steps, where forward could not be told from it"),
             Column("loss", "DOUBLE", "", "mean of the losses given to backward in the step (scaling by a GradScaler removed); NULL when none was a scalar or none could be read yet"),
             Column("lr", "DOUBLE", "", "learning rate of the leading optimizer's first group, as used by this step"),

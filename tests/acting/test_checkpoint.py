@@ -155,7 +155,7 @@ def test_two_models_and_two_optimizers_are_saved_by_name_and_every_change_is_on_
     act(place, job.pid, {"path": str(path), "overwrite": True})
     assert read_checkpoint(str(path))["step"] > answer["step"] and path.read_bytes() != before
     rows = query(place, job.pid, f"SELECT state FROM probe.actions WHERE action_id = '{answer['id']}'")
-    assert [state for (state,) in rows] == ["asked", "done"]
+    assert [state for (state,) in rows] == ["asked", "done", "undoing", "done"]
 
 
 def test_automatic_checkpoints_come_until_they_are_undone_and_the_training_is_unchanged(
