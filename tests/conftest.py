@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from harness import Job, Place, running
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a shell that runs us in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # children inherit what is ignored
 
 
 @pytest.hookimpl(optionalhook=True)
