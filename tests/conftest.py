@@ -11,7 +11,6 @@ import pytest
 
 from harness import Job, Place, running
 
-
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a shell that runs us in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # children inherit what is ignored
 
