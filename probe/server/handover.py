@@ -29,6 +29,8 @@ HAND_OVER_S = 5.0
 """How long a request may take to get into the agent's socket."""
 _HEALTH_S = 3.0
 """How long an agent may take to say that it hears: a thread that holds the GIL makes it wait."""
+_DYING_S = 0.4
+"""Between the end of a process's connections and its own."""
 _LOOK_AGAIN_S = 10.0
 _FULL_QUEUE_S = 0.01
 
@@ -102,12 +104,21 @@ class Handover:
                     raise _deaf(recorded, waited_s)
                 look_at = time.monotonic() + _LOOK_AGAIN_S
         except OSError as error:
-            require_live(recorded, await self._status(recorded))
+            await self._require_live(recorded)
             what = error.strerror or error
             raise AgentUnreachable(f"{who(recorded)} did not answer ({what})") from None
         finally:
             reading.cancel()
             await asyncio.wait({reading})  # it must have let go of the socket's number before that is closed
+
+
+    async def _require_live(self, recorded: Recorded) -> None:
+        """Raise `ProcessDead` for a process that hung up because it dies: its descriptors are closed a
+        moment before it is seen to be dead."""
+        until_s = time.monotonic() + _DYING_S
+        while time.monotonic() < until_s:
+            require_live(recorded, await self._status(recorded))
+            await asyncio.sleep(_DYING_S / 20)
 
 
 def _deaf(recorded: Recorded, waited_s: float) -> AgentUnreachable:

@@ -217,7 +217,7 @@ def test_leaving_a_job_puts_back_what_was_there(nursery: Nursery, place: Place) 
         waiting(nursery, place, way, watched=False) as [plain],
         waiting(nursery, place, way, way) as [watched, left],
     ):
-        assert ask(place, left.pid, "POST", "/v1/stop") == {"stopped": True}
+        assert ask(place, left.pid, "POST", "/v1/stop") == {"stopped": True, "ended": []}
         said = []
         for job in (plain, watched, left):
             tell(job)
@@ -232,7 +232,7 @@ def test_a_handler_that_came_after_ours_stays_when_we_leave(nursery: Nursery, pl
     with waiting(nursery, place, "a handler of its own") as [job]:
         tell(job)
         job.wait_for("SET")
-        assert ask(place, job.pid, "POST", "/v1/stop") == {"stopped": True}
+        assert ask(place, job.pid, "POST", "/v1/stop") == {"stopped": True, "ended": []}
         tell(job)
         assert job.wait_for("HANDLED") == f"HANDLED {signal.SIGABRT}"
         assert (job.let_go(), job.errors()) == (0, "")

@@ -42,7 +42,7 @@ def test_a_job_can_be_left_by_request(fork: Callable[..., Forked], place: Place)
         "one_millisecond_step", "--steps", "500", "--hold"
     )
     job.wait_for("READY")
-    assert ask(place, job.pid, "POST", "/v1/stop") == {"stopped": True}
+    assert ask(place, job.pid, "POST", "/v1/stop") == {"stopped": True, "ended": []}
     assert not accepts(place, job.pid)
     with pytest.raises(FileNotFoundError):
         ask(place, job.pid, "GET", "/v1/health")

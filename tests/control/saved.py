@@ -25,7 +25,7 @@ class Site:
         self.named = named
         self.position: dict[str, Any] | None = None
         self.recorder = SimpleNamespace(counted_step=7, micro_step=0, phase="forward", last_row=None)
-        self._instruments = SimpleNamespace(from_start=True)
+        self.from_start = True
 
     def _of(self, kind: type | tuple[type, ...]) -> list[Any]:
         return [thing for thing in self.named.values() if isinstance(thing, kind)]

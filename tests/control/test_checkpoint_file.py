@@ -253,7 +253,7 @@ def test_a_step_that_nobody_knows_is_none_and_never_runs_the_jobs_code(tmp_path:
             raise AssertionError("asked")
 
     site = Site(model=nn.Linear(1, 1), trainer=Trainer())
-    site._instruments.from_start = False
+    site.from_start = False
     answer = save(site, tmp_path / "a.pt")
     assert answer["step"] is None and "step" in answer["not_found"]
 

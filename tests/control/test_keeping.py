@@ -112,9 +112,11 @@ CASES = [
 def _as_it_was() -> Iterator[None]:
     """Other tests run in this process."""
     folder, states, threads = os.getcwd(), random_states(), torch.get_num_threads()
+    locale = _locale.setlocale(_locale.LC_ALL, None)
     _locale.setlocale(_locale.LC_ALL, "C")
     torch.set_num_threads(1)
     yield
+    _locale.setlocale(_locale.LC_ALL, locale)
     torch.set_num_threads(threads)
     os.chdir(folder)
     restore_random_states(states)

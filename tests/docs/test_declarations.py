@@ -110,7 +110,7 @@ def routes() -> set[str]:
 
 
 def test_the_routes_are_those_of_the_architecture() -> None:
-    text = (ROOT / "ARCHITECTURE.md").read_text()
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     described = {f"{method} {path}" for method, path in re.findall(r"^ +(GET|POST) +(/v1/\w+)", text, re.M)}
     assert routes() == described
 

@@ -11,10 +11,12 @@ import platform
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from probe.agent import control_socket, identity, isolation, lifecycle
-from probe.control import evaluate, frames, names, stacks
+from probe.control import frames, names, stacks
+from probe.control.evaluator import Evaluator, Snippet, Surroundings
+from probe.control.safepoint import SafePoint
 from probe.errors import LimitReached
 from probe.recording.process import current_boot_id, life
 from probe.recording.recording import VERSION, Meta, Recording, rings_folders
@@ -54,10 +56,17 @@ def record(folder: Path) -> Path:
 
 def ask(snippets: list[str]) -> list[dict[str, Any]]:
     """Answers to the snippets, and to one that does not end."""
-    evaluator = evaluate.Evaluator(lambda: names.Scope(threading.main_thread().ident, dict), 65536)
-    answers = [evaluator.run(code, 60.0, lambda *_: None) for code in snippets]
+    main = threading.main_thread().ident
+    job = Surroundings(lambda: names.Scope(main, dict), lambda: False, lambda: False, str)
+    nowhere = cast("SafePoint", None)  # all of them run beside the training
+    evaluator = Evaluator(job, nowhere, 65536)
+
+    def answer(code: str, timeout_s: float) -> dict[str, Any]:
+        return evaluator.take(Snippet(code, timeout_s, 60.0, "now", force=False), lambda _row: None)()
+
+    answers = [answer(code, 60.0) for code in snippets]
     try:
-        evaluator.run("while True: pass", 0.1, lambda *_: None)
+        answer("while True: pass", 0.1)
     except LimitReached as error:
         answers.append({"message": error.message})
     return answers
