@@ -18,11 +18,13 @@ from probe.attach.tasks import tasks
 COMMANDS = (
     ("gpt_in_main", "--steps", "12", "--pause"),
     ("accumulation_amp_schedule", "--steps", "20", "--pause"),
+    ("dataloader_workers", "--steps", "40", "--workers", "2", "--pause"),
+    ("one_millisecond_step", "--steps", "5000"),
+)
+RARELY = (
     ("gan_two_optimizers", "--steps", "40", "--pause"),
     ("lbfgs_closure", "--steps", "12", "--pause"),
-    ("dataloader_workers", "--steps", "40", "--workers", "2", "--pause"),
     ("activation_checkpointing", "--steps", "40", "--pause"),
-    ("one_millisecond_step", "--steps", "5000"),
 )
 """Those that pause are attached to while they wait inside a step, the last while it trains."""
 
@@ -33,7 +35,10 @@ def probe(place: Place, *words: object) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+@pytest.mark.parametrize(
+    "command", [*COMMANDS, *(pytest.param(one, marks=pytest.mark.campaign) for one in RARELY)],
+    ids=lambda command: command[0],
+)
 def test_an_attached_job_computes_the_same_and_is_recorded_from_the_next_step_on(
     place: Place, command: tuple[str, ...]
 ) -> None:
