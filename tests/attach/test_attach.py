@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.asking import ask
 from attach.conftest import Target
 from harness import PATIENCE_S, ROOT, Place, wait_for_end
 from probe.attach import borrowed, gdb, library, payload
@@ -120,8 +121,16 @@ def test_an_agent_in_a_job_that_computes_in_c(target: Start, place: Place) -> No
     job = target("torch")
     assert attach_at(place, job.pid).outcome == "started"
     assert attach_at(place, job.pid) == Attached(job.pid, "", "already")
+    deadline = time.monotonic() + PATIENCE_S
+    while "probe-attach" in thread_names(place, job.pid):  # it ends when it gets the GIL once more
+        assert time.monotonic() < deadline
     found = job.finish()
     assert "probe-agent" in found["threads"] and "probe-attach" not in found["threads"]
+
+
+def thread_names(place: Place, pid: int) -> set[str]:
+    found = ask(place, pid, "GET", "/v1/stacks?all_threads=1")
+    return {thread["thread_name"] for thread in found["threads"]}
 
 
 def test_two_at_once_make_one_agent(target: Start, place: Place) -> None:
