@@ -20,7 +20,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from probe import clock, launch, wire
 from probe.agent.control_socket import ControlSocket
@@ -28,15 +28,10 @@ from probe.agent.endings import Endings
 from probe.agent.identity import Identity, identify
 from probe.agent.isolation import Isolation, describe, quietly, say
 from probe.agent.isolation import capture as capture_all
-from probe.agent.requests import Requests
 from probe.agent.tracing import name_tracer
-from probe.control.acting import Acting
-from probe.control.action import Site, several_ranks
-from probe.control.evaluator import Evaluator, Surroundings
 from probe.control.names import Scope
-from probe.control.safepoint import SafePoint
 from probe.control.stacks import capture, whereabouts
-from probe.errors import AgentMissing, NoRoom, ProbeError, ServerUnavailable
+from probe.errors import NoRoom, ProbeError, ServerUnavailable
 from probe.instruments.installation import Installation
 from probe.instruments.patch import Patches
 from probe.recording import places
@@ -44,6 +39,9 @@ from probe.recording.captures import journal_rows
 from probe.recording.process import current_boot_id, life
 from probe.recording.recording import VERSION, Meta, Recording, ring_scale, rings_folders
 from probe.settings import SETTINGS, Settings
+
+if TYPE_CHECKING:
+    from probe.agent.requests import Requests
 
 _agent: Agent | None = None
 _changing = threading.RLock()
@@ -84,7 +82,7 @@ class Agent:
             self.recording, self.isolation, self.instruments.recorder, self.instruments.module_path
         )
         self.ended_actions: list[str] = []
-        self._requests = self._assemble_control(settings)
+        self._requests: Requests | None = None
         self._training_thread: int | None = None
         self._server_warned = False
         self._tracer = 0
@@ -93,45 +91,40 @@ class Agent:
             {
                 "GET /v1/health": self._health,
                 "GET /v1/stacks": self._stacks,
-                "GET /v1/actions": self._requests.actions,
-                "POST /v1/eval": self._requests.evaluate,
-                "POST /v1/act": self._requests.act,
-                "POST /v1/undo": self._requests.undo,
+                "GET /v1/actions": lambda request, peer: self._to_act().actions(request, peer),
+                "POST /v1/eval": lambda request, peer: self._to_act().evaluate(request, peer),
+                "POST /v1/act": lambda request, peer: self._to_act().act(request, peer),
+                "POST /v1/undo": lambda request, peer: self._to_act().undo(request, peer),
                 "POST /v1/stop": self._stop_asked,
             },
             [
                 (self._round_s, self.instruments.collect),
                 (lambda: settings.memory_interval_s, self.instruments.sample_memory),
                 (lambda: _SERVER_LOOK_S, self._see_to_server),
-                (lambda: _INSIST_S, self.evaluator.insist),
                 (lambda: _INSIST_S, self._note_training_thread),
                 (lambda: _INSIST_S, self.endings.look),
-                (lambda: _INSIST_S, self.acting.tidy),
+                (lambda: _INSIST_S, self._look_after_requests),
             ],
             self.isolation,
             slow=frozenset({"POST /v1/eval", "POST /v1/act", "POST /v1/undo", "POST /v1/stop"}),
             first=self._announce,
         )
 
-    def _assemble_control(self, settings: Settings) -> Requests:
-        """What may be done to the job, and where between two steps that happens."""
-        recorder = self.instruments.recorder
-        meta = self.recording.meta
-        journal = self.recording.journal.append
-        self.safepoint = SafePoint(recorder, self.isolation)
-        site = Site(
-            self.instruments, self.safepoint, self._scope, settings, meta.rank, meta.world_size
-        )
-        self.acting = Acting(
-            site, self.safepoint, self.isolation, self.instruments.optimizers, journal, self._whereabouts,
-            str(self.pid),
-        )
-        job = Surroundings(
-            self._scope, lambda: several_ranks(meta.world_size), lambda: self.endings.holding,
-            self._whereabouts,
-        )
-        self.evaluator = Evaluator(job, self.safepoint, settings.eval_output_bytes)
-        return Requests(self.evaluator, self.acting, recorder, settings, journal, str(self.pid))
+    def _to_act(self) -> Requests:
+        """What may be done to the job. Loaded when first asked for, on the agent's thread: 7 MB and 35 ms
+        that a job which is only watched does not pay."""
+        if self._requests is None:
+            from probe.agent.requests import Requests
+
+            self._requests = Requests(
+                self.instruments, self.isolation, self.recording, self.settings, self._scope,
+                self._whereabouts, lambda: self.endings.holding,
+            )
+        return self._requests
+
+    def _look_after_requests(self) -> None:
+        if self._requests is not None:
+            self._requests.look_after()
 
     def start(self, *, late: bool) -> None:
         """Instruments first: the job's next line may already train."""
@@ -148,17 +141,19 @@ class Agent:
 
     def stop(self, event: str, *, wait_s: float) -> None:
         """Take everything out; the recording stays."""
-        self.acting.settle(_SETTLE_WAIT_S)
+        requests = self._requests
+        if requests is not None:
+            requests.settle(_SETTLE_WAIT_S)
         self.isolation.end()
-        self.ended_actions = self.acting.close(
-            AgentMissing("probe left the process before a step ended", hint="Nothing was changed.")
-        )
+        if requests is not None:
+            self.ended_actions = requests.close()
         if event == "exit":
             self.endings.leave()
         else:
             self.endings.uninstall()
         self.instruments.uninstall()
-        self.evaluator.end(_SNIPPET_WAIT_S)
+        if requests is not None:
+            requests.end(_SNIPPET_WAIT_S)
         self.control.finish(_ANSWERS_WAIT_S)
         self.control.stop(wait_s=wait_s)
         self.recording.journal.append({"event": event, "t_ns": clock.wall_ns()})
@@ -170,7 +165,8 @@ class Agent:
         self.endings.abandon()
         self.instruments.uninstall()
         self.control.abandon()
-        self.evaluator.abandon()
+        if self._requests is not None:
+            self._requests.abandon()
         self.recording.close()
 
     # Requests, on the agent's thread ----------------------------------------

@@ -7,14 +7,20 @@ library only.
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from probe import clock, wire
+from probe.agent.isolation import Isolation
 from probe.control.acting import LONGEST_WAIT_S, Acting
-from probe.control.evaluator import WHEN, Evaluator, Snippet
-from probe.errors import BadRequest
-from probe.instruments.recorder import Recorder
+from probe.control.action import Site, several_ranks
+from probe.control.evaluator import WHEN, Evaluator, Snippet, Surroundings
+from probe.control.names import Scope
+from probe.control.safepoint import SafePoint
+from probe.errors import AgentMissing, BadRequest
+from probe.instruments.installation import Installation
+from probe.recording.recording import Recording
 from probe.settings import Settings
 
 LONGEST_SNIPPET_S = 3600.0
@@ -25,16 +31,47 @@ class Requests:
     """The routes of one agent that change something."""
 
     def __init__(
-        self, evaluator: Evaluator, acting: Acting, recorder: Recorder, settings: Settings,
-        journal: Callable[[dict[str, Any]], object], prefix: str,
+        self, instruments: Installation, isolation: Isolation, recording: Recording, settings: Settings,
+        scope: Callable[[], Scope], where: Callable[[], str], held: Callable[[], bool],
     ) -> None:
-        self._evaluator = evaluator
-        self._acting = acting
-        self._recorder = recorder
+        """`where` says what the training thread does; `held`, whether the process waits at its end."""
+        meta, journal, prefix = recording.meta, recording.journal.append, str(os.getpid())
+        self.safepoint = safepoint = SafePoint(instruments.recorder, isolation)
+        site = Site(instruments, safepoint, scope, settings, meta.rank, meta.world_size)
+        self._acting = Acting(site, safepoint, isolation, instruments.optimizers, journal, where, prefix)
+        job = Surroundings(scope, lambda: several_ranks(meta.world_size), held, where)
+        self._evaluator = Evaluator(job, safepoint, settings.eval_output_bytes)
+        self._recorder = instruments.recorder
         self._settings = settings
         self._journal = journal
         self._prefix = prefix
         self._numbers = itertools.count(1)
+
+    # The end, and rounds of the agent's thread ------------------------------
+
+    def look_after(self) -> None:
+        """One round: what is over its time, what has ended by itself."""
+        self._evaluator.insist()
+        self._acting.tidy()
+
+    def settle(self, wait_s: float) -> None:
+        """Before the hooks go: end what only the training thread can."""
+        self._acting.settle(wait_s)
+
+    def close(self) -> list[str]:
+        """End everything that stands or waits; sentences of what stood."""
+        why = AgentMissing("probe left the process before a step ended", hint="Nothing was changed.")
+        return self._acting.close(why)
+
+    def end(self, wait_s: float) -> None:
+        """Stop the snippet that runs, waiting at most `wait_s`."""
+        self._evaluator.end(wait_s)
+
+    def abandon(self) -> None:
+        """In a forked child."""
+        self._evaluator.abandon()
+
+    # Routes -----------------------------------------------------------------
 
     def evaluate(self, request: wire.Request, peer: wire.Peer) -> Answer:
         """`POST /v1/eval`."""

@@ -14,7 +14,8 @@ from probe.errors import NoBoundary
 SNIPPETS = 12
 HERE = (
     "from probe.agent.lifecycle import agent_here\n"
-    "found = agent_here().safepoint.boundary, stage, agent_here().instruments.recorder.saw_forward\n"
+    "begun = agent_here().instruments.recorder.saw_forward\n"
+    "found = agent_here()._to_act().safepoint.boundary, stage, begun\n"
     "agent_here().last_boundary = found\n"
     "found"
 )
