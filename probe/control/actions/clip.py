@@ -18,6 +18,7 @@ class Norms:
     """Norms seen of one optimizer, as tensors on its device."""
 
     def __init__(self) -> None:
+        self.first: Any = None
         self.last: Any = None
         self.largest: Any = None
         self.clipped: Any = None
@@ -28,6 +29,8 @@ class Norms:
 
         above = (norm > most).to(torch.int64)
         self.last = norm
+        if self.first is None:
+            self.first = norm
         self.largest = norm if self.largest is None else torch.fmax(self.largest, norm)
         self.clipped = above if self.clipped is None else self.clipped + above
 
@@ -67,6 +70,7 @@ class Clip(Intervention):
         return {
             "steps": self.steps,
             "clipped": sum(int(one.clipped) for one in norms),
+            "first_norm": plain(norms[0].first) if norms else None,
             "last_norm": plain(norms[-1].last) if norms else None,
             "largest_norm": max(largest) if largest else None,
         }
@@ -83,8 +87,8 @@ class Clip(Intervention):
         """What is clipped from now on, and the first norm."""
         seen = self.so_far()
         what = f"gradients of {self.whose} are clipped to norm {self._max_norm:g} before each step"
-        if seen["last_norm"] is not None:
-            what += f"; the norm before the first was {shown(seen['last_norm'])}"
+        if seen["first_norm"] is not None:
+            what += f"; the norm before the first was {shown(seen['first_norm'])}"
         notes = []
         if not self.steps:
             notes.append("no step was seen since, so this is not verified")
