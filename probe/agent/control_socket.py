@@ -10,7 +10,9 @@ millisecond at a time. Standard library only.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import queue
 import select
 import socket
 import threading
@@ -170,15 +172,15 @@ class ControlSocket:
         if len(self._aside) >= MOST_WAITING:
             wire.write_error(connection, TooMany(f"{MOST_WAITING} requests are waited for already"))
             return False
-        answer, refusal = capture(lambda: handler(request, peer))
-        if refusal is not None:
-            self._answer(connection, lambda: _raise(refusal))
-            return False
-        return self._answer_aside(connection, answer)
+        return self._answer_aside(connection, lambda: handler(request, peer))
 
-    def _answer_aside(self, connection: socket.socket, answer: Callable[[], Any]) -> bool:
+    def _answer_aside(self, connection: socket.socket, take: Callable[[], Callable[[], Any]]) -> bool:
+        """Take a request here and answer it on a thread of its own. The thread is there first: what was
+        taken and has nobody to wait for it would stand in the way of all that come after it."""
+        taken: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
         thread = threading.Thread(
-            target=self._answer_and_hang_up, args=(connection, answer), name="probe-request", daemon=True
+            target=self._answer_and_hang_up, args=(connection, lambda: taken.get()()),
+            name="probe-request", daemon=True,
         )
         self._aside.add(thread)
         try:
@@ -187,6 +189,8 @@ class ControlSocket:
             self._aside.discard(thread)
             wire.write_error(connection, LimitReached(f"the job cannot start another thread: {error}"))
             return False
+        answer, refusal = capture(take)
+        taken.put(answer if refusal is None else functools.partial(_raise, refusal))
         return True
 
     def _answer_and_hang_up(self, connection: socket.socket, answer: Callable[[], Any]) -> None:

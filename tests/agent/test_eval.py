@@ -19,7 +19,7 @@ from harness import PATIENCE_S, Place
 from probe.control.evaluator import Evaluator, Snippet, Surroundings
 from probe.control.names import Scope
 from probe.control.safepoint import SafePoint
-from probe.errors import BadRequest, EvalBusy, EvalTimeout
+from probe.errors import BadRequest, EvalBusy, EvalTimeout, LimitReached
 
 OUTPUT_BYTES = 64 << 10
 
@@ -225,6 +225,30 @@ def test_a_snippet_that_a_job_did_not_survive_is_on_record(
     assert job.wait() == -signal.SIGKILL
     found = query(place, job.pid, "SELECT code, class, outcome, duration_s, step FROM probe.evals")
     assert found == [[code, "changing", "started", None, 3]]
+
+
+NO_THREAD_ONCE = """
+import threading
+real = threading.Thread.start
+def start(thread):
+    if thread.name == "probe-request":
+        threading.Thread.start = real
+        raise RuntimeError("can't start new thread")
+    real(thread)
+threading.Thread.start = start
+"""
+
+
+def test_a_request_that_got_no_thread_stands_in_nobodys_way(
+    fork: Callable[..., Forked], place: Place
+) -> None:
+    job = fork("halfway")
+    job.wait_for("READY")
+    assert evaluate(place, job.pid, NO_THREAD_ONCE, when="now")["error"] is None
+    with pytest.raises(LimitReached, match="cannot start another thread"):
+        evaluate(place, job.pid, "1")
+    body = {"code": "1 + 1", "timeout_s": 30.0, "wait_s": 5.0}
+    assert ask(place, job.pid, "POST", "/v1/eval", body)["value"] == "2"
 
 
 READING = (
