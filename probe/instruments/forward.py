@@ -108,7 +108,7 @@ class Forward:
         recorder = self.recorder
         if recorder.elsewhere():
             return
-        if not self._grad_enabled() and self._made_optimizer():
+        if not self.trains():
             # Evaluation inside a training job. Waiting on costs every module call of it.
             self._skipped += 1
             if self._skipped > PATIENCE:
@@ -116,6 +116,10 @@ class Forward:
             return
         self._hooks.pop(_KEY, None)
         self.begin(module)
+
+    def trains(self) -> bool:
+        """Whether a module call now is a forward of the training, and no evaluation inside of it."""
+        return self._grad_enabled() or not self._made_optimizer()
 
     def begin(self, module: Any) -> None:
         """The training thread calls an outermost module."""
@@ -174,7 +178,7 @@ class Forward:
         recorder = self.recorder
         if not (recorder.timing or recorder.visit is not None) or recorder.forward_start_ns:
             return
-        if self._grad_enabled() or not self._made_optimizer():
+        if self.trains():
             self.begin(compiled._orig_mod)
 
     def _compiled_return(self, compiled: Any, start: int) -> None:

@@ -138,7 +138,7 @@ class Modules:
         if not recorder.sampling or self._calls >= MOST_CALLS or self._foreign(inside_backward):
             return
         stack = self._stack
-        if not stack and not inside_backward and not recorder.forward_start_ns:
+        if not stack and not inside_backward and not recorder.forward_start_ns and self.forward.trains():
             self.forward.begin(module)
         self._calls += 1
         call = Call(module, self.names.of(module), start, recorder.micro_step, inside_backward)
