@@ -15,6 +15,7 @@
     │   ├── AttachFailed
     │   ├── AttachPending
     │   ├── StacksUnavailable
+    │   ├── HostUnreachable
     │   └── ServerUnavailable
     ├── AccessDenied          exit 4   somebody else's process, wrong token, forbidden role or code
     │   ├── NotYours
@@ -39,6 +40,7 @@
         ├── ActionFailed
         ├── ActionUnknown
         ├── NotUndoable
+        ├── NotTogether
         └── CheckpointInvalid
     exit 1 belongs to the snippet or command that ran and failed (a traceback of `eval`).
 
@@ -175,6 +177,14 @@ class StacksUnavailable(EndpointError):
 
     code = "stacks_unavailable"
     status = 503
+
+
+class HostUnreachable(EndpointError):
+    """Another host of the job does not answer, or not in time."""
+
+    code = "host_unreachable"
+    status = 504
+    hint = "`probe JOB ranks` says which hosts answer; what they hold is answered without it."
 
 
 class ServerUnavailable(EndpointError):
@@ -356,6 +366,14 @@ class NotUndoable(ActionError):
 
     code = "not_undoable"
     status = 409
+
+
+class NotTogether(ActionError):
+    """What all ranks were to do at the same step was done by none: the message names the rank and why."""
+
+    code = "not_together"
+    status = 409
+    hint = "`probe JOB ranks` shows where each rank is; nothing was changed on any."
 
 
 class CheckpointInvalid(ActionError):

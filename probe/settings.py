@@ -82,7 +82,7 @@ def _switch(text: str) -> bool:
     raise ValueError("must be 1 or 0")
 
 
-INSTRUMENTS = ("steps", "losses", "modules", "memory", "data")
+INSTRUMENTS = ("steps", "losses", "modules", "memory", "data", "collectives")
 """Names that PROBE_INSTRUMENTS accepts, beside `default`, `all` and `none`."""
 
 
@@ -125,6 +125,9 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("eval_timeout_s", "PROBE_EVAL_TIMEOUT_S", "10", "s", "How long `eval` waits for a snippet.", _positive),
     Setting("eval_output_bytes", "PROBE_EVAL_OUTPUT_BYTES", "64K", "bytes", "Most output of one snippet that is kept; the rest is counted and dropped.", _bytes),
     Setting("act_wait_s", "PROBE_ACT_WAIT_S", "30", "s", "How long an action, or a snippet that changes the job, waits for the end of a step.", _positive),
+    Setting("rank_hold_s", "PROBE_RANK_HOLD_S", "5", "s", "How long a rank waits at the agreed step for the others before what all were to do together is dropped everywhere.", _positive),
+    Setting("flight_entries", "PROBE_FLIGHT_ENTRIES", "256", "", "Collectives that PyTorch's Flight Recorder is told to keep (TORCH_FR_BUFFER_SIZE, where the job has not set it); 0 leaves it as it is.", _count),
+    Setting("peers", "PROBE_PEERS", "", "", "File with the servers of the job's other hosts, one HOST:PORT a line; without it they are found through the job.", _text),
     Setting("hold_s", "PROBE_HOLD_S", "0", "s", "How long a process whose main thread ends with an exception waits, so that one can still look.", _seconds),
     Setting("stall_s", "PROBE_STALL_S", "5", "s", "A step counts as stalled after this long, or after five usual steps when that is longer.", _positive),
     Setting("endpoint", "PROBE_ENDPOINT", "", "", "The endpoint that `probe` uses when none is named.", _text),
@@ -166,6 +169,9 @@ class Settings:
     eval_timeout_s: float
     eval_output_bytes: int
     act_wait_s: float
+    rank_hold_s: float
+    flight_entries: int
+    peers: str
     hold_s: float
     stall_s: float
     endpoint: str

@@ -22,7 +22,10 @@ RECORDING = (
 )
 
 
-PACKAGES = ("probe", *(f"probe.{name}" for name in ("recording", "server", "agent", "attach", "diagnose")))
+PACKAGES = (
+    "probe",
+    *(f"probe.{name}" for name in ("recording", "server", "agent", "attach", "diagnose", "cluster")),
+)
 
 
 class Layer(NamedTuple):
@@ -45,7 +48,8 @@ def _layer(files: str, ours: str, anywhere: str = "", inside: str = "") -> Layer
 STANDARD = rf"(?:(?:{'|'.join(BASE)})\b|recording(?:$|\.(?:{'|'.join(RECORDING)})\b)|$)"
 JOB = rf"(?:{STANDARD}|(?:agent|checkpoint|control|instruments)\b)"
 OUTSIDE = rf"(?:{STANDARD}|attach\b)"
-SERVER = rf"(?:{OUTSIDE}|recording\b|diagnose\b|server\b)"
+CLUSTER = rf"(?:{OUTSIDE}|recording\b|diagnose\b|cluster\b)"
+SERVER = rf"(?:{CLUSTER}|server\b)"
 
 LAYERS = (
     # The three ways into the job's side: the public names, the hook, and nothing else.
@@ -58,6 +62,7 @@ LAYERS = (
     _layer(r"probe/checkpoint\.py", rf"{STANDARD}|control\.random_states\b", "", "torch numpy"),
     _layer(r"probe/(?:instruments|control|agent)/.*", JOB, "", "torch numpy"),
     _layer(r"probe/server/.*", SERVER, "fastapi starlette uvicorn h11 pydantic duckdb numpy"),
+    _layer(r"probe/cluster/.*", CLUSTER, "numpy", "httpx"),
     _layer(r"probe/attach/.*", OUTSIDE, "", "pystack pyinjector"),
     _layer(r"probe/diagnose/.*", rf"(?:{OUTSIDE}|recording\b|diagnose\b)", "numpy duckdb"),
     _layer(

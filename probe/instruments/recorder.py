@@ -257,6 +257,7 @@ class Recorder:
             self.forward_ns / 1e9 if self.saw_forward else NULL_DOUBLE,
             self.backward_ns / 1e9 if self.micro_step else NULL_DOUBLE,
             self.optimizer_ns / 1e9 if self.optimizer_ns else NULL_DOUBLE,
+            NULL_DOUBLE,
             self.held_ns / 1e9 if self.held_ns else NULL_DOUBLE,
             NULL_DOUBLE if shadow else (worked - known) / 1e9 if worked > known else 0.0,
             self.loss_sum / self.loss_count if self.loss_count else NULL_DOUBLE,
