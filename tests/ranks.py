@@ -1,0 +1,79 @@
+"""Jobs of several ranks for tests: each rank a `Job` with the environment that torchrun would give it.
+
+No launcher: it would end the other ranks when one dies, and a test wants to see each. The ranks meet at a
+store on a free port of this machine (rank 0 holds it).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import uuid
+from collections.abc import Iterator
+
+from harness import Job, Place
+
+
+class Ranks:
+    """All ranks of one job, in order. `name` is what a probe command calls it."""
+
+    def __init__(self, name: str, jobs: list[Job]) -> None:
+        self.name = name
+        self.jobs = jobs
+
+    def __getitem__(self, rank: int) -> Job:
+        return self.jobs[rank]
+
+    def wait_for(self, word: str) -> None:
+        """Until every rank has said it."""
+        for job in self.jobs:
+            job.wait_for(word)
+
+    def tell(self, text: str = "") -> None:
+        """A line on rank 0's stdin: most programs end after it."""
+        stdin = self.jobs[0]._process.stdin
+        assert stdin is not None
+        stdin.write(f"{text}\n".encode())
+        stdin.flush()
+
+
+def rank_environment(rank: int, world_size: int, port: int, run_id: str, name: str = "") -> dict[str, str]:
+    """What torchrun sets for one rank of a job on one host."""
+    found = {
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size), "GROUP_RANK": "0", "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": run_id, "TORCHELASTIC_RESTART_COUNT": "0",
+        "OMP_NUM_THREADS": "1",
+    }
+    return {**found, "PROBE_NAME": name} if name else found
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+@contextlib.contextmanager
+def running_ranks(
+    place: Place, world_size: int, program: str, *options: str, watched: bool = True, ready: str = "READY",
+    **environ: str,
+) -> Iterator[Ranks]:
+    """All ranks of a program, each having said `ready` (empty: not waited for); killed at the end."""
+    name = f"{program}-{uuid.uuid4().hex[:6]}"
+    port, run_id = free_port(), uuid.uuid4().hex
+    jobs: list[Job] = []
+    try:
+        for rank in range(world_size):
+            more = {**rank_environment(rank, world_size, port, run_id, name), **environ}
+            environment = place.watched(**more) if watched else place.environ(**more)
+            jobs.append(Job(program, *options, environ=environment, folder=place.directory))
+        ranks = Ranks(name, jobs)
+        if ready:
+            ranks.wait_for(ready)
+        yield ranks
+    finally:
+        for job in jobs:
+            job.kill()
