@@ -59,10 +59,10 @@ def free_port() -> int:
 @contextlib.contextmanager
 def running_ranks(
     place: Place, world_size: int, program: str, *options: str, watched: bool = True, ready: str = "READY",
-    **environ: str,
+    name: str = "", **environ: str,
 ) -> Iterator[Ranks]:
     """All ranks of a program, each having said `ready` (empty: not waited for); killed at the end."""
-    name = f"{program}-{uuid.uuid4().hex[:6]}"
+    name = name or f"{program}-{uuid.uuid4().hex[:6]}"
     port, run_id = free_port(), uuid.uuid4().hex
     jobs: list[Job] = []
     try:

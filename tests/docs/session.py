@@ -4,7 +4,7 @@ What stands for something else in a document is replaced before it is run. Nothi
 
     PID, ENDPOINT          the job's process id, and so is the number after `probe` or `kill -KILL`
                            in a `console` block
-    JOB                    the job's name
+    JOB                    the job's name; in the pages of `OF_RANKS` a job of two ranks
     ID                     the id of an action that was just done, and so is such an id after `undo`
     COMMAND, NAME, …       (in the text only) `ps`, `python.steps`, nothing
     train.py               tests/docs/train.py
@@ -18,6 +18,7 @@ What ends the job (`ENDS`) is done to another one, that there is something left 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -27,6 +28,7 @@ from pathlib import Path
 
 from docs.documents import ROOT, Shown
 from harness import PATIENCE_S, Job, Place, run_probe
+from ranks import running_ranks
 
 TRAIN = Path(__file__).with_name("train.py")
 FILES = {
@@ -35,6 +37,7 @@ FILES = {
 }
 KEPT = "kept"
 JOB = "train"
+OF_RANKS = ("ranks.md",)
 ENDS = re.compile(r"probe (PID|\d+) (stop|detach)\b")
 ITS_OWN = "its own environment"
 LONG = "long"
@@ -73,9 +76,11 @@ def checkout_command(command: str) -> str | None:
 class Session:
     """One document's folder and, from its first need on, its job."""
 
-    def __init__(self, place: Place, folder: Path) -> None:
+    def __init__(self, place: Place, folder: Path, world_size: int = 1) -> None:
         self.place = place
         self.folder = folder
+        self._world_size = world_size
+        self._stack = contextlib.ExitStack()
         self._job: Job | None = None
         (folder / "train.py").symlink_to(TRAIN)
         (folder / KEPT).mkdir()
@@ -84,13 +89,17 @@ class Session:
 
     def close(self) -> None:
         """End the job."""
-        if self._job is not None:
-            self._job.kill()
+        self._stack.close()
 
     def job(self) -> Job:
-        """The job, training."""
+        """The job, training; of several ranks the first."""
+        if self._job is None and self._world_size > 1:
+            ways = ("--way", "ddp", "--forever", "--pace-ms", "20")
+            ranks = running_ranks(self.place, self._world_size, "parallel", *ways, name=JOB)
+            self._job = self._stack.enter_context(ranks)[0]
         if self._job is None:
             self._job = self._start(JOB)
+            self._stack.callback(self._job.kill)
         return self._job
 
     def _start(self, name: str) -> Job:
@@ -142,7 +151,8 @@ class Session:
 
     def _action(self) -> str:
         """The id of an action that was just done and can be undone."""
-        done = run_probe(self.place, str(self.job().pid), "lr", "--scale", "0.9", "--format", "json")
+        endpoint = str(self.job().pid) if self._world_size == 1 else JOB
+        done = run_probe(self.place, endpoint, "lr", "--scale", "0.9", "--format", "json")
         assert done.returncode == 0, done.stderr
         return str(json.loads(done.stdout)["id"])
 

@@ -26,7 +26,7 @@ from docs.documents import (
     places_in_text,
     shown,
 )
-from docs.session import CHECKOUT, ITS_OWN, LONG, Session, checkout_command, in_checkout
+from docs.session import CHECKOUT, ITS_OWN, LONG, OF_RANKS, Session, checkout_command, in_checkout
 from harness import Place
 from probe.settings import SETTINGS
 from probe.tables import BY_NAME, TABLES
@@ -40,8 +40,8 @@ each_document = pytest.mark.parametrize(
 
 
 @pytest.fixture
-def session(place: Place, tmp_path: Path) -> Iterator[Session]:
-    made = Session(place, tmp_path)
+def session(document: Path, place: Place, tmp_path: Path) -> Iterator[Session]:
+    made = Session(place, tmp_path, 2 if document.name in OF_RANKS else 1)
     try:
         yield made
     finally:
