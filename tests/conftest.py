@@ -17,13 +17,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a shell that runs us
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Workers share files; in `tests/jobs` they share jobs, each of which then runs once."""
+    """Workers share files; in `tests/jobs` they share jobs, each of which then runs once, and of
+    `tests/docs` the documents, so that the longest file is not what all wait for in the end."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFileAndJob(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file, _, test = nodeid.partition("::")
-            return file + test[test.find("[") :] if "jobs/" in file else file
+            return file + test[test.find("[") :] if "jobs/" in file or "docs/" in file else file
 
     return ByFileAndJob(config, log)
 
