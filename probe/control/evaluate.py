@@ -26,6 +26,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from types import CodeType, TracebackType
 from typing import Any, TypeVar
 
@@ -42,6 +43,7 @@ from probe.control.guard.watching import (
 from probe.control.keeping import Kept
 from probe.control.names import Scope, names_used
 from probe.control.output import Buffer, Diversion
+from probe.control.own_group import carry
 from probe.control.values import short_repr
 
 FILE = "<probe eval>"
@@ -60,16 +62,20 @@ def parse(code: str) -> ast.Module:
 
 
 class Evaluation:
-    """One run. `scope` is asked for names when it begins; `collectives`: whether it may call them."""
+    """One run. `scope` is asked for names when it begins; `collectives`: whether it may call them.
+
+    `together` is not empty where all ranks run it at the same boundary, and then names it alike on all: its
+    collectives on the default group go to a group of our own (`own_group`)."""
 
     def __init__(
         self, code: str, tree: ast.Module, scope: Callable[[], Scope], output_bytes: int, timeout_s: float,
-        *, collectives: bool,
+        *, collectives: bool, together: str = "",
     ) -> None:
         self._code = _dedented(code)
         self._tree = tree
         self._scope = scope
         self._collectives = collectives
+        self._together = together
         self._timeout_s = timeout_s
         self.names: dict[str, Any] | None = None
         """What names mean, when that was decided before; else they are looked up when it begins."""
@@ -141,16 +147,22 @@ class Evaluation:
         self._diversion.begin()
         kept = Kept(training_thread=training_thread, code=self._code)
         try:
-            with kept:
+            with kept, self._carried():
                 self._attempt(training_thread)
         finally:
             self.names = None  # nothing of the job's is held on to
             self.kept = kept.sentences()
 
+    def _carried(self) -> AbstractContextManager[None]:
+        """Where its collectives go, when it may call any."""
+        if not self._together or self.leaves_nothing:
+            return nullcontext()
+        return carry(self._together, self._timeout_s, force=self._collectives)
+
     def _attempt(self, training_thread: bool) -> None:
         watch = Watch(
             self.deadline, collectives=self._collectives, training_thread=training_thread,
-            memory_bytes=memory_allowance_bytes(),
+            memory_bytes=memory_allowance_bytes(), carried=bool(self._together),
         )
         try:
             with watch:

@@ -53,6 +53,8 @@ class Snippet(NamedTuple):
     force: bool
     client: object = None
     """Who asked: snippets of one client run in the order in which they came. None: not known."""
+    together: str = ""
+    """Not empty when every rank runs it at the same boundary: names it alike on all of them."""
 
 
 class Turn:
@@ -117,7 +119,7 @@ class Evaluator:
         note({"outcome": "started", **known})
         evaluation = Evaluation(
             snippet.code, tree, self._job.scope, self._output_bytes, snippet.timeout_s,
-            collectives=snippet.force or not self._job.several_ranks(),
+            collectives=snippet.force or not self._job.several_ranks(), together=snippet.together,
         )
         evaluation.leaves_nothing = judgement.kind == rules.READING
         if at_once:
@@ -156,8 +158,9 @@ class Evaluator:
         return Judgement(rules.CHANGING, (Finding(rules.CHANGING, 1, "the snippet", why),)), {}
 
     def _refuse(self, snippet: Snippet, judgement: Judgement, note: Note) -> None:
-        alone = judgement.kind == rules.COLLECTIVE and self._job.several_ranks() and not snippet.force
-        held_up = judgement.kind == rules.BLOCKING and snippet.when == "step"
+        allowed = snippet.force or bool(snippet.together)
+        alone = judgement.kind == rules.COLLECTIVE and self._job.several_ranks() and not allowed
+        held_up = judgement.kind == rules.BLOCKING and (snippet.when == "step" or bool(snippet.together))
         if judgement.kind != rules.REFUSED and not alone and not held_up:
             return
         note({"outcome": "refused", "class": judgement.kind, "place": None})
@@ -166,17 +169,18 @@ class Evaluator:
             raise SnippetRefused(
                 f"a collective on one rank of several: {why}",
                 hint="The other ranks would wait for it for ever, or take it for their own next one. "
-                "`--force` runs it here alone all the same.",
+                "`--together`, with the name of the job, runs it on all ranks at the same step; `--force` "
+                "runs it here alone all the same.",
             )
         if held_up:
             raise SnippetRefused(
                 f"it would hold the training up: {why}",
-                hint="Without `--at-step` it runs on a thread of its own.",
+                hint="Without `--at-step` and `--together` it runs on a thread of its own.",
             )
         raise SnippetRefused(f"refused: {why}")
 
     def _place(self, snippet: Snippet, judgement: Judgement) -> str:
-        if snippet.when == "step":
+        if snippet.when == "step" or snippet.together:
             return AT_BOUNDARY
         harmless = judgement.kind in (rules.READING, rules.BLOCKING)
         return AT_ONCE if harmless or snippet.when == "now" or self._job.held() else AT_BOUNDARY

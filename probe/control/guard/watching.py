@@ -43,10 +43,20 @@ _LOOK_S = 0.05
 _GRACE_S = 0.1
 """After it was told to end, a snippet may clean up for so long before it is told again."""
 _WAITS = "waits for the other ranks"
+_OTHERWISE = "is called on the job's own groups, or changes them"
 _COLLECTIVE_MODULES = (
     "torch.distributed.distributed_c10d", "torch.distributed._functional_collectives",
     "torch.distributed.nn.functional", "deepspeed.comm.comm", "horovod.torch.mpi_ops",
 )
+_CARRIED_MODULE = "torch.distributed.distributed_c10d"
+CARRIED = frozenset((
+    "all_reduce", "all_reduce_coalesced", "all_gather", "all_gather_coalesced",
+    "all_gather_into_tensor", "all_gather_into_tensor_coalesced", "all_gather_object", "reduce_scatter",
+    "reduce_scatter_tensor", "reduce", "broadcast", "broadcast_object_list", "gather", "gather_object",
+    "scatter", "scatter_object_list", "all_to_all", "all_to_all_single", "all_gather_single",
+    "reduce_scatter_single", "barrier", "monitored_barrier",
+))
+"""Functions of torch.distributed that all ranks call alike."""
 _COLLECTIVE_OF_CLASSES = (
     "forward", "full_tensor", "redistribute", "step", "consolidate_state_dict", "clip_grad_norm_",
     "summon_full_params",
@@ -107,14 +117,16 @@ class Watch:
     """Watches the thread that enters it, until it leaves."""
 
     def __init__(
-        self, deadline_s: float, *, collectives: bool, training_thread: bool, memory_bytes: int | None
+        self, deadline_s: float, *, collectives: bool, training_thread: bool, memory_bytes: int | None,
+        carried: bool = False,
     ) -> None:
-        """`deadline_s`: of `time.monotonic`. `collectives`: whether they are allowed.
+        """`deadline_s`: of `time.monotonic`. `collectives`: whether they are allowed. `carried`: whether
+        those of torch.distributed on the default group are, because a group of our own carries them.
         `training_thread`: whether this is the one, where sleeping would hold the training up.
         `memory_bytes`: how much more the process may hold; None: as much as there is."""
         self._deadline_s = deadline_s
-        self._forbidden = _forbidden(collectives, training_thread)
-        self._groups = not collectives and _grouped()
+        self._forbidden = _forbidden(collectives, training_thread, carried)
+        self._groups = not collectives and not carried and _grouped()
         # Made once: each look-up of a method makes another.
         self._tracer, self._local, self._profiler = self._entered, self._line, self._called
         self._memory_bytes = memory_bytes
@@ -274,7 +286,7 @@ _CHECK = Watch.check.__code__
 class _Forbidden:
     """Functions that a snippet may not call, by identity: their names, and why."""
 
-    def __init__(self, collectives: bool, training_thread: bool) -> None:
+    def __init__(self, collectives: bool, training_thread: bool, carried: bool) -> None:
         self.functions: dict[int, tuple[str, str]] = {}
         self._codes: dict[int, tuple[str, str]] = {}
         self._kept: list[Any] = []
@@ -282,6 +294,7 @@ class _Forbidden:
         self._names = {name for group in REFUSED_GROUPS for name in group.names}
         self._cleared: set[int] = set()
         self._collectives = collectives
+        self._carried = carried
         if training_thread:
             self._add(time.sleep, "time.sleep", "would hold the training up")
         self._resolve()
@@ -300,8 +313,8 @@ class _Forbidden:
                 shown = name if group.of == "builtins" else f"{group.of}.{name}"
                 self._add(looking.by_name(f"{group.of}.{name}"), shown, group.why)
         if not self._collectives:
-            for name, thing in _collectives():
-                self._add(thing, name, _WAITS)
+            for name, thing in _collectives(self._carried):
+                self._add(thing, name, _OTHERWISE if self._carried else _WAITS)
 
     def _add(self, thing: Any, name: str, why: str) -> None:
         """A function, whatever wraps it, or an object with a `__call__` in Python."""
@@ -332,26 +345,29 @@ def _grouped() -> bool:
     return type(asks) is types.FunctionType and bool(asks())
 
 
-def _forbidden(collectives: bool, training_thread: bool) -> _Forbidden:
+def _forbidden(collectives: bool, training_thread: bool, carried: bool) -> _Forbidden:
     """As made before, while no module was loaded since and no process group was made."""
-    state = (collectives, training_thread, _grouped(), len(sys.modules))
+    state = (collectives, training_thread, carried, _grouped(), len(sys.modules))
     if state not in _made:
         if len(_made) >= _MOST_MADE:
             _made.clear()
-        _made[state] = _Forbidden(collectives, training_thread)
+        _made[state] = _Forbidden(collectives, training_thread, carried)
     return _made[state]
 
 
 _MOST_MADE = 8
-_made: dict[tuple[bool, bool, bool, int], _Forbidden] = {}
+_made: dict[tuple[bool, bool, bool, bool, int], _Forbidden] = {}
 
 
-def _collectives() -> Iterator[tuple[str, Any]]:
+def _collectives(carried: bool) -> Iterator[tuple[str, Any]]:
+    """What waits for other ranks; `carried`: of that what a group of our own does not carry."""
     for name in _COLLECTIVE_MODULES:
         module = sys.modules.get(name)
         entries = looking.module_dict(module) if module is not None and looking.is_module(module) else {}
         for key, thing in tuple(entries.items()):
-            if type(thing) is types.FunctionType and thing.__module__ == name and not key.startswith(_ASKS):
+            own = type(thing) is types.FunctionType and thing.__module__ == name
+            passes = key.startswith(_ASKS) or (carried and name == _CARRIED_MODULE and key in CARRIED)
+            if own and not passes:
                 yield key, thing
     for name in COLLECTIVE_CLASSES:
         cls = looking.by_name(name)
