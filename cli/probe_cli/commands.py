@@ -169,13 +169,20 @@ def backtrace(
     workers: Annotated[
         bool, typer.Option("--workers", help="DataLoader workers and other child processes too.")
     ] = False,
+    all_frames: Annotated[
+        bool, typer.Option("--all-frames", help="Of all ranks of a job: every frame, as a tree.")
+    ] = False,
     format: Annotated[Literal["text", "json"], typer.Option("--format", help="How to write it.")] = "text",
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
-    """Show where a process is now, innermost frame first: any Python process, recorded or not."""
+    """Show where a process is now, innermost frame first: any Python process, recorded or not.
+
+    Of a job of several ranks: where all of them are, those in the same place together, the odd ones first.
+    """
     from probe_cli.stacks import Shown, show_backtrace
 
-    show_backtrace(context.obj, Shown(all_threads, native, locals, workers), "json" if json else format)
+    shown = Shown(all_threads, native, locals, workers)
+    show_backtrace(context.obj, shown, "json" if json else format, all_frames)
 
 
 @app.command(name="eval", epilog=epilog("eval"))

@@ -22,6 +22,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "backtrace": (
         "probe PID backtrace",
         "probe PID backtrace --native --all-threads --workers --locals",
+        "probe JOB backtrace --all-frames",
     ),
     "attach": ("probe PID attach",),
     "detach": ("probe PID detach",),

@@ -1,4 +1,4 @@
-"""`probe backtrace`: where a process is. The command's main thread."""
+"""`probe backtrace`: where a process is, or all ranks of a job. The command's main thread."""
 
 from __future__ import annotations
 
@@ -25,21 +25,38 @@ class Shown(NamedTuple):
     workers: bool
 
 
-def show_backtrace(session: Session, shown: Shown, format: Literal["text", "json"]) -> None:
-    """Write the stack of the training thread, or of more, innermost frame first."""
+def show_backtrace(
+    session: Session, shown: Shown, format: Literal["text", "json"], all_frames: bool = False
+) -> None:
+    """Write the stack of the training thread, or of more, innermost frame first.
+
+    Of a job of several ranks: where they are, merged; with `all_frames` as the tree of all frames."""
     capture = _capture(session, shown)
     if format == "json":
         text = json.dumps(capture, ensure_ascii=False)
         session.out.line(escape_controls(text) if session.out.terminal else text)
         return
     try:
-        lines = list(capture_lines(capture, session.out))
+        if "classes" in capture:
+            lines = list(ranks_lines(capture, shown, session.out, all_frames))
+        else:
+            lines = list(capture_lines(capture, session.out))
     except (KeyError, TypeError) as error:
         raise ServerUnavailable(f"the backtrace cannot be read: {error!r}") from None
     for line in lines:
         session.out.line(line)
-    for note in capture.get("notes") or ():
-        session.note(str(note))
+    for note in _notes(capture):
+        session.note(note)
+
+
+def _notes(answer: dict[str, Any]) -> Iterator[str]:
+    """How stacks were read where that was not from the agent."""
+    if "classes" not in answer:
+        yield from map(str, answer.get("notes") or ())
+        return
+    for rank, capture in answer["ranks"].items():
+        for note in capture.get("notes") or ():
+            yield f"rank {rank}: {note}"
 
 
 def _capture(session: Session, shown: Shown) -> dict[str, Any]:
@@ -68,6 +85,63 @@ def _from_outside(session: Session, shown: Shown, error: ProbeError) -> dict[str
 
     capture = look(int(address.endpoint) if meta is None else meta.pid, **shown._asdict())
     return {**capture, "notes": [error.message, *capture["notes"]]}
+
+
+# All ranks of a job -----------------------------------------------------------
+
+
+def ranks_lines(answer: dict[str, Any], shown: Shown, out: Output, all_frames: bool) -> Iterator[str]:
+    """Lines of where all ranks are: those that are in one place together, the fewest first."""
+    classes = sorted(answer["classes"], key=lambda one: -int(one["class"]))
+    places = "one place" if len(classes) == 1 else f"{len(classes)} places, the fewest ranks first"
+    yield out.style(f"{sum(one['rank_count'] for one in classes)} ranks in {places}", "dim")
+    for number, one in enumerate(classes):
+        odd = number < len(classes) - 1
+        yield from _class_lines(one, odd, out)
+        for thread in one.get("threads") or ():
+            yield escape_controls(f"    {thread['name']} ({_ranks(thread['ranks'])}): {thread['stack']}")
+        if shown.locals or shown.native:
+            first = answer["ranks"][one["ranks"].partition(",")[0].partition("-")[0]]
+            yield from (f"    {line}" if line else "" for line in capture_lines(first, out))
+    if all_frames:
+        yield ""
+        yield from _tree_lines(answer["tree"], out)
+    for line in answer.get("missing") or ():
+        yield out.style(escape_controls(f"missing: {line}"), "yellow")
+
+
+def _class_lines(one: dict[str, Any], odd: bool, out: Output) -> Iterator[str]:
+    step = "" if one.get("step") is None else f"step {one['step']:,}"
+    when = " ".join(filter(None, (step, one.get("phase"))))
+    state = {"alive": "", "ended": "ended: the last stack it left"}.get(one["state"], one["state"])
+    if one["state"] == "ended" and one["rank_count"] > 1:
+        state = "ended: the last stacks they left"
+    facts = escape_controls("  ".join(filter(None, (when, state))))
+    who = out.style(f"{_ranks(one['ranks'])}:", "bold", *(("yellow",) if odd else ()))
+    yield f"{who} {escape_controls(one['stack'])}   {facts}".rstrip()
+
+
+def _ranks(text: str) -> str:
+    return f"{'rank' if text.isdigit() else 'ranks'} {text}"
+
+
+def _tree_lines(tree: list[dict[str, Any]], out: Output) -> Iterator[str]:
+    """All frames, the outermost first; what is below a fork is set in."""
+    below: dict[Any, int] = {}
+    for node in tree:
+        below[node["parent"]] = below.get(node["parent"], 0) + 1
+    ends = {node["node"]: node["ends"] for node in tree}
+    deep: dict[Any, int] = {None: -1}
+    longest = min(24, max((len(node["ranks"]) for node in tree), default=0))
+    yield out.style("all frames, the outermost first  * user's code", "dim")
+    for node in tree:
+        parent = node["parent"]
+        forks = below[parent] > 1 or (below[parent] == 1 and bool(ends.get(parent)))
+        deep[node["node"]] = deep[parent] + (forks or parent is None)
+        mark = "*" if node["is_user"] else " "
+        indent = "  " * max(0, deep[node["node"]])
+        line = escape_controls(f"{node['ranks']:>{longest}}  {mark} {indent}{node['func']}  {place(node)}")
+        yield out.style(line, "bold" if node["is_user"] else "dim")
 
 
 def capture_lines(capture: dict[str, Any], out: Output) -> Iterator[str]:

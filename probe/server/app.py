@@ -20,11 +20,13 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive, Send
+from starlette.types import Scope as AsgiScope
 
 from probe import __version__
+from probe.cluster.everywhere import Everywhere, Scope
 from probe.errors import BY_CODE, BadRequest, ProbeError, TooMany
-from probe.server import access, acting, asking, backtraces, diagnosing, live
+from probe.server import access, acting, asking, auth, backtraces, cluster_routes, diagnosing, live
 from probe.server.bodies import ActBody, EndpointBody, ErrorAnswer, EvalBody, PruneBody, QueryBody, UndoBody
 from probe.server.handover import Handover
 from probe.server.prune import Pruner, Wanted
@@ -110,6 +112,12 @@ class Service:
         if "python.backtrace" in names:
             live_rows["python.backtrace"], missing = live.capture_rows(self.registry, sources, self.agents)
             notes += missing
+        if names & {"cluster.stacks", "cluster.stack_classes"}:
+            captured = backtraces.of_ranks(
+                self.registry, self.registry.beside(sources), backtraces.Want(), self.agents
+            )
+            live_rows.update(backtraces.rows(captured))
+            notes += captured.missing
         return sources, {
             "sql": body.sql, "limit": body.limit, "live": live_rows, "notes": notes,
             "sources": [
@@ -167,16 +175,27 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     @app.get("/v1/backtrace", responses=_FOR_AGENTS)
     async def backtrace(
         request: Request, endpoint: str = "", all_threads: int = 0, native: int = 0, locals: int = 0,
-        workers: int = 0,
+        workers: int = 0, scope: Scope = "job",
     ) -> dict[str, Any]:
-        """Where one process is: from its agent, from outside, or the last that its recording kept."""
+        """Where one process is: from its agent, from outside, or the last that its recording kept.
+
+        Of a job of several ranks: all of them, merged into a tree and into classes."""
         caller = access.caller(request)
         if native:  # it stops the process for a moment
             access.require_role(caller, access.OPERATOR, "backtrace with native frames")
         if locals:
             access.require_role(caller, access.OPERATOR, "backtrace with local variables")
-        subject = await service.call(_subject, service, endpoint, caller)
         want = backtraces.Want(bool(all_threads), bool(native), bool(locals), bool(workers))
+        checked = access.endpoint(endpoint, caller)
+        ranks = await service.call(service.registry.all_ranks, checked)
+        if ranks is not None:
+            captured = await service.call(
+                backtraces.of_ranks, service.registry, ranks, want, service.agents
+            )
+            if scope == "host":
+                return {"captures": captured.found, "missing": captured.missing}
+            return await service.call(captured.as_dict, want)
+        subject = await service.call(_subject, service, endpoint, caller)
         return await service.ask(backtraces.backtrace, service.registry, subject, want)
 
     @app.get("/v1/diagnose", responses=_FOR_AGENTS)
@@ -258,7 +277,7 @@ class _JsonBytes(Response):
         super().__init__(content)
         self._service = service
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             content = memoryview(bytes(self.body))

@@ -1,19 +1,24 @@
-"""Where a process is: asked of its agent, read from outside, or what its recording kept last.
+"""Where a process is, or all ranks of a job: asked of its agent, read from outside, or what its recording
+kept last.
 
-Called on the server's request threads, for at most a few seconds. Standard library
-and the stack tools, which run in processes of their own.
+Called on the server's request threads, for at most a few seconds; the ranks of a job are looked at side by
+side on those for agents, each with a deadline of its own. Standard library and the stack tools, which run
+in processes of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from datetime import datetime
 from itertools import chain
+from time import monotonic
 from typing import Any, NamedTuple
 
 from probe.attach import outside
+from probe.cluster import stacks
 from probe.diagnose.progress import History
-from probe.errors import AgentMissing, AgentUnreachable, ProcessDead
+from probe.errors import AgentMissing, AgentUnreachable, ProbeError, ProcessDead
 from probe.recording import places
 from probe.recording.captures import last_capture
 from probe.recording.journal import read_journal
@@ -26,6 +31,10 @@ INSIDE_S = 0.7
 
 OUTSIDE_S, NATIVE_S = 5.0, 10.0
 """Python frames take a tenth of a second; native ones half a second, and longer with hundreds of threads."""
+
+RANKS_S, RANKS_NATIVE_S = 8.0, 12.0
+"""All ranks of a host are answered for by then. One that hangs takes a second; many that do, longer."""
+STOPPED_LETTERS = "Tt"
 
 
 class Want(NamedTuple):
@@ -56,7 +65,7 @@ def now(registry: Registry, recorded: Recorded, want: Want) -> dict[str, Any]:
     """A capture of a living, recorded process; raises `ProcessDead` when it does not live."""
     why: list[str] = []
     process = life(recorded.meta.pid)
-    if process is not None and process.state in "Tt":
+    if process is not None and process.state in STOPPED_LETTERS:
         why.append(f"{recorded.name} is stopped and cannot answer: read from outside")
     elif not (want.native or want.locals or want.workers):
         target = f"/v1/stacks?all_threads={int(want.all_threads)}"
@@ -71,6 +80,84 @@ def now(registry: Registry, recorded: Recorded, want: Want) -> dict[str, Any]:
         capture["step"], capture["phase"] = progress.steps, progress.phase
     notes.note_capture(recorded.folder, capture, "external")
     return capture
+
+
+# All ranks of a job -----------------------------------------------------------
+
+
+class Captures(NamedTuple):
+    """The captures of a job's ranks, by rank, and a line on each rank (or host) that gave none."""
+
+    found: dict[int, dict[str, Any]]
+    missing: list[str]
+
+    def as_dict(self, want: Want) -> dict[str, Any]:
+        """The answer of `GET /v1/backtrace` for a job: captures, merged."""
+        merged = stacks.merge(self.found, all_threads=want.all_threads or want.workers)
+        return {
+            "ranks": {str(rank): self.found[rank] for rank in sorted(self.found)},
+            "tree": merged.tree, "classes": merged.classes, "missing": self.missing,
+        }
+
+
+def of_ranks(
+    registry: Registry, sources: Sequence[Recorded], want: Want, threads: ThreadPoolExecutor
+) -> Captures:
+    """A capture of each rank on this host. Blocks until all are there or late; not to run on `threads`."""
+    deadline = monotonic() + (RANKS_NATIVE_S if want.native else RANKS_S)
+    asked = {threads.submit(_of_rank, registry, recorded, want): recorded for recorded in sources}
+    found: dict[int, dict[str, Any]] = {}
+    missing: dict[int, str] = {}
+    waiting: set[Future[dict[str, Any]]] = set(asked)
+    while waiting and monotonic() < deadline:
+        done, waiting = wait(waiting, deadline - monotonic(), FIRST_COMPLETED)
+        for one in done:
+            recorded = asked[one]
+            try:
+                found[recorded.meta.rank] = one.result()
+            except ProbeError as error:
+                missing[recorded.meta.rank] = f"rank {recorded.meta.rank}: {error.message}"
+    for one in waiting:
+        one.cancel()
+        rank = asked[one].meta.rank
+        missing[rank] = f"rank {rank}: its stacks could not be read in time"
+    return Captures(found, [missing[rank] for rank in sorted(missing)])
+
+
+def _of_rank(registry: Registry, recorded: Recorded, want: Want) -> dict[str, Any]:
+    """A capture of one rank, with its `state`; raises what `backtrace` raises."""
+    process = life(recorded.meta.pid)
+    state = stacks.ALIVE
+    if registry.status(recorded).state not in LIVE:
+        state, capture = stacks.ENDED, _kept(registry, recorded)
+    else:
+        if process is not None and process.state in STOPPED_LETTERS:
+            state = stacks.STOPPED
+        capture = now(registry, recorded, want)
+        if stacks.training_thread(capture) is None:  # none trains yet: the main thread says more than none
+            capture = now(registry, recorded, want._replace(all_threads=True))
+            if not want.all_threads:
+                capture["threads"] = [thread for thread in (stacks.training_thread(capture),) if thread]
+    return {**capture, "rank": recorded.meta.rank, "host": recorded.meta.host, "state": state}
+
+
+def rows(captured: Captures) -> dict[str, list[dict[str, Any]]]:
+    """Rows of cluster.stacks and cluster.stack_classes."""
+    merged = stacks.merge(captured.found)
+    return {"cluster.stacks": merged.tree, "cluster.stack_classes": merged.classes}
+
+
+def together(parts: Sequence[Mapping[str, Any]], missing: Sequence[str]) -> Captures:
+    """What several hosts found; of two captures of a rank, that of the living process."""
+    found: dict[int, dict[str, Any]] = {}
+    lines = list(missing)
+    for part in parts:
+        lines += part.get("missing", [])
+        for rank, capture in part.get("captures", {}).items():
+            known = found.get(int(rank))
+            if known is None or known.get("state") == stacks.ENDED:
+                found[int(rank)] = capture
+    return Captures(found, lines)
 
 
 def _from_outside(pid: int, want: Want, training_thread: int | None, why: list[str]) -> dict[str, Any]:

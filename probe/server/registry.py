@@ -11,7 +11,7 @@ import difflib
 import json
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -261,6 +261,27 @@ class Registry:
             )
         return found[0]
 
+    def all_ranks(self, endpoint: str) -> list[Recorded] | None:
+        """The ranks recorded here of a job that an endpoint means as a whole; None when it means one process.
+
+        Of a job of one rank that is None too. Raises what `resolve` raises."""
+        text = endpoint.strip()
+        if text.isascii() and text.isdigit():
+            return None
+        found = self.resolve(text)
+        if not text and len(found) == 1 and (found[0].meta.world_size or 1) > 1:
+            found = self._by_name(found[0].meta.run)  # the only one that lives
+        one_of_many = len(found) == 1 and "/" not in text and (found[0].meta.world_size or 1) > 1
+        return found if one_of_many or len(found) > 1 else None
+
+    def beside(self, sources: Sequence[Recorded]) -> list[Recorded]:
+        """All ranks recorded here of the same runs and attempts, in order of rank."""
+        wanted = {(recorded.meta.run, recorded.meta.attempt) for recorded in sources}
+        known = {recorded.folder: recorded for recorded in [*self.processes(), *sources]}
+        return latest_ranks(
+            one for one in known.values() if (one.meta.run, one.meta.attempt) in wanted
+        )
+
     def subject(self, endpoint: str) -> Recorded | int:
         """The one process an endpoint means, recorded or not: then its pid.
 
@@ -306,7 +327,7 @@ class Registry:
         if len({(recorded.meta.job, recorded.meta.run, recorded.meta.attempt) for recorded in live}) > 1:
             names = ", ".join(f"{recorded.name} (pid {recorded.meta.pid})" for recorded in live[:8])
             raise EndpointAmbiguous(f"{len(live)} processes are being recorded: {names}", hint="Name one.")
-        return _latest_ranks(live)
+        return latest_ranks(live)
 
     def _by_pid(self, pid: int) -> Recorded:
         found = [recorded for recorded in self.processes() if recorded.meta.pid == pid]
@@ -348,7 +369,7 @@ class Registry:
         newest = (live or found)[-1].meta
         attempts = [recorded for recorded in found if recorded.meta.run == newest.run]
         attempt = max(recorded.meta.attempt for recorded in attempts)
-        ranks = _latest_ranks(recorded for recorded in attempts if recorded.meta.attempt == attempt)
+        ranks = latest_ranks(recorded for recorded in attempts if recorded.meta.attempt == attempt)
         if not separator:
             return ranks
         chosen = [recorded for recorded in ranks if str(recorded.meta.rank) == rank]
@@ -358,12 +379,18 @@ class Registry:
         return chosen
 
 
-def _latest_ranks(processes: Iterable[Recorded]) -> list[Recorded]:
-    """The newest life of each rank, in order of rank."""
+def latest_ranks(processes: Iterable[Recorded]) -> list[Recorded]:
+    """The newest life of each rank, in order of rank; without those that the newest world has no room for: they
+    are of before a restart with fewer ranks."""
     latest: dict[int, Recorded] = {}
+    world_size: int | None = None
     for recorded in sorted(processes, key=lambda recorded: recorded.meta.started_ns):
         latest[recorded.meta.rank] = recorded
-    return [latest[rank] for rank in sorted(latest)]
+        world_size = recorded.meta.world_size
+    return [
+        latest[rank] for rank in sorted(latest)
+        if world_size is None or rank < world_size or (latest[rank].meta.world_size or 0) <= world_size
+    ]
 
 
 def _near(job: str, everything: list[Recorded]) -> str:
