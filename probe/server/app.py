@@ -56,6 +56,9 @@ class Service:
         self.pruner = Pruner(registry, sealer)
         self.pool = pool
         self.settings = settings
+        token = functools.partial(auth.load_token, settings.token_file, registry.directory / "token")
+        self.everywhere = Everywhere(registry.directory, settings, token)
+        self.tcp_port: int | None = None
         self.started = time.monotonic()
         self.last_request = time.monotonic()
         self.queries = 0
@@ -139,6 +142,7 @@ def build(service: Service) -> FastAPI:
     _add_routes(app, service)
     _add_queries(app, service)
     _add_acting(app, service)
+    cluster_routes.add(app, service)
     app.add_exception_handler(ProbeError, _probe_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)

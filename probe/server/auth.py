@@ -9,6 +9,7 @@ the application. Standard library only.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import ipaddress
@@ -21,6 +22,7 @@ from collections import defaultdict, deque
 from collections.abc import Mapping
 from pathlib import Path
 
+from probe.cluster.links import ROLE_HEADER
 from probe.errors import Forbidden, ProbeError, SettingInvalid, TokenInvalid, TooMany
 from probe.recording import places
 from probe.server.access import OPERATOR, VIEWER, check_route
@@ -129,7 +131,7 @@ class TcpGate:
             return
         try:
             self._check_origin(scope)
-            role = await self._check_token(scope)
+            role = _lowered(await self._check_token(scope), scope)
             self._check_rate()
             check_route(role, scope["method"], scope["path"])
         except ProbeError as error:
@@ -184,6 +186,14 @@ class TcpGate:
         self._allowance = (left - 1, now)
 
 
+def _lowered(role: str, scope: Scope) -> str:
+    """The role of whom another server asks for, when that is less than its token's."""
+    for name, value in scope["headers"]:
+        if name == ROLE_HEADER.encode() and value.decode("latin-1") != role:
+            return VIEWER
+    return role
+
+
 def _digest(token: bytes) -> bytes:
     return hashlib.sha256(token).digest()
 
@@ -200,10 +210,24 @@ def _allowed_hosts(host: str, port: int) -> frozenset[str]:
 
 
 def _own_addresses() -> set[str]:
-    """Addresses of this host's name, as far as it resolves."""
+    """Addresses of this host's name, as far as it resolves, and of its interfaces."""
     import socket
 
     try:
-        return {str(entry[4][0]).lower() for entry in socket.getaddrinfo(os.uname().nodename, None)}
+        named = {str(entry[4][0]).lower() for entry in socket.getaddrinfo(os.uname().nodename, None)}
     except OSError:
-        return set()
+        named = set()
+    return named | _interface_addresses()
+
+
+def _interface_addresses() -> set[str]:
+    """IPv4 addresses of the interfaces, as the kernel's own table has them."""
+    found: set[str] = set()
+    address = ""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/net/fib_trie").read_text().splitlines():
+            if "|-- " in line:
+                address = line.rpartition("|-- ")[2].strip()
+            elif "/32 host LOCAL" in line:
+                found.add(address)
+    return found

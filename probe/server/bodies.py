@@ -69,6 +69,24 @@ class EndpointBody(Body):
     endpoint: str = Field("", max_length=4096)
 
 
+class RelayedHost(Body):
+    """A host that another server wants asked."""
+
+    name: str = Field(max_length=255)
+    url: str = Field(max_length=512)
+
+
+class RelayBody(Body):
+    """Body of `POST /v1/relay`: a question for other hosts, in a role of which none may do more."""
+
+    method: Literal["GET", "POST"]
+    path: str = Field(max_length=64)
+    body: dict[str, Any]
+    role: Literal["viewer", "operator"]
+    timeout_s: float = Field(gt=0, le=LONGEST_WAIT_S)
+    hosts: list[RelayedHost] = Field(max_length=1024)
+
+
 class PruneBody(Body):
     """Body of `POST /v1/prune`: what is to fit a recording that is deleted; at least one of them."""
 

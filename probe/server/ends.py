@@ -6,6 +6,7 @@ the registry. Any thread of the server. Standard library only.
 
 from __future__ import annotations
 
+import functools
 import signal
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,6 +62,26 @@ def read_told(folder: Path) -> Told:
             rows = [row for row in record.get("rows", []) if row.get("main") or row.get("training")]
             exception = rows[-1] if rows else exception
     return Told(left, exception)
+
+
+@functools.lru_cache(65536)
+def _began(journal: Path, _inode: int) -> bool | None:
+    for record in read_journal(journal):
+        if record.get("event") == "start":
+            return bool(record["midway"]) if "midway" in record else None
+    return None
+
+
+def began_midway(folder: Path) -> bool | None:
+    """Whether recording began when the job had trained already: its steps are then counted from there.
+
+    None when the recording does not say."""
+    journal = places.journals(folder)[0]
+    try:
+        inode = journal.stat().st_ino
+    except OSError:
+        return None
+    return _began(journal, inode)
 
 
 def read_end(folder: Path) -> End | None:

@@ -16,9 +16,9 @@ from probe.diagnose.verdict import ALARM, OK, PAUSED, Verdict
 from probe.errors import ProbeError
 from probe.recording import places
 from probe.recording.process import life
-from probe.server import backtraces
+from probe.server import backtraces, ends
 from probe.server.backtraces import Want
-from probe.server.registry import LIVE, Recorded, Registry
+from probe.server.registry import LIVE, Recorded, Registry, latest_ranks
 from probe.settings import BY_NAME
 from probe.tables import TABLES, columns_of
 
@@ -64,15 +64,15 @@ def _ago(t_ns: int | None) -> float | None:
 
 
 def rank_rows(registry: Registry, current: Current, sources: list[Recorded]) -> list[dict[str, Any]]:
-    """Rows of cluster.ranks: the processes of the same runs and attempts."""
-    wanted = {(recorded.meta.run, recorded.meta.attempt) for recorded in sources}
-    known = {recorded.folder: recorded for recorded in [*registry.processes(), *sources]}
+    """Rows of cluster.ranks: the processes of the same runs and attempts, each rank's newest."""
     found: list[dict[str, Any]] = []
-    for recorded in sorted(known.values(), key=lambda recorded: recorded.meta.rank):
-        meta = recorded.meta
-        if (meta.run, meta.attempt) in wanted:
+    for run, attempt in dict.fromkeys((recorded.meta.run, recorded.meta.attempt) for recorded in sources):
+        known = {recorded.folder: recorded for recorded in [*registry.processes(), *sources]}
+        same = [one for one in known.values() if (one.meta.run, one.meta.attempt) == (run, attempt)]
+        for recorded in latest_ranks(same):
             row = _process(registry, current, recorded)
             row["endpoint"] = str(recorded.folder) if row["ended_ns"] else recorded.name
+            row["midway"] = ends.began_midway(recorded.folder)
             found.append(row)
     return found
 

@@ -66,7 +66,7 @@ class Server:
         service = application.Service(registry, sealer, watch, pool, self.settings)
         asgi = BodyLimit(application.build(service), service.touch)
         try:
-            await self._listen(asgi)
+            service.tcp_port = await self._listen(asgi)
             exits.start()
             sealer.start(functools.partial(_tell, loop, self._stopping))
             watch.start(functools.partial(_tell, loop, self._stopping))
@@ -84,16 +84,18 @@ class Server:
             roots.append(places.make_private(Path(self.settings.rings_directory) / f"probe-{os.getuid()}"))
         return roots
 
-    async def _listen(self, asgi: App) -> None:
-        if self.settings.listen:
-            await self._listen_tcp(asgi)
+    async def _listen(self, asgi: App) -> int | None:
+        """The port of TCP, where it is open."""
+        url = await self._listen_tcp(asgi) if self.settings.listen else None
         path = places.server_socket(self.directory)
         await self._serve(asgi, listen_unix(path, _BACKLOG), None)
-        facts = {"pid": os.getpid(), "version": __version__, "started_ns": clock.wall_ns()}
+        facts = {"pid": os.getpid(), "version": __version__, "started_ns": clock.wall_ns(), "url": url}
         places.write_whole(self.directory / "server.json", json.dumps(facts).encode())
         _log.info("version %s serves %s", __version__, self.directory)
+        return int(url.rpartition(":")[2]) if url else None
 
-    async def _listen_tcp(self, asgi: App) -> None:
+    async def _listen_tcp(self, asgi: App) -> str | None:
+        """Where it answers, for `server.json` and so for the agents; None when it does not."""
         host, port = auth.listen_address(self.settings)
         tokens = auth.load_tokens(self.settings, self.directory)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -106,10 +108,12 @@ class Server:
             listener.close()
             # The jobs' own way in must not depend on somebody else's port.
             _log.error("TCP is off: %s cannot be listened on: %s", self.settings.listen, error)
-            return
+            return None
         port = int(listener.getsockname()[1])
         await self._serve(auth.TcpGate(asgi, tokens, host, port), listener, self._tls())
         _log.info("listens on %s:%d%s", host, port, " with TLS" if self.settings.tls_certificate else "")
+        scheme = "https" if self.settings.tls_certificate else "http"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
     def _tls(self) -> ssl.SSLContext | None:
         if not self.settings.tls_certificate:
@@ -169,6 +173,7 @@ class Server:
         if tasks:
             await asyncio.wait(tasks, timeout=_CLOSE_S)
         await pool.close()
+        await service.everywhere.close()
         sealer.stop(wait_s=_CLOSE_S)
         service.close()
         _log.info("ended")

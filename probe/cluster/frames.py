@@ -1,0 +1,48 @@
+"""A head and any number of byte strings as one answer: rows of tables, answers that were passed on.
+
+    uint32 length of the head, the head as JSON, then the byte strings, as long as the head's `lengths` says
+
+What is unpacked came from another host: every number in it is checked. Standard library only; pure.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+MEDIA_TYPE = "application/x-probe-frames"
+_HEAD = struct.Struct("<I")
+_LONGEST_HEAD = 16 << 20
+
+
+def pack(head: Mapping[str, Any], parts: Sequence[bytes]) -> bytes:
+    """One byte string of it all."""
+    text = json.dumps({**head, "lengths": [len(part) for part in parts]}).encode()
+    return b"".join((_HEAD.pack(len(text)), text, *parts))
+
+
+def unpack(data: bytes | memoryview) -> tuple[dict[str, Any], list[memoryview]]:
+    """Head and byte strings; raises `ValueError` for anything that `pack` would not have made."""
+    view = memoryview(data)
+    if len(view) < _HEAD.size:
+        raise ValueError("cut short")
+    (length,) = _HEAD.unpack(view[: _HEAD.size])
+    if length > min(_LONGEST_HEAD, len(view) - _HEAD.size):
+        raise ValueError("cut short")
+    try:
+        head = json.loads(bytes(view[_HEAD.size : _HEAD.size + length]))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    lengths = head.get("lengths") if isinstance(head, dict) else None
+    if not isinstance(lengths, list) or any(type(size) is not int or size < 0 for size in lengths):
+        raise ValueError("no lengths")
+    place = _HEAD.size + length
+    if place + sum(lengths) != len(view):
+        raise ValueError("cut short")
+    parts = []
+    for size in lengths:
+        parts.append(view[place : place + size])
+        place += size
+    return head, parts

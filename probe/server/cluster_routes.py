@@ -1,0 +1,76 @@
+"""The routes that are about several hosts: who is here, all ranks, and asking for another server.
+
+Runs on the server's event loop. May import fastapi.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI, Request, Response
+
+from probe.cluster import frames, peers
+from probe.cluster.everywhere import Host, Scope
+from probe.errors import BadRequest
+from probe.server import access, fanout, live, ranks_seen
+from probe.server.bodies import ErrorAnswer, RelayBody
+
+if TYPE_CHECKING:
+    from probe.server.app import Service
+
+RANKS_S = 5.0
+"""Deadline of the other hosts for what is asked of files alone."""
+_ANSWERS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorAnswer} for status in (401, 403, 409, 410, 504)
+}
+
+
+def add(app: FastAPI, service: Service) -> None:
+    """Add them."""
+
+    @app.get("/v1/peers", responses=_ANSWERS)
+    async def known_peers(request: Request, run: str = "", scope: Scope = "host") -> dict[str, Any]:
+        """Who this host is, what it has of a run, and which other hosts it knows for it."""
+        name = access.endpoint(run, access.caller(request))
+        hosts = await service.call(fanout.candidates, service, name)
+        return {
+            "id": service.everywhere.id, "host": os.uname().nodename,
+            "held": await service.call(fanout.held, service.registry, name),
+            "peers": [{"name": host.name, "url": host.url} for host in hosts if host.url],
+        }
+
+    @app.get("/v1/ranks", responses=_ANSWERS)
+    async def ranks(request: Request, endpoint: str = "", scope: Scope = "job") -> dict[str, Any]:
+        """All ranks of a job on all hosts, the hosts, and what is missing."""
+        caller = access.caller(request)
+        found = await fanout.find(service, endpoint, caller, scope)
+        return await all_ranks(service, found, caller)
+
+    @app.post("/v1/relay", responses={**_ANSWERS, 200: {"content": {frames.MEDIA_TYPE: {}}}})
+    async def relay(body: RelayBody, request: Request) -> Response:
+        """Ask some other hosts for another server, and pass on what they say."""
+        access.require_role(access.caller(request), access.OPERATOR, "relay")
+        if f"{body.method} {body.path}" not in access.NEEDS or body.path == "/v1/relay":
+            raise BadRequest(f"{body.method} {body.path} is not passed on")
+        hosts = [Host(one.name, one.url, "peer") for one in body.hosts]
+        if any(peers.url_of(host.url, service.settings) != host.url for host in hosts):
+            raise BadRequest("a host's address is none")
+        content = await service.everywhere.relay(
+            hosts, body.method, body.path, body.body, body.timeout_s, body.role
+        )
+        return Response(content, media_type=frames.MEDIA_TYPE)
+
+
+async def all_ranks(service: Service, found: fanout.Found, caller: access.Caller) -> dict[str, Any]:
+    """Answer of `GET /v1/ranks`: the pattern of every route that is about all ranks."""
+    if found.elsewhere is not None:
+        return await fanout.forward(service, found, caller, "GET", "/v1/ranks", {}, RANKS_S)
+    rows = await service.call(live.rank_rows, service.registry, service.watch.current, found.here)
+    asked = await fanout.ask(service, found, caller, "GET", "/v1/ranks", {}, RANKS_S)
+    for part in asked.parts:
+        rows += ranks_seen.of_another(part.answer)
+    return {
+        "ranks": ranks_seen.lined_up(rows, found.world_size), "hosts": fanout.host_rows(found, asked),
+        "missing": asked.missing, "world_size": found.world_size,
+    }
