@@ -190,15 +190,9 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         if locals:
             access.require_role(caller, access.OPERATOR, "backtrace with local variables")
         want = backtraces.Want(bool(all_threads), bool(native), bool(locals), bool(workers))
-        checked = access.endpoint(endpoint, caller)
-        ranks = await service.call(service.registry.all_ranks, checked)
-        if ranks is not None:
-            captured = await service.call(
-                backtraces.of_ranks, service.registry, ranks, want, service.agents
-            )
-            if scope == "host":
-                return {"captures": captured.found, "missing": captured.missing}
-            return await service.call(captured.as_dict, want)
+        answer = await backtraces.of_job(service, endpoint, caller, want, scope)
+        if answer is not None:
+            return answer
         subject = await service.call(_subject, service, endpoint, caller)
         return await service.ask(backtraces.backtrace, service.registry, subject, want)
 

@@ -8,23 +8,28 @@ in processes of their own.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from datetime import datetime
 from itertools import chain
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from probe.attach import outside
 from probe.cluster import stacks
+from probe.cluster.everywhere import Scope
 from probe.diagnose.progress import History
 from probe.errors import AgentMissing, AgentUnreachable, ProbeError, ProcessDead
 from probe.recording import places
 from probe.recording.captures import last_capture
 from probe.recording.journal import read_journal
 from probe.recording.process import life
-from probe.server import asking, notes
+from probe.server import access, asking, fanout, notes
 from probe.server.registry import LIVE, Recorded, Registry
+
+if TYPE_CHECKING:
+    from probe.server.app import Service
 
 INSIDE_S = 0.7
 """An agent that does not answer by then is not waited for: from outside it takes a tenth of a second."""
@@ -34,6 +39,8 @@ OUTSIDE_S, NATIVE_S = 5.0, 10.0
 
 RANKS_S, RANKS_NATIVE_S = 8.0, 12.0
 """All ranks of a host are answered for by then. One that hangs takes a second; many that do, longer."""
+_ON_THE_WAY_S = 2.0
+ROUTE = "/v1/backtrace"
 STOPPED_LETTERS = "Tt"
 
 
@@ -83,6 +90,39 @@ def now(registry: Registry, recorded: Recorded, want: Want) -> dict[str, Any]:
 
 
 # All ranks of a job -----------------------------------------------------------
+
+
+async def of_job(
+    service: Service, endpoint: str, caller: access.Caller, want: Want, scope: Scope
+) -> dict[str, Any] | None:
+    """The answer for a job of several ranks, or that of another host for the rank it has; None when one
+    process of this host is meant. With scope `host`: the captures of this host alone."""
+    if endpoint.strip().isdigit():  # perhaps of a process without an agent
+        return None
+    found = await fanout.find(service, endpoint, caller, scope)
+    wanted = {name: 1 for name, value in want._asdict().items() if value}
+    timeout_s = (RANKS_NATIVE_S if want.native else RANKS_S) + _ON_THE_WAY_S
+    if found.elsewhere is not None:
+        return await fanout.forward(service, found, caller, "GET", ROUTE, wanted, timeout_s)
+    if not found.several:
+        return None
+    captured = await of_hosts(service, found, caller, want, timeout_s)
+    if scope == "host":
+        return {"captures": captured.found, "missing": captured.missing}
+    return await service.call(captured.as_dict, want)
+
+
+async def of_hosts(
+    service: Service, found: fanout.Found, caller: access.Caller, want: Want, timeout_s: float
+) -> Captures:
+    """The captures of a job's ranks, of this host and of the others at once."""
+    wanted = {name: 1 for name, value in want._asdict().items() if value}
+    own, asked = await asyncio.gather(
+        service.call(of_ranks, service.registry, found.here, want, service.agents),
+        fanout.ask(service, found, caller, "GET", ROUTE, wanted, timeout_s),
+    )
+    parts = [{"captures": own.found, "missing": own.missing}, *(part.answer or {} for part in asked.parts)]
+    return await service.call(together, parts, asked.missing)
 
 
 class Captures(NamedTuple):

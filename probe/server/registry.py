@@ -261,19 +261,6 @@ class Registry:
             )
         return found[0]
 
-    def all_ranks(self, endpoint: str) -> list[Recorded] | None:
-        """The ranks recorded here of a job that an endpoint means as a whole; None when it means one process.
-
-        Of a job of one rank that is None too. Raises what `resolve` raises."""
-        text = endpoint.strip()
-        if text.isascii() and text.isdigit():
-            return None
-        found = self.resolve(text)
-        if not text and len(found) == 1 and (found[0].meta.world_size or 1) > 1:
-            found = self._by_name(found[0].meta.run)  # the only one that lives
-        one_of_many = len(found) == 1 and "/" not in text and (found[0].meta.world_size or 1) > 1
-        return found if one_of_many or len(found) > 1 else None
-
     def beside(self, sources: Sequence[Recorded]) -> list[Recorded]:
         """All ranks recorded here of the same runs and attempts, in order of rank."""
         wanted = {(recorded.meta.run, recorded.meta.attempt) for recorded in sources}
@@ -380,8 +367,8 @@ class Registry:
 
 
 def latest_ranks(processes: Iterable[Recorded]) -> list[Recorded]:
-    """The newest life of each rank, in order of rank; without those that the newest world has no room for: they
-    are of before a restart with fewer ranks."""
+    """The newest life of each rank, in order of rank; without those that the newest world has no room for:
+    they are of before a restart with fewer ranks."""
     latest: dict[int, Recorded] = {}
     world_size: int | None = None
     for recorded in sorted(processes, key=lambda recorded: recorded.meta.started_ns):
