@@ -7,6 +7,7 @@ Runs when the agent starts and stops, and once a round on the agent's thread
     losses   python.losses
     modules  python.torch_trace
     data     python.batches
+    collectives  python.collectives
     memory   process.memory
 """
 
@@ -15,7 +16,9 @@ from __future__ import annotations
 from typing import Any
 
 from probe.agent.isolation import Isolation
+from probe.instruments.collectives import Collectives
 from probe.instruments.data import Data
+from probe.instruments.flight import Flight
 from probe.instruments.forward import Forward
 from probe.instruments.governor import Governor
 from probe.instruments.losses import Losses
@@ -45,6 +48,8 @@ class Installation:
         self.losses = Losses(recorder, isolation, values="losses" in wanted)
         self.names = ModuleNames(recorder, self.forward)
         self.data = Data(recorder, isolation, lambda: self.optimizers.made_any) if "data" in wanted else None
+        self.collectives = Collectives(recorder, isolation) if "collectives" in wanted else None
+        self.flight = Flight(recorder, self.collectives) if self.collectives is not None else None
         self.memory = Memory(recorder) if "memory" in wanted else None
         self.modules: Modules | None = None
         if "modules" in wanted:
@@ -57,7 +62,10 @@ class Installation:
         self._parts: list[Any] = []
         if wanted:
             # Optimizers last: the first step they end is one that the others have seen from its begin.
-            parts = (self.forward, self.losses, self.modules, self.data, self.optimizers)
+            parts = (
+                self.forward, self.losses, self.modules, self.data, self.collectives, self.flight,
+                self.optimizers,
+            )
             self._parts = [part for part in parts if part is not None]
 
     @property
@@ -90,6 +98,10 @@ class Installation:
             attempt("names", self.names.collect)
             attempt("losses", self.losses.collect)
             attempt("governor", self.governor.look)
+        if self.collectives is not None:
+            attempt("collectives", self.collectives.collect)
+        if self.flight is not None:
+            attempt("flight", self.flight.look)
         if self.modules is not None:
             attempt("modules", self.modules.collect)
 

@@ -194,8 +194,8 @@ class Optimizers:
         self._finished += 1
         self.made_any = True
         if self._start_ns:
-            nested = recorder.forward_ns + recorder.backward_ns + recorder.data_ns - self._nested_ns
-            recorder.optimizer_ns += max(0, now - self._start_ns - nested)
+            known = recorder.forward_ns + recorder.backward_ns + recorder.data_ns + recorder.comm_ns
+            recorder.optimizer_ns += max(0, now - self._start_ns - (known - self._nested_ns))
             if recorder.sampling and self.trace_step is not None:
                 self.trace_step(type(optimizer).__name__, self._start_ns, now)
             self._start_ns = 0

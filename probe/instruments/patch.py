@@ -29,17 +29,19 @@ class Patches:
         # What we wrap is never part of a graph; torch.compile stops in front of it with us or
         # without, and must not trace the wrapper.
         wrapper._torchdynamo_disable = True  # type: ignore[attr-defined]
+        # What stands in the class is kept as it is: C++ classes bind their methods by a descriptor.
+        stood = vars(owner)[name] if own else None
         setattr(owner, name, wrapper)
-        self._made.append((owner, name, original, wrapper, own))
+        self._made.append((owner, name, stood, wrapper, own))
 
     def undo(self) -> None:
         """Put everything back that is still ours."""
         self.live[0] = False
-        for owner, name, original, wrapper, own in reversed(self._made):
+        for owner, name, stood, wrapper, own in reversed(self._made):
             if vars(owner).get(name) is not wrapper:
                 continue
             if own:
-                setattr(owner, name, original)
+                setattr(owner, name, stood)
             else:
                 delattr(owner, name)
         self._made.clear()

@@ -2,7 +2,7 @@
 
 HOT PATH: every method here but `__init__` and the properties runs inside
 training steps, on the training thread. No lock, no I/O, no import, no wait.
-The instruments (`optimizers`, `losses`, `modules`, `data`) call it at the edges
+The instruments (`optimizers`, `losses`, `modules`, `data`, `collectives`) call it at the edges
 of the phases; it adds up their times and writes one `python.steps` row when a
 step ends. Standard library only.
 
@@ -52,12 +52,13 @@ class Recorder:
     __slots__ = (
         "_append_loss", "_append_pulse", "_append_step", "_backward_id", "_boundary_ids", "_forward_id",
         "_held_from_ns", "_held_ids", "_optimizer_id", "_other_id", "allocated_bytes", "arm_forward",
-        "backward_ns", "cost_ns", "data_ns", "disarm_forward", "explicit", "fed_by", "forward_ns",
-        "forward_start_ns", "held_ns", "intern", "last_row", "loader", "loss_count", "loss_scale",
-        "loss_sum", "micro_step", "modules_fixed", "modules_interval", "next_sample", "optimizer_ns",
-        "peak_allocated_bytes", "phase", "recent", "reserved_bytes", "rings", "rss_bytes", "samples",
-        "sampling", "saw_data", "saw_forward", "start_sampling", "step", "step_start_ns", "stop_sampling",
-        "thread", "timed_every", "timing", "tokens", "visit", "waiting",
+        "backward_ns", "comm_ns", "cost_ns", "data_ns", "disarm_forward", "ends", "explicit", "fed_by",
+        "forward_ns", "forward_start_ns", "held_ns", "intern", "last_row", "loader", "loss_count",
+        "loss_scale", "loss_sum", "micro_step", "modules_fixed", "modules_interval", "next_sample",
+        "optimizer_ns", "peak_allocated_bytes", "phase", "recent", "reserved_bytes", "rings",
+        "rss_bytes", "samples", "sampling", "saw_comm", "saw_data", "saw_forward", "start_sampling",
+        "step", "step_start_ns", "stop_sampling", "thread", "timed_every", "timing", "tokens", "visit",
+        "waiting",
     )
 
     def __init__(self, recording: Recording, *, modules_interval: int, midway: bool = False) -> None:
@@ -81,6 +82,8 @@ class Recorder:
         self.timed_every = 1
         """Phases are timed on every so many steps; more than 1 where steps are too short for the budget."""
         self.recent: deque[tuple[int, bool, bool, int]] = deque(maxlen=512)
+        self.ends: deque[tuple[int, int]] = deque(maxlen=512)
+        """Number and end (monotonic ns) of the last steps."""
         self.last_row: tuple[int, list[Any]] | None = None
         """Number and fields of the last steps row, for a loss that a device delivers later."""
 
@@ -131,8 +134,8 @@ class Recorder:
     def _reset(self, start_ns: int) -> None:
         self.step_start_ns = start_ns
         self.micro_step = 0
-        self.data_ns = self.forward_ns = self.backward_ns = self.optimizer_ns = 0
-        self.saw_data = self.saw_forward = False
+        self.data_ns = self.forward_ns = self.backward_ns = self.optimizer_ns = self.comm_ns = 0
+        self.saw_data = self.saw_forward = self.saw_comm = False
         self.fed_by, self.loader = self.loader, NULL_STRING
         self.held_ns = 0
         self.forward_start_ns = 0
@@ -212,13 +215,30 @@ class Recorder:
         self.phase = "optimizer"
         if self.timing:
             self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self._optimizer_id)
-        return self.forward_ns + self.backward_ns + self.data_ns
+        return self.forward_ns + self.backward_ns + self.data_ns + self.comm_ns
 
     def optimizer_ends(self, now_ns: int) -> None:
         """An optimizer that does not end the step is done."""
         self.phase = "other"
         if self.timing:
             self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self._other_id)
+
+    def communicated(self, now_ns: int, start_ns: int, counted_ns: int) -> None:
+        """The training thread was inside a collective, a send or a receive, or waited for one. `counted_ns`
+        is `comm_ns` as it was at the start: what calls inside this one took is counted already."""
+        if not self.step_start_ns or start_ns < self.step_start_ns:
+            return  # before the first step began
+        took = now_ns - start_ns - (self.comm_ns - counted_ns)
+        self.comm_ns += took
+        self.saw_comm = True
+        phase = self.phase
+        if phase == "backward":
+            self.backward_ns -= took
+        elif phase == "data":
+            self.data_ns -= took
+        elif self.forward_start_ns:
+            self.forward_ns -= took
+        # The optimizer's time leaves out what was counted inside it, and what remains is `other`.
 
     def hold(self, phase: str) -> None:
         """Somebody holds the training thread between two steps: one of `HELD`."""
@@ -244,7 +264,7 @@ class Recorder:
             self.forward_ns += now_ns - self.forward_start_ns
         wall = now_ns - (self.step_start_ns or now_ns)
         worked = wall - self.held_ns
-        known = self.data_ns + self.forward_ns + self.backward_ns + self.optimizer_ns
+        known = self.data_ns + self.forward_ns + self.backward_ns + self.optimizer_ns + self.comm_ns
         spent = self.cost_ns + (_now() - now_ns)
         shadow = not self.timing
         fields = [
@@ -257,7 +277,7 @@ class Recorder:
             self.forward_ns / 1e9 if self.saw_forward else NULL_DOUBLE,
             self.backward_ns / 1e9 if self.micro_step else NULL_DOUBLE,
             self.optimizer_ns / 1e9 if self.optimizer_ns else NULL_DOUBLE,
-            NULL_DOUBLE,
+            self.comm_ns / 1e9 if self.saw_comm else NULL_DOUBLE,
             self.held_ns / 1e9 if self.held_ns else NULL_DOUBLE,
             NULL_DOUBLE if shadow else (worked - known) / 1e9 if worked > known else 0.0,
             self.loss_sum / self.loss_count if self.loss_count else NULL_DOUBLE,
@@ -276,6 +296,7 @@ class Recorder:
         ]
         self.last_row = (self._append_step(*fields), fields)
         self.recent.append((worked, self.sampling, shadow, spent))
+        self.ends.append((self.step, now_ns))
         if self.sampling:
             self._after_sample(worked, spent)
         self.step += 1

@@ -1,0 +1,405 @@
+"""Collectives, sends and receives: who called what, before the backend is entered, and when it was over.
+
+Writes python.collectives and comm_s of python.steps. HOT PATH: the wrappers around the methods of
+`ProcessGroup` and `Work.wait`, on whichever thread calls them. Everything that Python calls in
+torch.distributed ends in one of these; what C++ calls (DistributedDataParallel inside backward,
+functional collectives) is taken from the Flight Recorder, by `flight`.
+
+The row is written before the call, because a mismatched one can end the process within it, and again
+when it is complete: when the call returned without a work, or its work was waited for. A work is known
+by a weak reference only: one that is dropped by everybody without having been waited for is `unknown`.
+No lock, no collective, no question to a device. What somebody else than the job calls while the training
+is held (a snippet) is no row.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import weakref
+from threading import get_ident
+from typing import Any
+
+from probe.agent.isolation import Isolation
+from probe.clock import ANCHOR_NS
+from probe.instruments.collective_calls import OPS, Describing, Group, Op, other_rank, returns_early
+from probe.instruments.patch import Patches
+from probe.instruments.recorder import Recorder
+from probe.recording.layout import NULL_DOUBLE, NULL_INTEGER
+
+_now = time.monotonic_ns
+_SEQ, _OP, _PEER = 5, 6, 11
+"""Places of some fields in a row."""
+MOST_UNRESOLVED = 1024
+"""Calls whose completion only the Flight Recorder can tell, kept at a time."""
+
+
+class Call:
+    """One call: the first fields of its row, and what it takes to complete it. Times are monotonic ns."""
+
+    __slots__ = (
+        "asynchronous", "counted_ns", "entered_ns", "group", "head", "number", "queues", "seq", "spent_ns",
+        "started_ns",
+    )
+    group: Group
+    seq: int
+    head: tuple[int | float, ...]
+    """Fields of the row up to `call_site`."""
+    number: int
+    """Of the row."""
+    asynchronous: int
+    queues: bool
+    """Whether it is complete on a device, later than the call and the wait say."""
+    started_ns: int
+    entered_ns: int
+    counted_ns: int
+    """`Recorder.comm_ns` when the backend was entered."""
+    spent_ns: int
+    """Time of the callers inside the call and inside `wait`."""
+
+
+class _Waited(weakref.ref):  # type: ignore[type-arg]
+    """A work that may be waited for, and the calls that are complete with it."""
+
+    __slots__ = ("calls", "key")
+    calls: list[Call]
+    key: int
+
+
+class Collectives:
+    """Installs the wrappers. `redirect`: see `Redirect`."""
+
+    def __init__(self, recorder: Recorder, isolation: Isolation) -> None:
+        self.recorder = recorder
+        self.redirect: tuple[int, Any, Any] | None = None
+        """(thread, group, substitute): while set, what that thread calls on that group is done on the
+        substitute. For collectives of a snippet, which must not be mixed with the job's."""
+        ring = recorder.rings["python.collectives"]
+        self._append, self._put, self._rows = ring.append, ring.put, ring.rows
+        intern = recorder.intern
+        self._states = {name: intern(name) for name in ("pending", "done", "failed", "unknown")}
+        self._pending, self._source = self._states["pending"], intern("call")
+        self._ops = {method: intern(op.name) for method, op in OPS.items()}
+        self.groups: dict[int, Group] = {}
+        self.unresolved: dict[tuple[str, int], Call] = {}
+        """By group and number: complete, or not, on a device; or dropped without having been waited for."""
+        self.called_ns = 0
+        """When the last call began or was complete."""
+        self.flight_tells = False
+        """Whether the Flight Recorder is looked at, so that it can tell what a device did."""
+        self._works: dict[int, _Waited] = {}
+        self._newest = 0
+        self._module: Any = None
+        self._patches = Patches()
+        self._isolation = isolation
+
+    @property
+    def installed(self) -> bool:
+        """Whether the wrappers are in place: the job has torch.distributed."""
+        return self._module is not None
+
+    def install(self) -> None:
+        """Put the wrappers in place if torch.distributed is there; it is never imported for it."""
+        c10d = sys.modules.get("torch._C._distributed_c10d")
+        distributed: Any = sys.modules.get("torch.distributed.distributed_c10d")
+        if self._module is not None or c10d is None or not hasattr(distributed, "_world"):
+            return
+        torch: Any = sys.modules["torch"]
+        kind: Any = c10d.ProcessGroup
+        self._describing = Describing(self.recorder.intern, os.path.dirname(os.path.abspath(torch.__file__)))
+        self._distributed = distributed
+        self._sequence = kind._get_sequence_number_for_group
+        for method, op in OPS.items():
+            if method in vars(kind):
+                self._wrap_call(kind, method, op)
+        if "_start_coalescing" in vars(kind):
+            self._wrap_window(kind)
+        self._wrap_wait(c10d.Work)
+        self._module = c10d
+
+    def uninstall(self) -> None:
+        """Put the originals back; rows of what is pending stay so."""
+        self._patches.undo()
+        self.redirect = None
+        self._works.clear()
+        self._module = None
+
+    def _wrap_call(self, kind: Any, method: str, op: Op) -> None:
+        guard = self._isolation.guard
+        begin = guard("collectives", self._begin)
+        returned, raised = guard("collectives", self._returned), guard("collectives", self._raised)
+        live = self._patches.live
+        collectives = self
+
+        def make(original: Any) -> Any:
+            def call(group: Any, *args: Any, **kwargs: Any) -> Any:
+                if not live[0]:
+                    return original(group, *args, **kwargs)
+                redirect = collectives.redirect
+                if redirect is not None and redirect[1] is group and redirect[0] == get_ident():
+                    return original(redirect[2], *args, **kwargs)
+                begun = begin(method, op, group, args, kwargs)
+                try:
+                    work = original(group, *args, **kwargs)
+                except BaseException:
+                    raised(begun)
+                    raise
+                returned(begun, work)
+                return work
+
+            return call
+
+        self._patches.wrap(kind, method, make)
+
+    def _wrap_window(self, kind: Any) -> None:
+        opened = self._isolation.guard("collectives", self._window_opened)
+        closed = self._isolation.guard("collectives", self._window_closed)
+        live = self._patches.live
+        collectives = self
+
+        def wrap(then: Any, *, first: bool) -> Any:
+            def make(original: Any) -> Any:
+                def window(group: Any, *args: Any, **kwargs: Any) -> Any:
+                    if not live[0]:
+                        return original(group, *args, **kwargs)
+                    redirect = collectives.redirect
+                    if redirect is not None and redirect[1] is group and redirect[0] == get_ident():
+                        return original(redirect[2], *args, **kwargs)
+                    if first:
+                        result = original(group, *args, **kwargs)
+                        then(group)
+                        return result
+                    work = None
+                    try:
+                        work = original(group, *args, **kwargs)
+                        return work
+                    finally:
+                        then(group, work)
+
+                return window
+
+            return make
+
+        self._patches.wrap(kind, "_start_coalescing", wrap(opened, first=True))
+        self._patches.wrap(kind, "_end_coalescing", wrap(closed, first=False))
+
+    def _wrap_wait(self, kind: Any) -> None:
+        waited = self._isolation.guard("collectives", self._waited)
+        failed = self._isolation.guard("collectives", self._wait_failed)
+        live = self._patches.live
+        recorder = self.recorder
+
+        def wrap_wait(original: Any) -> Any:
+            def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+                if not live[0]:
+                    return original(work, *args, **kwargs)
+                start, counted = _now(), recorder.comm_ns
+                try:
+                    result = original(work, *args, **kwargs)
+                except BaseException:
+                    failed(work, start, counted)
+                    raise
+                waited(work, start, counted)
+                return result
+
+            return wait
+
+        self._patches.wrap(kind, "wait", wrap_wait)
+
+    # HOT PATH ---------------------------------------------------------------
+
+    def _begin(self, method: str, op: Op, group: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        now = self.called_ns = _now()
+        recorder = self.recorder
+        known = self.groups.get(id(group))
+        if known is None or known.reference() is not group:
+            known = self._meet(group)
+        described = self._describing.inputs(op, args, kwargs)
+        place = op.options
+        given = args[place] if 0 <= place < len(args) else kwargs.get("opts")
+        frame = sys._getframe(3)  # past the guard and the wrapper
+        seq = NULL_INTEGER
+        if op.counted:
+            window = known.window
+            if window:
+                seq = window[0].seq  # torch counts a window once
+            else:
+                seq = known.next_number(group, described.device or getattr(given, "device", None))
+        call = Call()
+        call.group, call.seq, call.started_ns, call.spent_ns = known, seq, now, 0
+        call.asynchronous = returns_early(op, given, frame)
+        call.queues = described.on_device and not known.on_host
+        peer = NULL_INTEGER if op.counted and place == 4 else other_rank(op, known, given)
+        head = call.head = (
+            recorder.step, recorder.micro_step, now + ANCHOR_NS, known.name_id, known.ranks_id, seq,
+            self._ops[method], described.dtype, described.shapes, described.elements, described.bytes, peer,
+            self._describing.call_site(frame),
+        )
+        self._newest = call.number = self._append(
+            *head, call.asynchronous, NULL_DOUBLE, NULL_DOUBLE, self._pending, self._source
+        )
+        if seq != NULL_INTEGER:
+            known.recorded[known.mixed and described.on_device].append(seq)
+        call.counted_ns = recorder.comm_ns
+        call.entered_ns = entered = _now()
+        if get_ident() == recorder.thread:
+            recorder.cost_ns += entered - now
+        return call
+
+    def _returned(self, call: Call | None, work: Any) -> None:
+        if call is None:
+            return
+        now = _now()
+        call.spent_ns = now - call.started_ns
+        recorder = self.recorder
+        training = get_ident() == recorder.thread
+        if training:
+            recorder.communicated(now, call.entered_ns, call.counted_ns)
+        window = call.group.window
+        if window is not None:
+            window.append(call)
+        elif work is None:
+            self._complete(call, now)
+        if work is not None:
+            self._await(work, [call])
+        if training:
+            recorder.cost_ns += _now() - now
+
+    def _raised(self, call: Call | None) -> None:
+        if call is None:
+            return
+        now = _now()
+        call.spent_ns = now - call.started_ns
+        recorder = self.recorder
+        if get_ident() == recorder.thread:
+            recorder.communicated(now, call.entered_ns, call.counted_ns)
+        self._uncount(call)
+        self._write(call, NULL_DOUBLE, call.spent_ns / 1e9, "failed")
+
+    def _uncount(self, call: Call) -> None:
+        """One that was refused before torch counted it has no number: the next call gets that."""
+        group = call.group.reference()
+        if call.seq == NULL_INTEGER or group is None or call.group.counts_now(group) >= call.seq:
+            return
+        call.head = (*call.head[:_SEQ], NULL_INTEGER, *call.head[_SEQ + 1 :])
+        for known in call.group.recorded:
+            if known and known[-1] == call.seq:
+                known.pop()
+
+    def _await(self, work: Any, calls: list[Call]) -> None:
+        reference = _Waited(work, self._dropped)
+        reference.calls, reference.key = calls, id(work)
+        self._works[id(work)] = reference
+
+    def _waited(self, work: Any, start: int, counted: int) -> None:
+        now = self.called_ns = _now()
+        recorder = self.recorder
+        training = get_ident() == recorder.thread
+        if training:
+            recorder.communicated(now, start, counted)
+        reference = self._works.pop(id(work), None)
+        if reference is None:
+            return
+        for call in reference.calls:
+            call.spent_ns += now - start
+            self._complete(call, now, work)
+        if training:
+            recorder.cost_ns += _now() - now
+
+    def _wait_failed(self, work: Any, start: int, counted: int) -> None:
+        now = _now()
+        if get_ident() == self.recorder.thread:
+            self.recorder.communicated(now, start, counted)
+        reference = self._works.pop(id(work), None)
+        for call in reference.calls if reference is not None else ():
+            call.spent_ns += now - start
+            self._write(call, NULL_DOUBLE, call.spent_ns / 1e9, "failed")
+
+    def _dropped(self, reference: _Waited) -> None:
+        """Nobody holds the work any more, and nobody waited for it. In any thread, at any place."""
+        if self._works.get(reference.key) is not reference:
+            return
+        del self._works[reference.key]
+        for call in reference.calls:
+            self._write(call, NULL_DOUBLE, NULL_DOUBLE, "unknown")
+            self._leave_to_flight(call)
+
+    def _complete(self, call: Call, now: int, work: Any = None) -> None:
+        """The call returned without a work, or the wait did."""
+        if call.queues:  # on a device it is only in the queue: the Flight Recorder says when it is over
+            state = "pending" if self.flight_tells and call.seq != NULL_INTEGER else "unknown"
+            self._write(call, NULL_DOUBLE, call.spent_ns / 1e9, state)
+            self._leave_to_flight(call)
+            return
+        if call.head[_PEER] == NULL_INTEGER and call.head[_OP] == self._ops["recv"] and work is not None:
+            sender = call.group.global_rank(work._source_rank())
+            call.head = (*call.head[:_PEER], sender, *call.head[_PEER + 1 :])
+        self._write(call, (now - call.started_ns) / 1e9, call.spent_ns / 1e9, "done")
+
+    def _write(self, call: Call, duration_s: float, wait_s: float, state: str) -> None:
+        """The row again, unless its place has been taken by a newer one."""
+        if self._newest - call.number < self._rows - 1:
+            self._put(
+                call.number, *call.head, call.asynchronous, duration_s, wait_s, self._states[state],
+                self._source,
+            )
+
+    def _leave_to_flight(self, call: Call) -> None:
+        if self.flight_tells and call.seq != NULL_INTEGER:
+            if len(self.unresolved) >= MOST_UNRESOLVED:
+                self.unresolved.clear()
+            self.unresolved[call.group.name, call.seq] = call
+
+    def _window_opened(self, group: Any) -> None:
+        known = self.groups.get(id(group))
+        if known is None or known.reference() is not group:
+            known = self._meet(group)
+        known.window = []
+
+    def _window_closed(self, group: Any, work: Any) -> None:
+        known = self.groups.get(id(group))
+        calls = known.window if known is not None else None
+        if known is None or calls is None:
+            return
+        known.window = None
+        alone = [call for call in calls if not any(call in one.calls for one in self._works.values())]
+        if work is not None:
+            self._await(work, alone)
+        else:
+            now = _now()
+            for call in alone:
+                self._complete(call, now)
+
+    def _meet(self, group: Any) -> Group:
+        """A group that was not seen before; those that are gone are forgotten."""
+        for key in [key for key, one in list(self.groups.items()) if one.reference() is None]:
+            self.groups.pop(key, None)
+        known = self.groups[id(group)] = Group(group, self.recorder.intern, self._sequence, self._distributed)
+        return known
+
+    # The agent's thread -----------------------------------------------------
+
+    def collect(self) -> None:
+        """Put the wrappers in place once the job has imported torch.distributed."""
+        if self._module is None:
+            self.install()
+
+    def groups_by_name(self, wanted: set[str]) -> dict[str, Group]:
+        """The groups of these names, also those that Python never called anything on."""
+        found = {one.name: one for one in list(self.groups.values()) if one.reference() is not None}
+        if not wanted <= found.keys():
+            for group, name in list(self._distributed._world.pg_names.items()):
+                if name in wanted and name not in found:
+                    found[name] = self._meet(group)
+        return found
+
+    def newest(self, other: int) -> int:
+        """Number of the newest row of the ring; `other`: of the newest that somebody else wrote."""
+        self._newest = max(self._newest, other)
+        return self._newest
+
+    def resolve(self, call: Call, duration_s: float) -> None:
+        """The Flight Recorder says that it is complete."""
+        self._write(call, duration_s, call.spent_ns / 1e9 if call.queues else NULL_DOUBLE, "done")
+
