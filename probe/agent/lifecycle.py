@@ -29,7 +29,7 @@ from probe.agent.identity import Identity, identify
 from probe.agent.isolation import Isolation, describe, quietly, say
 from probe.agent.isolation import capture as capture_all
 from probe.agent.tracing import name_tracer
-from probe.control.names import Scope
+from probe.control.names import Scope, place_in_job
 from probe.control.stacks import capture, whereabouts
 from probe.errors import NoRoom, ProbeError, ServerUnavailable
 from probe.instruments.installation import Installation
@@ -95,6 +95,7 @@ class Agent:
                 "POST /v1/eval": lambda request, peer: self._to_act().evaluate(request, peer),
                 "POST /v1/act": lambda request, peer: self._to_act().act(request, peer),
                 "POST /v1/undo": lambda request, peer: self._to_act().undo(request, peer),
+                "POST /v1/together": lambda request, peer: self._to_act().together(request, peer),
                 "POST /v1/stop": self._stop_asked,
             },
             [
@@ -106,7 +107,9 @@ class Agent:
                 (lambda: _INSIST_S, self._look_after_requests),
             ],
             self.isolation,
-            slow=frozenset({"POST /v1/eval", "POST /v1/act", "POST /v1/undo", "POST /v1/stop"}),
+            slow=frozenset(
+                f"POST /v1/{name}" for name in ("eval", "act", "undo", "together", "stop")
+            ),
             first=self._announce,
         )
 
@@ -225,7 +228,11 @@ class Agent:
 
     def _scope(self) -> Scope:
         recorder = self.instruments.recorder
-        return Scope(recorder.thread, self.instruments.seen, self.endings.failed_frames())
+        meta = self.recording.meta
+        return Scope(
+            recorder.thread, self.instruments.seen, self.endings.failed_frames(),
+            job=lambda: place_in_job(meta.rank, meta.world_size),
+        )
 
     def _note_failure(self, name: str, text: str) -> None:
         self.recording.journal.append(
@@ -248,7 +255,8 @@ class Agent:
 
     def _announce(self) -> None:
         """The first thing on the agent's thread: the server's start costs the job nothing to wait for."""
-        self.recording.journal.append({"event": "start", "t_ns": clock.wall_ns()})
+        midway = not self.instruments.from_start
+        self.recording.journal.append({"event": "start", "t_ns": clock.wall_ns(), "midway": midway})
 
     def _see_to_server(self) -> None:
         """Start the server when there is none; a job without one records all the same."""

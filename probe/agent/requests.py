@@ -9,21 +9,27 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from probe import clock, wire
 from probe.agent.isolation import Isolation
 from probe.control.acting import LONGEST_WAIT_S, Acting
 from probe.control.action import Site, several_ranks
-from probe.control.evaluator import WHEN, Evaluator, Snippet, Surroundings
+from probe.control.evaluator import WHEN, Evaluator, Note, Snippet, Surroundings
 from probe.control.names import Scope
 from probe.control.safepoint import SafePoint
-from probe.errors import AgentMissing, BadRequest
+from probe.control.together import Prepared, Together
+from probe.errors import AgentMissing, BadRequest, NotTogether
 from probe.instruments.installation import Installation
 from probe.recording.recording import Recording
 from probe.settings import Settings
 
 LONGEST_SNIPPET_S = 3600.0
+PHASES = ("judge", "prepare", "arm", "drop", "outcome")
+"""Of what all ranks do at the same step; `judge` only asks what a snippet is."""
+AT_ONCE = ("reading", "blocking")
+"""Classes of snippets that each rank may run for itself."""
 Answer = Callable[[], dict[str, Any]]
 
 
@@ -38,10 +44,17 @@ class Requests:
         meta, journal, prefix = recording.meta, recording.journal.append, str(os.getpid())
         self.safepoint = safepoint = SafePoint(instruments.recorder, isolation)
         site = Site(instruments, safepoint, scope, settings, meta.rank, meta.world_size)
-        self._acting = Acting(site, safepoint, isolation, instruments.optimizers, journal, where, prefix)
+        self._acting = Acting(
+            site, safepoint, isolation, instruments.optimizers, journal, where, prefix, meta.job
+        )
         job = Surroundings(scope, lambda: several_ranks(meta.world_size), held, where)
         self._evaluator = Evaluator(job, safepoint, settings.eval_output_bytes)
+        directory = Path(meta.socket).parent.parent
+        self._together = Together(
+            safepoint, instruments.recorder, isolation, directory, meta.rank, where
+        )
         self._recorder = instruments.recorder
+        self._site = site
         self._settings = settings
         self._journal = journal
         self._prefix = prefix
@@ -53,6 +66,7 @@ class Requests:
         """One round: what is over its time, what has ended by itself."""
         self._evaluator.insist()
         self._acting.tidy()
+        self._together.look_after()
 
     def settle(self, wait_s: float) -> None:
         """Before the hooks go: end what only the training thread can."""
@@ -61,6 +75,7 @@ class Requests:
     def close(self) -> list[str]:
         """End everything that stands or waits; sentences of what stood."""
         why = AgentMissing("probe left the process before a step ended", hint="Nothing was changed.")
+        self._together.close(why)
         return self._acting.close(why)
 
     def end(self, wait_s: float) -> None:
@@ -78,7 +93,15 @@ class Requests:
         body = _body(request)
         caller = caller_of(body, peer)
         snippet = self._snippet(body, caller["pid"])
-        eval_id = f"{self._prefix}-e{next(self._numbers)}"
+        note = self._noting(snippet, caller)
+        if body.get("all_ranks") and self._evaluator.prepare(snippet, note).told["class"] not in AT_ONCE:
+            raise NotTogether("names in the snippet mean something else by now", hint="Ask again.")
+        answer = self._evaluator.take(snippet, note)
+        return lambda: self._at_step(answer())
+
+    def _noting(self, snippet: Snippet, caller: dict[str, Any], eval_id: str = "") -> Note:
+        """Writes down what becomes of one snippet."""
+        eval_id = eval_id or f"{self._prefix}-e{next(self._numbers)}"
 
         def note(row: Mapping[str, Any]) -> None:
             whole = {
@@ -88,8 +111,7 @@ class Requests:
             }
             self._journal({"table": "probe.evals", "rows": [whole]})
 
-        answer = self._evaluator.take(snippet, note)
-        return lambda: self._at_step(answer())
+        return note
 
     def _at_step(self, answer: dict[str, Any]) -> dict[str, Any]:
         """With the step it was in, where it ran in no place between two."""
@@ -109,6 +131,40 @@ class Requests:
     def actions(self, _request: wire.Request, _peer: wire.Peer) -> dict[str, Any]:
         """`GET /v1/actions`: what is in force."""
         return self._acting.listing()
+
+    def together(self, request: wire.Request, peer: wire.Peer) -> Answer:
+        """`POST /v1/together`: one phase of what all ranks do at the same step (`control.together`)."""
+        body = _body(request)
+        name, phase = body.get("id"), body.get("phase")
+        if not isinstance(name, str) or phase not in PHASES:
+            raise BadRequest(f"`id` must be a text, `phase` one of {', '.join(PHASES)}")
+        if phase == "outcome":
+            return self._together.outcome(name, _seconds(body, "wait_s"))
+        if phase == "judge":
+            found = self._prepared(name, body, caller_of(body, peer)).told
+        elif phase == "prepare":
+            self._together.require_free()
+            told = self._together.prepare(name, self._prepared(name, body, caller_of(body, peer)))
+            found = {**told, "from_start": self._site.from_start, "rank": self._site.rank}
+        elif phase == "arm":
+            step = body.get("step")
+            if not isinstance(step, int):
+                raise BadRequest("`step` must be a whole number")
+            found = self._together.arm(name, step, _seconds(body, "hold_s"), _seconds(body, "wait_s"))
+        else:
+            found = self._together.drop(name, str(body.get("why") or "called off"))
+        return lambda: found
+
+    def _prepared(self, name: str, body: dict[str, Any], caller: dict[str, Any]) -> Prepared:
+        """What is asked of all ranks: a snippet, an action, or an undoing."""
+        if "code" in body:
+            snippet = self._snippet(body, caller["pid"])
+            if body.get("together"):
+                snippet = snippet._replace(together=name)
+            return self._evaluator.prepare(snippet, self._noting(snippet, caller, name))
+        if "action" in body:
+            return self._acting.prepare(body, caller, name)
+        return self._acting.prepare_undo({"id": body.get("undo")}, caller)
 
     def _snippet(self, body: dict[str, Any], client: object) -> Snippet:
         code, when = body.get("code"), body.get("when") or "auto"
@@ -135,6 +191,13 @@ def caller_of(body: dict[str, Any], peer: wire.Peer) -> dict[str, Any]:
 
 def _body(request: wire.Request) -> dict[str, Any]:
     return request.body if isinstance(request.body, dict) else {}
+
+
+def _seconds(body: dict[str, Any], name: str) -> float:
+    value = body.get(name)
+    if not isinstance(value, (int, float)) or not _within(value, LONGEST_WAIT_S):
+        raise BadRequest(f"`{name}` must be seconds, above 0 and at most {LONGEST_WAIT_S:g}")
+    return float(value)
 
 
 def _within(value: object, most: float) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shlex
 import threading
 import time
 from collections.abc import Callable
@@ -17,17 +18,20 @@ from typing import Any
 
 from probe import clock
 from probe.agent.isolation import Isolation, capture, describe
-from probe.control.action import Action, Site
+from probe.control.action import Action, Site, path_of_rank
 from probe.control.actions import ACTIONS
 from probe.control.safepoint import SafePoint, Visit
+from probe.control.together import Prepared
 from probe.errors import (
     ActionFailed,
     ActionRefused,
     ActionUnknown,
     BadRequest,
     NoBoundary,
+    NotTogether,
     NotUndoable,
     ProbeError,
+    TooMany,
 )
 
 KEPT = 200
@@ -62,9 +66,10 @@ class Acting:
 
     def __init__(
         self, site: Site, safepoint: SafePoint, isolation: Isolation, optimizers: Any,
-        journal: Callable[..., object], where: Callable[[], str], prefix: str,
+        journal: Callable[..., object], where: Callable[[], str], prefix: str, job: str,
     ) -> None:
         self._site = site
+        self._job = job
         self._safepoint = safepoint
         self._isolation = isolation
         self._optimizers = optimizers
@@ -80,19 +85,12 @@ class Acting:
 
     def act(self, body: dict[str, Any], caller: dict[str, Any]) -> Answer:
         """Put an action in line; the returned function waits for its answer."""
-        kind = ACTIONS.get(body.get("action", ""))
-        if kind is None:
-            raise ActionUnknown(
-                f"there is no action {body.get('action')!r}", hint=f"There are {', '.join(ACTIONS)}."
-            )
-        arguments = body.get("arguments") or {}
-        if not isinstance(arguments, dict):
-            raise BadRequest("`arguments` must be an object")
+        kind, arguments, site = self._asked(body, together=bool(body.get("all_ranks")))
         wait_s = self._wait_s(body)
         if body.get("now") and not (kind.begins_anywhere or kind.reading):
             raise BadRequest(f"{kind.name} begins between two steps only", hint="Ask for it without `now`.")
         action_id = f"{self._prefix}-{next(self._numbers)}"
-        action = self._make(kind, arguments, action_id, caller)
+        action = self._make(kind, arguments, action_id, caller, site)
         entry = Entry(action_id, action, caller)
         self._note(entry, "asked")
         if not action.reading:
@@ -104,15 +102,13 @@ class Acting:
     def undo(self, body: dict[str, Any], caller: dict[str, Any]) -> Answer:
         """Put the undoing of an action in line; the returned function waits for its answer."""
         wait_s = self._wait_s(body)
-        wanted = body.get("id")
-        entry = next((one for one in self._entries if one.action_id == wanted), None)
-        if entry is None:
-            raise ActionUnknown(
-                f"no action of this process has the id {wanted!r}, or it is too long ago",
-                hint="`probe PID actions` lists them.",
+        entry = self._undoable(body.get("id"))
+        if entry.action.site.together:
+            raise ActionRefused(
+                f"{entry.action_id} was done on all ranks at the same step: undone on rank {self._site.rank} "
+                "alone, its replicas would drift away from the others",
+                hint=f"`{self._undo_command(entry)}` undoes it on all.",
             )
-        if entry.state in _OVER:
-            raise NotUndoable(f"{entry.action_id} is {_OVER[entry.state]}")
         waiting = entry.visit if entry.visit is not None and not entry.visit.done.is_set() else None
         if waiting is not None and self._safepoint.take_back(waiting):
             waiting.error = NoBoundary(f"{entry.action_id} was undone before a step ended")
@@ -122,6 +118,79 @@ class Acting:
         self._note(entry, "undoing")
         visit = self._safepoint.submit(lambda: self._undo_now(entry))
         return lambda: self._undo(entry, visit, wait_s, before)
+
+    # With all other ranks: the agent's thread -------------------------------
+
+    def prepare(self, body: dict[str, Any], caller: dict[str, Any], action_id: str) -> Prepared:
+        """Validate an action that every rank is to begin at the same step, under one `action_id`."""
+        kind, arguments, site = self._asked(body, together=True)
+        site.together_name = action_id
+        action = self._make(kind, arguments, action_id, caller, site)
+        entry = Entry(action_id, action, caller)
+        told = {"reading": action.reading, "action": action.name}
+        if not action.reading:
+            self._note(entry, "asked")
+            self._remember(entry)
+
+        def answer(visit: Visit) -> dict[str, Any]:
+            entry.visit = visit
+            return self._answer(entry, 0.0)
+
+        return Prepared(
+            told, work=lambda: self._begin(entry),
+            take_back=(lambda: self._take_back(entry)) if action.can_take_back else None,
+            answer=answer, give_up=lambda error: self._give_up(entry, error),
+        )
+
+    def prepare_undo(self, body: dict[str, Any], caller: dict[str, Any]) -> Prepared:
+        """See that an action can be undone, which every rank is to do at the same step."""
+        entry = self._undoable(body.get("id"))
+        before, asked_by = entry.state, entry.caller
+        if not entry.action.undoable or before == "asked":
+            raise NotUndoable(f"{entry.action_id} cannot be undone" if before != "asked" else
+                              f"{entry.action_id} is being done")
+        entry.caller = caller
+        self._note(entry, "undoing")
+
+        def give_up(error: ProbeError) -> None:
+            entry.caller = asked_by
+            self._note(entry, before)
+
+        return Prepared(
+            {"action": entry.action.name}, work=lambda: self._undo_now(entry), take_back=None,
+            answer=lambda visit: self._undo(entry, visit, 0.0, before), give_up=give_up,
+        )
+
+    def _asked(
+        self, body: dict[str, Any], *, together: bool
+    ) -> tuple[type[Action], dict[str, Any], Site]:
+        """The action that a request names, its arguments, and the job as the action is to see it."""
+        kind = ACTIONS.get(body.get("action", ""))
+        if kind is None:
+            raise ActionUnknown(
+                f"there is no action {body.get('action')!r}", hint=f"There are {', '.join(ACTIONS)}."
+            )
+        arguments = body.get("arguments") or {}
+        if not isinstance(arguments, dict):
+            raise BadRequest("`arguments` must be an object")
+        if not together:
+            return kind, arguments, self._site
+        if kind.writes and isinstance(arguments.get(kind.writes), str):
+            arguments = {**arguments, kind.writes: path_of_rank(arguments[kind.writes], self._site.rank)}
+        return kind, arguments, self._site.of_all_ranks()
+
+    def _undoable(self, wanted: object) -> Entry:
+        entry = next((one for one in self._entries if one.action_id == wanted), None)
+        if entry is None:
+            raise ActionUnknown(
+                f"no action of this process has the id {wanted!r}, or it is too long ago",
+                hint="`probe PID actions` lists them.",
+            )
+        if entry.state in _OVER:
+            raise NotUndoable(f"{entry.action_id} is {_OVER[entry.state]}")
+        return entry
+
+    # What is in force -------------------------------------------------------
 
     def listing(self) -> dict[str, Any]:
         """What is in force, for `GET /v1/actions`."""
@@ -234,7 +303,7 @@ class Acting:
         return {"id": entry.action_id, "step": step, "what": what, "notes": self._of_one_rank(entry.action)}
 
     def _give_up(self, entry: Entry, error: ProbeError) -> None:
-        cancelled = isinstance(error, NoBoundary)
+        cancelled = isinstance(error, (NoBoundary, NotTogether, TooMany))
         self._isolation.attempt(f"action {entry.action_id}", entry.action.cancel)
         self._install()
         entry.what = error.message
@@ -245,15 +314,16 @@ class Acting:
     # Whoever begins it ------------------------------------------------------
 
     def _make(
-        self, kind: type[Action], arguments: dict[str, Any], action_id: str, caller: dict[str, Any]
+        self, kind: type[Action], arguments: dict[str, Any], action_id: str, caller: dict[str, Any],
+        site: Site,
     ) -> Action:
-        action, error = capture(lambda: kind(arguments, self._site))
+        action, error = capture(lambda: kind(arguments, site))
         if error is None:
             made: Action = action
             return made
         if not isinstance(error, ProbeError):
             error = ActionFailed(f"{kind.name} could not be prepared: {describe(error)}")
-        refused = Action(arguments, self._site)
+        refused = Action(arguments, site)
         refused.undoable = False
         entry = Entry(action_id, refused, caller)
         entry.what = error.message
@@ -277,6 +347,11 @@ class Acting:
             with self._changing:
                 self._standing.append(entry)
             self._install()
+
+    def _take_back(self, entry: Entry) -> None:
+        """On the training thread at the same boundary: another rank could not begin it."""
+        entry.action.take_back()
+        self._install()
 
     def _undo_now(self, entry: Entry) -> str:
         """On the training thread at a boundary."""
@@ -339,9 +414,13 @@ class Acting:
         return float(wait_s)
 
     def _of_one_rank(self, action: Action) -> list[str]:
-        if action.reading or not self._site.several_ranks:
+        if action.reading or action.site.together or not self._site.several_ranks:
             return []
         return [f"this is about rank {self._site.rank} alone, of {self._site.world_size}"]
+
+    def _undo_command(self, entry: Entry) -> str:
+        whose = shlex.quote(self._job) if entry.action.site.together else self._prefix
+        return f"probe {whose} undo {entry.action_id}"
 
     def _note(self, entry: Entry, state: str, name: str = "") -> None:
         """Journal a change of state; before anything is done it is on record that it was asked."""
@@ -353,7 +432,7 @@ class Acting:
             "action_id": entry.action_id, "t_ns": clock.wall_ns(), "step": entry.step,
             "action": name or entry.action.name, "arguments": json.dumps(entry.action.arguments, default=str),
             "state": state, "what": entry.what,
-            "undo": f"probe {self._prefix} undo {entry.action_id}" if undoable else None,
+            "undo": self._undo_command(entry) if undoable else None,
             "caller_uid": entry.caller.get("uid"), "caller_pid": entry.caller.get("pid"),
             "caller_role": entry.caller.get("role"), "held_s": entry.held_s,
             "duration_s": None if state == "asked" else time.monotonic() - entry.asked_s,

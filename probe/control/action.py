@@ -14,6 +14,8 @@ Standard library only; torch inside functions.
 
 from __future__ import annotations
 
+import copy
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -44,7 +46,17 @@ class Site:
         self.rank = rank
         self.world_size = world_size
         self.scope = scope
+        self.together = False
+        """Whether the action is done on every rank at the same step, or on none."""
+        self.together_name = ""
+        """Of that one act, the same on all ranks."""
         self._instruments = instruments
+
+    def of_all_ranks(self) -> Site:
+        """The same job, for an action that every rank does at the same step."""
+        other = copy.copy(self)
+        other.together = True
+        return other
 
     @property
     def recorder(self) -> Recorder:
@@ -136,6 +148,8 @@ class Action:
     """Whether `at_boundary` wants `Site.rng_at_step_end`, which costs 30 µs a step."""
     begins_anywhere = False
     """Whether it can be begun `now`, on a thread of its own, in the middle of a step."""
+    writes: ClassVar[str] = ""
+    """The argument that names a file which each rank writes for itself; see `path_of_rank`."""
     ends_on_training_thread = False
     """Whether, while standing, only the training thread can let go of what it holds."""
 
@@ -156,6 +170,17 @@ class Action:
     def undo(self) -> str:
         """Put back what was changed; a sentence that says so."""
         raise NotUndoable(f"{self.name} changed nothing that could be put back")
+
+    def take_back(self) -> None:
+        """Put back what `begin` did at this very boundary, because another rank could not do it. Only of
+        actions that `can_take_back`."""
+        self.undo()
+        self.standing = False
+
+    @property
+    def can_take_back(self) -> bool:
+        """Whether `take_back` leaves nothing behind."""
+        return self.undoable
 
     def cancel(self) -> None:
         """Let go of everything: nobody asks any more."""
@@ -182,6 +207,13 @@ def several_ranks(world_size: int | None) -> bool:
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return bool(distributed.get_world_size() > 1)
     return world_size is not None and world_size > 1
+
+
+def path_of_rank(path: str, rank: int) -> str:
+    """Where a rank writes what all write at the same step: `trace.json` of rank 2 is `trace.rank2.json`."""
+    folder, name = os.path.split(path)
+    stem, ending = os.path.splitext(name)
+    return os.path.join(folder, f"{stem}.rank{rank}{ending}")
 
 
 def only(arguments: dict[str, Any], *known: str) -> None:

@@ -24,11 +24,13 @@ from probe.control.guard.judge import Judgement, classify
 from probe.control.guard.watching import SnippetForbidden, SnippetTimeout
 from probe.control.names import Scope, names_used
 from probe.control.safepoint import SafePoint, Visit
+from probe.control.together import Prepared
 from probe.errors import (
     EvalBusy,
     EvalTimeout,
     LimitReached,
     NoBoundary,
+    NotTogether,
     ProbeError,
     SnippetRefused,
 )
@@ -138,6 +140,40 @@ class Evaluator:
                 turn.done.set()
 
         return answer_once
+
+    def prepare(self, snippet: Snippet, note: Note) -> Prepared:
+        """Judge a snippet that every rank is asked to run; nothing runs, and nothing is noted, yet.
+
+        Its `told` has the class; what only reads is then taken on each rank for itself. Raises
+        `SnippetRefused`."""
+        tree, error = capture(lambda: parse(snippet.code))
+        if error is not None:
+            tree = ast.Module([], [])  # each rank says so itself
+        judgement, _ = self._judge(tree)
+        self._refuse(snippet, judgement, note)
+        known = {"class": judgement.kind, "place": AT_BOUNDARY}
+        evaluation = Evaluation(
+            snippet.code, tree, self._job.scope, self._output_bytes, snippet.timeout_s,
+            collectives=snippet.force or not self._job.several_ranks(), together=snippet.together,
+        )
+        evaluation.leaves_nothing = judgement.kind == rules.READING
+
+        def end(row: Mapping[str, Any]) -> None:
+            note({**row, **known, **_at(evaluation)})
+
+        def answer(visit: Visit) -> dict[str, Any]:
+            def run() -> float | None:
+                evaluation.step = visit.step
+                visit.outcome()
+                return visit.held_s
+
+            return self._answer(evaluation, judgement, run, end, snippet)
+
+        return Prepared(
+            told={"class": judgement.kind, "why": _reasons(judgement)}, work=evaluation.run_at_boundary,
+            take_back=None, answer=answer, give_up=lambda error: None,
+            announce=lambda: note({"outcome": "started", **known}),
+        )
 
     def _turn_of(self, client: object, place: str) -> Turn:
         """After what this client has asked before."""
@@ -276,7 +312,7 @@ class Evaluator:
     ) -> dict[str, Any]:
         held_s, error = capture(run)
         if isinstance(error, ProbeError):
-            outcome = "cancelled" if isinstance(error, (NoBoundary, EvalBusy)) else "raised"
+            outcome = "cancelled" if isinstance(error, (NoBoundary, NotTogether, EvalBusy)) else "raised"
             note({"outcome": outcome, "duration_s": None})
             raise error
         if error is not None:  # by a signal's handler: the training thread has it

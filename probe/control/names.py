@@ -2,7 +2,8 @@
 
 Runs on the eval thread. A name is looked for in the training thread's frames,
 the user's own from the innermost outwards, locals before globals; then in
-`__main__`; then among the objects the instruments have seen. A name of a builtin
+`__main__`; then among the objects the instruments have seen; `rank` and `world_size`
+mean something in every job. A name of a builtin
 (`input`, `max`) means the user's variable only where Python would say so too: in
 the innermost of those frames. Standard library only.
 """
@@ -31,14 +32,16 @@ class Scope:
 
     def __init__(
         self, training_thread: int | None, seen: Callable[[], dict[str, Any]],
-        failed: Sequence[FrameType] = (),
+        failed: Sequence[FrameType] = (), job: Callable[[], dict[str, Any]] = dict,
     ) -> None:
-        """`failed`: frames of an exception, innermost first, to be searched instead of the thread's."""
+        """`failed`: frames of an exception, innermost first, to be searched instead of the thread's.
+        `job`: what is known of the job where nobody else has a name for it (`place_in_job`)."""
         found: Iterable[FrameType] = failed
         if training_thread is not None and not failed:
             found = frames.walk(sys._current_frames().get(training_thread))
         self._frames = [frame for frame in found if frames.is_user_code(frame.f_code.co_filename)]
         self._seen = seen
+        self._job = job
 
     @property
     def closed(self) -> list[str]:
@@ -86,3 +89,12 @@ class Scope:
         if main is not None:
             yield vars(main)
         yield self._seen()
+        yield self._job()
+
+
+def place_in_job(rank: int, world_size: int | None) -> dict[str, Any]:
+    """`rank` and `world_size`: as torch.distributed says, else as the launcher did."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return {"rank": distributed.get_rank(), "world_size": distributed.get_world_size()}
+    return {"rank": rank, "world_size": 1 if world_size is None else world_size}

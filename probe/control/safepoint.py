@@ -10,7 +10,8 @@ nothing of the next has begun:
     step end   at the next step's end, where neither was seen in between
 
 Work is done in the order of submission, each piece at most once; what is not
-reached in time is taken back. While it runs, the instruments are silent. HOT
+reached in time is taken back. An appointment is for the boundary before one step and
+no other. While anything runs, the instruments are silent. HOT
 PATH: `_arm` and `_visit`, only while somebody waits. Standard library only.
 """
 
@@ -76,6 +77,35 @@ class Visit:
         return self.result
 
 
+class Appointment(Visit):
+    """Work for the boundary before one step and no other: see `control.together`. One at a time."""
+
+    __slots__ = ("at_step", "due")
+
+    def __init__(self, work: Callable[[], Any], at_step: int) -> None:
+        super().__init__(work)
+        self.at_step = at_step
+        self.due = False
+        """Whether that boundary has begun."""
+
+    def meet(self, step: int | None, where: str) -> None:
+        """On the training thread, at the boundary."""
+        if self.claim():
+            self.step, self.where = step, where
+            begun_s = time.monotonic()
+            self.keep()
+            self.held_s = time.monotonic() - begun_s
+            self.done.set()
+
+    def keep(self) -> None:
+        """Do it, when all others do."""
+        raise NotImplementedError
+
+    def passed(self) -> None:
+        """On the training thread: the boundary is over, and nothing could be done there."""
+        raise NotImplementedError
+
+
 class SafePoint:
     """The place between two steps of this process's training thread."""
 
@@ -83,6 +113,7 @@ class SafePoint:
         self._recorder = recorder
         self._isolation = isolation
         self._queue: deque[Visit] = deque()
+        self._appointment: Appointment | None = None
         self._closed: ProbeError | None = None
         self._paused_until_s: float | None = None
         self._wake = threading.Event()
@@ -117,6 +148,24 @@ class SafePoint:
         if not visit.done.wait(wait_s) and self.take_back(visit):
             raise NoBoundary(f"no step ended within {wait_s:g} s: {where()}. Nothing was changed")
         visit.done.wait()
+
+    def appoint(self, appointment: Appointment) -> bool:
+        """Have it kept at its boundary; False when that may be past already. Raises like `submit`."""
+        if self._closed is not None:
+            raise self._closed
+        recorder = self._recorder
+        self._appointment = appointment
+        recorder.waiting = self._arm  # before the look: a step that ends after it sees this
+        step = recorder.counted_step
+        self._wake.set()
+        return step is not None and (
+            step < appointment.at_step or (step == appointment.at_step and self.paused)
+        )
+
+    def withdraw(self, appointment: Appointment) -> None:
+        """It is over, or called off: steps are not looked at for it any more."""
+        if self._appointment is appointment:
+            self._appointment = None
 
     def take_back(self, visit: Visit) -> bool:
         """Whether it was not begun, and will not be."""
@@ -182,13 +231,16 @@ class SafePoint:
     def _arm(self, boundary: str) -> None:
         """A step has ended: work now, or when the next begins."""
         recorder = self._recorder
+        appointed = self._is_due()
+        if not (appointed or self._queue or self.residents or recorder.visit is not None):
+            return  # an appointment for a later step
         if boundary != "optimizer" or recorder.visit is not None:
             unvisited = recorder.visit is not None
             self.random_at_step_end = None
             self._work("step end")
             if not unvisited or recorder.waiting is None:
                 return  # else who waits still is not to miss every other step
-        if self._queue or self.residents_need_random_states:
+        if self._queue or appointed or self.residents_need_random_states:
             self.random_at_step_end = random_states()
         recorder.visit = self._visit
         recorder.expect_forward()
@@ -204,7 +256,7 @@ class SafePoint:
         recorder = self._recorder
         recorder.visit = None
         if _capturing():
-            return  # nothing may be done while a CUDA graph is captured
+            return  # nothing may be done while a CUDA graph is captured; an appointment is then passed
         self.boundary = where
         self._isolation.hush()
         begun_s = time.monotonic()
@@ -213,6 +265,7 @@ class SafePoint:
                 self._resided_in = recorder.step
                 for resident in self.residents:
                     resident()
+            self._keep_appointment(where)
             self._do_queued(where, begun_s)
             while self._is_paused() and self.leave_with is None:
                 self._wake.clear()
@@ -222,6 +275,7 @@ class SafePoint:
                     _, interrupt = capture(lambda: self._wake.wait(_LOOK_S))
                     if interrupt is not None:
                         self._isolation.let_through(interrupt)
+                self._keep_appointment(where)
                 self._do_queued(where, time.monotonic())
         finally:
             self._isolation.speak()
@@ -230,11 +284,33 @@ class SafePoint:
             if recorder.phase != "other":
                 recorder.let_go()
             recorder.waiting = None
-            if (self._queue or self.residents) and self._closed is None:
+            if (self._queue or self.residents or self._appointment) and self._closed is None:
                 recorder.waiting = self._arm
         if self.leave_with is not None:
             self._paused_until_s = None
             raise SystemExit(self.leave_with)
+
+    def _is_due(self) -> bool:
+        """Whether the boundary that begins is the one of the appointment."""
+        appointment, step = self._appointment, self._recorder.step
+        if appointment is None or step < appointment.at_step:
+            return False
+        if step == appointment.at_step or (appointment.due and self._recorder.visit is not None):
+            appointment.due = True  # in the latter case no place of the step before was seen
+            return True
+        self._appointment = None
+        appointment.passed()
+        return False
+
+    def _keep_appointment(self, where: str) -> None:
+        appointment = self._appointment
+        if appointment is not None and (appointment.due or self._is_due()):
+            self._appointment = None
+            self._recorder.hold("acting")
+            appointment.meet(self._recorder.counted_step, where)
+            interrupt, appointment.interrupt = appointment.interrupt, None
+            if interrupt is not None:
+                self._isolation.let_through(interrupt)
 
     def _do_queued(self, where: str, begun_s: float) -> None:
         if self._queue:
@@ -251,6 +327,11 @@ class SafePoint:
         if until_s is not None and time.monotonic() >= until_s:
             self._paused_until_s = None
         return self._paused_until_s is not None
+
+
+def as_interrupt(error: BaseException | None) -> BaseException | None:
+    """What a signal's handler of the job raised; None for anything else."""
+    return error if error is not None and _is_interrupt(error) else None
 
 
 def _is_interrupt(error: BaseException) -> bool:

@@ -40,6 +40,7 @@ class Capture(Action):
     """Keep the tensors of the module at path `module` for the next `steps` steps, in the file `path`."""
 
     name = "capture"
+    writes = "path"
 
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
         super().__init__(arguments, site)

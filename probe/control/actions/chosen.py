@@ -86,8 +86,9 @@ def _index(site: Site, alive: list[Any], names: list[str], wanted: object) -> in
 
 def refuse_alone(site: Site, arguments: dict[str, Any], otherwise: str) -> None:
     """Refuse to change how one rank of several trains, unless forced; `otherwise` says what would follow."""
-    if site.several_ranks and not arguments.get("force"):
+    if site.several_ranks and not site.together and not arguments.get("force"):
         raise ActionRefused(
             f"this is rank {site.rank} alone, of {site.world_size}: {otherwise}",
-            hint="`--force` does it on this rank all the same.",
+            hint="With the name of the job instead of one rank's it is done on all ranks at the same step. "
+            "`--force` does it on this rank all the same.",
         )

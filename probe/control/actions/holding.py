@@ -28,7 +28,8 @@ class Pause(Action):
         self._until_s: float | None = None
         super().__init__(arguments, site)
         only(arguments, "for_s")
-        longest_s = LONGEST_OF_SEVERAL_S if site.several_ranks else LONGEST_S
+        alone = site.several_ranks and not site.together
+        longest_s = LONGEST_OF_SEVERAL_S if alone else LONGEST_S
         self._for_s = number(arguments, "for_s", min(USUAL_S, longest_s), above=True)
         if self._for_s > longest_s:
             raise ActionRefused(
@@ -53,7 +54,8 @@ class Pause(Action):
 
     def report(self) -> dict[str, Any]:
         """How long at most."""
-        notes = ["the other ranks wait for it in their next collective"] if self.site.several_ranks else []
+        alone = self.site.several_ranks and not self.site.together
+        notes = ["the other ranks wait for it in their next collective"] if alone else []
         return {"what": f"the training is paused, for at most {self._for_s:g} s", "notes": notes}
 
     def undo(self) -> str:

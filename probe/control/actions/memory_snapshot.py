@@ -23,6 +23,7 @@ class MemorySnapshot(Action):
     """Write what holds memory to `path`, pickled."""
 
     name = "memory_snapshot"
+    writes = "path"
     undoable = False
     begins_anywhere = True
 

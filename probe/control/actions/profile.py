@@ -46,6 +46,7 @@ class Profile(Action):
     """Profile the next `steps` steps and write the trace to `path`."""
 
     name = "profile"
+    writes = "path"
     ends_on_training_thread = True
 
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:

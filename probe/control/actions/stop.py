@@ -27,10 +27,11 @@ class Stop(Action):
         self._exit_code = whole_number(arguments, "exit_code", 0)
         if self._exit_code > HIGHEST_EXIT_CODE:
             raise BadRequest(f"`exit_code` must be at most {HIGHEST_EXIT_CODE}")
-        if site.several_ranks and not arguments.get("force"):
+        if site.several_ranks and not site.together and not arguments.get("force"):
             raise ActionRefused(
                 f"this is one rank of {site.world_size}: the others would wait for it for ever",
-                hint="`--force` stops it all the same.",
+                hint="With the name of the job instead of one rank's all ranks stop after the same step. "
+                "`--force` stops it all the same.",
             )
         self._checkpoint = self._prepare_checkpoint(arguments.get("checkpoint"))
         self._saved: dict[str, Any] | None = None
@@ -48,6 +49,12 @@ class Stop(Action):
             self._checkpoint.begin()
             self._saved = self._checkpoint.report()
         self.site.safepoint.leave_with = self._exit_code
+
+    can_take_back = True
+
+    def take_back(self) -> None:
+        """Train on; a checkpoint that was saved stays."""
+        self.site.safepoint.leave_with = None
 
     def report(self) -> dict[str, Any]:
         """What was saved, and how it ends."""
