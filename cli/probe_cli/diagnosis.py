@@ -1,4 +1,6 @@
-"""`probe diagnose`: how a process is, with the evidence and what to do next. The command's main thread."""
+"""`probe diagnose`: how a process or a job is, with the evidence and what to do next.
+
+The command's main thread."""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ _COLOURS = {"ok": ("green",), "notice": ("yellow",), "alarm": ("red",)}
 
 
 def show_verdict(session: Session, format: Literal["text", "json"]) -> None:
-    """Ask the server for its verdict on one process and write it."""
+    """Ask the server for its verdict on one process, or on all ranks of a job, and write it."""
     answer = session.ask("GET", "/v1/diagnose", {"endpoint": session.address.endpoint})
     if format == "json":
         text = json.dumps(answer, ensure_ascii=False)

@@ -7,7 +7,7 @@ Any thread. Standard library only.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 OK, NOTICE, ALARM = "ok", "notice", "alarm"
 """`notice`: worth knowing, may be as meant. `alarm`: it will not go on by itself, or hardly."""
@@ -39,6 +39,15 @@ FAILED = "failed"
 DEAD = "dead"
 UNKNOWN = "unknown"
 RUNNING_AGAIN = "running again"
+MISSING_RANK = "missing rank"
+DEAD_RANK = "dead rank"
+OP_MISMATCH = "op mismatch"
+SIZE_MISMATCH = "size mismatch"
+DTYPE_MISMATCH = "dtype mismatch"
+ORDER_MISMATCH = "order mismatch"
+STRAGGLER = "straggler"
+IMBALANCE = "imbalance"
+CAUGHT_UP = "caught up"
 
 STATES: dict[str, str] = {
     RUNNING: "steps come as usual",
@@ -68,6 +77,15 @@ STATES: dict[str, str] = {
     DEAD: "it was killed: by a signal, by the kernel, or nobody knows how",
     UNKNOWN: "it could not be looked at well enough",
     RUNNING_AGAIN: "it went on after a stall",
+    MISSING_RANK: "of a job: a rank is not in the collective, or at the send or receive, that others wait in",
+    DEAD_RANK: "of a job: a rank died or failed first; what the others did after that follows from it",
+    OP_MISMATCH: "of a job: ranks called different collectives at the same place in the sequence of a group",
+    SIZE_MISMATCH: "of a job: ranks gave tensors of different sizes to one collective",
+    DTYPE_MISMATCH: "of a job: ranks gave tensors of different dtypes to one collective",
+    ORDER_MISMATCH: "of a job: ranks called the same collectives in different orders",
+    STRAGGLER: "of a job: one rank works longer than the others on every step, and they wait for it",
+    IMBALANCE: "of a job: ranks have unequal work, and it is another one that comes last each time",
+    CAUGHT_UP: "of a job: a rank that was slower than the others is so no more",
 }
 """Every state and what it means."""
 
@@ -95,3 +113,11 @@ class Verdict:
                 "capture_id": capture_id,
             }
         ]
+
+
+class Found(NamedTuple):
+    """The verdict on a job of several ranks, and the ranks that are the cause; none when it is nobody's, or
+    not known."""
+
+    verdict: Verdict
+    culprits: tuple[int, ...] = ()

@@ -5,6 +5,9 @@ Pure functions. Standard library only.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
+from probe import rank_sets
 from probe.diagnose.evidence import Evidence, Frame, Thread, Worker
 from probe.diagnose.frames import Frames, innermost
 
@@ -30,6 +33,17 @@ def percent(ratio: float) -> str:
 def gibibytes(size: int) -> str:
     """A size."""
     return f"{size / 2**30:.2f} GiB" if size >= 2**28 else f"{size / 2**20:.0f} MiB"
+
+
+def ranks(numbers: Iterable[int]) -> str:
+    """`rank 1`, `ranks 0,2-3`."""
+    text = rank_sets.as_text(numbers)
+    return f"rank {text}" if text.isdigit() else f"ranks {text}"
+
+
+def verb(numbers: Collection[int], one: str, several: str) -> str:
+    """The verb that goes with so many ranks."""
+    return one if len(numbers) == 1 else several
 
 
 def at(frames: Frames) -> str:

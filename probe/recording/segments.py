@@ -4,7 +4,8 @@
 The watermark of a table is the highest LAST, so a server that was killed goes on
 where the files end. A file whose range lies inside another's is a leftover of
 compaction and counts as not there. Written by the server's drain thread; read
-by the query worker; may import duckdb and numpy.
+by the query worker, and by whoever wants the last rows of a table; may import
+duckdb and numpy.
 """
 
 from __future__ import annotations
@@ -14,12 +15,16 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import duckdb
 import numpy as np
 
-from probe.recording.reader import NUMBER, Rows, for_duckdb
+from probe.errors import RecordingError
+from probe.recording import layout, places
+from probe.recording.reader import NUMBER, RingFile, Rows, for_duckdb
+from probe.recording.recording import Meta
+from probe.recording.strings import read_strings
 
 _NAME = re.compile(r"(\d+)-(\d+)-(\d+)\.parquet")
 _TEMPORARY = ".sealing-"
@@ -171,6 +176,60 @@ def leftovers(segments: Sequence[Segment], older_than_s: float, now_s: float) ->
                         found.append(segment)
                 break
     return found
+
+
+def last_rows(process: Path, meta: Meta, table: str, count: int) -> list[dict[str, Any]]:
+    """The last `count` rows of a table of the process recorded in the folder `process`, oldest first, from
+    its rings or, when those are gone, from its segments. NULL is None. Empty when neither can be read."""
+    try:
+        return _from_ring(Path(meta.rings), table, count)
+    except (OSError, RecordingError):
+        pass
+    try:
+        return _from_segments(places.segments_folder(process, table, meta.rank), meta.pid, count)
+    except (OSError, duckdb.Error):
+        return []
+
+
+def _from_ring(rings: Path, table: str, count: int) -> list[dict[str, Any]]:
+    with RingFile(rings / f"{table}.ring") as ring:
+        highest = ring.highest()
+        rows = ring.read(max(0, highest - count), highest)
+        kinds = ring.columns
+    texts = read_strings(rings / "strings") if any(kind == "VARCHAR" for _, kind in kinds) else []
+    columns = {name: _values(rows[name].tolist(), kind, texts) for name, kind in kinds}
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _values(values: list[Any], kind: str, texts: Sequence[str | None]) -> list[Any]:
+    """Values of one column as Python has them."""
+    if kind == "VARCHAR":
+        return [texts[number] if number < len(texts) else None for number in values]
+    null = layout.NULLS[kind]
+    known = [None if value == null else value for value in values]
+    return [None if value is None else bool(value) for value in known] if kind == "BOOLEAN" else known
+
+
+def _from_segments(folder: Path, pid: int, count: int) -> list[dict[str, Any]]:
+    files, rows = [], 0
+    for segment in reversed(visible(listing(folder, pid))):
+        files.append(_quoted(str(segment.path)))
+        rows += segment.last - segment.first + 1
+        if rows >= count:
+            break
+    if not files:
+        return []
+    connection = engine()
+    try:
+        options = "hive_partitioning = false, union_by_name = true"
+        found = connection.execute(
+            f"SELECT * FROM read_parquet([{', '.join(files)}], {options}) "
+            f"ORDER BY {NUMBER} DESC LIMIT {int(count)}"
+        )
+        names = [column[0] for column in found.description]
+        return [dict(zip(names, row, strict=True)) for row in reversed(found.fetchall())]
+    finally:
+        connection.close()
 
 
 def remove_temporaries(folder: Path) -> None:

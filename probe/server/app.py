@@ -197,10 +197,9 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         return await service.ask(backtraces.backtrace, service.registry, subject, want)
 
     @app.get("/v1/diagnose", responses=_FOR_AGENTS)
-    async def diagnose(request: Request, endpoint: str = "") -> dict[str, Any]:
-        """How one process is, with the evidence and what to do next."""
-        subject = await service.call(_subject, service, endpoint, access.caller(request))
-        return await service.ask(diagnosing.diagnose, service.registry, service.watch, subject)
+    async def diagnose(request: Request, endpoint: str = "", scope: Scope = "job") -> dict[str, Any]:
+        """How one process, or a job of several ranks, is, with the evidence and what to do next."""
+        return await diagnosing.answer(service, endpoint, access.caller(request), scope)
 
     @app.post("/v1/detach", responses=_FOR_AGENTS)
     async def detach(body: EndpointBody, request: Request) -> dict[str, Any]:

@@ -1,21 +1,58 @@
-"""How one process is: its verdict, for `GET /v1/diagnose`.
+"""How one process is, or a job of several ranks: the verdict, for `GET /v1/diagnose`.
 
 A living process is looked at for about a second, from outside, so that it answers in every state;
-an ended one by what was noted of its end. Blocks: the server's request threads. May import what
-`probe.diagnose` may.
+an ended one by what was noted of its end. A job is judged from the facts of all its ranks, which the
+servers of its other hosts send. `answer` runs on the event loop, the rest blocks: the server's request
+threads. May import what `probe.diagnose` may.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from probe.diagnose import job
 from probe.diagnose.evidence import Evidence, gather
+from probe.diagnose.facts import Facts
 from probe.diagnose.state import judge
 from probe.diagnose.verdict import Verdict
+from probe.errors import HostUnreachable
+from probe.server import access, fanout, rank_facts
 from probe.server.exits import verdict_of_end
 from probe.server.registry import LIVE, Recorded, Registry
 from probe.server.watch import Watch
+
+if TYPE_CHECKING:
+    from probe.cluster.everywhere import Scope
+    from probe.server.app import Service
+
+HOSTS_S = 6.0
+"""Deadline of the other hosts: a look takes a second, on a busy machine two."""
+
+
+async def answer(service: Service, endpoint: str, caller: access.Caller, scope: Scope) -> dict[str, Any]:
+    """The answer of `GET /v1/diagnose`: of a job of several ranks as a whole, else of one process.
+
+    With the scope `host`: the facts of this host's ranks."""
+    text = access.endpoint(endpoint, caller)
+    registry = service.registry
+    if not text.strip().isdigit():
+        found = await fanout.find(service, endpoint, caller, scope)
+        if found.elsewhere is not None:
+            return await fanout.forward(service, found, caller, "GET", "/v1/diagnose", {}, HOSTS_S)
+        if scope == "host":
+            return {"facts": await service.ask(facts, registry, found.here)}
+        if found.several:
+            here, asked = await asyncio.gather(
+                service.ask(rank_facts.of_host, registry, found.here),
+                fanout.ask(service, found, caller, "GET", "/v1/diagnose", {}, HOSTS_S),
+            )
+            elsewhere = [raw for part in asked.parts for raw in (part.answer or {}).get("facts", ())]
+            return job_answer(here, elsewhere, asked.missing)
+    subject = await service.call(registry.one if caller.tcp else registry.subject, text)
+    return await service.ask(diagnose, registry, service.watch, subject)
 
 
 def diagnose(registry: Registry, watch: Watch, subject: Recorded | int) -> dict[str, Any]:
@@ -51,3 +88,42 @@ def _answer(pid: int, evidence: Evidence, verdict: Verdict, notes: list[str]) ->
 
 def _who(recorded: Recorded) -> dict[str, Any]:
     return {"pid": recorded.meta.pid, "job": recorded.meta.job, "rank": recorded.meta.rank}
+
+
+# A job of several ranks -------------------------------------------------------------
+
+
+def facts(registry: Registry, ranks: Sequence[Recorded]) -> list[dict[str, Any]]:
+    """The facts of this host's ranks, as another host's server asks for them."""
+    return [one.as_dict() for one in rank_facts.of_host(registry, ranks)]
+
+
+def job_answer(
+    here: Sequence[Facts], elsewhere: Iterable[dict[str, Any]], missing: Sequence[str]
+) -> dict[str, Any]:
+    """The verdict on a job: `elsewhere` are facts of ranks on other hosts, `missing` says what is not known.
+
+    Raises `HostUnreachable` when nothing is known of any rank."""
+    lines = list(missing)
+    known = list(here)
+    for raw in elsewhere:
+        try:
+            known.append(Facts.from_dict(raw))
+        except (ValueError, TypeError, KeyError) as error:
+            lines.append(f"the facts of rank {raw.get('rank')} could not be read: {error}")
+    if not known:
+        raise HostUnreachable("; ".join(lines) or "no host of the job answers")
+    found = job.judge(known, lines)
+    return {
+        "job": known[0].job, **found.verdict.as_dict(),
+        "culprits": list(found.culprits), "missing": lines,
+        "ranks": [_rank(one) for one in sorted(known, key=lambda one: one.rank)],
+    }
+
+
+def _rank(one: Facts) -> dict[str, Any]:
+    state = one.state if one.verdict is None else one.verdict.state
+    what = one.line() if one.verdict is None else one.verdict.what
+    return {
+        "rank": one.rank, "pid": one.pid, "host": one.host, "step": one.step, "state": state, "what": what,
+    }
