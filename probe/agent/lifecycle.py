@@ -10,6 +10,7 @@ only, plus the job's torch inside the instruments.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import itertools
 import os
@@ -32,6 +33,7 @@ from probe.agent.tracing import name_tracer
 from probe.control.names import Scope, place_in_job
 from probe.control.stacks import capture, whereabouts
 from probe.errors import NoRoom, ProbeError, ServerUnavailable
+from probe.instruments.flight import keep_entries
 from probe.instruments.installation import Installation
 from probe.instruments.patch import Patches
 from probe.recording import places
@@ -276,6 +278,7 @@ def start(name: str | None = None) -> None:
     recording cannot be made (the message says why). A bug of ours is a line on stderr."""
     import torch  # noqa: F401
 
+    _keep_flight_entries()
     _, error = capture_all(lambda: _start(name or "", late=True))
     if isinstance(error, ProbeError) or not isinstance(error, Exception | None):
         raise error
@@ -303,10 +306,20 @@ def _start(name: str, *, late: bool, settings: Settings | None = None, midway: b
 
 def start_from_environment(deferred: bool = False) -> None:
     """Start because PROBE=1 says so; never raises. `deferred`: when there is an optimizer."""
+    _keep_flight_entries()
     if deferred:
         quietly(_start_with_first_optimizer, "not recording")
     else:
         quietly(lambda: _start("", late=False), "not recording")
+
+
+def _keep_flight_entries() -> None:
+    """Before the first process group: torch reads it once. A rank made by multiprocessing makes its
+    groups before its optimizer, and so before there is an agent."""
+    with contextlib.suppress(ProbeError):  # said when the agent starts
+        settings = Settings()
+        if "collectives" in settings.instruments:
+            keep_entries(settings.flight_entries, os.environ)
 
 
 def start_attached(environ: Mapping[str, str], *, midway: bool) -> bool:

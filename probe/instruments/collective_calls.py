@@ -41,22 +41,24 @@ class Op(NamedTuple):
     counted: bool = True
     """Whether torch counts it in the group's sequence."""
     outputs: int = -1
+    one_other: bool = False
+    """Whether it has a root, or another side."""
 
 
 _IN = ("inputs", "input", "input_tensors", "input_tensor", "input_list", "inputTensor")
 OPS: dict[str, Op] = {
     "allreduce": Op("all_reduce", 0, ("tensors", "tensor")),
     "allreduce_coalesced": Op("all_reduce_coalesced", 0, ("tensors",)),
-    "broadcast": Op("broadcast", 0, ("tensors", "tensor")),
-    "reduce": Op("reduce", 0, ("tensors", "tensor")),
+    "broadcast": Op("broadcast", 0, ("tensors", "tensor"), one_other=True),
+    "reduce": Op("reduce", 0, ("tensors", "tensor"), one_other=True),
     "allgather": Op("all_gather", 1, _IN, 2),
     "_allgather_base": Op("all_gather_into_tensor", 1, _IN, 2),
     "all_gather_single": Op("all_gather_into_tensor", 1, _IN, 2),
     "allgather_coalesced": Op("all_gather_coalesced", 1, _IN, 2),
     "allgather_into_tensor_coalesced": Op("all_gather_into_tensor_coalesced", 1, _IN, 2),
     "all_gather_single_coalesced": Op("all_gather_into_tensor_coalesced", 1, _IN, 2),
-    "gather": Op("gather", 1, _IN, 2),
-    "scatter": Op("scatter", 1, _IN, 2, outputs=0),
+    "gather": Op("gather", 1, _IN, 2, one_other=True),
+    "scatter": Op("scatter", 1, _IN, 2, outputs=0, one_other=True),
     "reduce_scatter": Op("reduce_scatter", 1, _IN, 2),
     "_reduce_scatter_base": Op("reduce_scatter_tensor", 1, _IN, 2),
     "reduce_scatter_single": Op("reduce_scatter_tensor", 1, _IN, 2),
@@ -67,8 +69,8 @@ OPS: dict[str, Op] = {
     "alltoall": Op("all_to_all", 1, _IN, 2),
     "barrier": Op("barrier", -1, (), 0),
     "monitored_barrier": Op("monitored_barrier", -1, (), -1, counted=False),
-    "send": Op("send", 0, ("tensors",), counted=False),
-    "recv": Op("recv", 0, ("tensors",), counted=False),
+    "send": Op("send", 0, ("tensors",), counted=False, one_other=True),
+    "recv": Op("recv", 0, ("tensors",), counted=False, one_other=True),
     "recv_anysource": Op("recv", 0, ("tensors", "arg0"), -1, counted=False),
 }
 """Methods of ProcessGroup, under every name they ever had; this torch has some of them."""
@@ -78,8 +80,8 @@ class Group:
     """What is known of one process group. `ranks` are numbers in the job, by rank in the group."""
 
     __slots__ = (
-        "_sequence", "counts", "mixed", "name", "name_id", "on_host", "ranks", "ranks_id", "recorded",
-        "reference", "window",
+        "_sequence", "counts", "mixed", "name", "name_id", "on_host", "plain", "ranks", "ranks_id",
+        "recorded", "reference", "window",
     )
 
     def __init__(self, group: Any, intern: Callable[[str], int], sequence: Any, distributed: Any) -> None:
@@ -95,6 +97,8 @@ class Group:
         self.on_host = _name(group) in _HOST_BACKENDS
         self._sequence = sequence
         self.counts = self._sequence_or_none(group) is not None
+        self.plain = self.counts and not self.mixed
+        """Whether the group's own count is that of every call on it."""
         self.recorded: tuple[deque[int], deque[int]] = (deque(maxlen=REMEMBERED), deque(maxlen=REMEMBERED))
         """Numbers of collectives that were recorded when they were called; the second where `mixed`, of
         those on a device."""
@@ -109,13 +113,15 @@ class Group:
 
     def next_number(self, group: Any, device: Any) -> int:
         """Number of the collective that is about to be called; NULL where torch does not count."""
+        if self.window:
+            return int(self.window[0].seq)  # torch counts a window once
         if self.mixed and device is not None:
             return int(group._get_backend(device)._get_sequence_number_for_group()) + 1
         return int(self._sequence(group)) + 1 if self.counts else NULL_INTEGER
 
     def counts_now(self, group: Any) -> int:
         """Number of the last collective that torch counted; of one backend where they are `mixed`."""
-        return int(self._sequence(group)) if self.counts and not self.mixed else sys.maxsize
+        return int(self._sequence(group)) if self.plain else sys.maxsize
 
     def global_rank(self, rank: Any) -> int:
         """Number in the job of a rank of the group."""
@@ -144,11 +150,9 @@ class Described(NamedTuple):
     elements: int
     bytes: int
     on_device: bool
-    device: Any
-    """Of the first tensor (torch.device)."""
 
 
-NOTHING = Described(NULL_STRING, NULL_STRING, NULL_INTEGER, NULL_INTEGER, False, None)
+NOTHING = Described(NULL_STRING, NULL_STRING, NULL_INTEGER, NULL_INTEGER, False)
 
 
 class Describing:
@@ -183,13 +187,13 @@ class Describing:
                 expected = self._of(_flat(args[op.outputs]))
                 return expected._replace(shapes=NULL_STRING, elements=0, bytes=0)
             return self._of(_flat(given))
-        key = (given.shape, given.dtype, given.device, given.layout)
+        key = (given.shape, given.dtype, given.is_cpu, given.layout)
         return self._known.get(key) or self._describe(key, [given])
 
     def _of(self, tensors: list[Any]) -> Described:
         if len(tensors) > MOST_SHAPES:
             return self._describe(None, tensors)
-        key = tuple([(tensor.shape, tensor.dtype, tensor.device, tensor.layout) for tensor in tensors])
+        key = tuple([(tensor.shape, tensor.dtype, tensor.is_cpu, tensor.layout) for tensor in tensors])
         return self._known.get(key) or self._describe(key, tensors)
 
     def _describe(self, key: Any, tensors: list[Any]) -> Described:
@@ -207,7 +211,7 @@ class Describing:
             NULL_STRING if full else intern(shapes),
             sum(tensor.numel() for tensor in tensors) if dense else NULL_INTEGER,
             sum(tensor.numel() * tensor.element_size() for tensor in tensors) if dense else NULL_INTEGER,
-            any(not tensor.is_cpu for tensor in tensors), tensors[0].device,
+            any(not tensor.is_cpu for tensor in tensors),
         )
         if key is not None and not full and found.shapes and found.dtype:
             self._known[key] = found
@@ -277,21 +281,30 @@ def _flat(value: Any) -> list[Any]:
     return found
 
 
-def other_rank(op: Op, group: Group, given: Any) -> int:
+def device_of(op: Op, args: tuple[Any, ...], given: Any) -> Any:
+    """The device that decides which backend carries a call out; None when nothing says so."""
+    if op.inputs < 0:
+        return getattr(given, "device", None)
+    tensors = _flat(args[op.inputs] or args[0]) if len(args) > op.inputs else []
+    return tensors[0].device if tensors else None
+
+
+def other_rank(group: Group, given: Any) -> int:
     """The root, or the other side of a send or receive; `given`: the options, or the number itself."""
     rank = given if isinstance(given, int) else getattr(given, "rootRank", None)
     return NULL_INTEGER if rank is None else group.global_rank(rank)
 
 
-def returns_early(op: Op, given: Any, frame: FrameType | None) -> int:
-    """Whether the call returns before it is complete, as far as it says so; NULL where it does not."""
-    if op.inputs == 0 and not op.counted:  # send and recv are made of isend and irecv
-        for _ in range(2):
-            if frame is None:
-                break
-            if frame.f_code.co_name in ("send", "recv"):
-                return False
-            frame = frame.f_back
-        return True
-    found = getattr(given, "asyncOp", None)
-    return bool(found) if found is not None else False if op.name == "monitored_barrier" else NULL_BOOLEAN
+def returns_early(op: Op, frame: FrameType | None) -> int:
+    """Whether a call that does not say so in its options returns before it is complete; NULL: not known."""
+    if op.counted:
+        return NULL_BOOLEAN
+    if op.inputs < 0:
+        return False
+    for _ in range(2):  # send and recv are made of isend and irecv
+        if frame is None:
+            break
+        if frame.f_code.co_name in ("send", "recv"):
+            return False
+        frame = frame.f_back
+    return True

@@ -23,7 +23,16 @@ from typing import Any
 
 from probe.agent.isolation import Isolation
 from probe.clock import ANCHOR_NS
-from probe.instruments.collective_calls import OPS, Describing, Group, Op, other_rank, returns_early
+from probe.instruments.collective_calls import (
+    NOTHING,
+    OPS,
+    Describing,
+    Group,
+    Op,
+    device_of,
+    other_rank,
+    returns_early,
+)
 from probe.instruments.patch import Patches
 from probe.instruments.recorder import Recorder
 from probe.recording.layout import NULL_DOUBLE, NULL_INTEGER
@@ -77,10 +86,11 @@ class Collectives:
         substitute. For collectives of a snippet, which must not be mixed with the job's."""
         ring = recorder.rings["python.collectives"]
         self._append, self._put, self._rows = ring.append, ring.put, ring.rows
+        self._put_end = ring.rest("asynchronous")
         intern = recorder.intern
         self._states = {name: intern(name) for name in ("pending", "done", "failed", "unknown")}
         self._pending, self._source = self._states["pending"], intern("call")
-        self._ops = {method: intern(op.name) for method, op in OPS.items()}
+        self._received = intern("recv")
         self.groups: dict[int, Group] = {}
         self.unresolved: dict[tuple[str, int], Call] = {}
         """By group and number: complete, or not, on a device; or dropped without having been waited for."""
@@ -93,6 +103,7 @@ class Collectives:
         self._module: Any = None
         self._patches = Patches()
         self._isolation = isolation
+        self._on_drop = isolation.guard("collectives", self._dropped)
 
     @property
     def installed(self) -> bool:
@@ -127,7 +138,7 @@ class Collectives:
 
     def _wrap_call(self, kind: Any, method: str, op: Op) -> None:
         guard = self._isolation.guard
-        begin = guard("collectives", self._begin)
+        begin, name = guard("collectives", self._begin), self.recorder.intern(op.name)
         returned, raised = guard("collectives", self._returned), guard("collectives", self._raised)
         live = self._patches.live
         collectives = self
@@ -139,7 +150,7 @@ class Collectives:
                 redirect = collectives.redirect
                 if redirect is not None and redirect[1] is group and redirect[0] == get_ident():
                     return original(redirect[2], *args, **kwargs)
-                begun = begin(method, op, group, args, kwargs)
+                begun = begin(op, name, group, args, kwargs)
                 try:
                     work = original(group, *args, **kwargs)
                 except BaseException:
@@ -209,38 +220,39 @@ class Collectives:
 
     # HOT PATH ---------------------------------------------------------------
 
-    def _begin(self, method: str, op: Op, group: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    def _begin(
+        self, op: Op, name: int, group: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Call:
         now = self.called_ns = _now()
         recorder = self.recorder
         known = self.groups.get(id(group))
         if known is None or known.reference() is not group:
             known = self._meet(group)
-        described = self._describing.inputs(op, args, kwargs)
+        described = NOTHING if op.inputs < 0 else self._describing.inputs(op, args, kwargs)
+        dtype, shapes, elements, size, on_device = described
         place = op.options
         given = args[place] if 0 <= place < len(args) else kwargs.get("opts")
         frame = sys._getframe(3)  # past the guard and the wrapper
+        asynchronous = getattr(given, "asyncOp", None)
+        call = Call()
+        call.group, call.queues, call.started_ns = known, on_device and not known.on_host, now
+        call.asynchronous = returns_early(op, frame) if asynchronous is None else asynchronous
         seq = NULL_INTEGER
         if op.counted:
-            window = known.window
-            if window:
-                seq = window[0].seq  # torch counts a window once
+            if known.plain and not known.window:
+                seq = self._sequence(group) + 1
             else:
-                seq = known.next_number(group, described.device or getattr(given, "device", None))
-        call = Call()
-        call.group, call.seq, call.started_ns, call.spent_ns = known, seq, now, 0
-        call.asynchronous = returns_early(op, given, frame)
-        call.queues = described.on_device and not known.on_host
-        peer = NULL_INTEGER if op.counted and place == 4 else other_rank(op, known, given)
-        head = call.head = (
-            recorder.step, recorder.micro_step, now + ANCHOR_NS, known.name_id, known.ranks_id, seq,
-            self._ops[method], described.dtype, described.shapes, described.elements, described.bytes, peer,
+                seq = known.next_number(group, device_of(op, args, given) if known.mixed else None)
+            known.recorded[known.mixed and on_device].append(seq)
+        call.seq = seq
+        call.head = head = (
+            recorder.step, recorder.micro_step, now + ANCHOR_NS, known.name_id, known.ranks_id, seq, name,
+            dtype, shapes, elements, size, other_rank(known, given) if op.one_other else NULL_INTEGER,
             self._describing.call_site(frame),
         )
         self._newest = call.number = self._append(
             *head, call.asynchronous, NULL_DOUBLE, NULL_DOUBLE, self._pending, self._source
         )
-        if seq != NULL_INTEGER:
-            known.recorded[known.mixed and described.on_device].append(seq)
         call.counted_ns = recorder.comm_ns
         call.entered_ns = entered = _now()
         if get_ident() == recorder.thread:
@@ -283,12 +295,13 @@ class Collectives:
         if call.seq == NULL_INTEGER or group is None or call.group.counts_now(group) >= call.seq:
             return
         call.head = (*call.head[:_SEQ], NULL_INTEGER, *call.head[_SEQ + 1 :])
+        self._rewrite(call)
         for known in call.group.recorded:
             if known and known[-1] == call.seq:
                 known.pop()
 
     def _await(self, work: Any, calls: list[Call]) -> None:
-        reference = _Waited(work, self._dropped)
+        reference = _Waited(work, self._on_drop)
         reference.calls, reference.key = calls, id(work)
         self._works[id(work)] = reference
 
@@ -332,16 +345,24 @@ class Collectives:
             self._write(call, NULL_DOUBLE, call.spent_ns / 1e9, state)
             self._leave_to_flight(call)
             return
-        if call.head[_PEER] == NULL_INTEGER and call.head[_OP] == self._ops["recv"] and work is not None:
+        if call.head[_PEER] == NULL_INTEGER and call.head[_OP] == self._received and work is not None:
             sender = call.group.global_rank(work._source_rank())
             call.head = (*call.head[:_PEER], sender, *call.head[_PEER + 1 :])
+            self._rewrite(call)
         self._write(call, (now - call.started_ns) / 1e9, call.spent_ns / 1e9, "done")
 
     def _write(self, call: Call, duration_s: float, wait_s: float, state: str) -> None:
-        """The row again, unless its place has been taken by a newer one."""
+        """The end of the row again, unless its place has been taken by a newer one."""
+        if self._newest - call.number < self._rows - 1:
+            self._put_end(
+                call.number, call.asynchronous, duration_s, wait_s, self._states[state], self._source
+            )
+
+    def _rewrite(self, call: Call) -> None:
+        """The whole row again, still pending: one of its first fields was not known before."""
         if self._newest - call.number < self._rows - 1:
             self._put(
-                call.number, *call.head, call.asynchronous, duration_s, wait_s, self._states[state],
+                call.number, *call.head, call.asynchronous, NULL_DOUBLE, NULL_DOUBLE, self._pending,
                 self._source,
             )
 

@@ -31,7 +31,8 @@ class Ring:
 
     `append(*fields)` writes a row and returns its number; `put(number, *fields)`
     writes that row again (a pending row that became complete). Fields are in the
-    table's column order, with the NULL values of `layout`.
+    table's column order, with the NULL values of `layout`. `rest(column)` is a `put`
+    for the fields from that column on.
     """
 
     def __init__(self, path: Path, table: Table, rows: int) -> None:
@@ -48,10 +49,25 @@ class Ring:
         self._map[layout.LAYOUT_OFFSET : layout.LAYOUT_OFFSET + len(described)] = described
         self._map[: len(header)] = header
         self.append, self.put = _writers(self._map, packer, rows)
+        self._columns, self._row_bytes, self._closed = columns, packer.size, False
+
+    def rest(self, column: str) -> Callable[..., int]:
+        """A function like `put` that writes only the fields from `column` on."""
+        names = [name for name, _ in self._columns]
+        packer = struct.Struct(layout.row_format(self._columns[names.index(column) :]))
+        pack_into, buffer, size, rows = packer.pack_into, self._map, self._row_bytes, self.rows
+        base = layout.HEADER_BYTES + size - packer.size
+
+        def put(number: int, *fields: int | float) -> int:
+            if not self._closed:
+                pack_into(buffer, base + (number % rows) * size, *fields, number)
+            return number
+
+        return put
 
     def close(self) -> None:
         """Forget the memory map; the file stays. Later writes do nothing."""
-        self.append, self.put = _ignore, _ignore
+        self.append, self.put, self._closed = _ignore, _ignore, True
         with contextlib.suppress(BufferError):  # a writer on another thread holds the buffer this instant
             self._map.close()
 
