@@ -33,6 +33,7 @@ NEEDS: dict[str, str] = {
     "GET /v1/diagnose": VIEWER,
     "GET /v1/peers": VIEWER,
     "GET /v1/ranks": VIEWER,
+    "POST /v1/rows": VIEWER,
     "POST /v1/relay": OPERATOR,
     "POST /v1/eval": OPERATOR,
     "POST /v1/act": OPERATOR,

@@ -12,7 +12,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -24,16 +24,25 @@ from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from probe import __version__
+from probe.cluster import frames
 from probe.cluster.everywhere import Everywhere, Scope
 from probe.errors import BY_CODE, BadRequest, ProbeError, TooMany
-from probe.server import access, acting, asking, auth, backtraces, cluster_routes, diagnosing, live
-from probe.server.bodies import ActBody, EndpointBody, ErrorAnswer, EvalBody, PruneBody, QueryBody, UndoBody
+from probe.server import access, acting, asking, auth, backtraces, cluster_routes, diagnosing, live, queries
+from probe.server.bodies import (
+    ActBody,
+    EndpointBody,
+    ErrorAnswer,
+    EvalBody,
+    PruneBody,
+    QueryBody,
+    RowsBody,
+    UndoBody,
+)
 from probe.server.handover import Handover
 from probe.server.prune import Pruner, Wanted
 from probe.server.query import Pool
 from probe.server.registry import Recorded, Registry, Status
 from probe.server.sealer import Sealer
-from probe.server.views import mentioned
 from probe.server.watch import Watch
 from probe.settings import Settings
 
@@ -95,42 +104,6 @@ class Service:
         """Let go of the threads; those that wait for an agent are not waited for."""
         self.threads.shutdown(wait=False, cancel_futures=True)
         self.agents.shutdown(wait=False, cancel_futures=True)
-
-    def prepare(self, body: QueryBody, caller: access.Caller) -> tuple[list[Recorded], dict[str, Any]]:
-        """The processes a query is about, and the request for the worker. Blocks."""
-        sources = self.registry.resolve(access.endpoint(body.endpoint, caller))
-        names = {table.full_name for table in mentioned(body.sql)}
-        live_rows: dict[str, list[dict[str, Any]]] = {}
-        notes = [
-            f"rows of {recorded.name} stay in memory: {self.sealer.failures[recorded.folder]}"
-            for recorded in sources
-            if recorded.folder in self.sealer.failures
-        ]
-        if "cluster.ranks" in names:
-            live_rows["cluster.ranks"] = live.rank_rows(
-                self.registry, self.watch.current, sources
-            )
-        if "probe.settings" in names:
-            live_rows["probe.settings"] = live.setting_rows(sources)
-        if "python.backtrace" in names:
-            live_rows["python.backtrace"], missing = live.capture_rows(self.registry, sources, self.agents)
-            notes += missing
-        if names & {"cluster.stacks", "cluster.stack_classes"}:
-            captured = backtraces.of_ranks(
-                self.registry, self.registry.beside(sources), backtraces.Want(), self.agents
-            )
-            live_rows.update(backtraces.rows(captured))
-            notes += captured.missing
-        return sources, {
-            "sql": body.sql, "limit": body.limit, "live": live_rows, "notes": notes,
-            "sources": [
-                {
-                    "folder": str(recorded.folder), "rings": recorded.meta.rings, "run": recorded.meta.run,
-                    "attempt": recorded.meta.attempt, "rank": recorded.meta.rank, "pid": recorded.meta.pid,
-                }
-                for recorded in sources
-            ],
-        }
 
 
 def build(service: Service) -> FastAPI:
@@ -221,20 +194,31 @@ def _add_queries(app: FastAPI, service: Service) -> None:
     @app.post("/v1/query", responses={**_FOR_AGENTS, 200: {"content": {"application/json": {}}}})
     async def query(body: QueryBody, request: Request) -> Response:
         """One SQL statement over the recordings of an endpoint."""
-        if service.queries >= IN_FLIGHT:
-            raise TooMany(f"{IN_FLIGHT} queries run already")
-        service.queries += 1
-        answer: _JsonBytes | None = None
-        try:
-            sources, asked = await service.call(service.prepare, body, access.caller(request))
-            roots = live.rings_folders(service.registry, sources)
-            timeout_s = min(body.timeout_s or float("inf"), service.settings.query_timeout_s)
-            content = await service.pool.run(asked, timeout_s, roots, _disconnected(request))
-            answer = _JsonBytes(content, service)
-            return answer
-        finally:
-            if answer is None:
-                service.queries -= 1
+        gone = functools.partial(_disconnected, request)
+        made = queries.answer(service, body, access.caller(request), gone)
+        return await _in_flight(service, made, "application/json")
+
+    @app.post("/v1/rows", responses={**_FOR_AGENTS, 200: {"content": {frames.MEDIA_TYPE: {}}}})
+    async def rows(body: RowsBody, request: Request) -> Response:
+        """The rows of this host that a statement may read, for another host's server, which runs it."""
+        gone = functools.partial(_disconnected, request)
+        made = queries.rows(service, body, access.caller(request), gone)
+        return await _in_flight(service, made, frames.MEDIA_TYPE)
+
+
+async def _in_flight(service: Service, made: Coroutine[Any, Any, bytes], media_type: str) -> Response:
+    """The answer that is being made, unless too many are."""
+    if service.queries >= IN_FLIGHT:
+        made.close()
+        raise TooMany(f"{IN_FLIGHT} queries run already")
+    service.queries += 1
+    answer: _ReadyBytes | None = None
+    try:
+        answer = _ReadyBytes(await made, service, media_type)
+        return answer
+    finally:
+        if answer is None:
+            service.queries -= 1
 
 
 def _add_acting(app: FastAPI, service: Service) -> None:
@@ -263,15 +247,13 @@ def _add_acting(app: FastAPI, service: Service) -> None:
         return await service.handover.ask(access.endpoint(body.endpoint, caller), asked)
 
 
-class _JsonBytes(Response):
-    """JSON that is ready, sent in pieces so that a slow reader holds one of them, not all.
+class _ReadyBytes(Response):
+    """An answer that is ready, sent in pieces so that a slow reader holds one of them, not all.
 
     The query counts as in flight until the last piece is sent."""
 
-    media_type = "application/json"
-
-    def __init__(self, content: bytes, service: Service) -> None:
-        super().__init__(content)
+    def __init__(self, content: bytes, service: Service, media_type: str) -> None:
+        super().__init__(content, media_type=media_type)
         self._service = service
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:

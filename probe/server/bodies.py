@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from probe.cluster.everywhere import Scope
+
 DEFAULT_ROWS = 10_000
 MOST_ROWS = 1_000_000
 LONGEST_WAIT_S = 3600.0
@@ -28,13 +30,25 @@ class QueryBody(Body):
     sql: str = Field(max_length=64 << 10)
     limit: int = Field(DEFAULT_ROWS, ge=1, le=MOST_ROWS)
     timeout_s: float | None = Field(None, gt=0, le=86400)
+    scope: Scope = "job"
+
+
+class RowsBody(Body):
+    """Body of `POST /v1/rows`: the rows of one host that `sql` may read, in at most about `room_bytes`."""
+
+    endpoint: str = Field("", max_length=4096)
+    sql: str = Field(max_length=64 << 10)
+    room_bytes: int = Field(ge=1, le=1 << 40)
+    timeout_s: float = Field(gt=0, le=86400)
+    scope: Scope = "host"
 
 
 class EvalBody(Body):
     """Body of `POST /v1/eval`. `wait_s`: how long a snippet that changes the job waits for a step's end.
 
     `when`: `auto` as the guard says, `now` on a thread of its own whatever it does, `step` between two
-    steps even when it only reads. `force`: also what the guard would refuse and may be forced."""
+    steps even when it only reads. `force`: also what the guard would refuse and may be forced. `together`:
+    on all ranks at the same step even when it only reads, and with collectives."""
 
     endpoint: str = Field("", max_length=4096)
     code: str = Field(max_length=512 << 10)
@@ -42,6 +56,8 @@ class EvalBody(Body):
     wait_s: float | None = Field(None, gt=0, le=LONGEST_WAIT_S)
     when: Literal["auto", "now", "step"] = "auto"
     force: bool = False
+    together: bool = False
+    scope: Scope = "job"
 
 
 class ActBody(Body):
@@ -53,6 +69,7 @@ class ActBody(Body):
     wait_s: float | None = Field(None, gt=0, le=LONGEST_WAIT_S)
     now: bool = False
     force: bool = False
+    scope: Scope = "job"
 
 
 class UndoBody(Body):
@@ -61,6 +78,20 @@ class UndoBody(Body):
     endpoint: str = Field("", max_length=4096)
     id: str = Field(min_length=1, max_length=64)
     wait_s: float | None = Field(None, gt=0, le=LONGEST_WAIT_S)
+    scope: Scope = "job"
+
+
+class TogetherBody(Body):
+    """Body of `POST /v1/together`: one phase of what all ranks do at the same step, for the ranks of one
+    host. `asked` is what the agents are told in it; `step` has the step of each rank by its number."""
+
+    endpoint: str = Field("", max_length=4096)
+    id: str = Field(min_length=1, max_length=64)
+    phase: Literal["judge", "prepare", "arm", "open", "gather", "decide", "outcome", "drop"]
+    asked: dict[str, Any] = Field(default_factory=dict)
+    steps: dict[str, int] = Field(default_factory=dict)
+    timeout_s: float = Field(gt=0, le=2 * LONGEST_WAIT_S)
+    scope: Scope = "host"
 
 
 class EndpointBody(Body):

@@ -16,7 +16,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,11 +83,13 @@ class _Worker:
             _log.warning("query workers run without: %s", ", ".join(hello["missing"]))
         self.ready = True
 
-    async def ask(self, request: bytes) -> tuple[dict[str, Any], bytes]:
-        """Send a request; head and body of the answer."""
+    async def ask(self, request: bytes, parts: Sequence[bytes]) -> tuple[dict[str, Any], bytes]:
+        """Send a request and the rows of other hosts; head and body of the answer."""
         assert self._writer is not None
-        self._writer.write(LENGTH.pack(len(request)) + request)
-        await self._writer.drain()
+        for frame in (request, *parts):
+            self._writer.write(LENGTH.pack(len(frame)))
+            self._writer.write(frame)
+            await self._writer.drain()
         head, body = json.loads(await self._receive()), await self._receive()
         self.answers += 1
         return head, body
@@ -139,10 +141,12 @@ class Pool:
             self._release(worker)
 
     async def run(
-        self, request: dict[str, Any], timeout_s: float, extra_roots: Iterable[Path], gone: Awaitable[None]
+        self, request: dict[str, Any], timeout_s: float, extra_roots: Iterable[Path], gone: Awaitable[None],
+        parts: Sequence[tuple[str, bytes]] | None = None,
     ) -> bytes:
-        """The JSON of the answer. Raises the `ProbeError` that says why there is none.
+        """The answer: JSON, or packed rows. `parts`: names of other hosts, and their packed rows.
 
+        Raises the `ProbeError` that says why there is none.
         `timeout_s` counts from now, waiting for a worker included; `gone` completes
         when the caller is gone, and the query is stopped then.
         """
@@ -156,7 +160,7 @@ class Pool:
             roots = self._roots | frozenset(extra_roots)
             leaving = asyncio.ensure_future(gone)
             try:
-                return await self._run(request, deadline, timeout_s, roots, leaving)
+                return await self._run(request, deadline, timeout_s, roots, leaving, parts)
             finally:
                 leaving.cancel()
         finally:
@@ -164,7 +168,7 @@ class Pool:
 
     async def _run(
         self, request: dict[str, Any], deadline: float, asked_s: float, roots: frozenset[Path],
-        leaving: asyncio.Future[None],
+        leaving: asyncio.Future[None], parts: Sequence[tuple[str, bytes]] | None,
     ) -> bytes:
         """Ask a worker; a death in one that had answered others is laid to its past: ask a new one."""
         loop = asyncio.get_running_loop()
@@ -173,8 +177,10 @@ class Pool:
             used = worker.answers > 0
             left_s = max(min(asked_s, _LEAST_S), deadline - loop.time())
             timed = {**request, "timeout_s": left_s, "asked_s": asked_s}
+            if parts is not None:
+                timed["hosts"] = [host for host, _ in parts]
             try:
-                return await self._ask(worker, timed, asked_s, leaving)
+                return await self._ask(worker, timed, [data for _, data in parts or ()], leaving)
             except (asyncio.IncompleteReadError, OSError):
                 if not used:
                     break
@@ -195,9 +201,9 @@ class Pool:
         return worker
 
     async def _ask(
-        self, worker: _Worker, request: dict[str, Any], asked_s: float, leaving: asyncio.Future[None]
+        self, worker: _Worker, request: dict[str, Any], parts: Sequence[bytes], leaving: asyncio.Future[None]
     ) -> bytes:
-        asking = asyncio.ensure_future(worker.ask(json.dumps(request).encode()))
+        asking = asyncio.ensure_future(worker.ask(json.dumps(request).encode(), parts))
         keep = False
         try:
             await asyncio.wait(
@@ -206,7 +212,7 @@ class Pool:
             if leaving.done():
                 raise QueryWorkerDied("the caller went away")
             if not asking.done():
-                raise QueryTimeout(f"the query was stopped after {asked_s:g} s")
+                raise QueryTimeout(f"the query was stopped after {request['asked_s']:g} s")
             head, body = asking.result()
             keep = not head["recycle"]
             if "error" in head:

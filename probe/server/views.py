@@ -23,6 +23,7 @@ from probe.recording import places, segments
 from probe.recording.journal import read_journal
 from probe.recording.reader import RingFile, for_duckdb
 from probe.recording.strings import read_strings
+from probe.server.carrying import NOT_CARRIED, Carried, wanted_columns
 from probe.tables import COMMON, RINGS, TABLES, Table, columns_of
 
 _TAILS = "ring_tails"
@@ -55,6 +56,8 @@ class Plan:
 
     sources: list[Source]
     live: dict[str, list[dict[str, Any]]]
+    carried: Carried | None = None
+    """Rows of other hosts' ranks."""
     skip_files: set[str] = field(default_factory=set)
     """Segments found damaged; left out."""
 
@@ -85,8 +88,9 @@ def build(
     notes: list[str] = []
     for table in mentioned(sql):
         if table.source == "ring":
-            files += _ring_table(connection, table, plan, notes)
-        elif table.source == "journal":
+            files += _ring_table(connection, table, plan, sql, notes)
+            continue
+        if table.source == "journal":
             _insert(connection, table, _journal_rows(plan.sources, table))
         elif table.full_name == "probe.rings":
             _insert(connection, table, _rings_rows(connection, plan))
@@ -94,11 +98,27 @@ def build(
             _insert(connection, table, _description())
         else:
             _insert(connection, table, plan.live.get(table.full_name, []))
+        if plan.carried is not None:
+            _add_carried(connection, table, plan.carried, sql)
     return files, notes
 
 
+def _add_carried(
+    connection: duckdb.DuckDBPyConnection, table: Table, carried: Carried, sql: str
+) -> None:
+    """Add the rows of other hosts to a table; columns that they did not send are taken out of it, because to
+    show them empty would be a lie."""
+    if table.full_name in NOT_CARRIED:
+        return
+    carried.insert(connection, table, _full(table))
+    kept = wanted_columns(table, sql)
+    for column in columns_of(table):
+        if column.name not in kept:
+            connection.execute(f"ALTER TABLE {_full(table)} DROP COLUMN {_name(column.name)}")
+
+
 def _ring_table(
-    connection: duckdb.DuckDBPyConnection, table: Table, plan: Plan, notes: list[str]
+    connection: duckdb.DuckDBPyConnection, table: Table, plan: Plan, sql: str, notes: list[str]
 ) -> list[str]:
     tail = f"{_TAILS}.{_name(table.full_name)}"
     columns = columns_of(table)
@@ -112,6 +132,8 @@ def _ring_table(
         except (RecordingError, OSError) as error:
             notes.append(f"{table.full_name} of pid {source.pid} could not be read: {error}")
     files = [file for file in files if file not in plan.skip_files]
+    if plan.carried is not None:
+        plan.carried.insert(connection, table, tail)
     names = ", ".join(_name(column.name) for column in columns)
     parts = [f"SELECT {names} FROM {tail}"]
     if files:
@@ -122,9 +144,10 @@ def _ring_table(
             f"hive_partitioning = true, hive_types = {{{types}}})",
         )
     where = f" WHERE ({table.hidden}) IS NOT TRUE" if table.hidden else ""
+    shown = names if plan.carried is None else ", ".join(map(_name, wanted_columns(table, sql)))
     connection.execute(f"DROP TABLE {_full(table)}")
     connection.execute(
-        f"CREATE VIEW {_full(table)} AS SELECT {names} FROM ({' UNION ALL BY NAME '.join(parts)}){where}"
+        f"CREATE VIEW {_full(table)} AS SELECT {shown} FROM ({' UNION ALL BY NAME '.join(parts)}){where}"
     )
     return files
 

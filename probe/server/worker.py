@@ -2,10 +2,10 @@
 
     python -m probe.server.worker FD PARENT_PID MEMORY_BYTES FOLDER...
 
-FD is a socket to the server; frames are a length and JSON. The worker first gives
-up what a query does not need (`sandbox`), then imports DuckDB, then answers one
-query at a time, each in a new in-memory database that is made before the query
-comes. Threads: the main thread reads requests; each query has a thread of its
+FD is a socket to the server; frames are a length and JSON, or rows of other hosts, a
+frame for each host. The worker first gives up what a query does not need (`sandbox`),
+then imports DuckDB, then answers one query at a time, each in a new in-memory database
+that is made before the query comes. Threads: the main thread reads requests; each query has a thread of its
 own, because a thread's priority can be lowered and never raised again: a query
 starts fast and steps back behind the training when it turns out to be long.
 Imports duckdb and numpy, only after `sandbox.enter`.
@@ -69,6 +69,7 @@ class Query:
     """One request: SQL, limits and the plan; `run` gives (head, body) of the answer."""
 
     def __init__(self, request: dict[str, Any]) -> None:
+        from probe.server.carrying import Carried
         from probe.server.views import Plan, Source
 
         self.sql: str = request["sql"]
@@ -79,6 +80,8 @@ class Query:
         self.deadline = time.monotonic() + self.timeout_s
         self.files: list[str] = []
         self.connection: duckdb.DuckDBPyConnection | None = None
+        self.room_bytes: int | None = request.get("room_bytes")
+        """The rows themselves are wanted, for another host, and at most so many bytes of them."""
         self.plan: Plan = Plan(
             [
                 Source(
@@ -88,7 +91,10 @@ class Query:
                 for source in request["sources"]
             ],
             request["live"],
+            Carried(request["parts"]) if "parts" in request else None,
         )
+        if self.plan.carried is not None:
+            self.notes = [*self.notes, *self.plan.carried.notes]
 
     def stop(self) -> None:
         """Interrupt what runs now; from the deadline's thread."""
@@ -101,6 +107,8 @@ class Query:
 
         started = time.monotonic()
         self.connection = connection
+        if self.room_bytes is not None:
+            return self._packed(connection, self.room_bytes)
         statements = parsed(connection, self.sql)
         self.files, notes = views.build(connection, self.plan, self.sql)
         lock(connection, self.files)
@@ -108,6 +116,15 @@ class Query:
         elapsed_ms = round((time.monotonic() - started) * 1000, 3)
         tail = {"truncated": truncated, "elapsed_ms": elapsed_ms, "notes": [*self.notes, *notes]}
         return b'{"columns":' + columns + b',"rows":' + rows + b"," + json.dumps(tail).encode()[1:]
+
+
+    def _packed(self, connection: duckdb.DuckDBPyConnection, room_bytes: int) -> bytes:
+        """The rows of the tables that the SQL mentions, for the host that runs it."""
+        from probe.server import carrying, views
+
+        self.files, notes = views.build(connection, self.plan, self.sql)
+        tables = views.mentioned(self.sql)
+        return carrying.pack(connection, tables, self.sql, room_bytes, [*self.notes, *notes])
 
 
 class Worker:
@@ -127,9 +144,12 @@ class Worker:
             request = receive(self._server)
             if request is None:
                 return
+            asked = json.loads(request)
+            if "hosts" in asked:
+                asked["parts"] = [(host, receive(self._server) or b"") for host in asked["hosts"]]
             behind = self._priority.spent()
             thread = threading.Thread(
-                target=self._turn, args=(json.loads(request), self._database, behind), name="probe-query"
+                target=self._turn, args=(asked, self._database, behind), name="probe-query"
             )
             thread.start()
             thread.join(SHORT_QUERY_S)

@@ -1,0 +1,149 @@
+"""One SQL statement over all ranks of a job: rows of this host's recordings, of the other hosts', live rows.
+
+The other hosts pack the rows that the SQL mentions (`POST /v1/rows`) and a worker of this host runs the SQL
+over all of them: SQL runs in one place, rows travel. Who does not answer in time is named in the notes.
+Runs on the server's event loop; what blocks, on its threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from probe.cluster.everywhere import Part
+from probe.errors import ProbeError
+from probe.server import access, backtraces, cluster_routes, fanout, live
+from probe.server.bodies import QueryBody, RowsBody
+from probe.server.carrying import NOT_CARRIED
+from probe.server.registry import Recorded
+from probe.server.views import mentioned
+
+if TYPE_CHECKING:
+    from probe.server.app import Service
+
+ROWS_SHARE = 0.7
+"""Of a query's time: after it the rows of the other hosts are not waited for any more."""
+_LEAST_S = 0.5
+ROOM_SHARE = 8
+"""The rows of all other hosts may take this part of a query's memory; the worker holds them several times."""
+_LEAST_ROOM_BYTES = 64 << 10
+_CLUSTER = frozenset({"cluster.ranks", "cluster.hosts"})
+_STACKS = frozenset({"cluster.stacks", "cluster.stack_classes"})
+
+
+async def answer(
+    service: Service, body: QueryBody, caller: access.Caller, gone: Callable[[], Awaitable[None]]
+) -> bytes:
+    """The JSON of the answer; raises the `ProbeError` that says why there is none."""
+    began = time.monotonic()
+    timeout_s = min(body.timeout_s or float("inf"), service.settings.query_timeout_s)
+    found = await fanout.find(service, body.endpoint, caller, body.scope)
+    if found.elsewhere is not None:
+        asked = body.model_dump(exclude={"endpoint", "scope"}, exclude_none=True)
+        said = await fanout.forward(service, found, caller, "POST", "/v1/query", asked, timeout_s + 2)
+        return await asyncio.to_thread(lambda: json.dumps(said).encode())
+    names = {table.full_name for table in mentioned(body.sql)}
+    own, others, whole = await asyncio.gather(
+        service.call(_own_request, service, found.here, body.sql),
+        _rows_of_others(service, found, body, caller, timeout_s * ROWS_SHARE, names),
+        _of_the_job(service, found, caller, body, names),
+    )
+    parts, missing = others
+    own["live"].update(whole[0])
+    own["notes"] += list(dict.fromkeys([*missing, *whole[1]]))
+    left_s = max(_LEAST_S, timeout_s - (time.monotonic() - began))
+    roots = live.rings_folders(service.registry, found.here)
+    request = {**own, "limit": body.limit}
+    carried = [(part.host.name, part.content) for part in parts]
+    travels = bool(found.met and names - NOT_CARRIED)
+    return await service.pool.run(request, left_s, roots, gone(), carried if travels else None)
+
+
+async def rows(
+    service: Service, body: RowsBody, caller: access.Caller, gone: Callable[[], Awaitable[None]]
+) -> bytes:
+    """The rows of this host's ranks that the SQL mentions, packed, for the server that runs it."""
+    timeout_s = min(body.timeout_s, service.settings.query_timeout_s)
+    found = await fanout.find(service, body.endpoint, caller, "host")
+    request = await service.call(_own_request, service, found.here, body.sql)
+    room_bytes = min(body.room_bytes, service.settings.query_memory_bytes // ROOM_SHARE)
+    roots = live.rings_folders(service.registry, found.here)
+    return await service.pool.run({**request, "limit": 1, "room_bytes": room_bytes}, timeout_s, roots, gone())
+
+
+def _own_request(service: Service, sources: list[Recorded], sql: str) -> dict[str, Any]:
+    """What the worker is told of this host's ranks. Blocks."""
+    names = {table.full_name for table in mentioned(sql)}
+    live_rows: dict[str, list[dict[str, Any]]] = {}
+    notes = [
+        f"rows of {recorded.name} stay in memory: {service.sealer.failures[recorded.folder]}"
+        for recorded in sources
+        if recorded.folder in service.sealer.failures
+    ]
+    if "probe.settings" in names:
+        live_rows["probe.settings"] = live.setting_rows(sources)
+    if "python.backtrace" in names:
+        live_rows["python.backtrace"], missing = live.capture_rows(service.registry, sources, service.agents)
+        notes += missing
+    return {
+        "sql": sql, "live": live_rows, "notes": notes,
+        "sources": [
+            {
+                "folder": str(recorded.folder), "rings": recorded.meta.rings, "run": recorded.meta.run,
+                "attempt": recorded.meta.attempt, "rank": recorded.meta.rank, "pid": recorded.meta.pid,
+            }
+            for recorded in sources
+        ],
+    }
+
+
+async def _rows_of_others(
+    service: Service, found: fanout.Found, body: QueryBody, caller: access.Caller, timeout_s: float,
+    names: set[str],
+) -> tuple[list[Part], list[str]]:
+    """Packed rows, and sentences on who sent none."""
+    if not found.met or not names - NOT_CARRIED:
+        return [], list(found.missing) if names else []
+    room_bytes = service.settings.query_memory_bytes // ROOM_SHARE // len(found.met)
+    asked = {
+        "sql": body.sql, "timeout_s": timeout_s, "room_bytes": max(room_bytes, _LEAST_ROOM_BYTES),
+    }
+    said = await fanout.ask(service, found, caller, "POST", "/v1/rows", asked, timeout_s)
+    return [part for part in said.parts if part.content], said.missing
+
+
+async def _of_the_job(
+    service: Service, found: fanout.Found, caller: access.Caller, body: QueryBody, names: set[str]
+) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
+    """Rows of the tables that are about the whole job, also when one rank was named; and what is missing."""
+    if not names & (_CLUSTER | _STACKS):
+        return {}, []
+    job = found if found.whole else await _its_job(service, found, caller, body)
+    rows: dict[str, list[dict[str, Any]]] = {}
+    missing: list[str] = []
+    if names & _CLUSTER:
+        ranks = await cluster_routes.all_ranks(service, job, caller)
+        rows = {"cluster.ranks": ranks["ranks"], "cluster.hosts": ranks["hosts"]}
+        missing += ranks["missing"]
+    if names & _STACKS:
+        captured = await backtraces.of_hosts(service, job, caller, backtraces.Want(), backtraces.RANKS_S)
+        rows.update(backtraces.rows(captured))
+        missing += captured.missing
+    return rows, missing
+
+
+async def _its_job(
+    service: Service, found: fanout.Found, caller: access.Caller, body: QueryBody
+) -> fanout.Found:
+    """The job of the processes that were named; of an attempt that is not the newest, what is here of it."""
+    try:
+        job = await fanout.find(service, found.here[0].meta.run, caller, body.scope)
+    except ProbeError:
+        job = found
+    newest = {recorded.meta.attempt for recorded in job.here}
+    if newest and {recorded.meta.attempt for recorded in found.here} <= newest:
+        return job
+    return found._replace(here=await service.call(service.registry.beside, found.here))
