@@ -175,7 +175,7 @@ class Meeting(Appointment):
         if decision is not None and not decision.yes:
             self.call_off(decision.why)
         elif time.monotonic() > self.until_s:
-            self.call_off(f"rank {self.name} did not come to the agreed step in time")
+            self.call_off(f"the agreed step, {self.at_step}, did not begin in time")
 
 
 class _Kept:
@@ -222,8 +222,8 @@ class Together:
         self._kept[name] = _Kept(prepared, time.monotonic() + _PREPARED_S)
         recorder = self._recorder
         return {
-            **prepared.told, "step": recorder.counted_step, "paused": self._safepoint.paused,
-            "phase": recorder.phase,
+            **prepared.told, "can_take_back": prepared.take_back is not None,
+            "step": recorder.counted_step, "paused": self._safepoint.paused, "phase": recorder.phase,
         }
 
     def arm(self, name: str, at_step: int, hold_s: float, wait_s: float) -> dict[str, Any]:

@@ -38,6 +38,7 @@ NEEDS: dict[str, str] = {
     "POST /v1/eval": OPERATOR,
     "POST /v1/act": OPERATOR,
     "POST /v1/undo": OPERATOR,
+    "POST /v1/together": OPERATOR,
     "POST /v1/detach": OPERATOR,
     "POST /v1/prune": OWNER,
 }

@@ -12,7 +12,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -26,8 +26,21 @@ from starlette.types import Scope as AsgiScope
 from probe import __version__
 from probe.cluster import frames
 from probe.cluster.everywhere import Everywhere, Scope
-from probe.errors import BY_CODE, BadRequest, ProbeError, TooMany
-from probe.server import access, acting, asking, auth, backtraces, cluster_routes, diagnosing, live, queries
+from probe.errors import BY_CODE, BadRequest, EndpointUnknown, ProbeError, TooMany
+from probe.server import (
+    access,
+    acting,
+    all_ranks,
+    asking,
+    auth,
+    backtraces,
+    cluster_routes,
+    diagnosing,
+    fanout,
+    live,
+    queries,
+    together,
+)
 from probe.server.bodies import (
     ActBody,
     EndpointBody,
@@ -36,9 +49,12 @@ from probe.server.bodies import (
     PruneBody,
     QueryBody,
     RowsBody,
+    TogetherBody,
     UndoBody,
 )
+from probe.server.crew import Crew
 from probe.server.handover import Handover
+from probe.server.handover import Request as Asked
 from probe.server.prune import Pruner, Wanted
 from probe.server.query import Pool
 from probe.server.registry import Recorded, Registry, Status
@@ -89,11 +105,19 @@ class Service:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.agents, functools.partial(function, *arguments))
 
-    async def _find(self, endpoint: str) -> Recorded:
-        def found() -> Recorded:
-            recorded = self.registry.one(endpoint)
-            asking.require_live(recorded, self.registry.status(recorded))
-            return recorded
+    async def _find(self, endpoint: str) -> Recorded | None:
+        """The one process of this host that is meant; None for a job of several ranks, or of other hosts."""
+
+        def found() -> Recorded | None:
+            try:
+                recorded = self.registry.resolve(endpoint)
+            except EndpointUnknown:
+                return None  # `fanout.find` knows other hosts, or says it
+            one_rank = "/" in endpoint or endpoint.strip().isdigit()
+            if len(recorded) > 1 or ((recorded[0].meta.world_size or 1) > 1 and not one_rank):
+                return None
+            asking.require_live(recorded[0], self.registry.status(recorded[0]))
+            return recorded[0]
 
         return await self.call(found)
 
@@ -224,27 +248,58 @@ async def _in_flight(service: Service, made: Coroutine[Any, Any, bytes], media_t
 def _add_acting(app: FastAPI, service: Service) -> None:
     @app.post("/v1/eval", responses=_FOR_AGENTS)
     async def evaluate(body: EvalBody, request: Request) -> dict[str, Any]:
-        """Run a snippet in one live process: what only reads at once, what changes between two steps."""
+        """Run a snippet, in one process or in all ranks of a job: what only reads at once, what changes
+        between two steps."""
         caller = access.caller(request)
         access.require_code(caller, service.settings, "eval")
         asked = acting.evaluation(body, caller, service.settings)
-        return await service.handover.ask(access.endpoint(body.endpoint, caller), asked)
+        return await _on_one_or_all(service, body, caller, asked, all_ranks.evaluate)
 
     @app.post("/v1/act", responses=_FOR_AGENTS)
     async def act(body: ActBody, request: Request) -> dict[str, Any]:
-        """Do something to one live process between two of its steps; `/v1/undo` takes it back."""
+        """Do something to one process, or to all ranks of a job, between two steps; `/v1/undo` takes it
+        back."""
         caller = access.caller(request)
         if body.action in acting.RUNS_CODE:
             access.require_code(caller, service.settings, body.action)
         asked = acting.action(body, caller, service.settings)
-        return await service.handover.ask(access.endpoint(body.endpoint, caller), asked)
+        return await _on_one_or_all(service, body, caller, asked, all_ranks.act)
 
     @app.post("/v1/undo", responses=_FOR_AGENTS)
     async def undo(body: UndoBody, request: Request) -> dict[str, Any]:
         """Take back what an action did, between two steps."""
         caller = access.caller(request)
         asked = acting.undoing(body, caller, service.settings)
-        return await service.handover.ask(access.endpoint(body.endpoint, caller), asked)
+        return await _on_one_or_all(service, body, caller, asked, all_ranks.undo)
+
+    @app.post("/v1/together", responses=_FOR_AGENTS)
+    async def host_phase(body: TogetherBody, request: Request) -> dict[str, Any]:
+        """One phase of what all ranks of a job do before the same step: for the ranks of this host."""
+        caller = access.caller(request)
+        if "code" in body.asked or body.asked.get("action") in acting.RUNS_CODE:
+            access.require_code(caller, service.settings, "eval")
+        found = await fanout.find(service, body.endpoint, caller, "host")
+        asked = {**body.asked, "caller": caller._asdict()}
+        return await together.host_phase(Crew(service, found, caller), {**body.model_dump(), "asked": asked})
+
+
+_B = TypeVar("_B", EvalBody, ActBody, UndoBody)
+
+
+async def _on_one_or_all(
+    service: Service, body: _B, caller: access.Caller, asked: Asked,
+    on_all: Callable[[Crew, _B], Awaitable[dict[str, Any]]],
+) -> dict[str, Any]:
+    """Ask the one process that is meant, here or on another host, or all ranks of the job."""
+    endpoint = access.endpoint(body.endpoint, caller)
+    answer = await service.handover.ask(endpoint, asked)
+    if answer is not None:
+        return answer
+    found = await fanout.find(service, endpoint, caller, body.scope)
+    if found.elsewhere is not None:
+        path, timeout_s = asked.target, asked.timeout_s
+        return await fanout.forward(service, found, caller, "POST", path, body.model_dump(), timeout_s)
+    return await on_all(Crew(service, found, caller), body)
 
 
 class _ReadyBytes(Response):

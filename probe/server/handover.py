@@ -11,10 +11,11 @@ long the answer may take. Runs on the server's event loop. Standard library only
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import time
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,32 +51,44 @@ class Handover:
 
     def __init__(
         self,
-        find: Callable[[str], Awaitable[Recorded]],
+        find: Callable[[str], Awaitable[Recorded | None]],
         status: Callable[[Recorded], Awaitable[Status]],
     ) -> None:
-        """`find` gives the one living process that an endpoint means, or raises."""
+        """`find` gives the one living process of this host that an endpoint means, None when it means
+        others or several, or raises."""
         self._find = find
         self._status = status
         self._finding = asyncio.Lock()
         self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self.waiting = 0
 
-    async def ask(self, endpoint: str, request: Request) -> dict[str, Any]:
-        """The agent's answer. Raises `TooMany`, what the agent answers, and what `asking.ask` raises."""
+    @contextlib.contextmanager
+    def place(self) -> Iterator[None]:
+        """One of the `WAITING`, for as long as something is waited for; raises `TooMany`."""
         if self.waiting >= WAITING:
             raise TooMany(f"{WAITING} snippets and actions are waited for already")
         self.waiting += 1
         try:
-            return await self._ask(endpoint, request)
+            yield
         finally:
             self.waiting -= 1
 
-    async def _ask(self, endpoint: str, request: Request) -> dict[str, Any]:
-        begun = time.monotonic()
-        # Both locks are queues, and between leaving the first and joining the second nobody else runs:
-        # whoever came first is sent first, however long it took to find out who is meant.
-        async with self._finding:
-            recorded = await self._find(endpoint)
+    async def ask(self, endpoint: str, request: Request) -> dict[str, Any] | None:
+        """The agent's answer; None when not one process of this host is meant. Raises `TooMany`, what the
+        agent answers, and what `asking.ask` raises."""
+        with self.place():
+            # Both locks are queues, and between leaving the first and joining the second nobody else runs:
+            # whoever came first is sent first, however long it took to find out who is meant.
+            begun = time.monotonic()
+            async with self._finding:
+                recorded = await self._find(endpoint)
+            return None if recorded is None else await self.ask_process(recorded, request, begun)
+
+    async def ask_process(
+        self, recorded: Recorded, request: Request, begun: float | None = None
+    ) -> dict[str, Any]:
+        """The answer of one living process; `begun`, monotonic, is when it was first asked for."""
+        begun = time.monotonic() if begun is None else begun
         turn = self._turns.setdefault(recorded.meta.socket, asyncio.Lock())
         async with turn:
             connection = await _send(recorded, request, begun + HAND_OVER_S)

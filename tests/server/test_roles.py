@@ -22,6 +22,8 @@ SNIPPET = {"endpoint": "gpt", "code": "1"}
 ACTION = {"endpoint": "gpt", "action": "lr"}
 WATCH = {"endpoint": "gpt", "action": "watch"}
 UNDO = {"endpoint": "gpt", "id": "7-1"}
+DROP = {"endpoint": "gpt", "id": "all-1", "phase": "drop", "timeout_s": 5.0}
+JUDGE = {**DROP, "phase": "judge", "asked": {"code": "1"}}
 NOTHING = {"endpoint": "nobody"}
 PRUNE = {"job": "nobody", "dry_run": True}
 
@@ -48,6 +50,8 @@ TABLE: list[tuple[str, str, Any, dict[str, int]]] = [
     ("POST", "/v1/act", WATCH, {"viewer": NO, "operator": NO, "code": YES, "owner": YES}),
     ("POST", "/v1/undo", UNDO, {"viewer": NO, "operator": YES, "code": YES, "owner": YES}),
     ("POST", "/v1/eval", SNIPPET, {"viewer": NO, "operator": NO, "code": YES, "owner": YES}),
+    ("POST", "/v1/together", DROP, {"viewer": NO, "operator": YES, "code": YES, "owner": YES}),
+    ("POST", "/v1/together", JUDGE, {"viewer": NO, "operator": NO, "code": YES, "owner": YES}),
     ("POST", "/v1/detach", NOTHING, {"viewer": NO, "operator": NO, "code": GONE, "owner": GONE}),
     ("POST", "/v1/prune", PRUNE, {"viewer": NO, "operator": NO, "code": NO, "owner": YES}),
 ]
