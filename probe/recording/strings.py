@@ -19,6 +19,7 @@ from probe.recording.ring import reserve
 _LENGTH = struct.Struct("<I")
 LONGEST = 2000
 """Characters of a text that are kept; what is longer ends in an ellipsis."""
+_FIRST_BYTES = 16 << 10
 
 
 class Strings:
@@ -65,15 +66,22 @@ class Strings:
 
 
 def read_strings(path: Path) -> list[str | None]:
-    """All texts of a string table by number; entry 0 is None."""
-    data = path.read_bytes()
+    """All texts of a string table by number; entry 0 is None.
+
+    Most of the file is room for more: it is read only as far as there are texts."""
     found: list[str | None] = [None]
     position = 0
-    while position + _LENGTH.size <= len(data):
-        (length,) = _LENGTH.unpack_from(data, position)
-        start = position + _LENGTH.size
-        if length == 0 or start + length > len(data):
-            break
-        found.append(data[start : start + length].decode("utf-8", "replace"))
-        position = start + length
+    with open(path, "rb") as file:
+        data = file.read(_FIRST_BYTES)
+        while position + _LENGTH.size <= len(data):
+            (length,) = _LENGTH.unpack_from(data, position)
+            end = position + _LENGTH.size + length
+            if length == 0:
+                break
+            if end + _LENGTH.size > len(data):
+                data += file.read()
+            if end > len(data):
+                break
+            found.append(data[position + _LENGTH.size : end].decode("utf-8", "replace"))
+            position = end
     return found

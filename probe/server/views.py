@@ -21,9 +21,10 @@ import numpy as np
 from probe.errors import RecordingError
 from probe.recording import places, segments
 from probe.recording.journal import read_journal
-from probe.recording.reader import RingFile, for_duckdb
+from probe.recording.reader import RingFile
 from probe.recording.strings import read_strings
 from probe.server.carrying import NOT_CARRIED, Carried, wanted_columns
+from probe.server.tails import Tails
 from probe.tables import COMMON, RINGS, TABLES, Table, columns_of
 
 _TAILS = "ring_tails"
@@ -41,10 +42,6 @@ class Source:
     attempt: int
     rank: int
     pid: int
-
-    def common(self) -> str:
-        """Select list of the common columns."""
-        return f"{self.rank}::BIGINT, {_quoted(self.run)}, {self.attempt}::BIGINT, {self.pid}::BIGINT"
 
 
 @dataclass
@@ -67,7 +64,7 @@ def mentioned(sql: str) -> list[Table]:
     text = sql.lower()
     if any(word in text for word in _NAME_BUILDERS):
         return list(TABLES)
-    return [table for table in TABLES if table.name in text]
+    return [table for table in TABLES if table.name in text and table.schema in text]
 
 
 def prepare(connection: duckdb.DuckDBPyConnection) -> None:
@@ -126,11 +123,13 @@ def _ring_table(
         f"CREATE TABLE {tail} ({', '.join(f'{_name(column.name)} {column.type}' for column in columns)})"
     )
     files: list[str] = []
+    tails = Tails(connection, table, tail)
     for source in plan.sources:
         try:
-            files += _add_source(connection, table, tail, source)
+            files += _add_source(table, tails, source)
         except (RecordingError, OSError) as error:
             notes.append(f"{table.full_name} of pid {source.pid} could not be read: {error}")
+    tails.flush()
     files = [file for file in files if file not in plan.skip_files]
     if plan.carried is not None:
         plan.carried.insert(connection, table, tail)
@@ -152,41 +151,24 @@ def _ring_table(
     return files
 
 
-def _add_source(
-    connection: duckdb.DuckDBPyConnection, table: Table, tail: str, source: Source
-) -> list[str]:
-    """Copy the unsealed rows of one process into the tail; returns its segments."""
+def _add_source(table: Table, tails: Tails, source: Source) -> list[str]:
+    """Copy the unsealed rows of one process into the tails; returns its segments."""
     folder = places.segments_folder(source.folder, table.full_name, source.rank)
     sealed = segments.visible(segments.listing(folder, source.pid))
     try:
-        _read_tail(connection, table, tail, source, segments.watermark(sealed))
+        _read_tail(table, tails, source, segments.watermark(sealed))
     except FileNotFoundError:
         # The rings go away only after everything in them was sealed.
         sealed = segments.visible(segments.listing(folder, source.pid))
     return [str(segment.path) for segment in sealed]
 
 
-def _read_tail(
-    connection: duckdb.DuckDBPyConnection, table: Table, tail: str, source: Source, after: int
-) -> None:
+def _read_tail(table: Table, tails: Tails, source: Source, after: int) -> None:
     with RingFile(source.rings / f"{table.full_name}.ring") as ring:
         rows = ring.read(after)
         columns = ring.columns
-    if not len(rows):
-        return
-    known = {column.name for column in table.columns}
-    columns = tuple(column for column in columns if column[0] in known)
-    arrays, expressions = for_duckdb(rows, columns)
-    segments.set_texts(connection, read_strings(source.rings / "strings"))
-    targets = ", ".join(_name(name) for name, _ in columns)
-    connection.register("probe_rows", arrays)
-    try:
-        connection.execute(
-            f"INSERT INTO {tail} (rank, run, attempt, pid, {targets}) "
-            f"SELECT {source.common()}, {', '.join(expressions)} FROM probe_rows"
-        )
-    finally:
-        connection.unregister("probe_rows")
+    if len(rows):
+        tails.add(source, rows, columns, read_strings(source.rings / "strings"))
 
 
 def _journal_rows(sources: Iterable[Source], table: Table) -> list[dict[str, Any]]:
