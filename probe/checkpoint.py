@@ -23,6 +23,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from probe.checkpoint_ranks import RanksFolder, is_shard, shards_in
 from probe.control.random_states import random_states, restore_random_states
 from probe.errors import CheckpointInvalid
 
@@ -114,7 +115,9 @@ def sparse_parts(tensor: Any) -> tuple[Any, ...]:
 class Checkpoint:
     """What `load_checkpoint` loaded, and where the run was."""
 
-    def __init__(self, path: str, content: Mapping[str, Any], rng: bool) -> None:
+    def __init__(
+        self, path: str, content: Mapping[str, Any], rng: bool, folder: RanksFolder | None = None
+    ) -> None:
         own = content["probe"]
         self.path = path
         self.step: int | None = content["step"]
@@ -124,11 +127,13 @@ class Checkpoint:
         """Optimizer steps that probe had counted in the job."""
         self.names = names_in(content)
         """Names of the models, optimizers, … in the file."""
-        self.data: dict[str, Any] | None = own["data"]
-        """Position in the training data: `loader`, `batches` fetched, random states at the epoch's start."""
+        self._others = folder is not None and not folder.fits
+        self.data: dict[str, Any] | None = None if self._others else own["data"]
+        """Position in the training data: `loader`, `batches` fetched, random states at the epoch's start.
+        None, too, where the run had another number of ranks: then each had other data."""
         self.left_out: list[str] = own["left_out"]
         """What is not in the file because it is not plain data."""
-        self._states = _for_this_machine(own["rng"]) if rng else None
+        self._states = _for_this_machine(own["rng"]) if rng and not self._others else None
 
     def __repr__(self) -> str:
         return f"<Checkpoint {self.path}: step {self.step}, {', '.join(self.names)}>"
@@ -141,8 +146,10 @@ class Checkpoint:
         torch = _torch()
 
         if self.data is None:
+            why = "it used no DataLoader when it was saved"
+            why = "it had another number of ranks" if self._others else why
             raise CheckpointInvalid(
-                f"{self.path} holds no position in the data: the run used no DataLoader when it was saved",
+                f"{self.path} holds no position in the data of the run: {why}",
                 hint="Skip what was used already in the way the run reads its data; `.step` says how far.",
             )
         generator, state = getattr(loader, "generator", None), self.data["generator_state"]
@@ -176,19 +183,25 @@ def load_checkpoint(
 ) -> Checkpoint:
     """Load each object that is named by keyword from a checkpoint, and the random states last.
 
+    `path` is a file, or a folder with a checkpoint of all ranks or with several of them (the newest counts);
+    then every rank calls this, before or after its models are wrapped, and gets its own part.
     `load_checkpoint("rescue.pt", model=model, optimizer=optimizer)`. The file's hash, the names, and the
     shapes of parameters are compared before anything is changed. With `strict` everything in the file must
     be given a place; without, what is not named is left, as are parameters that only one side has.
     `rng=False` leaves the random states as they are. Raises `CheckpointInvalid`."""
     path = os.fspath(path)
-    content = read_checkpoint(path)
+    folder = RanksFolder(path) if os.path.isdir(path) else None
+    if folder is None:
+        content = read_checkpoint(path)
+    else:
+        path, content = str(folder.folder), folder.content()
     _compare_names(path, content, objects, strict)
     states = {name: _fitting(name, thing, content, strict) for name, thing in objects.items()}
     loaded: list[str] = []
     _load_loose_parameters(path, content, objects)
     for name in sorted(objects, key=lambda name: _ORDER.get(content["probe"]["kinds"].get(name, ""), 0)):
-        _load(path, name, objects[name], states[name], strict, loaded)
-    checkpoint = Checkpoint(path, content, rng)
+        _load(path, name, objects[name], states[name], strict, loaded, folder)
+    checkpoint = Checkpoint(path, content, rng, folder)
     if checkpoint._states is not None:
         restore_random_states(checkpoint._states)
     return checkpoint
@@ -225,9 +238,16 @@ def _load_loose_parameters(path: str, content: Mapping[str, Any], objects: Mappi
                 own[number].copy_(value)
 
 
-def _load(path: str, name: str, thing: Any, state: Any, strict: bool, loaded: list[str]) -> None:
+def _load(
+    path: str, name: str, thing: Any, state: Any, strict: bool, loaded: list[str], folder: RanksFolder | None
+) -> None:
     torch = _torch()
 
+    if folder is not None and next(shards_in(state), None) is not None:
+        if isinstance(thing, torch.nn.Module):
+            state = folder.module_state(state, thing.state_dict())
+        else:
+            state = folder.optimizer_state(state, thing)
     try:
         if isinstance(thing, torch.nn.Module):
             thing.load_state_dict(state, strict=strict)
@@ -339,7 +359,8 @@ def _fitting(name: str, thing: Any, content: Mapping[str, Any], strict: bool) ->
         if strict:
             wrong += [f"{key} is not in the file" for key in own if key not in state]
             wrong += [f"{key} is only in the file" for key in state if key not in own]
-        for key in [key for key in state if key in own and not torch.nn.parameter.is_lazy(own[key])]:
+        plain = [key for key in state if not is_shard(state[key])]
+        for key in [key for key in plain if key in own and not torch.nn.parameter.is_lazy(own[key])]:
             there, here = _shape(state[key]), _shape(own[key])
             if there != here:
                 wrong.append(f"{key} has the shape {there} in the file and {here} here")

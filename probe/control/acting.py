@@ -177,7 +177,9 @@ class Acting:
             return kind, arguments, self._site
         if kind.writes and isinstance(arguments.get(kind.writes), str):
             arguments = {**arguments, kind.writes: path_of_rank(arguments[kind.writes], self._site.rank)}
-        return kind, arguments, self._site.of_all_ranks()
+        site = self._site.of_all_ranks()
+        site.together_name = str(body.get("name") or "")
+        return kind, arguments, site
 
     def _undoable(self, wanted: object) -> Entry:
         entry = next((one for one in self._entries if one.action_id == wanted), None)

@@ -164,8 +164,8 @@ def test_a_file_that_reads_back_otherwise_never_gets_the_name(
         temporary.write_bytes(whole[:-9])
         return real(temporary)
 
-    real = saving._sha256_on_disk
-    monkeypatch.setattr(saving, "_sha256_on_disk", torn)
+    real = saving.sha256_on_disk
+    monkeypatch.setattr(saving, "sha256_on_disk", torn)
     with pytest.raises(ActionFailed, match="what is on the disk is not what was written"):
         save(Site(model=nn.Linear(2, 2)), tmp_path / "a.pt")
     assert left_in(tmp_path) == []

@@ -15,7 +15,7 @@ import os
 import threading
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from probe.agent.isolation import capture, describe, say
 from probe.control.action import Action, Site, only, whole_number
@@ -24,6 +24,9 @@ from probe.control.actions.plain_data import memory_available_bytes, stored_byte
 from probe.errors import ActionFailed, ActionRefused, BadRequest, NotUndoable, ProbeError
 from probe.recording.layout import NULL_DOUBLE
 from probe.tables import BY_NAME
+
+if TYPE_CHECKING:
+    from probe.control.actions.checkpoint_of_all import SaveOfAll
 
 COPY_ROOM = 2.0
 """So many times its size must be free in memory for a copy; else the training thread writes itself."""
@@ -57,6 +60,7 @@ class Save:
         self._taken: snapshot.Snapshot | None = None
         self._written = False
         self._nonfinite: list[tuple[str, int]] = []
+        self._contains: dict[str, dict[str, Any]] = {}
         self.held_s = 0.0
 
     def begin(self) -> None:
@@ -70,7 +74,7 @@ class Save:
         begun_s = time.monotonic()
         saving.check_target(self.path, self._overwrite)
         moment = self._moment()
-        taken = snapshot.take(self._site)
+        taken = self._snapshot()
         size_bytes = taken.size_bytes
         saving.check_room(self.path.parent, size_bytes)
         available = memory_available_bytes()
@@ -89,6 +93,10 @@ class Save:
                 "and some of the next. Without `--now` all are of one"
             )
         self.held_s = time.monotonic() - begun_s
+
+    def _snapshot(self) -> snapshot.Snapshot:
+        """What is to be saved."""
+        return snapshot.take(self._site)
 
     def _moment(self) -> tuple[Any, ...]:
         """Where the training is: it differs later when the training went on."""
@@ -132,8 +140,18 @@ class Save:
                 f"{self._describe_nonfinite()}; {self.path} was not replaced by that",
                 hint="Name a new file to keep this state too.",
             )
+        self._contains = {
+            name: {
+                "kind": kind, "tensors": sum(1 for _ in tensors_in(held)), "bytes": stored_bytes(held),
+            }
+            for name, kind in self._taken.kinds.items() for held in (self._taken.held(name),)
+        }
+        self._before_writing(self._taken)
         self._writing.write(self._taken.content)
         self._written = True
+
+    def _before_writing(self, taken: snapshot.Snapshot) -> None:
+        """What is left to do with what was taken."""
 
     def _publish(self, taken: snapshot.Snapshot) -> dict[str, Any]:
         available = memory_available_bytes()
@@ -162,13 +180,7 @@ class Save:
             "notes": notes,
             "path": str(self.path), "bytes": self._writing.size_bytes, "sha256": self._writing.sha256,
             "step": step, "epoch": content["epoch"], "verified": True,
-            "contains": {
-                name: {
-                    "kind": kind, "tensors": sum(1 for _ in tensors_in(content[name])),
-                    "bytes": stored_bytes(content[name]),
-                }
-                for name, kind in taken.kinds.items()
-            },
+            "contains": self._contains,
             "found": taken.found, "not_found": taken.not_found, "left_out": taken.left_out[:MOST_LISTED],
             "boundary": content["probe"]["boundary"], "held_ms": self.held_s * 1e3,
             "nonfinite": dict(self._nonfinite),
@@ -185,7 +197,7 @@ class Save:
 
 
 class Checkpoint(Action):
-    """Save the job once, or every so many steps."""
+    """Save the job once, or every so many steps; on all ranks together, into one folder."""
 
     name = "checkpoint"
     begins_anywhere = True
@@ -197,7 +209,13 @@ class Checkpoint(Action):
             raise BadRequest("a checkpoint takes `path`, a file, or `folder` and `every`, in steps")
         self._one: Save | None = None
         self._many: Automatic | None = None
-        if "path" in arguments:
+        self._of_all: SaveOfAll | None = None
+        if site.together:
+            from probe.control.actions.checkpoint_of_all import SaveOfAll
+
+            self._of_all = SaveOfAll(arguments, site)
+            self.undoable = False
+        elif "path" in arguments:
             only(arguments, "path", "overwrite")
             overwrite = arguments.get("overwrite", False)
             if not isinstance(overwrite, bool):
@@ -214,6 +232,8 @@ class Checkpoint(Action):
         """Take the state now; or, for automatic ones, begin to count steps."""
         if self._one is not None:
             self._one.begin()
+        elif self._of_all is not None:
+            self._of_all.begin()
         else:
             self.standing = True
 
@@ -221,6 +241,8 @@ class Checkpoint(Action):
         """Write the file and say what is in it."""
         if self._one is not None:
             return self._one.finish()
+        if self._of_all is not None:
+            return self._of_all.finish()
         assert self._many is not None
         return self._many.describe()
 
@@ -246,6 +268,8 @@ class Checkpoint(Action):
         super().cancel()
         if self._one is not None:
             self._one.give_up()
+        if self._of_all is not None:
+            self._of_all.give_up()
         if self._many is not None:
             self._many.give_up()
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from probe.checkpoint import sparse_parts
+from probe.checkpoint import content_sha256, sparse_parts
 from probe.errors import ActionRefused
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes)
@@ -25,7 +25,12 @@ LEFT_OUT = object()
 class Plain:
     """Makes copies of containers with nothing in them but plain data; tensors stay the live ones."""
 
-    def __init__(self, left_out: list[str], notes: list[str]) -> None:
+    def __init__(
+        self, left_out: list[str], notes: list[str],
+        stand_in: Callable[[Any, str], Any] = lambda tensor, path: None,
+    ) -> None:
+        """`stand_in` gives what stands for a tensor of that path, None for one that is kept itself."""
+        self._stand_in = stand_in
         self._left_out = left_out
         self._notes = notes
         self._within: set[int] = set()
@@ -37,6 +42,9 @@ class Plain:
         if type(value) in _ATOMS:
             return value
         if isinstance(value, torch.Tensor):
+            stands = self._stand_in(value, path)
+            if stands is not None:
+                return stands
             check_tensor(value, path)
             return value.detach()
         if type(value) in (torch.Size, torch.dtype, torch.device):
@@ -202,6 +210,25 @@ def _with_copies(value: Any, copies: dict[Any, dict[Any, Any]]) -> Any:
     if type(value) in (list, tuple):
         return type(value)(_with_copies(item, copies) for item in value)
     return value
+
+
+# Hashes -------------------------------------------------------------------------
+
+
+def leaves(value: Any, path: str = "") -> dict[str, list[str]]:
+    """Of every tensor in plain data, by its path: its type and shape, and the hash of its bits."""
+    import torch
+
+    found: dict[str, list[str]] = {}
+    if isinstance(value, torch.Tensor):
+        found[path] = [f"{value.dtype} {list(value.shape)}", content_sha256({"": value})]
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            found.update(leaves(item, f"{path}.{key}" if path else str(key)))
+    elif isinstance(value, (list, tuple)):
+        for number, item in enumerate(value):
+            found.update(leaves(item, f"{path}[{number}]"))
+    return found
 
 
 # Memory -------------------------------------------------------------------------

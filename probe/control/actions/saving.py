@@ -116,8 +116,9 @@ def size_text(size_bytes: int) -> str:
 # Writing --------------------------------------------------------------------------
 
 
-class _Sink:
-    """What torch.save writes into. It never raises: torch's writer is C++ and may not live through that."""
+class Sink:
+    """What torch.save writes into; counts and hashes. It never raises: torch's writer is C++ and may not
+    live through that."""
 
     def __init__(self, file: Any, given_up: threading.Event) -> None:
         self._file = file
@@ -174,7 +175,7 @@ class Writing:
 
         descriptor, self._temporary = make_temporary(self._path)
         with os.fdopen(descriptor, "wb", buffering=_BLOCK_BYTES) as file:
-            sink = _Sink(file, self._given_up)
+            sink = Sink(file, self._given_up)
             torch.save(content, sink)  # type: ignore[arg-type]
             if sink.error is not None:
                 raise sink.error
@@ -192,7 +193,7 @@ class Writing:
             raise self._failure("reading it back", error)
 
     def _verify(self, temporary: Path, load: bool) -> None:
-        if _sha256_on_disk(temporary) != self.sha256:
+        if sha256_on_disk(temporary) != self.sha256:
             raise OSError(errno.EIO, "what is on the disk is not what was written")
         if load and read_checkpoint(str(temporary))["probe"]["content_sha256"] != self._content_sha256:
             raise OSError(errno.EIO, "what was loaded is not what was saved")
@@ -201,14 +202,14 @@ class Writing:
         """Give it its name; from here on it is there, whole, whatever happens."""
         assert self._temporary is not None
         try:
-            os.chmod(self._temporary, 0o666 & ~_umask())
+            os.chmod(self._temporary, 0o666 & ~umask())
             if overwrite:
                 check_target(self._path, overwrite=True)
                 os.replace(self._temporary, self._path)
             else:
-                _name_new(self._temporary, self._path)
+                _name_once(self._temporary, self._path)
             self._temporary = None
-            _sync_folder(self._path.parent)
+            sync_folder(self._path.parent)
         except OSError as error:
             raise self._failure("naming it", error) from error
         finally:
@@ -222,14 +223,19 @@ class Writing:
                 os.unlink(temporary)
 
     def _failure(self, doing: str, error: BaseException) -> ProbeError:
-        if isinstance(error, ProbeError):
-            return error
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else describe(error)
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        return ActionFailed(
-            f"{doing} failed: {reason}. There is no new file, and {self._path} is as it was before",
-            hint="Free some room or name another folder." if full else "The training goes on unchanged.",
-        )
+        return failure(self._path, doing, error)
+
+
+def failure(path: Path, doing: str, error: BaseException) -> ProbeError:
+    """What is said of an error on the way to the disk."""
+    if isinstance(error, ProbeError):
+        return error
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else describe(error)
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return ActionFailed(
+        f"{doing} failed: {reason}. There is no new file, and {path} is as it was before",
+        hint="Free some room or name another folder." if full else "The training goes on unchanged.",
+    )
 
 
 def make_temporary(path: Path) -> tuple[int, Path]:
@@ -246,7 +252,7 @@ def make_temporary(path: Path) -> tuple[int, Path]:
     raise FileExistsError(errno.EEXIST, f"{temporary} and 98 others like it exist already")
 
 
-def _sha256_on_disk(path: Path) -> str:
+def sha256_on_disk(path: Path) -> str:
     """Of the file as the disk has it: what the kernel still holds in memory is let go of first."""
     found = hashlib.sha256()
     with open(path, "rb", buffering=0) as file:
@@ -257,24 +263,31 @@ def _sha256_on_disk(path: Path) -> str:
     return found.hexdigest()
 
 
-def _name_new(temporary: Path, path: Path) -> None:
-    """Name a file that must not replace another; raises `ActionRefused` where one came in between."""
+def _name_once(temporary: Path, path: Path) -> None:
+    """`name_new`; raises `ActionRefused` where one came in between."""
     try:
-        os.link(temporary, path)
+        name_new(temporary, path)
     except FileExistsError:
         raise ActionRefused(
             f"{path} exists by now; it was not touched", hint="Choose another name, or `--overwrite`."
         ) from None
+
+
+def name_new(temporary: Path, path: Path) -> None:
+    """Name a file that must not replace another; raises FileExistsError where there is one."""
+    try:
+        os.link(temporary, path)
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        check_target(path, overwrite=False)
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, f"{path} exists") from None
         os.replace(temporary, path)
         return
     os.unlink(temporary)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Let the name survive a crash of the machine, where the file system can do that."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -284,7 +297,7 @@ def _sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def _umask() -> int:
+def umask() -> int:
     """The process's umask, read without changing it for a moment under all other threads."""
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/self/status").read_text().splitlines():

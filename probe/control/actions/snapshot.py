@@ -12,14 +12,16 @@ from __future__ import annotations
 import gc
 import inspect
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from probe.agent.isolation import capture, describe
 from probe.checkpoint import RESERVED, VERSION
+from probe.checkpoint_ranks import is_shard, shards_in
 from probe.clock import wall_ns
 from probe.control.action import Site
 from probe.control.actions.plain_data import LEFT_OUT, Plain, check_tensor, copied, stored_bytes
+from probe.control.actions.shards import Shards
 from probe.control.random_states import random_states
 from probe.errors import ActionFailed, ActionRefused
 
@@ -54,25 +56,44 @@ class Snapshot:
         self.left_out: list[str] = []
         self.notes: list[str] = []
         self.not_found: list[str] = []
+        self.shards: Shards | None = None
+        """What takes this rank's part of sharded tensors; None when one rank is asked alone."""
+        self.numbered: dict[str, dict[int, str]] = {}
+        """Of each optimizer, names of parameters by their number."""
         self.on_host = False
         """Whether its tensors are copies that training does not change."""
 
     @property
     def size_bytes(self) -> int:
         """About as large as the file will be: what is in memory behind the tensors, each part once."""
-        return stored_bytes(self.content)
+        return stored_bytes([self.content, {} if self.shards is None else self.shards.local])
+
+    def held(self, name: str) -> Any:
+        """An object's state, with what this rank holds of what is sharded in it."""
+        shards = self.shards
+        if shards is None:
+            return self.content[name]
+        return [self.content[name], *(shards.local[key] for key in shards_in(self.content[name]))]
 
     def copy_to_host(self) -> None:
         """Replace every tensor by a copy on the CPU; tensors that share memory share it again."""
-        self.content = copied(self.content)
+        local = {} if self.shards is None else self.shards.local
+        self.content, copies = copied([self.content, local])
+        if self.shards is not None:
+            self.shards.local = copies
         self.on_host = True
 
 
-def take(site: Site) -> Snapshot:
-    """Collect the state of the job as it is; raises `ActionRefused` when there is none to be had."""
+def take(site: Site, shards: Shards | None = None) -> Snapshot:
+    """Collect the state of the job as it is; raises `ActionRefused` when there is none to be had.
+
+    `shards` takes what this rank holds of sharded tensors; without, a sharded model is refused."""
     snapshot = Snapshot()
-    things = list(_things(site))
+    snapshot.shards = shards
+    things = list(_things(site, shards is not None))
     for kind, name, thing in things:
+        if kind == "optimizer":
+            snapshot.numbered[name] = _names_of_parameters(thing, things)
         _add(snapshot, kind, name, thing)
     if not snapshot.kinds:
         raise ActionRefused(
@@ -90,10 +111,10 @@ def take(site: Site) -> Snapshot:
 # Which objects ------------------------------------------------------------------
 
 
-def _things(site: Site) -> Iterator[tuple[str, str, Any]]:
+def _things(site: Site, sharded: bool) -> Iterator[tuple[str, str, Any]]:
     """Kind, name in the file, and object, of everything that has a state; names are unique."""
     taken = set(RESERVED)
-    modules = _modules(site)
+    modules = _modules(site, sharded)
     optimizers = site.optimizers()
     schedulers = [one for optimizer in optimizers for one in site.schedulers(optimizer)]
     if not schedulers:
@@ -115,7 +136,7 @@ def _things(site: Site) -> Iterator[tuple[str, str, Any]]:
             yield kind, name, thing
 
 
-def _modules(site: Site) -> list[Any]:
+def _modules(site: Site, sharded: bool) -> list[Any]:
     """Outermost modules with a state: those that were called, what holds them or what the optimizers
     train, and averages that nobody calls."""
     import torch
@@ -130,7 +151,7 @@ def _modules(site: Site) -> list[Any]:
     missing = trained - {id(one) for root in found for one in root.parameters()}
     roots = _outermost([*found, *_holders_of(site, missing)])
     for root in roots:
-        _refuse_sharded(root)
+        _refuse_sharded(root, sharded)
     return [
         root for root in roots
         if next(root.parameters(), None) is not None or next(root.buffers(), None) is not None
@@ -172,8 +193,19 @@ def _holders_of(site: Site, parameters: set[int]) -> list[Any]:
     return found
 
 
-def _refuse_sharded(root: Any) -> None:
-    """Before any state is asked for: that of a sharded model is collected by all ranks together."""
+def _refuse_sharded(root: Any, together: bool) -> None:
+    """Before any state is asked for: that of a sharded model is of all ranks together. With `together` they
+    all do it, and only what collects its state by collectives of its own is refused."""
+    if together:
+        kind = next((type(one) for one in root.modules() if _collects(type(one))), None)
+        if kind is not None:
+            raise ActionRefused(
+                f"the model is sharded by {kind.__module__}.{kind.__name__}, whose state is collected by "
+                "collectives on the job's own groups; nothing was changed",
+                hint="Let the job write one itself. FSDP2 (`fully_shard`) and tensor-parallel models can be "
+                "saved.",
+            )
+        return
     distributed = sys.modules.get("torch.distributed.tensor")
     kinds: Any = getattr(distributed, "DTensor", ())
     sharded = next((type(part) for part in root.modules() if _sharding(type(part))), None)
@@ -181,10 +213,14 @@ def _refuse_sharded(root: Any) -> None:
         sharded = next((type(one) for one in root.parameters() if isinstance(one, kinds)), None)
     if sharded is not None:
         raise ActionRefused(
-            f"the model is sharded ({sharded.__name__}): collecting it takes all ranks at once, and this "
-            "command asks one. Sharded checkpoints are not supported; nothing was changed",
-            hint="Let the job write one itself with torch.distributed.checkpoint.",
+            f"the model is sharded ({sharded.__name__}): every rank has a part of it, and this command asks "
+            "one rank; nothing was changed",
+            hint="Name the job without a rank, and a folder: `probe JOB checkpoint DIR` saves all parts.",
         )
+
+
+def _collects(kind: type) -> bool:
+    return _sharding(kind) and not any(base.__name__ == "FSDPModule" for base in kind.__mro__)
 
 
 def _sharding(kind: type) -> bool:
@@ -211,7 +247,7 @@ def _add(snapshot: Snapshot, kind: str, name: str, thing: Any) -> None:
             f"{name}.state_dict() raised {describe(error)}; nothing was written",
             hint="The job cannot save this object itself either.",
         )
-    kept = Plain(snapshot.left_out, snapshot.notes).of(state, name)
+    kept = Plain(snapshot.left_out, snapshot.notes, _stand_in(snapshot, kind, name)).of(state, name)
     if kept is LEFT_OUT:
         return
     snapshot.content[name] = kept
@@ -220,6 +256,31 @@ def _add(snapshot: Snapshot, kind: str, name: str, thing: Any) -> None:
         snapshot.parameters[name] = frozenset(
             key for key, _ in thing.named_parameters(remove_duplicate=False)
         )
+
+
+def _stand_in(snapshot: Snapshot, kind: str, name: str) -> Callable[[Any, str], Any]:
+    """What takes sharded tensors out of an object's state, each by a key that no other has."""
+    shards = snapshot.shards
+    if shards is None:
+        return lambda tensor, path: None
+    numbered = snapshot.numbered.get(name, {})
+
+    def stand_in(tensor: Any, path: str) -> Any:
+        start = f"{name}.state."
+        if kind == "optimizer" and path.startswith(start):
+            number, _, slot = path.removeprefix(start).partition(".")
+            path = f"{start}{numbered.get(int(number), number)}.{slot}"
+        return shards.stand_in(tensor, path)
+
+    return stand_in
+
+
+def _names_of_parameters(optimizer: Any, things: list[tuple[str, str, Any]]) -> dict[int, str]:
+    """By its number in the optimizer, the name of each parameter in its model's state."""
+    modules = [root for kind, _, root in things if kind == "module"]
+    names = {id(one): key for root in modules for key, one in root.named_parameters()}
+    trained = [one for group in optimizer.param_groups for one in group["params"]]
+    return {number: names[id(one)] for number, one in enumerate(trained) if id(one) in names}
 
 
 def _loose_parameters(snapshot: Snapshot, things: list[tuple[str, str, Any]]) -> None:
@@ -287,7 +348,7 @@ def _say_where(snapshot: Snapshot, site: Site) -> None:
         )
         if snapshot.content["probe"]["data"] is not None:
             snapshot.notes.append("a batch that the loop had fetched ahead counts as used")
-    if site.several_ranks:
+    if site.several_ranks and snapshot.shards is None:
         snapshot.notes.append(
             f"rank {site.rank} of {site.world_size}: models that are replicated are the same on every rank, "
             "random states and the position in the data are this rank's"
@@ -326,6 +387,9 @@ def nonfinite_parameters(snapshot: Snapshot) -> list[tuple[str, int]]:
     found = []
     for name, keys in snapshot.parameters.items():
         for key, tensor in snapshot.content[name].items():
+            if is_shard(tensor):
+                assert snapshot.shards is not None
+                tensor = snapshot.shards.local[tensor[1]]
             count = _nonfinite(tensor) if key in keys else 0
             if count:
                 found.append((f"{name}.{key}", count))
