@@ -20,6 +20,7 @@ _REACTIONS = re.compile(
 )
 """What a rank raises because of another: its own network call failed."""
 _MOST_LINES = 8
+_LONGEST = 200
 
 
 def cause(ranks: list[Facts]) -> Found | None:
@@ -48,7 +49,8 @@ def _died_first(ranks: list[Facts], first: Facts) -> Found:
     lines += [f"its last collective: {last_call(first)}"] if first.last_call is not None else []
     lines += after[:_MOST_LINES]
     interrupted = all("interrupted" in facts.how for facts in killed)
-    what = f"rank {first.rank} died first: {how(first)}, at {step(first)}"
+    ended = how(first).replace("died", "died first,", 1).replace("failed", "failed first", 1)
+    what = f"rank {first.rank} {ended}, at {step(first)}"
     victims = [facts.rank for facts in others if facts.killed]
     if victims:
         what += f"; {wording.ranks(victims)} ended because of it"
@@ -87,8 +89,9 @@ def _after(facts: Facts, first: Facts) -> str:
 
 def how(facts: Facts) -> str:
     """How it ended, as the rest of a sentence about it."""
-    if facts.raised is not None and facts.how.startswith("exception"):
-        return f"failed: {facts.raised[:300]}"
+    if facts.raised is not None:
+        short = facts.raised if len(facts.raised) <= _LONGEST else facts.raised[: _LONGEST - 1] + "…"
+        return f"failed: {short}"
     return f"died of {facts.how}" if facts.state == "dead" else f"failed: {facts.how}"
 
 

@@ -7,7 +7,7 @@ off. Pure: the same facts give the same verdict. Standard library only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 from probe.diagnose import deaths, stragglers, wording
@@ -95,9 +95,14 @@ def _group(call: Call) -> str:
     return "the default group" if call.pg in (None, "0") else f"group {call.pg} (ranks {call.ranks})"
 
 
+def _short(place: str) -> str:
+    """A place without the folders."""
+    return place.rpartition("/")[2]
+
+
 def _said(state: str, call: Call) -> str:
     """What tells a call from the one it is held against."""
-    where = f"at {call.place}"
+    where = f"at {_short(call.place)}"
     if state in (names.SIZE_MISMATCH, names.DTYPE_MISMATCH):
         return f"{call.op} of {call.content} {where}"
     return f"{call.op} {where}"
@@ -128,7 +133,7 @@ def _missing_rank(ranks: list[Facts], waiting: dict[int, Wait], missing: list[in
     culprit = by_rank.get(first)
     wait = _wait_for(first, waiting)
     victims = sorted(rank for rank in waiting if rank not in culprits)
-    joined = _not_joined(culprits, wait, victims)
+    joined = _not_joined(culprits, wait, [waiting[rank] for rank in victims])
     state, severity = names.MISSING_RANK, _severity(ranks, waiting)
     if culprit is not None and culprit.killed:
         return None  # its end is what there is to say
@@ -161,16 +166,23 @@ def _suspicion(facts: Facts | None) -> tuple[int, float]:
 
 
 def _wait_for(rank: int, waiting: dict[int, Wait]) -> Wait:
-    """A wait that needs the rank directly, one whose call is known if there is such."""
+    """The first wait that needs the rank directly; one whose call is known if there is such."""
     direct = [wait for wait in waiting.values() if rank in wait.needs]
-    return next((wait for wait in direct if wait.call is not None), direct[0])
+    return min(direct, key=lambda wait: (wait.call is None, wait.call.t_ns if wait.call else 0))
 
 
-def _not_joined(culprits: Sequence[int], wait: Wait, victims: Sequence[int]) -> str:
+def _not_joined(culprits: Sequence[int], wait: Wait, waiting: Iterable[Wait]) -> str:
     """`rank 1 never joined all_reduce #54,611 (default group); ranks 0,2-3 wait in it`."""
     whom = wording.ranks(culprits)
+    victims = [
+        one.rank for one in waiting
+        if one is wait or (one.call is not None and wait.call is not None
+                           and (one.call.pg, one.call.seq) == (wait.call.pg, wait.call.seq))
+    ]
     wait_verb = wording.verb(victims, "waits", "wait")
     if wait.call is None:
+        victims = [one.rank for one in waiting]
+        wait_verb = wording.verb(victims, "waits", "wait")
         return f"{wording.ranks(victims)} {wait_verb} for {whom} in backward (gradients are averaged there)"
     if wait.call.point_to_point:
         other = "received" if "send" in (wait.call.op or "") else "sent"
@@ -209,22 +221,38 @@ def _wait_line(facts: Facts, wait: Wait) -> str:
 
 
 def _circle(ranks: list[Facts], waiting: dict[int, Wait], circle: list[int]) -> Found:
-    """Ranks wait for each other: they entered calls in different orders."""
+    """Ranks wait for each other: they entered calls in different orders, or one left out a send or a
+    receive."""
     calls = {rank: call for rank in circle if (call := waiting[rank].call) is not None}
     said = "; ".join(
-        f"rank {rank} is in {call.name} at {call.place}" for rank, call in list(calls.items())[:4]
+        f"rank {rank} is in {call.name} at {_short(call.place)}" for rank, call in list(calls.items())[:4]
     )
-    culprits = _against_the_order(ranks, calls)
-    point_to_point = any(call.point_to_point for call in calls.values())
-    what = f"{wording.ranks(circle)} wait for each other: {said}"
     by_rank = {facts.rank: facts for facts in ranks}
     lines = [_wait_line(by_rank[rank], waiting[rank]) for rank in list(waiting)[:_MOST_LINES]]
-    if not point_to_point:
-        lines.append("collectives of groups that share ranks must be called in one order on all of them")
+    severity = _severity(ranks, waiting)
+    left_out = _left_out(calls)
+    if left_out is not None:
+        wait = next(
+            wait for wait in waiting.values()
+            if left_out in wait.needs and wait.call is not None and wait.call.point_to_point
+        )
+        what = f"{_not_joined([left_out], wait, [wait])} and it is past that: {said}"
+        return Found(Verdict(names.MISSING_RANK, severity, what, lines, _next(ranks, left_out)), (left_out,))
+    culprits = _against_the_order(ranks, calls)
+    lines.append("collectives of groups that share ranks must be called in one order on all of them")
+    what = f"{wording.ranks(circle)} wait for each other: {said}"
     return Found(
-        Verdict(names.ORDER_MISMATCH, _severity(ranks, waiting), what, lines, _next(ranks, culprits[0])),
-        culprits,
+        Verdict(names.ORDER_MISMATCH, severity, what, lines, _next(ranks, culprits[0])), culprits
     )
+
+
+def _left_out(calls: dict[int, Call]) -> int | None:
+    """A rank that others wait for in a send or receive while it is in a collective: it went past that."""
+    for call in calls.values():
+        there = calls.get(call.peer) if call.point_to_point and call.peer is not None else None
+        if there is not None and not there.point_to_point:
+            return call.peer
+    return None
 
 
 def _against_the_order(ranks: Sequence[Facts], calls: dict[int, Call]) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ from probe.diagnose.state import judge
 from probe.diagnose.verdict import Verdict
 from probe.errors import HostUnreachable
 from probe.server import access, fanout, rank_facts
-from probe.server.exits import verdict_of_end
+from probe.server.end_verdicts import verdict_of_end
 from probe.server.registry import LIVE, Recorded, Registry
 from probe.server.watch import Watch
 

@@ -22,22 +22,24 @@ import threading
 import time
 import uuid
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from probe import clock
-from probe.diagnose.verdict import ALARM, NOTICE, OK, Verdict
-from probe.errors import RecordingError
+from probe.diagnose.verdict import ALARM, DEAD_RANK, NOTICE, OK, Found, Verdict
+from probe.errors import ProbeError, RecordingError
 from probe.recording import places
 from probe.recording.crash import Crash, is_user_path, read_crash, user_frame
 from probe.recording.layout import NULL_INTEGER
 from probe.recording.process import alive, current_boot_id, life
 from probe.recording.reader import RingFile
-from probe.server import ends, notes
+from probe.server import ends, job_watch, notes
+from probe.server.end_verdicts import verdict_of_end
 from probe.server.ends import End, Told
+from probe.server.job_watch import JobWatch
 from probe.server.oom import Group, KernelLog, group_of
-from probe.server.registry import LIVE, Recorded, Registry, Status
+from probe.server.registry import Recorded, Registry, Status
 
 _log = logging.getLogger("probe.exits")
 _GET_INFO = 0xC040FF0B
@@ -85,6 +87,8 @@ class Exits:
         if self._new >= 0:
             self._events.register(self._new, select.EPOLLIN)
         self._log = KernelLog()
+        self._jobs = JobWatch(registry)
+        self._causes: dict[job_watch.Key, Found] = {}
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="probe-exits", daemon=True)
         registry.on_alive = self.hold
@@ -248,7 +252,7 @@ class Exits:
             capture_id = _keep_crash(self._registry, recorded, crash, status, ended_ns)
             notes.note(recorded.folder, {"event": ends.EVENT, **_fields(end)})
             ended = status._replace(state=state, how=how, exit_status=exit_status, ended_ns=ended_ns)
-            verdict = verdict_of_end(recorded, ended)
+            verdict = self._in_its_job(recorded, verdict_of_end(recorded, ended))
             capture_id = capture_id or (told.exception or {}).get("capture_id")
             rows = verdict.rows(ended_ns or clock.wall_ns(), status.step, capture_id)
             notes.note_rows(recorded.folder, "probe.verdicts", rows)
@@ -257,70 +261,33 @@ class Exits:
             return end
 
 
-def verdict_of_end(recorded: Recorded, status: Status) -> Verdict:
-    """The verdict on a process that has ended; its evidence is what was noted at its end."""
-    if status.state in LIVE:
-        raise ValueError(f"{recorded.name} has not ended")
-    end = ends.read_end(recorded.folder)
-    told = ends.read_told(recorded.folder)
-    why = list(end.why) if end is not None else []
-    if status.last_step_ns is not None and status.ended_ns:
-        ago_s = max(0.0, (status.ended_ns - status.last_step_ns) * 1e-9)
-        why.insert(0, f"the last finished step is {status.step:,}, {ago_s:.1f} s before")
-    elif status.step is None:
-        why.insert(0, "no step was finished")
-    at = f"step {status.step:,}" if status.step is not None else "no step"
-    what = f"{recorded.name} (pid {recorded.meta.pid}) {_words(status)}, at {at}"
-    return Verdict(status.state, _severity(status), what, why, _next(recorded, status, told))
+    def _in_its_job(self, recorded: Recorded, verdict: Verdict) -> Verdict:
+        """The verdict on a rank's end as part of its job: an alarm for the one that is the cause, and only
+        there. The facts are gathered once, when the first of them ends."""
+        wanted = job_watch.key(recorded)
+        if wanted is None or verdict.severity == OK:
+            return verdict
+        found = self._causes.get(wanted)
+        if found is None:
+            try:
+                found = self._causes[wanted] = self._jobs.judge(wanted, {})
+            except (ProbeError, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+                _log.warning("%s: its job is not judged: %s", recorded.folder, error, exc_info=error)
+                return verdict
+            if found.culprits and found.verdict.severity == ALARM and found.verdict.state != DEAD_RANK:
+                self._note_cause(wanted, found)
+        if not found.culprits:
+            return verdict
+        if recorded.meta.rank in found.culprits and found.verdict.state == DEAD_RANK:
+            return replace(verdict, why=[*verdict.why, *found.verdict.why])
+        what = f"{verdict.what}; the cause: {found.verdict.what}"
+        return replace(verdict, severity=NOTICE, what=what)
 
-
-def _words(status: Status) -> str:
-    how = status.how
-    if how == ends.ENDING:
-        return "has closed its recording and is not gone yet"
-    if status.state == ends.FINISHED:
-        return "finished" if how in ("", ends.FINISHED) else f"finished ({how.removeprefix('finished, ')})"
-    if how.startswith("exception "):
-        return f"failed: {how.removeprefix('exception ')}"
-    if how == ends.INTERRUPTED:
-        return "was interrupted (KeyboardInterrupt)"
-    if how in (ends.OUT_OF_MEMORY, ends.REPLACED):
-        return f"was {how}" if how == ends.OUT_OF_MEMORY else how
-    if status.state == ends.DEAD:
-        return "died, how is not known: no server saw it" if how == ends.UNKNOWN else f"died of {how}"
-    return f"failed: {how}"
-
-
-def _severity(status: Status) -> str:
-    if status.state == ends.FINISHED:
-        return OK
-    return NOTICE if status.how in (ends.INTERRUPTED, ends.REPLACED) else ALARM
-
-
-def _next(recorded: Recorded, status: Status, told: Told) -> list[str]:
-    name = f"probe {recorded.meta.pid} query"
-    if status.state == ends.FINISHED:
-        return [f'{name} "SELECT step, loss FROM python.steps ORDER BY step DESC LIMIT 5"']
-    found: list[str] = []
-    if told.exception is not None:
-        found.append(f'{name} "SELECT step, type, message FROM python.exceptions"')
-    stacks = "SELECT reason, thread_name, depth, func, lineno FROM python.stacks ORDER BY t_ns DESC, depth"
-    if told.exception is not None or how_left(told) == "os._exit" or crash_kept(recorded):
-        found.append(f'{name} "{stacks}"')
-    if status.how in (ends.OUT_OF_MEMORY, "SIGKILL", ends.UNKNOWN):
-        found.append(f'{name} "SELECT step, rss_bytes FROM process.memory ORDER BY t_ns DESC LIMIT 10"')
-    found.append(f'{name} "SELECT step, wall_s, loss FROM python.steps ORDER BY step DESC LIMIT 5"')
-    return found
-
-
-def how_left(told: Told) -> str:
-    """`exit`, `stop` or `os._exit`, as the process said; empty when it could not."""
-    return "" if told.left is None else str(told.left.get("event"))
-
-
-def crash_kept(recorded: Recorded) -> bool:
-    """Whether a fatal signal left stacks."""
-    return read_crash(places.crash_file(recorded.folder)) is not None
+    def _note_cause(self, wanted: job_watch.Key, found: Found) -> None:
+        """Keep a verdict on the job that ended it, with the rank that it names."""
+        for member in self._jobs.members(wanted):
+            if member.meta.rank == found.culprits[0]:
+                job_watch.write(member, found.verdict)
 
 
 def _fields(end: End) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from probe.recording.captures import last_capture
 from probe.recording.journal import read_journal
 from probe.recording.process import life
 from probe.recording.segments import last_rows
-from probe.server.exits import verdict_of_end
+from probe.server.end_verdicts import verdict_of_end
 from probe.server.registry import LIVE, Recorded, Registry, Status
 
 CALLS, STEPS = 256, 256
@@ -43,7 +43,7 @@ _MOST_FRAMES = 3
 def of_host(registry: Registry, ranks: Sequence[Recorded]) -> list[Facts]:
     """Facts of these ranks; takes about a second when some of them do not get on, else milliseconds."""
     found = [rough(registry, recorded) for recorded in ranks]
-    chosen = _to_look_at(found)
+    chosen = to_look_at(found)
     if chosen:
         by_rank = {recorded.meta.rank: recorded for recorded in ranks}
 
@@ -128,8 +128,9 @@ def stack_line(frames: Sequence[Frame]) -> str | None:
 # A longer look ----------------------------------------------------------------
 
 
-def _to_look_at(ranks: Iterable[Facts]) -> list[Facts]:
-    """Ranks whose steps do not come; those that only wait, as their rows say, last and few of them."""
+def to_look_at(ranks: Iterable[Facts]) -> list[Facts]:
+    """Ranks to be looked at longer: those whose steps do not come. Those that only wait, as their rows say,
+    come last, and few of them."""
     quiet = [facts for facts in ranks if facts.lives and not _gets_on(facts)]
     wait = [facts for facts in quiet if _waits(facts)]
     others = [facts for facts in quiet if not _waits(facts)]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,11 +28,12 @@ from probe.diagnose.holding import PAUSED, who_holds
 from probe.diagnose.progress import History, Progress
 from probe.diagnose.ranks import Peer, beside
 from probe.diagnose.state import judge
-from probe.diagnose.verdict import ALARM, OK, Verdict
+from probe.diagnose.verdict import ALARM, OK, Found, Verdict
 from probe.errors import ProbeError
 from probe.recording import places
 from probe.recording.process import life
-from probe.server import notes
+from probe.server import job_watch, notes
+from probe.server.job_watch import JobWatch
 from probe.server.registry import Recorded, Registry
 
 _log = logging.getLogger("probe.watch")
@@ -116,12 +117,16 @@ class _Tracked:
     failure: str = ""
 
 
-class _Found(NamedTuple):
-    """A process that was looked at longer, and how long it had been quiet."""
+class _Seen(NamedTuple):
+    """A process that is late, and how long it had been quiet. `evidence` is None for a rank whose rows alone
+    say that it only waits for others: it was not looked at longer."""
 
     tracked: _Tracked
-    evidence: Evidence
+    evidence: Evidence | None
     quiet_s: float
+
+
+_Due = tuple[_Tracked, float]
 
 
 class Watch:
@@ -130,6 +135,7 @@ class Watch:
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._tracked: dict[Path, _Tracked] = {}
+        self._jobs = JobWatch(registry)
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -184,12 +190,66 @@ class Watch:
             quiet_s = self._attempt(tracked, self._look, tracked)
             if quiet_s is not None:
                 due.append((tracked, quiet_s))
+        due, waiting = self._with_their_jobs(due)
+        seen: list[_Seen] = [_Seen(tracked, None, quiet_s) for tracked, quiet_s in waiting]
         if due:
             with ThreadPoolExecutor(min(AT_ONCE, len(due)), "probe-watch") as pool:
-                looked = list(pool.map(lambda one: self._attempt(one[0], self._examine, *one), due))
-            for found in looked:  # once all verdicts are there: a rank is waited for by another
-                if found is not None:
-                    self._attempt(found.tracked, self._settle, found)
+                looked = pool.map(lambda one: self._attempt(one[0], self._examine, *one), due)
+                seen += [found for found in looked if found is not None]
+        jobs = self._judge_jobs(seen)
+        for found in seen:  # once all verdicts are there: a rank is waited for by another
+            wanted = job_watch.key(found.tracked.recorded)
+            self._attempt(found.tracked, self._settle, found, jobs.get(wanted) if wanted else None)
+        self._compare(jobs)
+
+    # Jobs of several ranks ----------------------------------------------------
+
+    def _with_their_jobs(self, due: list[_Due]) -> tuple[list[_Due], list[_Due]]:
+        """What is to be looked at longer when these are late, and which of them only wait for others: the
+        cause may be a rank that is not late itself."""
+        looks = {one[0].recorded.folder: one for one in due}
+        waiting: list[_Due] = []
+        for wanted in {job_watch.key(tracked.recorded) for tracked, _ in due} - {None}:
+            assert wanted is not None
+            mine = [one for one in due if job_watch.key(one[0].recorded) == wanted]
+            chosen = self._attempt(mine[0][0], self._jobs.to_look_at, wanted) or []
+            if not chosen:
+                continue
+            for one in mine:
+                if one[0].recorded not in chosen:
+                    waiting.append(looks.pop(one[0].recorded.folder))
+            for recorded in chosen:
+                tracked = self._tracked.get(recorded.folder)
+                if tracked is not None and recorded.folder not in looks:
+                    looks[recorded.folder] = (tracked, patience.quiet_s(tracked.history.read()) or 0.0)
+        return list(looks.values()), waiting
+
+    def _judge_jobs(self, seen: list[_Seen]) -> dict[job_watch.Key, Found]:
+        """The verdict on each job of several ranks of which some are late."""
+        found: dict[job_watch.Key, Found] = {}
+        for wanted in {job_watch.key(one.tracked.recorded) for one in seen} - {None}:
+            assert wanted is not None
+            mine = [one for one in seen if job_watch.key(one.tracked.recorded) == wanted]
+            looked = {
+                one.tracked.recorded.meta.rank: (one.evidence, one.tracked.verdict)
+                for one in mine if one.evidence is not None and one.tracked.verdict is not None
+            }
+            verdict = self._attempt(mine[0].tracked, self._jobs.judge, wanted, looked)
+            if verdict is not None:
+                found[wanted] = verdict
+        return found
+
+    def _compare(self, late: Collection[job_watch.Key]) -> None:
+        """Compare the ranks of the jobs that get on."""
+        jobs: dict[job_watch.Key, list[_Tracked]] = {}
+        for tracked in self._tracked.values():
+            wanted = job_watch.key(tracked.recorded)
+            if wanted is not None:
+                jobs.setdefault(wanted, []).append(tracked)
+        for wanted, ranks in jobs.items():
+            if wanted not in late and all(one.verdict is None for one in ranks):
+                self._attempt(ranks[0], self._jobs.compare, wanted, [one.recorded for one in ranks])
+        self._jobs.forget(jobs.keys())
 
     def _attempt(self, tracked: _Tracked, look: Callable[..., _T], *arguments: object) -> _T | None:
         """One look at one recording; what goes wrong is logged once and costs the others nothing."""
@@ -286,7 +346,7 @@ class Watch:
 
     # The long look ----------------------------------------------------------
 
-    def _examine(self, tracked: _Tracked, quiet_s: float) -> _Found | None:
+    def _examine(self, tracked: _Tracked, quiet_s: float) -> _Seen | None:
         """Gather and judge; None when it went on or ended meanwhile."""
         meta = tracked.recorded.meta
         thread = self._training_thread(tracked)
@@ -309,18 +369,21 @@ class Watch:
             tracked.verdict = None
             tracked.next_s = quiet_s + min(max(quiet_s, 1.0), RARELY_S)
             return None
-        return _Found(tracked, evidence, quiet_s)
+        return _Seen(tracked, evidence, quiet_s)
 
-    def _settle(self, found: _Found) -> None:
+    def _settle(self, found: _Seen, of_job: Found | None) -> None:
         """See a verdict beside those on other ranks; write an alarm that is new, changed or has lasted."""
         tracked, evidence, quiet_s = found
-        step = None if evidence.progress is None else evidence.progress.step
-        assert tracked.verdict is not None
-        tracked.verdict = verdict = beside(tracked.verdict, step, self._peers(tracked))
+        progress = tracked.history.read() if evidence is None else evidence.progress
+        step = None if progress is None else progress.step
+        verdict, is_victim = self._in_its_job(tracked, step, of_job)
+        if verdict is None:
+            return
+        tracked.verdict = verdict
         tracked.history.disregard_next = verdict.state in _FROM_OUTSIDE
         tracked.next_s = quiet_s + min(max(quiet_s, 1.0), AGAIN_S)
         if verdict.severity != ALARM:
-            bound_s = patience.patience_s(tracked.stall_s, evidence.progress)
+            bound_s = patience.patience_s(tracked.stall_s, progress)
             for mark_s in (bound_s, bound_s * patience.UNSURE_FACTOR):
                 if quiet_s < mark_s:
                     tracked.next_s = min(tracked.next_s, mark_s + _MARGIN_S)
@@ -330,7 +393,25 @@ class Watch:
             if tracked.alarm is None:
                 tracked.alarmed_since_s = now_s
             tracked.alarm = verdict
-            self._write(tracked, verdict, step, evidence)
+            self._write(tracked, job_watch.as_row(verdict) if is_victim else verdict, step, evidence)
+
+    def _in_its_job(
+        self, tracked: _Tracked, step: int | None, of_job: Found | None
+    ) -> tuple[Verdict | None, bool]:
+        """The verdict on a rank as part of its job, and whether another one is the cause."""
+        own = tracked.verdict
+        if of_job is None or not of_job.culprits:
+            return (None if own is None else beside(own, step, self._peers(tracked))), False
+        rank = tracked.recorded.meta.rank
+        if rank == of_job.culprits[0]:
+            return of_job.verdict, False
+        if own is not None and own.state != names.IN_COLLECTIVE:
+            return own, rank not in of_job.culprits and own.severity == ALARM
+        verdict = job_watch.victim(own, of_job)
+        known = {recorded.meta.rank for recorded in self._jobs.members(job_watch.key(tracked.recorded))}
+        here = [peer.rank for peer in self._peers(tracked)]
+        alone = not known & set(of_job.culprits) and rank < min(here, default=rank + 1)
+        return (of_job.verdict if alone else verdict), not alone
 
     def _peers(self, tracked: _Tracked) -> list[Peer]:
         """The other ranks of the same run on this host."""
@@ -377,9 +458,9 @@ class Watch:
         _log.info("%s (pid %d): %s: %s", recorded.name, recorded.meta.pid, verdict.state, verdict.what)
 
 
-def _picture(verdict: Verdict, evidence: Evidence) -> tuple[object, ...]:
+def _picture(verdict: Verdict, evidence: Evidence | None) -> tuple[object, ...]:
     """What makes two alarms the same: the state and, unless it came from outside, the place."""
-    if verdict.state in _FROM_OUTSIDE:
+    if verdict.state in _FROM_OUTSIDE or evidence is None:
         return (verdict.state,)
     thread = evidence.training
     frame = None if thread is None else innermost(thread.frames)
