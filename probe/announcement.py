@@ -11,14 +11,18 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from probe.rank_sets import from_text
 from probe.recording import places
 
 FILE = "peers.json"
 LONGEST_LINE_BYTES = 2048
 MOST_HOSTS = 4096
+MOST_RANKS = 1 << 17
+_LONGEST_RANKS = 1 << 16
 _FIELDS = ("host", "url", "run", "attempt", "ranks", "started_ns")
 
 
@@ -73,6 +77,16 @@ def proven(announcement: Announcement, proof: str, token: str) -> bool:
 def _proof(fields: dict[str, Any], token: str) -> str:
     text = json.dumps([fields[name] for name in _FIELDS]).encode()
     return hmac.new(token.encode(), b"probe announcement " + text, hashlib.sha256).hexdigest()
+
+
+def ranks_in(text: str) -> tuple[int, ...]:
+    """The ranks in a text that somebody else wrote; raises `ValueError` for what is none, or far too many."""
+    numbers = re.split("[,-]", text) if text else []
+    if len(text) > _LONGEST_RANKS or any(not one.isascii() or not one.isdigit() for one in numbers):
+        raise ValueError("not a set of ranks")
+    if any(len(one) > 6 or int(one) >= MOST_RANKS for one in numbers):
+        raise ValueError("more ranks than there can be")
+    return tuple(from_text(text))
 
 
 def write(process: Path, peers: Peers) -> None:

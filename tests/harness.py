@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -113,11 +113,15 @@ class Place:
 class Job:
     """A program under probe; ends with the test."""
 
-    def __init__(self, program: str, *options: str, environ: Mapping[str, str], folder: Path) -> None:
+    def __init__(
+        self, program: str, *options: str, environ: Mapping[str, str], folder: Path,
+        before: Sequence[str] = (),
+    ) -> None:
+        """`before`: what runs the program, such as a command that enters a network namespace."""
         with tempfile.NamedTemporaryFile("w", dir=folder, prefix="stderr-", delete=False) as errors:
             self._errors = Path(errors.name)
             self._process = subprocess.Popen(
-                [sys.executable, str(PROGRAMS / f"{program}.py"), *options], env=dict(environ),
+                [*before, sys.executable, str(PROGRAMS / f"{program}.py"), *options], env=dict(environ),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
             )
         self.pid = self._process.pid

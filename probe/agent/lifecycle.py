@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from probe import clock, launch, wire
 from probe.agent.control_socket import ControlSocket
 from probe.agent.endings import Endings
-from probe.agent.identity import Identity, identify
+from probe.agent.identity import Identity, counted_attempt, identify, several_hosts
 from probe.agent.isolation import Isolation, describe, quietly, say
 from probe.agent.isolation import capture as capture_all
 from probe.agent.tracing import name_tracer
@@ -43,6 +43,7 @@ from probe.recording.recording import VERSION, Meta, Recording, ring_scale, ring
 from probe.settings import SETTINGS, Settings
 
 if TYPE_CHECKING:
+    from probe.agent.announcing import Announcing
     from probe.agent.requests import Requests
 
 _agent: Agent | None = None
@@ -88,6 +89,7 @@ class Agent:
         self._training_thread: int | None = None
         self._server_warned = False
         self._tracer = 0
+        self.announcing = self._to_announce() if several_hosts(settings.environ) else None
         self.control = ControlSocket(
             places.agent_socket(self.directory, self.pid),
             {
@@ -107,6 +109,7 @@ class Agent:
                 (lambda: _INSIST_S, self._note_training_thread),
                 (lambda: _INSIST_S, self.endings.look),
                 (lambda: _INSIST_S, self._look_after_requests),
+                *([(lambda: _INSIST_S, self.announcing.look)] if self.announcing else []),
             ],
             self.isolation,
             slow=frozenset(
@@ -114,6 +117,12 @@ class Agent:
             ),
             first=self._announce,
         )
+
+    def _to_announce(self) -> Announcing:
+        """What lets the hosts of a job find each other; loaded only where there are several."""
+        from probe.agent.announcing import Announcing
+
+        return Announcing(self.recording, self.directory, self.settings, self.isolation)
 
     def _to_act(self) -> Requests:
         """What may be done to the job. Loaded when first asked for, on the agent's thread: 7 MB and 35 ms
@@ -146,6 +155,8 @@ class Agent:
 
     def stop(self, event: str, *, wait_s: float) -> None:
         """Take everything out; the recording stays."""
+        if self.announcing is not None:
+            self.announcing.close()
         requests = self._requests
         if requests is not None:
             requests.settle(_SETTLE_WAIT_S)
@@ -403,6 +414,9 @@ def _working_folder() -> str:
 
 def _new_folder(directory: Path, identity: Identity, pid: int) -> tuple[Identity, Path]:
     """A folder that no recording has: one that starts again in the same process is another run."""
+    if identity.counted:
+        folder = places.make_private(places.recordings(directory)) / f"run={identity.run}"
+        identity = identity._replace(attempt=counted_attempt(folder, identity.attempt))
     for count in itertools.count(1):
         run = identity.run if count == 1 else f"{identity.run}.{count}"
         process = (

@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from probe.announcement import ranks_in
 from probe.cluster import frames
 from probe.cluster.links import Answer, Links
 from probe.cluster.peers import MOST_HOSTS, Host, url_of
 from probe.errors import Forbidden, HostUnreachable, ProbeError, TokenInvalid, from_dict
-from probe.rank_sets import from_text
 from probe.settings import Settings
 
 __all__ = ["Everywhere", "Host", "Met", "Part", "Scope"]
@@ -77,6 +77,7 @@ class Everywhere:
         self._slots = asyncio.Semaphore(AT_ONCE)
         self.links = Links(settings, token)
         self._met: dict[tuple[str, str], tuple[float, Met | ProbeError]] = {}
+        self._had: dict[tuple[str, str], Host] = {}
 
     # Meeting ------------------------------------------------------------------
 
@@ -100,7 +101,8 @@ class Everywhere:
                         met.setdefault(found.id, found)
                         wanted += found.peers
                 else:
-                    lost[host.url or host.name] = Part(host, None, found, None)
+                    had = self._had.get((host.url, run), host)
+                    lost[host.url or host.name] = Part(host if host.ranks else had, None, found, None)
         return list(met.values()), list(lost.values())
 
     async def _introduced(
@@ -120,17 +122,24 @@ class Everywhere:
                 asked.append(host)
         if len(self._met) > 4 * MOST_HOSTS:
             self._met.clear()
+            self._had.clear()
         for part in await self.ask(asked, "GET", "/v1/peers", {"run": run}, MEET_S, role):
             result = part.error or _met(part, self._settings)
             self._met[part.host.url, run] = (time.monotonic(), result)
+            if isinstance(result, Met):
+                self._had[part.host.url, run] = result.host
             known.append((part.host, result))
         return known
 
-    def forget(self, hosts: Iterable[Host]) -> None:
-        """They did not answer as they should: who they are is asked again before the next question."""
-        urls = {host.url for host in hosts}
-        for key in [key for key in self._met if key[0] in urls]:
-            del self._met[key]
+    def failed(self, parts: Iterable[Part]) -> None:
+        """These gave no answer: who they are is asked again, of those that are silent not at once."""
+        errors = {part.host.url: part.error for part in parts}
+        for url, run in [key for key in self._met if key[0] in errors]:
+            error = errors[url]
+            if isinstance(error, HostUnreachable):
+                self._met[url, run] = (time.monotonic(), error)
+            else:
+                del self._met[url, run]
 
     # Asking ------------------------------------------------------------------
 
@@ -273,14 +282,14 @@ def _met(part: Part, settings: Settings) -> Met | ProbeError:
     nonsense = HostUnreachable(f"{who} does not answer as a server of probe")
     try:
         name, number, held = str(said["host"])[:255], str(said["id"])[:255], said["held"]
-        ranks = tuple(from_text(str(held["ranks"])[:65536]))
+        ranks = ranks_in(str(held["ranks"]))
         facts = [held[key] for key in ("attempt", "started_ns")]
         further = [(str(one["name"])[:255], str(one["url"])) for one in said["peers"][:MOST_HOSTS]]
         run = str(held["run"])[:255]
     except (KeyError, TypeError, ValueError):
         return nonsense
     optional = (held.get("world_size"), held.get("ended_ns"))
-    if len(ranks) > 65536 or any(type(fact) is not int for fact in facts):
+    if any(type(fact) is not int for fact in facts):
         return nonsense
     world_size, ended_ns = (value if type(value) is int else None for value in optional)
     peers = [(its_name, url_of(url, settings)) for its_name, url in further]

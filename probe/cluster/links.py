@@ -71,6 +71,8 @@ class Links:
                 if reply.is_redirect:
                     raise HostUnreachable(f"{who} leads elsewhere, which is not followed")
                 content = await _whole(reply, who)
+        except httpx.ConnectTimeout:
+            raise HostUnreachable(f"{who} does not answer: no connection within {CONNECT_S:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
             what = str(error) or type(error).__name__
             raise HostUnreachable(f"{who} does not answer: {what}") from None

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from probe import announcement
 from probe.errors import SettingInvalid
-from probe.rank_sets import from_text
 from probe.settings import Settings
 
 LONGEST_FILE_BYTES = 1 << 20
@@ -80,7 +79,7 @@ def from_file(settings: Settings) -> list[Host]:
 
 
 def from_recordings(
-    processes: Iterable[Path], run: str, attempt: int, token: str, own_port: int | None, settings: Settings
+    processes: Iterable[Path], run: str, token: str, own_port: int | None, settings: Settings
 ) -> list[Host]:
     """Hosts of one run that the agents of this host's ranks were told of, or could work out."""
     announced: dict[str, Host] = {}
@@ -88,7 +87,7 @@ def from_recordings(
     for process in processes:
         known = announcement.read(process)
         for line in known.lines:
-            host = _announced(line, run, attempt, token, settings)
+            host = _announced(line, run, token, settings)
             if host is not None:
                 announced[host.name] = host
         for name, source in known.candidates:
@@ -99,17 +98,15 @@ def from_recordings(
     return [*announced.values(), *(host for name, host in worked_out.items() if name not in spoken)]
 
 
-def _announced(line: str, run: str, attempt: int, token: str, settings: Settings) -> Host | None:
+def _announced(line: str, run: str, token: str, settings: Settings) -> Host | None:
     read = announcement.read_line(line)
-    if read is None or (read[0].run, read[0].attempt) != (run, attempt):
+    if read is None or read[0].run != run:
         return None
     said, proof = read
     name = said.host[:255]
     try:
-        ranks = tuple(from_text(said.ranks)) if len(said.ranks) < 256 else ()
+        ranks = announcement.ranks_in(said.ranks)
     except ValueError:
-        ranks = ()
-    if len(ranks) > MOST_HOSTS:
         ranks = ()
     if not said.url:
         return Host(name, "", "store", ranks, "its server does not answer over TCP (PROBE_LISTEN)")

@@ -92,7 +92,7 @@ async def ask(
     hosts = [one.host for one in found.met]
     parts = await service.everywhere.ask(hosts, method, path, asked, timeout_s, role_of(caller))
     failed = [part for part in parts if part.error is not None]
-    service.everywhere.forget(part.host for part in failed)
+    service.everywhere.failed(failed)
     missing = [_without(part.host.ranks, part.error) for part in failed if part.error is not None]
     return Asked([part for part in parts if part.error is None], [*found.missing, *missing], failed)
 
@@ -107,7 +107,7 @@ async def forward(
     role = role_of(caller)
     (part,) = await service.everywhere.ask([found.elsewhere], method, path, asked, timeout_s, role)
     if part.error is not None:
-        service.everywhere.forget([found.elsewhere])
+        service.everywhere.failed([part])
         raise part.error
     return part.answer or {}
 
@@ -121,15 +121,14 @@ def candidates(service: Service, name: str) -> list[Host]:
     """Hosts that a run, or the newest run of a job, may have. Blocks on files."""
     registry, settings = service.registry, service.settings
     hosts = peers.from_file(settings)
-    found = [one for one in registry.processes() if name in (one.meta.run, one.meta.job)]
-    if found:
-        newest = found[-1].meta
-        folders = [one.folder for one in found if one.meta.run == newest.run]
-        token = auth.load_token(settings.token_file, registry.directory / "token") if folders else ""
-        hosts += peers.from_recordings(
-            folders, newest.run, max(one.meta.attempt for one in found if one.meta.run == newest.run),
-            token, service.tcp_port, settings,
-        )
+    here = [one for one in registry.processes() if name in (one.meta.run, one.meta.job)]
+    if here:
+        newest = here[-1].meta
+        folders = [
+            one.folder for one in here if (one.meta.run, one.meta.attempt) == (newest.run, newest.attempt)
+        ]
+        token = auth.load_token(settings.token_file, registry.directory / "token")
+        hosts += peers.from_recordings(folders, newest.run, token, service.tcp_port, settings)
     return list({host.url or host.name: host for host in reversed(hosts)}.values())[::-1]
 
 
