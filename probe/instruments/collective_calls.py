@@ -41,6 +41,8 @@ class Op(NamedTuple):
     counted: bool = True
     """Whether torch counts it in the group's sequence."""
     outputs: int = -1
+    tags: int = 0
+    """Of what is not counted: places in the order of collectives that it takes all the same."""
     one_other: bool = False
     """Whether it has a root, or another side."""
 
@@ -68,7 +70,7 @@ OPS: dict[str, Op] = {
     "all_to_all_single": Op("all_to_all_single", 1, _IN, 4),
     "alltoall": Op("all_to_all", 1, _IN, 2),
     "barrier": Op("barrier", -1, (), 0),
-    "monitored_barrier": Op("monitored_barrier", -1, (), -1, counted=False),
+    "monitored_barrier": Op("monitored_barrier", -1, (), -1, counted=False, tags=2),
     "send": Op("send", 0, ("tensors",), counted=False, one_other=True),
     "recv": Op("recv", 0, ("tensors",), counted=False, one_other=True),
     "recv_anysource": Op("recv", 0, ("tensors", "arg0"), -1, counted=False),
@@ -80,8 +82,8 @@ class Group:
     """What is known of one process group. `ranks` are numbers in the job, by rank in the group."""
 
     __slots__ = (
-        "_sequence", "counts", "mixed", "name", "name_id", "on_host", "plain", "ranks", "ranks_id",
-        "recorded", "reference", "window",
+        "_sequence", "counts", "mixed", "name", "name_id", "on_host", "others", "plain", "ranks",
+        "ranks_id", "recorded", "reference", "window",
     )
 
     def __init__(self, group: Any, intern: Callable[[str], int], sequence: Any, distributed: Any) -> None:
@@ -99,6 +101,9 @@ class Group:
         self.counts = self._sequence_or_none(group) is not None
         self.plain = self.counts and not self.mixed
         """Whether the group's own count is that of every call on it."""
+        self.others = 0
+        """How much of the group's count is not collectives: gloo counts sends and receives too, of which
+        each rank has its own number. Those before the group was met are not known."""
         self.recorded: tuple[deque[int], deque[int]] = (deque(maxlen=REMEMBERED), deque(maxlen=REMEMBERED))
         """Numbers of collectives that were recorded when they were called; the second where `mixed`, of
         those on a device."""
@@ -117,11 +122,17 @@ class Group:
             return int(self.window[0].seq)  # torch counts a window once
         if self.mixed and device is not None:
             return int(group._get_backend(device)._get_sequence_number_for_group()) + 1
-        return int(self._sequence(group)) + 1 if self.counts else NULL_INTEGER
+        return int(self._sequence(group)) - self.others + 1 if self.counts else NULL_INTEGER
 
     def counts_now(self, group: Any) -> int:
-        """Number of the last collective that torch counted; of one backend where they are `mixed`."""
-        return int(self._sequence(group)) if self.plain else sys.maxsize
+        """Number of the last collective that torch counted; beyond all where that is not known."""
+        return int(self._sequence(group)) - self.others if self.plain else sys.maxsize
+
+    def count_other(self, op: Op, counted: int) -> None:
+        """Something that is no collective has been called; torch's count was `counted` before."""
+        group = self.reference()
+        if group is not None and self.plain:
+            self.others += int(self._sequence(group)) - counted - op.tags
 
     def global_rank(self, rank: Any) -> int:
         """Number in the job of a rank of the group."""

@@ -48,8 +48,8 @@ class Call:
     """One call: the first fields of its row, and what it takes to complete it. Times are monotonic ns."""
 
     __slots__ = (
-        "asynchronous", "counted_ns", "entered_ns", "group", "head", "number", "queues", "seq", "spent_ns",
-        "started_ns",
+        "asynchronous", "counted_ns", "entered_ns", "group", "head", "number", "other", "queues", "seq",
+        "spent_ns", "started_ns",
     )
     group: Group
     seq: int
@@ -60,6 +60,8 @@ class Call:
     asynchronous: int
     queues: bool
     """Whether it is complete on a device, later than the call and the wait say."""
+    other: tuple[Op, int] | None
+    """For what is no collective: what it is, and torch's count before it."""
     started_ns: int
     entered_ns: int
     counted_ns: int
@@ -240,10 +242,13 @@ class Collectives:
         seq = NULL_INTEGER
         if op.counted:
             if known.plain and not known.window:
-                seq = self._sequence(group) + 1
+                seq = self._sequence(group) - known.others + 1
             else:
                 seq = known.next_number(group, device_of(op, args, given) if known.mixed else None)
             known.recorded[known.mixed and on_device].append(seq)
+            call.other = None
+        else:
+            call.other = (op, self._sequence(group)) if known.plain else None
         call.seq = seq
         call.head = head = (
             recorder.step, recorder.micro_step, now + ANCHOR_NS, known.name_id, known.ranks_id, seq, name,
@@ -268,6 +273,8 @@ class Collectives:
         training = get_ident() == recorder.thread
         if training:
             recorder.communicated(now, call.entered_ns, call.counted_ns)
+        if call.other is not None:
+            call.group.count_other(*call.other)
         window = call.group.window
         if window is not None:
             window.append(call)
@@ -286,6 +293,8 @@ class Collectives:
         recorder = self.recorder
         if get_ident() == recorder.thread:
             recorder.communicated(now, call.entered_ns, call.counted_ns)
+        if call.other is not None:
+            call.group.count_other(*call.other)
         self._uncount(call)
         self._write(call, NULL_DOUBLE, call.spent_ns / 1e9, "failed")
 

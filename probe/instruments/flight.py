@@ -240,9 +240,8 @@ def _group_name(entry: dict[str, Any]) -> str:
 
 
 def _sequence_number(entry: dict[str, Any]) -> int:
-    """As the group counts it: gloo's entries have it as `op_id`, their own number counts tags."""
-    gloo = str(entry.get("profiling_name", "")).startswith("gloo:")
-    found = entry.get("op_id" if gloo else "collective_seq_id", entry.get("seq_id"))
+    """Among the collectives of its group. Older versions of torch have one number for everything."""
+    found = entry.get("collective_seq_id", entry.get("seq_id"))
     return NULL_INTEGER if found is None else int(found)
 
 

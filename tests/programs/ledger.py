@@ -124,6 +124,8 @@ def digest(*modules: nn.Module) -> str:
     for module in modules:
         for name, parameter in module.named_parameters():
             found.update(name.encode())
-            kept = parameter.detach().contiguous()  # read by address: torch may be there without numpy
+            whole = parameter.detach()
+            own = whole.to_local() if hasattr(whole, "to_local") else whole  # of a sharded one the own part
+            kept = own.contiguous()  # read by address: torch may be there without numpy
             found.update(ctypes.string_at(kept.data_ptr(), kept.nbytes))
     return found.hexdigest()

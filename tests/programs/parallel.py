@@ -4,12 +4,14 @@
 themselves, with one all_reduce a step. `fsdp`: every rank holds a shard (FSDP2, `fully_shard`).
 `--second-group`: the even ranks also reduce their losses in a group of their own.
 With --forever a line on rank 0's stdin ends all ranks after the same step. `sums` in the result is what each
-reduction of the losses gave, so that one that went wrong shows.
+reduction of the losses gave, so that one that went wrong shows; `flight` (with --trace) what torch's own
+recorder has of the collectives, and `counts` how many torch counts in each group.
 """
 
 from __future__ import annotations
 
 import os
+import pickle
 import select
 import sys
 import time
@@ -35,11 +37,23 @@ def average(model: nn.Module, world_size: int) -> None:
         offset += gradient.numel()
 
 
+def flight() -> list[list[Any]]:
+    """`[group, number, operation, sizes, dtypes]` of what torch's Flight Recorder has, in order."""
+    c10d: Any = torch._C._distributed_c10d  # type: ignore[attr-defined]
+    entries = pickle.loads(c10d._dump_fr_trace(includeStackTraces=False))["entries"]
+    return [
+        [entry["process_group"][0], entry["collective_seq_id"], entry["profiling_name"], entry["input_sizes"],
+         entry["input_dtypes"]]
+        for entry in entries
+    ]
+
+
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--way", choices=("ddp", "reduce", "fsdp"), default="ddp")
     parser.add_argument("--pace-ms", type=float, default=0.0, help="time each step takes at least")
     parser.add_argument("--second-group", action="store_true")
+    parser.add_argument("--trace", action="store_true", help="tell what was communicated")
     parser.add_argument("--timeout-s", type=float, default=600.0, help="of the process groups")
     arguments = parser.parse_args()
     ledger = Ledger(arguments)
@@ -81,6 +95,10 @@ def main() -> None:
         ledger.step()
         time.sleep(max(0.0, arguments.pace_ms / 1e3 - (time.monotonic() - begun_s)))
     ledger.extra = {"sums": sums}
+    if arguments.trace:
+        names: Any = dist.distributed_c10d._world.pg_names
+        counts = {name: group._get_sequence_number_for_group() for group, name in names.items()}
+        ledger.extra.update(flight=flight(), counts=counts)
     ledger.finish(model)
     dist.destroy_process_group()
 
