@@ -7,6 +7,7 @@ any thread, never the hot path.
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 from typing import NamedTuple
@@ -48,6 +49,7 @@ def alive(pid: int, start_ticks: int, boot_id: str) -> bool:
     )
 
 
+@functools.lru_cache(maxsize=1)
 def current_boot_id() -> str:
     """Names this boot of the machine (of the kernel, in a container); empty when hidden."""
     try:

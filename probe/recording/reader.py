@@ -9,6 +9,7 @@ by the query worker; may import numpy.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import struct
@@ -27,6 +28,7 @@ NUMBER = "_number"
 WRITERS = 8
 """Threads that may be in the middle of a row at once: so many of the oldest places are not read."""
 _FIRST_LOOK_ROWS = 64
+_NUMBER_AT = struct.Struct("<q")
 
 Rows = npt.NDArray[np.void]
 
@@ -57,14 +59,8 @@ class RingFile:
             raise ValueError(f"magic {magic!r}, version {version}")
         if length > layout.HEADER_BYTES - layout.LAYOUT_OFFSET or rows < 1:
             raise ValueError("impossible sizes")
-        described = json.loads(head[layout.LAYOUT_OFFSET : layout.LAYOUT_OFFSET + length])
-        self.table: str = str(described["table"])
-        self.columns: tuple[tuple[str, str], ...] = tuple(
-            (str(name), str(kind)) for name, kind in described["columns"]
-        )
-        self.dtype = np.dtype(
-            [(name, layout.NUMPY[kind]) for name, kind in self.columns] + [(NUMBER, "<i8")]
-        )
+        described = _described(head[layout.LAYOUT_OFFSET : layout.LAYOUT_OFFSET + length])
+        self.table, self.columns, self.dtype = described
         self.rows: int = rows
         if self.dtype.itemsize != row_bytes:
             raise ValueError(f"rows of {row_bytes} bytes, their columns take {self.dtype.itemsize}")
@@ -91,6 +87,8 @@ class RingFile:
         Looks only at places after `known`, so a reader that remembers it pays for
         new rows only. A number that none of its neighbours confirms is damage.
         """
+        if known and not self._written_after(known):
+            return known
         look = min(_FIRST_LOOK_ROWS, self.rows)
         for _ in range(64):
             first = max(1, known + 1 - WRITERS)
@@ -101,6 +99,19 @@ class RingFile:
             known = newest
             look = min(look * 2, self.rows)
         return known
+
+    def _written_after(self, known: int) -> bool:
+        """Whether any of the next places holds a newer row: cheap, for most looks find none."""
+        size = self.dtype.itemsize
+        place = (known + 1) % self.rows
+        run = min(WRITERS, self.rows - place)
+        parts = [(run, place)] if run == WRITERS else [(run, place), (WRITERS - run, 0)]
+        for count, first in parts:
+            data = self._pread(count * size, layout.HEADER_BYTES + first * size)
+            for end in range(size, count * size + 1, size):
+                if _NUMBER_AT.unpack_from(data, end - _NUMBER_AT.size)[0] > known:
+                    return True
+        return False
 
     def _confirmed(self, numbers: npt.NDArray[np.int64], first: int) -> npt.NDArray[np.bool_]:
         places = np.arange(first, first + len(numbers)) % self.rows
@@ -152,6 +163,15 @@ class RingFile:
         if len(data) != size:
             raise RecordingError(f"{self.path} was cut short")
         return data
+
+
+@functools.lru_cache(maxsize=64)
+def _described(text: bytes) -> tuple[str, tuple[tuple[str, str], ...], np.dtype[np.void]]:
+    """Table, columns and row of a ring, from the layout in its header; most rings have the same few."""
+    described = json.loads(text)
+    columns = tuple((str(name), str(kind)) for name, kind in described["columns"])
+    dtype = np.dtype([(name, layout.NUMPY[kind]) for name, kind in columns] + [(NUMBER, "<i8")])
+    return str(described["table"]), columns, dtype
 
 
 def sealable(rows: Rows, highest: int, capacity: int, pending: npt.NDArray[np.bool_] | None) -> int:

@@ -77,6 +77,8 @@ class Registry:
         self._told: dict[Path, tuple[int, Told]] = {}
         self._newest: dict[int, int] = {}
         """When the latest recording of each pid began: an agent may be stopped and started again."""
+        self._latest: dict[tuple[int, int, str], int] = {}
+        """When the latest recording of each life of a pid began: a process may execute another program."""
         self._highest: dict[tuple[Path, int], int] = {}
         self._lock = threading.Lock()
         self.on_alive: Callable[[Recorded], object] | None = None
@@ -97,6 +99,10 @@ class Registry:
             gone = self._known.keys() - {recorded.folder for recorded in found}
             for folder in gone:
                 del self._known[folder]
+            if gone:
+                self._latest = {}
+                for _, recorded in self._known.values():
+                    self._note_life(recorded.meta)
         return sorted(found, key=lambda recorded: recorded.meta.started_ns)
 
     def _read(self, folders: Iterable[Path]) -> list[Recorded]:
@@ -110,14 +116,19 @@ class Registry:
                     known = (written_ns, Recorded(folder, _meta(folder)))
                     with self._lock:
                         self._known[folder] = known
+                        self._note_life(known[1].meta)
             except (OSError, RecordingError):
                 continue
             found.append(known[1])
         return found
 
+    def _note_life(self, meta: Meta) -> None:
+        key = meta.pid, meta.start_ticks, meta.boot_id
+        self._latest[key] = max(self._latest.get(key, 0), meta.started_ns)
+
     def live(self) -> list[Recorded]:
         """The processes that are being recorded now."""
-        return [recorded for recorded in self.processes() if self.status(recorded).state in LIVE]
+        return [recorded for recorded in self.processes() if self.lives(recorded)]
 
     def listed(self, everything: bool) -> list[Recorded]:
         """What `ps` shows: the living, and of each job the newest run when it ended less than a
@@ -160,14 +171,7 @@ class Registry:
             with self._lock:
                 self._ended[key] = known
             return known
-        runs = alive(meta.pid, meta.start_ticks, meta.boot_id)
-        superseded = self.superseded(meta)
-        lives = runs and not superseded
-        told = Told(None, None)
-        if not lives or self._newest.get(meta.pid, 0) > meta.started_ns or not os.path.exists(meta.socket):
-            told = self.told(recorded.folder)
-        if lives and self.on_alive is not None:
-            self.on_alive(recorded)
+        lives, superseded, told = self._looked_at(recorded)
         step, last_step_ns, last_seen_ns = self._progress(recorded)
         if lives and told.left is None:
             return Status("idle" if step is None else "running", step, last_step_ns, last_seen_ns, None)
@@ -187,16 +191,33 @@ class Registry:
             state=end.state, how=end.how, exit_status=end.exit_status, ended_ns=end.t_ns or found.ended_ns
         )
 
+    def lives(self, recorded: Recorded) -> bool:
+        """Whether it is being recorded now: what `status` says, without a look at its rings."""
+        with self._lock:
+            ended = (recorded.folder, recorded.meta.started_ns) in self._ended
+        if ended or (recorded.folder / "end.json").exists():
+            return self.status(recorded).state in LIVE
+        lives, _, told = self._looked_at(recorded)
+        return lives and told.left is None
+
+    def _looked_at(self, recorded: Recorded) -> tuple[bool, bool, Told]:
+        """Whether the process lives and this is its recording, whether it began another one later, and what
+        it said of its end (looked up only where it may have said something)."""
+        meta = recorded.meta
+        superseded = self.superseded(meta)
+        lives = not superseded and alive(meta.pid, meta.start_ticks, meta.boot_id)
+        told = Told(None, None)
+        if not lives or self._newest.get(meta.pid, 0) > meta.started_ns or not os.path.exists(meta.socket):
+            told = self.told(recorded.folder)
+        if lives and self.on_alive is not None:
+            self.on_alive(recorded)
+        return lives, superseded, told
+
     def superseded(self, meta: Meta) -> bool:
         """Whether the same process began another recording later: it stopped and started again, or
         executed another program."""
         with self._lock:
-            later = [
-                recorded.meta for _, recorded in self._known.values()
-                if recorded.meta.started_ns > meta.started_ns
-            ]
-        same = (meta.pid, meta.start_ticks, meta.boot_id)
-        return any((one.pid, one.start_ticks, one.boot_id) == same for one in later)
+            return self._latest.get((meta.pid, meta.start_ticks, meta.boot_id), 0) > meta.started_ns
 
     def told(self, folder: Path) -> Told:
         """What the process said about its end, from its journal; read again only when that has grown."""
@@ -352,8 +373,7 @@ class Registry:
         found = [recorded for recorded in everything if job in (recorded.meta.job, recorded.meta.run)]
         if not found:
             raise EndpointUnknown(f"there is no job {job!r}", hint=_near(job, everything))
-        live = [recorded for recorded in found if self.status(recorded).state in LIVE]
-        newest = (live or found)[-1].meta
+        newest = next((recorded for recorded in reversed(found) if self.lives(recorded)), found[-1]).meta
         attempts = [recorded for recorded in found if recorded.meta.run == newest.run]
         attempt = max(recorded.meta.attempt for recorded in attempts)
         ranks = latest_ranks(recorded for recorded in attempts if recorded.meta.attempt == attempt)

@@ -34,6 +34,8 @@ from probe.tables import RINGS, Table
 _log = logging.getLogger("probe.sealer")
 _NICE = 10
 _RETENTION_INTERVAL_S = 30.0
+_PAUSE_RATIO, _LONGEST_PAUSE_S = 20.0, 5.0
+"""With hundreds of recordings the thread looks more rarely: it takes about a twentieth of a core."""
 _LEFTOVER_S = 30.0
 """Merged segments stay this long: a query may have listed them and not read them yet."""
 
@@ -90,8 +92,10 @@ class Sealer:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         while not self._stopping.is_set():
+            began_s = time.thread_time()
             self.round()
-            self._stopping.wait(self.settings.drain_interval_s)
+            pause_s = min(_LONGEST_PAUSE_S, (time.thread_time() - began_s) * _PAUSE_RATIO)
+            self._stopping.wait(max(self.settings.drain_interval_s, pause_s))
 
     def round(self) -> None:
         """Look at every recording once."""
@@ -132,8 +136,7 @@ class Sealer:
     # One recording ----------------------------------------------------------
 
     def _drain(self, recorded: Recorded) -> None:
-        status = self.registry.status(recorded)
-        final = status.state not in LIVE
+        final = not self.registry.lives(recorded)
         problems: list[str] = []
         for table in RINGS:
             if table.sealed and not self._stopping.is_set():
@@ -142,9 +145,10 @@ class Sealer:
                 except ProbeError as error:  # one damaged ring: seal the others first
                     problems.append(error.message)
         if final and not self._stopping.is_set():
+            status = self.registry.status(recorded)
             if problems:  # set aside: what is damaged now will be tomorrow
                 self._done.add((recorded.folder, recorded.meta.started_ns))
-            elif status.how != ends.ENDING:  # how it ends is not known before it is gone
+            elif status.state not in LIVE and status.how != ends.ENDING:  # else how it ends is not known yet
                 self._finish(recorded, status)
         if problems:
             raise ValueError("; ".join(problems))
