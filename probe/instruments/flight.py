@@ -85,6 +85,7 @@ class Flight:
         self._newest = 0
         self._open: dict[int, tuple[int, tuple[Any, ...]]] = {}
         self._last_ns = self._cost_ns = 0
+        self._begun_ns = time.monotonic_ns()
 
     @property
     def available(self) -> bool:
@@ -185,18 +186,19 @@ class Flight:
                 del collectives.unresolved[name, seq]
                 collectives.resolve(call, _duration_s(entry))
             elif new and not _recorded(groups.get(name), entry, seq):
-                self._write(number, entry, name, groups.get(name), seq, ends, ahead_ns, complete)
+                began_ns = int(entry["time_created_ns"]) - ahead_ns
+                if not complete or began_ns >= self._begun_ns:  # else it was over before recording began
+                    self._write(number, entry, groups.get(name), seq, began_ns, ends, complete)
         self._seen = highest
 
     def _write(
-        self, record: int, entry: dict[str, Any], name: str, group: Group | None, seq: int,
-        ends: list[tuple[int, int]], ahead_ns: int, complete: bool,
+        self, record: int, entry: dict[str, Any], group: Group | None, seq: int, began_ns: int,
+        ends: list[tuple[int, int]], complete: bool,
     ) -> None:
         intern = self._recorder.intern
-        began_ns = int(entry["time_created_ns"]) - ahead_ns
         dtype, shapes, elements, size = self._inputs(entry)
         head = (
-            self._step_at(began_ns, ends), NULL_INTEGER, began_ns + ANCHOR_NS, intern(name),
+            self._step_at(began_ns, ends), NULL_INTEGER, began_ns + ANCHOR_NS, intern(_group_name(entry)),
             group.ranks_id if group is not None else NULL_STRING, seq, intern(_operation(entry)), dtype,
             shapes, elements, size, NULL_INTEGER, NULL_STRING, NULL_BOOLEAN,
         )
@@ -232,7 +234,8 @@ class Flight:
         place = bisect_left(ends, t_ns, key=lambda end: end[1])
         if place == len(ends):
             return self._recorder.step
-        return ends[place][0] if place or ends[0][0] == 0 else NULL_INTEGER
+        step = ends[place][0]
+        return step if step >= 0 and (place or step == 0) else NULL_INTEGER
 
 
 def _group_name(entry: dict[str, Any]) -> str:

@@ -83,7 +83,7 @@ class Recorder:
         """Phases are timed on every so many steps; more than 1 where steps are too short for the budget."""
         self.recent: deque[tuple[int, bool, bool, int]] = deque(maxlen=512)
         self.ends: deque[tuple[int, int]] = deque(maxlen=512)
-        """Number and end (monotonic ns) of the last steps."""
+        """Number and end (monotonic ns) of the last steps; -1: the one that ran when recording began."""
         self.last_row: tuple[int, list[Any]] | None = None
         """Number and fields of the last steps row, for a loss that a device delivers later."""
 
