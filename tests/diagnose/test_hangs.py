@@ -18,7 +18,7 @@ from agent.nursery import Nursery, forked
 from diagnose.hung import STALL_S, Seen, look, noted, recorded_of, until
 from harness import Place, run_probe
 from probe.diagnose import verdict as names
-from probe.diagnose.verdict import ALARM
+from probe.diagnose.verdict import ALARM, NOTICE
 from probe.server.registry import Registry
 
 WAYS: dict[str, tuple[str, ...]] = {
@@ -193,14 +193,16 @@ def test_a_rank_that_waits_for_another_is_in_a_collective_and_the_other_is_not(
         assert f"waits for other ranks in {op}" in waits[1].what
         assert (sleeps[1].state, sleeps[1].severity) == (names.BLOCKED, ALARM)
         assert "clock_nanosleep" in sleeps[1].what and "sleep_on_storage" in sleeps[1].what
-        first = recorded_of(place, ranks[0].pid)
-        until(lambda: noted(first), "the server's verdict on the rank that waits")
-        assert noted(first)[0]["state"] == names.IN_COLLECTIVE
-        assert f"rank 1 (pid {ranks[1].pid}) is not in it: {names.BLOCKED}" in noted(first)[0]["what"]
-        assert "sleep_on_storage" in noted(first)[0]["why"]
-        assert f"probe {ranks[1].pid} diagnose" in noted(first)[0]["next"]
+        first, second = (recorded_of(place, job.pid) for job in ranks)
+        until(lambda: noted(first) and noted(second), "the server's verdicts on both")
+        [alarm, *_], [waits_too, *_] = noted(second), noted(first)
+        assert (alarm["state"], alarm["severity"]) == (names.MISSING_RANK, ALARM)
+        assert "sleep_on_storage" in alarm["what"] and alarm["next"].startswith("probe ")
+        named = (waits_too["state"], waits_too["severity"])
+        assert named == (names.IN_COLLECTIVE, NOTICE), "one alarm is enough"
+        assert "the cause: rank 1" in waits_too["what"] and "sleep_on_storage" in waits_too["what"]
         said = run_probe(place, str(ranks[0].pid), "diagnose").stdout
-        assert f"rank 1 (pid {ranks[1].pid}) is not in it" in said, "asked, it says the same"
+        assert f"rank 1 (pid {ranks[1].pid}) is not in it" in said, "asked about one rank, it says so too"
 
 
 def test_threads_of_ours_are_never_suspected(hung: Hung) -> None:
