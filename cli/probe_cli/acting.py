@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
-from probe.errors import ServerUnavailable, UsageError
+from probe.errors import ProbeError, ServerUnavailable, UsageError, from_dict
+from probe.rank_sets import as_text
 from probe_cli.direct import Question, ask_process
 from probe_cli.session import Session
 from probe_cli.terminal import escape_controls
@@ -74,7 +75,7 @@ def _ask(session: Session, path: str, asked: dict[str, Any], wait_s: float | Non
     except KeyboardInterrupt:
         session.note(f"not waited for any more; it may be done all the same: `{command(session, 'actions')}`")
         raise
-    if not isinstance(answer.get("what"), str):
+    if not isinstance(answer.get("what"), str) and not by_rank(answer):
         raise ServerUnavailable("the answer to the action cannot be read")
     return answer
 
@@ -88,14 +89,63 @@ def show(session: Session, answer: dict[str, Any], format: Format) -> None:
         text = json.dumps(answer, ensure_ascii=False)
         session.out.line(escape_controls(text) if session.out.terminal else text)
         return
-    session.out.line(escape_controls(answer["what"]))
-    for note in answer.get("notes") or ():
-        session.out.line(f"  {escape_controls(str(note))}")
+    for line in _what(answer):
+        session.out.line(escape_controls(line))
     session.out.stream.flush()
     place = where(answer)
     if place:
         session.note(place)
+    say_who_is_missing(session, answer)
     say_how_to_undo(session, answer)
+
+
+def _what(answer: dict[str, Any]) -> Iterator[str]:
+    """What was done, with the notes; where that is not the same on all ranks, of each."""
+    if isinstance(answer.get("what"), str):
+        yield answer["what"]
+        for note in answer.get("notes") or ():
+            yield f"  {note}"
+        return
+    for ranks, one in alike(by_rank(answer), lambda one: (one.get("what"), repr(one.get("notes")))):
+        yield f"{ranks}: {one.get('what')}"
+        for note in one.get("notes") or ():
+            yield f"  {note}"
+
+
+def by_rank(answer: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
+    """The answers of a job's ranks, where there are several; empty for the answer of one process."""
+    found = answer.get("answers")
+    if not isinstance(found, list):
+        return []
+    return [(int(one["rank"]), one["answer"]) for one in found if isinstance(one.get("answer"), dict)]
+
+
+def alike(
+    answers: Sequence[tuple[int, dict[str, Any]]], key: Callable[[dict[str, Any]], object]
+) -> list[tuple[str, dict[str, Any]]]:
+    """Ranks that answered the same, as `ranks 0,2-3`, and what the first of them did."""
+    found: dict[object, list[tuple[int, dict[str, Any]]]] = {}
+    for rank, one in answers:
+        found.setdefault(key(one), []).append((rank, one))
+    return [(ranks_text(rank for rank, _ in same), same[0][1]) for same in found.values()]
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """`rank 1`, `ranks 0,2-3`."""
+    listed = list(ranks)
+    return f"rank{'s' if len(listed) > 1 else ''} {as_text(listed)}"
+
+
+def say_who_is_missing(session: Session, answer: dict[str, Any]) -> ProbeError | None:
+    """Which ranks gave no answer and why, on stderr; the first reason."""
+    errors = [
+        (int(one["rank"]), from_dict(one, 500)) for one in answer.get("answers") or () if "error" in one
+    ]
+    for rank, error in errors:
+        session.note(f"rank {rank}: {error.message}")
+    for sentence in answer.get("missing") or ():
+        session.note(str(sentence))
+    return errors[0][1] if errors else None
 
 
 def say_how_to_undo(session: Session, answer: dict[str, Any]) -> None:
@@ -108,6 +158,10 @@ def say_how_to_undo(session: Session, answer: dict[str, Any]) -> None:
 def where(answer: dict[str, Any]) -> str:
     """Where something ran that waited for a boundary, and for how long training stood still."""
     held_ms = answer.get("held_ms")
+    ranks = by_rank(answer)
+    if ranks and answer.get("step") is not None and str(answer.get("id")).startswith("all-"):
+        held = "" if held_ms is None else f", held for at most {milliseconds(held_ms)}"
+        return f"on {ranks_text(rank for rank, _ in ranks)} before step {answer['step']}{held}"
     if held_ms is None:
         return ""
     return f"ran {between(answer.get('step'))}, the training thread was held for {milliseconds(held_ms)}"

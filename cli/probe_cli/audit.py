@@ -10,6 +10,7 @@ import json
 import time
 from typing import Any, Literal
 
+from probe.rank_sets import as_text
 from probe_cli.acting import Format, ask_to_undo, show
 from probe_cli.answers import Answer
 from probe_cli.direct import Question, ask_process
@@ -28,7 +29,7 @@ LATEST = (
 """One row for each action: when it was asked, and its latest state."""
 _HEADINGS = (
     Heading("ID", number=True), Heading("WHEN"), Heading("STEP", number=True), Heading("ACTION"),
-    Heading("BY"), Heading("UNDO"), Heading("STATE"),
+    Heading("BY"), Heading("RANKS"), Heading("UNDO"), Heading("STATE"),
 )
 _NOT_DONE = ("failed", "refused", "cancelled")
 """States of which the reason is shown."""
@@ -45,16 +46,18 @@ def list_actions(session: Session, format: Literal["table", "json"]) -> None:
     if not rows:
         session.note("nothing was done to it")
         return
-    cells = [_cells(row) for row in rows]
+    several = len({row["rank"] for row in rows}) > 1
+    headings = _HEADINGS if several else tuple(one for one in _HEADINGS if one.name != "RANKS")
+    cells = [_cells(row, several=several) for row in merged(rows)]
 
     def paint(number: int, column: int, text: str) -> str:
         if number < 0:
             return session.out.style(text, "bold")
-        state = _HEADINGS[column].name == "STATE"
+        state = headings[column].name == "STATE"
         word = cells[number][column].partition(":")[0]
         return session.out.style(text, *_COLOURS.get(word, ())) if state else text
 
-    for line in grid(_HEADINGS, cells, session.out.width, paint):
+    for line in grid(headings, cells, session.out.width, paint):
         session.out.line(line)
 
 
@@ -67,6 +70,20 @@ def latest(session: Session) -> list[dict[str, Any]]:
     return [{**row, "arguments": decoded(row["arguments"])} for row in rows]
 
 
+def merged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What ranks did together, once for each state that it has on some of them; `ranks` says on which."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        key = (row["action_id"], row["state"], None if _is_of_all(row["action_id"]) else row["pid"])
+        first = found.setdefault(key, {**row, "ranks": []})
+        first["ranks"].append(row["rank"])
+    return list(found.values())
+
+
+def _is_of_all(action_id: object) -> bool:
+    return str(action_id).startswith("all-")
+
+
 def decoded(text: object) -> Any:
     """The arguments of an action, which are kept as JSON."""
     try:
@@ -75,13 +92,14 @@ def decoded(text: object) -> Any:
         return text
 
 
-def _cells(row: dict[str, Any]) -> list[str]:
+def _cells(row: dict[str, Any], *, several: bool) -> list[str]:
     pid = "" if row["caller_pid"] is None else f" {row['caller_pid']}"
     state = f"{row['state']}: {row['what']}" if row["state"] in _NOT_DONE and row["what"] else row["state"]
     found = [
         str(row["action_id"]), age(time.time() - row["t_ns"] * 1e-9),
         "-" if row["step"] is None else f"{row['step']:,}", action_text(row["action"], row["arguments"]),
-        f"{row['caller_role'] or '-'}{pid}", f"undo {row['action_id']}" if row["undo"] else "-", str(state),
+        f"{row['caller_role'] or '-'}{pid}", *([as_text(row["ranks"])] if several else []),
+        f"undo {row['action_id']}" if row["undo"] else "-", str(state),
     ]
     return [escape_controls(cell) for cell in found]
 
@@ -112,7 +130,7 @@ def end_standing(session: Session, action: str, wait_s: float | None, format: Fo
             json.dumps({"undone": []}) if format == "json" else f"{_word(action)} is not on; nothing was done"
         )
         return
-    for one in reversed(standing):
+    for one in {str(one["id"]): one for one in reversed(standing)}.values():  # those of all ranks once
         show(session, ask_to_undo(session, str(one["id"]), wait_s), format)
 
 

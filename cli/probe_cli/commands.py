@@ -89,6 +89,17 @@ def ps(
     list_processes(context.obj, everything, format)
 
 
+@app.command(epilog=epilog("ranks"))
+def ranks(
+    context: typer.Context,
+    format: Annotated[Literal["table", "json"], typer.Option("--format", help="How to write it.")] = "table",
+) -> None:
+    """List all ranks of a job on all its hosts: step, lag, state; and what is missing."""
+    from probe_cli.job_ranks import list_ranks
+
+    list_ranks(context.obj, format)
+
+
 @app.command(context_settings={"allow_interspersed_args": False}, epilog=epilog("run"))
 def run(
     context: typer.Context,
@@ -199,6 +210,9 @@ def evaluate(
     at_step: Annotated[
         bool, typer.Option("--at-step", help="Between two steps, even if it only reads.")
     ] = False,
+    together: Annotated[
+        bool, typer.Option("--together", help="On all ranks at the same step, also a collective.")
+    ] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Also a collective, on this rank alone.")
     ] = False,
@@ -209,14 +223,14 @@ def evaluate(
         ),
     ] = None,
 ) -> None:
-    """Run Python in the process; print its output and last value.
+    """Run Python in the process, or in every rank of a job; print its output and last value.
 
-    What only reads runs at once; what changes the job runs between two steps.
+    What only reads runs at once; what changes the job runs between two steps, on all ranks the same.
     """
     from probe_cli.snippets import Wanted, run_snippet
 
     session: Session = context.obj
-    wanted = Wanted(timeout, wait, now, at_step, force)
+    wanted = Wanted(timeout, wait, now, at_step, force, together)
     raise typer.Exit(run_snippet(session, session.read_text(code, file, "Python"), wanted))
 
 

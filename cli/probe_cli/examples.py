@@ -10,6 +10,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "probe ps",
         "probe ps --all --format json",
     ),
+    "ranks": (
+        "probe JOB ranks",
+        "probe JOB ranks --format json",
+    ),
     "run": (
         "probe run python train.py",
         "probe run --name gpt python train.py",
@@ -33,6 +37,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "eval": (
         "probe PID eval \"optimizer.param_groups[0]['lr']\"",
         "probe JOB eval -f look.py",
+        'probe JOB eval "print(rank, world_size)"',
         'probe PID eval --at-step "sum(p.grad.norm() for p in model.parameters() if p.grad is not None)"',
     ),
     "lr": (

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from probe.errors import LimitReached, ProcessDead, ServerUnavailable
-from probe_cli.acting import Format, ask_to_act
+from probe_cli.acting import Format, alike, ask_to_act, by_rank, say_who_is_missing
 from probe_cli.answers import Answer, readable
 from probe_cli.audit import action_text, decoded
 from probe_cli.grid import Heading, grid
@@ -23,9 +23,11 @@ _RANGES = (
     "SELECT min(step), max(step), VALUE, VALUE FROM"
     " (SELECT step, VALUE, sum(turned) OVER (ORDER BY step) AS part FROM"
     " (SELECT step, VALUE, CAST(VALUE IS DISTINCT FROM lag(VALUE) OVER (ORDER BY step) AS INTEGER) AS turned"
-    " FROM python.steps WHERE VALUE IS NOT NULL)) GROUP BY part, VALUE ORDER BY 1"
+    " FROM python.steps WHERE VALUE IS NOT NULL AND rank = (SELECT min(rank) FROM python.steps)))"
+    " GROUP BY part, VALUE ORDER BY 1"
 )
-"""(first step, last step, value at the first, value at the last) of each stretch of one value of a column."""
+"""(first step, last step, value at the first, value at the last) of each stretch of one value of a column:
+of the lowest rank, which stands for those that train with it."""
 _HEADINGS = (
     Heading("GROUP", number=True), Heading("LR", number=True), Heading("INITIAL LR", number=True),
     Heading("SCHEDULED", number=True), Heading("WEIGHT DECAY", number=True), Heading("TENSORS", number=True),
@@ -45,8 +47,19 @@ def show_rates(session: Session, arguments: dict[str, Any], wait_s: float | None
         text = json.dumps({**answer, "history": ranges, "changes": changes}, ensure_ascii=False)
         session.out.line(escape_controls(text) if session.out.terminal else text)
         return
-    for line in [*_present(session, answer), *_past(ranges, changes)]:
+    for line in [*_of_ranks(session, answer), *_past(ranges, changes)]:
         session.out.line(line)
+    say_who_is_missing(session, answer)
+
+
+def _of_ranks(session: Session, answer: dict[str, Any]) -> Iterator[str]:
+    """Of one process, or of all ranks: those that have the same once."""
+    if not by_rank(answer):
+        yield from _present(session, answer)
+        return
+    for ranks, one in alike(by_rank(answer), lambda one: json.dumps(one.get("details"), default=str)):
+        yield ranks
+        yield from _present(session, one)
 
 
 def show_loss_scale(session: Session, format: Format) -> None:
@@ -125,9 +138,9 @@ def _changes(session: Session, action: str) -> list[dict[str, Any]]:
     """Each time that an action took effect or was undone, with the first step that it was so for."""
     rows = _ask(
         session,
-        "SELECT step, action_id, action, arguments, state FROM probe.actions"
+        "SELECT min(step), action_id, action, arguments, state FROM probe.actions"
         f" WHERE action = '{action}' AND state IN ('done', 'standing', 'undone') AND step IS NOT NULL"
-        " ORDER BY t_ns",
+        " GROUP BY action_id, action, arguments, state ORDER BY min(t_ns)",
     )
     names = ("step", "action_id", "action", "arguments", "state")
     found = [dict(zip(names, row, strict=True)) for row in rows]
@@ -139,7 +152,8 @@ def _between_changes(column: str, steps: list[int]) -> str:
     part = " + ".join(f"CAST(step >= {int(step)} AS INTEGER)" for step in steps[-_MOST_RANGES:])
     return (
         f"SELECT min(step), max(step), arg_min({column}, step), arg_max({column}, step) FROM python.steps"
-        f" WHERE {column} IS NOT NULL{f' GROUP BY {part}' if part else ''} ORDER BY 1"
+        f" WHERE {column} IS NOT NULL AND rank = (SELECT min(rank) FROM python.steps)"
+        f"{f' GROUP BY {part}' if part else ''} ORDER BY 1"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from probe.errors import ServerUnavailable, UsageError
-from probe_cli.acting import waiting, where
+from probe_cli.acting import alike, by_rank, say_who_is_missing, waiting, where
 from probe_cli.direct import Question, ask_process
 from probe_cli.session import Session
 from probe_cli.terminal import escape_controls
@@ -23,18 +23,23 @@ class Wanted(NamedTuple):
     now: bool = False
     at_step: bool = False
     force: bool = False
+    together: bool = False
+    """On all ranks at the same step, with collectives."""
 
 
 def run_snippet(session: Session, code: str, wanted: Wanted) -> int:
     """Write the snippet's output and value; its exception goes to stderr. Returns the exit code."""
     if wanted.now and wanted.at_step:
         raise UsageError("--now and --at-step exclude each other")
+    if wanted.now and wanted.together:
+        raise UsageError("--now and --together exclude each other")
     settings = session.settings
     timeout_s = settings.eval_timeout_s if wanted.timeout_s is None else wanted.timeout_s
     wait_s = settings.act_wait_s if wanted.wait_s is None else wanted.wait_s
     when = "now" if wanted.now else "step" if wanted.at_step else None
     body = {
         "code": code, "timeout_s": timeout_s, "wait_s": wait_s, "when": when, "force": wanted.force or None,
+        "together": wanted.together or None,
     }
     body = {name: given for name, given in body.items() if given is not None}
     with waiting(session, wait_s):
@@ -44,6 +49,8 @@ def run_snippet(session: Session, code: str, wanted: Wanted) -> int:
             agent=Question("POST", "/v1/eval", body=body),
             timeout_s=wait_s + timeout_s,
         )
+    if isinstance(answer.get("answers"), list):
+        return _show_ranks(session, answer)
     output, value, error = answer.get("output"), answer.get("value"), answer.get("error")
     if not isinstance(output, str):
         raise ServerUnavailable("the answer to the snippet cannot be read")
@@ -68,14 +75,47 @@ def run_snippet(session: Session, code: str, wanted: Wanted) -> int:
     return RAISED
 
 
+def _show_ranks(session: Session, answer: dict[str, Any]) -> int:
+    """What each rank said, each line with who said it; ranks that said the same, once."""
+    answers = by_rank(answer)
+    for ranks, one in alike(answers, lambda one: (one.get("output"), one.get("value"))):
+        said = str(one.get("output") or "").splitlines()
+        if one.get("value") is not None:
+            said += str(one["value"]).splitlines() or [""]
+        for line in said:
+            session.out.text(f"[{ranks}] {line}\n")
+        if one.get("dropped_bytes"):
+            session.note(f"{ranks}: {one['dropped_bytes']:,} bytes of output were dropped")
+    session.out.stream.flush()
+    held_ms = [one["held_ms"] for _, one in answers if one.get("held_ms") is not None]
+    together = where({**answer, "held_ms": max(held_ms, default=None)})
+    for ranks, one in alike(answers, lambda one: str([one.get(key) for key in ("class", "why", "kept")])):
+        if together and one.get("class") != "reading":
+            session.note(f"{ranks}: {_because(one)}")
+        for sentence in one.get("kept") or ():
+            session.note(f"{ranks}: {sentence}")
+    if together:
+        session.note(together)
+    raised = [(rank, one) for rank, one in answers if one.get("error")]
+    for ranks, one in alike(raised, lambda one: one["error"].get("traceback")):
+        session.err.line(f"{ranks}:")
+        _show_exception(session, one["error"])
+    missing = say_who_is_missing(session, answer)
+    return RAISED if raised else 0 if missing is None else missing.exit_code
+
+
+def _because(answer: dict[str, Any]) -> str:
+    kind = str(answer.get("class") or "reading")
+    why = "; ".join(str(one) for one in answer.get("why") or ())
+    return f"{_CLASSES.get(kind, kind)}{f' ({why})' if why else ''}"
+
+
 def _where_and_why(answer: dict[str, Any]) -> list[str]:
     """Sentences on a snippet that did not just read: what it was taken for, where it ran, what was put
     back after it."""
     lines = []
     kind = str(answer.get("class") or "reading")
-    why = "; ".join(str(one) for one in answer.get("why") or ())
-    because = f"{_CLASSES.get(kind, kind)}{f' ({why})' if why else ''}"
-    place = where(answer)
+    because, place = _because(answer), where(answer)
     if place:
         lines.append(place if kind == "reading" else f"{because}: {place}")
     elif kind == "changing":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from probe.errors import ProbeError, ServerUnavailable
 from probe_cli.acting import ask_to_act, ask_to_undo, command
@@ -23,33 +23,55 @@ _ENDED = ("ended", "undone", "failed", "cancelled", "refused", "done")
 _GONE = ("dead", "failed", "finished")
 
 
-class Written:
-    """What was written so far: rows up to `t_ns`, under headings once those are known."""
+class Row(NamedTuple):
+    """What the expressions were at the end of one step of one rank."""
 
-    def __init__(self, session: Session, format: Literal["table", "ndjson"]) -> None:
+    t_ns: int
+    step: int | None
+    rank: int
+    values: dict[str, Any]
+
+
+class Written:
+    """What was written so far, under headings once those are known."""
+
+    def __init__(self, session: Session, format: Literal["table", "ndjson"], ranks: list[int]) -> None:
+        """`ranks`: of a job of several, empty for one process."""
         self._session = session
         self._format = format
+        self._several = bool(ranks)
         self._widths: list[int] = []
-        self.t_ns = 0
+        self._latest_ns = dict.fromkeys(ranks, 0)
 
-    def write(self, t_ns: int, step: int | None, values: dict[str, Any]) -> None:
-        """One step's values by expression."""
-        self.t_ns = t_ns
+    @property
+    def t_ns(self) -> int:
+        """Every rank's rows up to here are written."""
+        return min(self._latest_ns.values(), default=0)
+
+    def write(self, row: Row) -> None:
+        """One step's values by expression, once."""
+        t_ns, step, rank, values = row
+        if t_ns <= self._latest_ns.get(rank, 0):
+            return
+        self._latest_ns[rank] = t_ns
         if self._format == "ndjson":
-            text = json.dumps({"step": step, "t_ns": t_ns, "values": values}, ensure_ascii=False)
+            of = {"rank": rank} if self._several else {}
+            text = json.dumps({"step": step, **of, "t_ns": t_ns, "values": values}, ensure_ascii=False)
             self._session.out.line(escape_controls(text) if self._session.out.terminal else text)
             return
         if not self._widths:
             self._widths = [min(max(len(name), _NARROWEST_COLUMN), _WIDEST_COLUMN) for name in values]
-            self._line("STEP", list(values))
-        self._line("-" if step is None else f"{step:,}", [_text(value) for value in values.values()])
+            self._line("STEP", "RANK", list(values))
+        number = "-" if step is None else f"{step:,}"
+        self._line(number, str(rank), [_text(value) for value in values.values()])
 
-    def _line(self, step: str, cells: list[str]) -> None:
+    def _line(self, step: str, rank: str, cells: list[str]) -> None:
         widths = [*self._widths, *[_NARROWEST_COLUMN] * (len(cells) - len(self._widths))]
         shown = [
             f"{cut(escape_controls(cell), width):>{width}}" for cell, width in zip(cells, widths, strict=True)
         ]
-        self._session.out.line("  ".join([f"{step:>8}", *shown]))
+        of = [f"{rank:>4}"] if self._several else []
+        self._session.out.line("  ".join([f"{step:>8}", *of, *shown]))
 
 
 def _text(value: object) -> str:
@@ -73,20 +95,32 @@ def watch(
     for note in answer.get("notes") or ():
         session.note(str(note))
     action_id = str(answer["id"])
+    if not action_id.replace("-", "").isalnum():
+        raise ServerUnavailable(f"{action_id!r} is no id of an action")
     try:
-        _follow(session, action_id, Written(session, format))
+        those = [one for one in answer.get("answers") or () if "answer" in one]
+        pids = [int(one["pid"]) for one in those] or [_pid(action_id)]
+        written = Written(session, format, [int(one["rank"]) for one in those])
+        _follow(session, Watched(action_id, pids), written)
     except (KeyboardInterrupt, BrokenPipeError):
         _end(session, action_id)
         raise
 
 
-def _follow(session: Session, action_id: str, written: Written) -> None:
-    """Write rows until the watch has ended or its process has."""
+class Watched(NamedTuple):
+    """A watch, and the processes that it is in."""
+
+    action_id: str
+    pids: list[int]
+
+
+def _follow(session: Session, watched: Watched, written: Written) -> None:
+    """Write rows until the watch has ended or its process has, on every rank."""
     ended = False
     while True:
-        state, process = _states(session, action_id)
-        for row in _rows(session, action_id, written.t_ns):
-            written.write(*row)
+        state, process = _states(session, watched)
+        for row in _rows(session, watched, written.t_ns):
+            written.write(row)
         session.out.stream.flush()
         if ended:  # once more after the end: the last rows may be written down after it
             return
@@ -96,35 +130,45 @@ def _follow(session: Session, action_id: str, written: Written) -> None:
         time.sleep(_LOOK_S)
 
 
-def _states(session: Session, action_id: str) -> tuple[str, str]:
-    """Of the action, and of its process."""
-    pid = int(action_id.partition("-")[0])
+def _states(session: Session, watched: Watched) -> tuple[str, str]:
+    """Of the action, and of its process; of several the one that goes on longest."""
+    pids = ", ".join(str(pid) for pid in watched.pids)
     found = _ask(
         session,
-        f"SELECT (SELECT state FROM probe.actions WHERE action_id = '{pid}-{_number(action_id)}'"
-        f" ORDER BY t_ns DESC LIMIT 1), (SELECT state FROM cluster.ranks WHERE pid = {pid} LIMIT 1)",
+        "SELECT 'action', state FROM (SELECT state FROM probe.actions"
+        f" WHERE action_id = '{watched.action_id}'"
+        " QUALIFY row_number() OVER (PARTITION BY pid ORDER BY t_ns DESC) = 1)"
+        f" UNION ALL SELECT 'process', state FROM cluster.ranks WHERE pid IN ({pids})",
     )
-    state, process = found[0] if found else ("", "")
-    return str(state or ""), str(process or "")
+    states = [str(state or "") for what, state in found if what == "action"]
+    processes = [str(state or "") for what, state in found if what == "process"]
+    return _last(states, _ENDED), _last(processes, _GONE)
 
 
-def _rows(session: Session, action_id: str, after_ns: int) -> list[tuple[int, int | None, dict[str, Any]]]:
-    """(t_ns, step, values by expression) of each step after a time."""
-    pid = int(action_id.partition("-")[0])
+def _last(states: list[str], over: tuple[str, ...]) -> str:
+    """One that is not over, if there is any."""
+    going = [state for state in states if state not in over]
+    return (going or states or [""])[0]
+
+
+def _rows(session: Session, watched: Watched, after_ns: int) -> list[Row]:
+    """Of each step after a time."""
     rows = _ask(
         session,
-        "SELECT t_ns, step, name, value, text FROM python.variables"
-        f" WHERE watch_id = '{pid}-{_number(action_id)}' AND t_ns > {after_ns} ORDER BY t_ns",
+        "SELECT t_ns, step, rank, name, value, text FROM python.variables"
+        f" WHERE watch_id = '{watched.action_id}' AND t_ns > {after_ns} ORDER BY t_ns, rank",
     )
-    found: dict[tuple[int, int | None], dict[str, Any]] = {}
-    for t_ns, step, name, value, text in rows:
-        found.setdefault((t_ns, step), {})[name] = text if value is None else value
-    return [(t_ns, step, values) for (t_ns, step), values in found.items()]
+    found: dict[tuple[int, int | None, int], dict[str, Any]] = {}
+    for t_ns, step, rank, name, value, text in rows:
+        found.setdefault((t_ns, step, rank), {})[name] = text if value is None else value
+    return [Row(*key, values) for key, values in found.items()]
 
 
-def _number(action_id: str) -> int:
+def _pid(action_id: str) -> int:
+    """Of an action of one process; what goes into a statement is a number, or of letters that are ours."""
+    pid, _, number = action_id.partition("-")
     try:
-        return int(action_id.partition("-")[2])
+        return int(pid) if int(number) >= 0 else 0
     except ValueError:
         raise ServerUnavailable(f"{action_id!r} is no id of an action") from None
 

@@ -8,8 +8,8 @@
 
 Who brings the ranks together is the server (`probe.server.together`); it may be killed at any moment.
 What is prepared ends by itself, what is armed too, and at the agreed step the ranks decide by the ballot
-alone: held for at most PROBE_RANK_HOLD_S, and not at all unless all are known to be appointed. Standard
-library only.
+alone: held for at most PROBE_RANK_HOLD_S, and not at all while not all are known to be appointed (unless
+the training is paused anyway). Standard library only.
 """
 
 from __future__ import annotations
@@ -70,6 +70,8 @@ class Meeting(Appointment):
         self.until_s = until_s
         self.came = False
         """Whether it was held at the step, whatever was decided."""
+        self.held_anyway = False
+        """Whether the training is paused: then it may wait until all are appointed."""
         self._take_back = prepared.take_back
         self._go: Decision | None = None
         self._stay: Decision | None = None
@@ -125,8 +127,13 @@ class Meeting(Appointment):
 
     def _ask(self, question: str, mark: str, until_s: float) -> Decision:
         """Wait for the answer to a question: `yes` when all members have left the mark."""
-        if self.ballot.members() is None:
-            return self.ballot.cast(question, False, EARLY)
+        while self.ballot.members() is None:
+            decision = self.ballot.decision(question)
+            if decision is not None:
+                return decision
+            if not self.held_anyway or self.interrupt is not None or time.monotonic() >= until_s:
+                return self.ballot.cast(question, False, EARLY)
+            time.sleep(_POLL_S[1])
         self.ballot.mark(mark, self.name)
         begun_s = time.monotonic()
         if not self.ballot.missing(mark):
@@ -232,6 +239,7 @@ class Together:
         ballot = Ballot(self._directory, name)
         until_s = time.monotonic() + wait_s
         kept.meeting = meeting = Meeting(kept.prepared, ballot, self._name, at_step, hold_s, until_s)
+        meeting.held_anyway = self._safepoint.paused
         kept.prepared.announce()
         # The answer is made whether or not somebody is left to fetch it: it is written down.
         thread = threading.Thread(

@@ -377,9 +377,11 @@ def _watched(rounds: list[tuple[str, str, list[list[Any]]]]) -> Callable[[Any], 
 
     def answer(body: Any) -> Any:
         if "python.variables" not in body["sql"]:
-            return table("a b", list(left[0][:2]))
+            return table("what state", ["action", left[0][0]], ["process", left[0][1]])
         rows = left[0][2] if len(left) == 1 else left.pop(0)[2]
-        return table("t_ns step name value text", *([row[0] or 40, *row] for row in rows))
+        return table(
+            "t_ns step rank name value text", *([row[0] or 40, row[0], 0, *row[1:]] for row in rows)
+        )
 
     return answer
 

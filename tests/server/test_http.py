@@ -382,6 +382,7 @@ def test_openapi_names_every_route_and_its_errors(server: Beside) -> None:
     assert set(found["paths"]) == {
         "/v1/health", "/v1/processes", "/v1/query", "/v1/backtrace", "/v1/eval", "/v1/tables",
         "/v1/diagnose", "/v1/detach", "/v1/prune", "/v1/act", "/v1/undo",
+        "/v1/together", "/v1/ranks", "/v1/peers", "/v1/relay", "/v1/rows",
     }
     for route in found["paths"].values():
         for operation in route.values():
