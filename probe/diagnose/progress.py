@@ -220,11 +220,12 @@ class _Batches:
         self.newest_ns: int | None = None
         if rows is None or not len(rows):
             return
-        states = [text(number) for number in rows["state"].tolist()]
-        ends = [
-            began if took == NULL_DOUBLE else began + int(took * 1e9)
-            for began, took in zip(rows["t_ns"].tolist(), rows["fetch_s"].tolist(), strict=True)
-        ]
+        numbers = rows["state"].tolist()
+        meant = {number: text(number) for number in set(numbers)}
+        states = [meant[number] for number in numbers]
+        took_s = rows["fetch_s"].copy()
+        took_s[took_s == NULL_DOUBLE] = 0.0
+        ends = (rows["t_ns"] + (took_s * 1e9).astype("int64")).tolist()
         self.newest_ns = max(ends)
         if states[-1] == "pending":
             self.pending_ns = int(rows[-1]["t_ns"])

@@ -93,7 +93,7 @@ class RingFile:
         for _ in range(64):
             first = max(1, known + 1 - WRITERS)
             numbers = self._copy(first, look + WRITERS)[NUMBER]
-            newest = int(numbers[self._confirmed(numbers, first)].max(initial=known))
+            newest = int(numbers[self._confirmed(numbers, first, known)].max(initial=known))
             if newest <= known:
                 break
             known = newest
@@ -113,12 +113,18 @@ class RingFile:
                     return True
         return False
 
-    def _confirmed(self, numbers: npt.NDArray[np.int64], first: int) -> npt.NDArray[np.bool_]:
+    def _confirmed(
+        self, numbers: npt.NDArray[np.int64], first: int, known: int
+    ) -> npt.NDArray[np.bool_]:
+        """Which numbers are where they belong and are confirmed by a neighbour; those above `known` for
+        certain. Nearly always it is the neighbour just before."""
         places = np.arange(first, first + len(numbers)) % self.rows
         whole = (numbers > 0) & (numbers % self.rows == places)
         confirmed = numbers == 1
         for distance in range(1, min(WRITERS, len(numbers) - 1) + 1):
             confirmed[distance:] |= numbers[:-distance] == numbers[distance:] - distance
+            if not (whole & ~confirmed & (numbers > known)).any():
+                break
         return np.asarray(whole & confirmed)
 
     def read(self, after: int, highest: int | None = None) -> Rows:

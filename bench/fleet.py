@@ -1,0 +1,217 @@
+"""One host of a simulated job: recordings of many ranks, made by probe's own writers, and agents that answer.
+
+    python bench/fleet.py '{"job": "fleet", "run": "r1", "ranks": [0, 1], "world_size": 2, "steps": 1000}'
+
+PROBE_DIR and PROBE_RINGS_DIR say where. Each rank has a process that only waits, for its pid; this process
+writes all their rows: `steps` rows of python.steps, batches and losses, and two collectives a step, as a
+job that trains data parallel would, one rank of which computes slowly. All but the last tenth is sealed into
+Parquet segments by the server's own sealer, in `portions` files a table; the rest stays in the rings (of
+2 MB, so that a thousand ranks fit into memory). It answers at every rank's control socket as an agent would:
+stacks of 24 frames, all ranks in an all_reduce but every 64th.
+
+Prints `READY` and its folder. `go N` on stdin writes N steps a second for each rank from then on, until
+`halt`; the end of stdin ends it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from probe import clock, wire
+from probe.recording import layout, places
+from probe.recording.process import current_boot_id, life
+from probe.recording.recording import VERSION, Meta, Recording, rings_folders
+from probe.server.registry import Registry
+from probe.server.sealer import Sealer
+from probe.settings import SETTINGS, Settings
+from probe.tables import BY_NAME
+
+RINGS_BYTES = 2 << 20
+STEP_S = 0.1
+FRAMES = 24
+LINGERS_EVERY = 64
+"""Of so many ranks one is not in the collective."""
+SLOW_RANK = 5
+LIBRARY = "/env/lib/python3.11/site-packages"
+
+
+class Rank:
+    """One simulated rank: its recording, and a process that has its pid."""
+
+    def __init__(self, wanted: dict[str, Any], rank: int, settings: Settings) -> None:
+        self.holder = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        pid = self.holder.pid
+        directory = places.home(settings)
+        process = (
+            places.recordings(directory) / f"run={wanted['run']}" / "attempt=0" / f"process={rank}-{pid}"
+        )
+        places.make_private(process)
+        found = life(pid)
+        assert found is not None
+        rings = next(rings_folders(settings, process, f"{wanted['run']}.0.{rank}.{pid}", []))
+        self.rank = rank
+        self.meta = Meta(
+            version=VERSION, run=wanted["run"], attempt=0, job=wanted["job"], rank=rank,
+            world_size=wanted["world_size"], local_rank=wanted["ranks"].index(rank),
+            host=wanted.get("host", socket.gethostname()), pid=pid, start_ticks=found.start_ticks,
+            boot_id=current_boot_id(), uid=os.getuid(), argv=["train.py"], cwd="/job",
+            executable=sys.executable, python="3.11", torch="2", started_ns=clock.wall_ns(),
+            rings=str(rings), socket=str(places.agent_socket(directory, pid)),
+            settings={**{setting.name: setting.default for setting in SETTINGS}, "stall_s": "86400"},
+        )
+        self.recording = Recording(process, self.meta, settings)
+        self.steps = 0
+        self._random = random.Random(rank)
+        self._ranks = f"0-{wanted['world_size'] - 1}"
+        self._slow = rank == SLOW_RANK
+
+    def write(self, ended_ns: int) -> None:
+        """One step that ended then."""
+        rings, intern = self.recording.rings, self.recording.strings.intern
+        chance, step = self._random, self.steps
+        forward_s = chance.gauss(0.03, 0.001) + (0.01 if self._slow else 0.0)
+        comm_s = max(0.001, STEP_S * 0.9 - 0.04 - forward_s)
+        began_ns = ended_ns - int(STEP_S * 1e9)
+        rings["python.batches"].append(
+            step, 0, began_ns, intern("Text/0"), 0.001, 8, 512, intern("(8, 64)"), intern("int64"),
+            intern("done"),
+        )
+        rings["python.pulse"].append(step, 0, began_ns, intern("forward"))
+        rings["python.losses"].append(step, 0, began_ns + int(forward_s * 1e9), chance.random(), 1)
+        for number in (1, 2):
+            self._collective(2 * step + number, began_ns + int((forward_s + 0.02 * number) * 1e9), comm_s / 2)
+        rings["python.steps"].append(*_row("python.steps", {
+            "step": step, "boundary": intern("optimizer"), "micro_steps": 1, "t_ns": ended_ns,
+            "wall_s": STEP_S, "data_s": 0.001, "forward_s": forward_s, "backward_s": 0.04,
+            "optimizer_s": 0.005, "comm_s": comm_s, "held_s": 0.0, "other_s": 0.004,
+            "loss": chance.random(), "lr": 0.001, "skipped": 0, "samples": 8, "tokens": 512,
+            "rss_bytes": 1 << 30, "sampled": 0, "shadow": 0, "probe_ns": 9000,
+        }))
+        if step % 10 == 0:
+            rings["process.memory"].append(*_row("process.memory", {
+                "step": step, "t_ns": ended_ns, "rss_bytes": 1 << 30, "rss_peak_bytes": 1 << 30, "threads": 9,
+            }))
+        self.steps += 1
+
+    def _collective(self, number: int, t_ns: int, wait_s: float) -> None:
+        intern = self.recording.strings.intern
+        self.recording.rings["python.collectives"].append(*_row("python.collectives", {
+            "step": self.steps, "micro_step": 0, "t_ns": t_ns, "pg": intern("0"),
+            "ranks": intern(self._ranks), "seq": number, "op": intern("all_reduce"),
+            "dtype": intern("float32"), "shapes": intern("(1048576,)"), "elements": 1 << 20,
+            "bytes": 4 << 20, "call_site": intern("train.py:31 average"), "asynchronous": 0,
+            "duration_s": wait_s, "wait_s": wait_s, "state": intern("done"), "source": intern("call"),
+        }))
+
+    def close(self) -> None:
+        """End it as a killed process: the recording stays as it is."""
+        self.holder.kill()
+        self.holder.wait()
+
+
+_COLUMNS = {
+    name: tuple((column.name, layout.NULLS[column.type]) for column in BY_NAME[name].columns)
+    for name in ("python.steps", "python.collectives", "process.memory")
+}
+
+
+def _row(table: str, values: dict[str, Any]) -> list[Any]:
+    return [values.get(name, null) for name, null in _COLUMNS[table]]
+
+
+def stack(rank: int) -> list[dict[str, Any]]:
+    """Where a simulated rank is, innermost frame first."""
+    frames = [("<module>", "/job/train.py", 90, True), ("main", "/job/train.py", 80, True)]
+    frames += [(f"call_{depth}", f"{LIBRARY}/trainer/loop{depth}.py", depth, False) for depth in range(19)]
+    if rank % LINGERS_EVERY == LINGERS_EVERY - 1:
+        frames += [("fetch", "/job/data.py", 40, True), ("read", "/job/data.py", 88, True)]
+    else:
+        frames += [("average", "/job/train.py", 31, True)]
+        frames += [("wrapper", f"{LIBRARY}/torch/distributed/c10d_logger.py", 83, False)]
+        frames += [("all_reduce", f"{LIBRARY}/torch/distributed/distributed_c10d.py", 3252, False)]
+    return [
+        {"depth": depth, "func": func, "file": file, "lineno": line, "frame_type": "Python",
+         "module": None, "is_user": user}
+        for depth, (func, file, line, user) in enumerate(reversed(frames[:FRAMES]))
+    ]
+
+
+def answer(rank: Rank, listener: socket.socket) -> None:
+    """Answer at a control socket as an agent would."""
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except OSError:
+            return
+        with connection, contextlib.suppress(OSError):
+            wire.read_request(connection, 5)
+            thread = {"process_id": rank.meta.pid, "thread_id": rank.meta.pid, "thread_name": "MainThread",
+                      "training": True, "frames": stack(rank.rank)}
+            wire.write_response(connection, 200, {
+                "capture_id": f"c{rank.rank}", "t_ns": clock.wall_ns(), "step": rank.steps,
+                "phase": "backward", "threads": [thread],
+            })
+
+
+def seal(settings: Settings) -> None:
+    """What the server would have sealed by now."""
+    quick = Settings({**os.environ, "PROBE_SEAL_INTERVAL_S": "0.000001"})
+    sealer = Sealer(Registry(places.home(settings)), quick)
+    sealer.round()
+    sealer.round()  # rows are seen first, and sealed when they are old
+
+
+def train(ranks: list[Rank], per_s: float, going: threading.Event) -> None:
+    """Write steps of all ranks until told to stop."""
+    while going.is_set():
+        for rank in ranks:
+            rank.write(clock.wall_ns())
+        time.sleep(1 / per_s)
+
+
+def main() -> None:
+    wanted = json.loads(sys.argv[1])
+    settings = Settings({**os.environ, "PROBE_RINGS_BYTES": str(RINGS_BYTES)})
+    places.make_private(places.home(settings))
+    places.make_private(places.home(settings) / "agents")
+    ranks = [Rank(wanted, rank, settings) for rank in wanted["ranks"]]
+    steps, portions = wanted["steps"], wanted.get("portions", 1)
+    sealed = steps * 9 // 10
+    first_ns = clock.wall_ns() - int(steps * STEP_S * 1e9)
+    for portion in range(portions):
+        for step in range(sealed * portion // portions, sealed * (portion + 1) // portions):
+            for rank in ranks:
+                rank.write(first_ns + int(step * STEP_S * 1e9))
+        seal(settings)
+    for step in range(sealed, steps):
+        for rank in ranks:
+            rank.write(first_ns + int(step * STEP_S * 1e9))
+    for rank in ranks:
+        listener = wire.listen_unix(Path(rank.meta.socket))
+        threading.Thread(target=answer, args=(rank, listener), daemon=True).start()
+    print("READY", places.home(settings), flush=True)
+    going = threading.Event()
+    for line in sys.stdin:
+        if line.startswith("go"):
+            going.set()
+            threading.Thread(target=train, args=(ranks, float(line.split()[1]), going), daemon=True).start()
+        else:
+            going.clear()
+        print("OK", flush=True)
+    for rank in ranks:
+        rank.close()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
