@@ -177,9 +177,7 @@ class Acting:
             return kind, arguments, self._site
         if kind.writes and isinstance(arguments.get(kind.writes), str):
             arguments = {**arguments, kind.writes: path_of_rank(arguments[kind.writes], self._site.rank)}
-        site = self._site.of_all_ranks()
-        site.together_name = str(body.get("name") or "")
-        return kind, arguments, site
+        return kind, arguments, self._site.of_all_ranks()
 
     def _undoable(self, wanted: object) -> Entry:
         entry = next((one for one in self._entries if one.action_id == wanted), None)

@@ -15,6 +15,7 @@ The training thread, between two steps. Standard library only; torch inside func
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import threading
 import time
@@ -46,6 +47,7 @@ _SPARE_S = 1.0
 _PART = 0.9
 """Of its time a snippet waits so much for other ranks: then it is told why, before it is stopped."""
 _ENDED = "ended"
+_WORDS = {"reduceOp": "op", "rootRank": "root"}
 _EXCHANGES = ("alltoall", "alltoall_base", "all_to_all_single")
 _ONE_SIDED = {"gather": 1, "scatter": 0}
 """Where one rank alone has the lists: the argument, by position, that all ranks have alike."""
@@ -98,10 +100,10 @@ class Session:
         kind = self._distributed.ProcessGroup
         for name in CALLS:
             if hasattr(kind, name):
-                self._patches.wrap(kind, name, lambda method, name=name: self._diverted(name, method))
+                self._patches.wrap(kind, name, functools.partial(self._diverted, name))
         for name in REFUSED:
             if hasattr(kind, name):
-                self._patches.wrap(kind, name, lambda method, name=name: self._forbidden(name, method))
+                self._patches.wrap(kind, name, functools.partial(self._forbidden, name))
 
     def restore(self) -> None:
         """Nothing is looked at any more."""
@@ -310,10 +312,15 @@ def _plain(argument: Any) -> Any:
     for name in ("reduceOp", "rootRank", "rootTensor"):
         value = getattr(argument, name, None)
         if value is not None:
-            found[name] = value if isinstance(value, int) else str(getattr(value, "op", value))
+            found[name] = value if isinstance(value, int) else _operation(value)
     if not found and type(argument).__name__ in ("ReduceOp", "RedOpType"):
-        return str(argument)
+        return _operation(argument)
     return found or None
+
+
+def _operation(value: Any) -> str:
+    """`SUM`: a reduction's name."""
+    return str(getattr(value, "op", value)).removeprefix("RedOpType.")
 
 
 def difference(calls: list[dict[str, Any]]) -> str:
@@ -376,7 +383,7 @@ def _shown(call: dict[str, Any]) -> str:
     """`allreduce(3 float32)`: a call as people read it."""
     def text(argument: Any) -> str:
         if isinstance(argument, dict):
-            return ", ".join(f"{name} {value}" for name, value in argument.items())
+            return ", ".join(f"{_WORDS[name]} {value}" for name, value in argument.items() if name in _WORDS)
         if isinstance(argument, list):
             if len(argument) == 3 and isinstance(argument[1], str):
                 return f"{argument[0]} {argument[1]}"

@@ -7,6 +7,7 @@ done by all ranks before the same step, or by none (`together`). Runs on the ser
 from __future__ import annotations
 
 import asyncio
+import uuid
 import weakref
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -78,17 +79,27 @@ async def act(crew: Crew, body: ActBody) -> dict[str, Any]:
     request = acting.action(body, crew.caller, crew.service.settings)
     if body.scope == "host":
         return _tagged(await crew.ask(_for_itself(request)), [])
-    if body.now:
+    if body.now and body.action != "checkpoint":
         raise BadRequest(
             "`now` is for one rank: ranks that begin in the middle of a step do not begin together",
             hint="Name one rank: JOB/RANK.",
         )
     async with _turn(crew):
+        if body.now:
+            return await _checkpoint_now(crew, body)
         wait_s = body.wait_s or crew.service.settings.act_wait_s
         outcome = await together.do_together(crew, request.body, wait_s)
         if outcome is None:
             return _merged(await _each_for_itself(crew, "/v1/act", body.model_dump(), request))
         return _done(outcome)
+
+
+async def _checkpoint_now(crew: Crew, body: ActBody) -> dict[str, Any]:
+    """A checkpoint of a job that hangs: each rank takes its part where it is, and none waits for a step."""
+    named = {**body.arguments, "name": f"now-{uuid.uuid4().hex[:6]}"}
+    body = body.model_copy(update={"arguments": named})
+    request = acting.action(body, crew.caller, crew.service.settings)
+    return _merged(await _each_for_itself(crew, "/v1/act", body.model_dump(), request))
 
 
 async def undo(crew: Crew, body: UndoBody) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class SaveOfAll:
                 "checkpoints every so many steps are made by one rank at a time",
                 hint="Name the rank: `probe JOB/0 checkpoint DIR --every N`.",
             )
-        only(arguments, "path", "overwrite")
+        only(arguments, "path", "overwrite", "name")
         if arguments.get("overwrite"):
             raise BadRequest(
                 "`overwrite` is about one file: in a folder every checkpoint of all ranks gets its own name"
@@ -49,7 +49,10 @@ class SaveOfAll:
         if site.world_size is None:
             raise ActionRefused("it is not known how many ranks the job has")
         folder = saving.place_of(arguments["path"], "folder")
-        self._gathering = Gathering(folder, site.together_name, site.rank, site.world_size)
+        name = site.together_name or arguments.get("name")
+        if not isinstance(name, str) or not name.replace("-", "").isalnum():
+            raise BadRequest("a checkpoint of all ranks needs `name`, the same on all ranks")
+        self._gathering = Gathering(folder, name, site.rank, site.world_size)
         self._part = _Part(site, self._gathering)
 
     def begin(self) -> None:
