@@ -21,7 +21,7 @@ HEADINGS = (
     Heading("LAST STEP"),
     Heading("STATE"),
 )
-_COLOURS = {
+COLOURS = {
     "running": ("green",), "idle": ("yellow",), "dead": ("red",), "failed": ("red",), "finished": ("dim",),
     "stalled": ("red",), "paused": ("yellow",), "stopped": ("yellow",),
 }
@@ -45,7 +45,7 @@ def list_processes(session: Session, everything: bool, format: Literal["table", 
             return session.out.style(text, "bold")
         is_state = HEADINGS[column].name == "STATE"
         word = rows[number][column].partition(":")[0]
-        return session.out.style(text, *_COLOURS.get(word, ())) if is_state else text
+        return session.out.style(text, *COLOURS.get(word, ())) if is_state else text
 
     for line in grid(HEADINGS, rows, session.out.width, paint):
         session.out.line(line)
@@ -83,8 +83,8 @@ def row(process: dict[str, Any]) -> list[str]:
     step = process.get("step")
     return [
         escape_controls(str(process.get("job") or "-")),
-        _known(process.get("rank")),
-        _known(process.get("pid")),
+        known(process.get("rank")),
+        known(process.get("pid")),
         "-" if step is None else f"{step:,}",
         age(process.get("last_step_s")),
         escape_controls(state(process)),
@@ -93,7 +93,7 @@ def row(process: dict[str, Any]) -> list[str]:
 
 def state(process: dict[str, Any]) -> str:
     """`running`, `dead: SIGKILL`, `failed: ValueError`, …: how it ended, where that is known."""
-    word, how = _known(process.get("state")), str(process.get("how") or "")
+    word, how = known(process.get("state")), str(process.get("how") or "")
     how = how.removeprefix("exception ").removeprefix(f"{word}, ")
     kind, separator, _ = how.partition(": ")
     if separator and kind.isidentifier():  # an exception: its text is in python.exceptions
@@ -101,7 +101,8 @@ def state(process: dict[str, Any]) -> str:
     return word if how in ("", word) else f"{word}: {how[:_LONGEST_HOW]}"
 
 
-def _known(value: object) -> str:
+def known(value: object) -> str:
+    """The value as text, `-` for none."""
     return "-" if value is None else str(value)
 
 

@@ -160,17 +160,18 @@ class _Column(NamedTuple):
 class Carried:
     """The rows of all other hosts, checked. `notes` says what they said, and what could not be read."""
 
-    def __init__(self, parts: Sequence[tuple[str, bytes]]) -> None:
-        """`parts`: name of a host, and what it packed."""
+    def __init__(self, parts: Sequence[tuple[str, bytes]], tables: Sequence[Table]) -> None:
+        """`parts`: name of a host, and what it packed; `tables`: those that it is to have packed."""
+        wanted = {table.full_name for table in tables} - NOT_CARRIED
         self.notes: list[str] = []
         self._tables: dict[str, list[tuple[int, dict[str, _Column]]]] = {}
         for host, data in parts:
             try:
-                self._add(host, data)
+                self._add(host, data, wanted)
             except (ValueError, KeyError, TypeError, IndexError, zlib.error, OverflowError) as error:
                 self.notes.append(f"the rows of host {host} cannot be read: {error}")
 
-    def _add(self, host: str, data: bytes) -> None:
+    def _add(self, host: str, data: bytes, wanted: set[str]) -> None:
         head, blobs = frames.unpack(data)
         found: dict[str, tuple[int, dict[str, _Column]]] = {}
         for table in _known(head["tables"]):
@@ -184,6 +185,8 @@ class Carried:
                 if kinds.get(column["name"]) == column["kind"]:
                     columns[column["name"]] = _unpacked(column, rows, blobs)
             found[table.full_name] = (rows, columns)
+        for name in sorted(wanted - found.keys()):
+            self.notes.append(f"host {host} sent no rows of {name}")
         for name, one in found.items():  # of a host whose answer is whole
             self._tables.setdefault(name, []).append(one)
         notes = head.get("notes")

@@ -45,7 +45,7 @@ def add(app: FastAPI, service: Service) -> None:
         """All ranks of a job on all hosts, the hosts, and what is missing."""
         caller = access.caller(request)
         found = await fanout.find(service, endpoint, caller, scope)
-        return await all_ranks(service, found, caller)
+        return await all_ranks(service, await fanout.job_of(service, found, caller, scope), caller)
 
     @app.post("/v1/relay", responses={**_ANSWERS, 200: {"content": {frames.MEDIA_TYPE: {}}}})
     async def relay(body: RelayBody, request: Request) -> Response:
@@ -63,9 +63,9 @@ def add(app: FastAPI, service: Service) -> None:
 
 
 async def all_ranks(service: Service, found: fanout.Found, caller: access.Caller) -> dict[str, Any]:
-    """Answer of `GET /v1/ranks`: the pattern of every route that is about all ranks."""
-    if found.elsewhere is not None:
-        return await fanout.forward(service, found, caller, "GET", "/v1/ranks", {}, RANKS_S)
+    """Answer of `GET /v1/ranks`: the pattern of every route that is about all ranks.
+
+    (One about the one process that an endpoint names asks `found.elsewhere` first, with `fanout.forward`.)"""
     rows = await service.call(live.rank_rows, service.registry, service.watch.current, found.here)
     asked = await fanout.ask(service, found, caller, "GET", "/v1/ranks", {}, RANKS_S)
     for part in asked.parts:

@@ -32,8 +32,8 @@ class Found(NamedTuple):
 
     `here`: on this host. `met`: the other hosts that have some; `endpoint` is what they are asked for.
     `lost`: hosts that do not answer. `missing`: sentences on what is not there and should be. `elsewhere`:
-    the host that has the one rank that was named. `world_size`: as the newest rank said. `whole`: a job is
-    meant, not one process."""
+    the host that has the one rank that was named (it is in `met`, too). `world_size`: as the newest rank
+    said. `whole`: a job is meant, not one process."""
 
     here: list[Recorded]
     endpoint: str = ""
@@ -77,6 +77,21 @@ async def find(service: Service, endpoint: str, caller: access.Caller, scope: Sc
     if unknown is not None and not any(one.ranks for one in met):
         raise _nobody(unknown, lost)
     return await service.call(_found, service.registry, here, name, met, lost)
+
+
+async def job_of(service: Service, found: Found, caller: access.Caller, scope: Scope) -> Found:
+    """The whole job of the processes that were named; of an attempt that is not the newest, what is here."""
+    if found.whole or not (found.here or found.met):
+        return found
+    run = found.here[0].meta.run if found.here else found.endpoint.rpartition("/")[0]
+    try:
+        job = await find(service, run, caller, scope)
+    except ProbeError:
+        job = found
+    newest = {recorded.meta.attempt for recorded in job.here}
+    if not found.here or (newest and {recorded.meta.attempt for recorded in found.here} <= newest):
+        return job
+    return found._replace(here=await service.call(service.registry.beside, found.here))
 
 
 async def ask(
@@ -207,7 +222,8 @@ def _one_rank(
     has = [one for one in met if rank in one.ranks]
     if has:
         newest = max(has, key=lambda one: (one.attempt, one.started_ns))
-        return Found([], f"{newest.run or name}/{rank}", elsewhere=newest.host)
+        only = newest._replace(host=newest.host._replace(ranks=(rank,)), ranks=(rank,))
+        return Found([], f"{newest.run or name}/{rank}", (only,), elsewhere=newest.host)
     raise _nobody(unknown or EndpointUnknown(f"job {name!r} has no rank {rank}"), lost)
 
 

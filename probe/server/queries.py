@@ -8,13 +8,11 @@ Runs on the server's event loop; what blocks, on its threads.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from probe.cluster.everywhere import Part
-from probe.errors import ProbeError
 from probe.server import access, backtraces, cluster_routes, fanout, live
 from probe.server.bodies import QueryBody, RowsBody
 from probe.server.carrying import NOT_CARRIED
@@ -41,10 +39,6 @@ async def answer(
     began = time.monotonic()
     timeout_s = min(body.timeout_s or float("inf"), service.settings.query_timeout_s)
     found = await fanout.find(service, body.endpoint, caller, body.scope)
-    if found.elsewhere is not None:
-        asked = body.model_dump(exclude={"endpoint", "scope"}, exclude_none=True)
-        said = await fanout.forward(service, found, caller, "POST", "/v1/query", asked, timeout_s + 2)
-        return await asyncio.to_thread(lambda: json.dumps(said).encode())
     names = {table.full_name for table in mentioned(body.sql)}
     own, others, whole = await asyncio.gather(
         service.call(_own_request, service, found.here, body.sql),
@@ -112,7 +106,7 @@ async def _rows_of_others(
         "sql": body.sql, "timeout_s": timeout_s, "room_bytes": max(room_bytes, _LEAST_ROOM_BYTES),
     }
     said = await fanout.ask(service, found, caller, "POST", "/v1/rows", asked, timeout_s)
-    return [part for part in said.parts if part.content], said.missing
+    return said.parts, said.missing
 
 
 async def _of_the_job(
@@ -121,7 +115,7 @@ async def _of_the_job(
     """Rows of the tables that are about the whole job, also when one rank was named; and what is missing."""
     if not names & (_CLUSTER | _STACKS):
         return {}, []
-    job = found if found.whole else await _its_job(service, found, caller, body)
+    job = await fanout.job_of(service, found, caller, body.scope)
     rows: dict[str, list[dict[str, Any]]] = {}
     missing: list[str] = []
     if names & _CLUSTER:
@@ -133,17 +127,3 @@ async def _of_the_job(
         rows.update(backtraces.rows(captured))
         missing += captured.missing
     return rows, missing
-
-
-async def _its_job(
-    service: Service, found: fanout.Found, caller: access.Caller, body: QueryBody
-) -> fanout.Found:
-    """The job of the processes that were named; of an attempt that is not the newest, what is here of it."""
-    try:
-        job = await fanout.find(service, found.here[0].meta.run, caller, body.scope)
-    except ProbeError:
-        job = found
-    newest = {recorded.meta.attempt for recorded in job.here}
-    if newest and {recorded.meta.attempt for recorded in found.here} <= newest:
-        return job
-    return found._replace(here=await service.call(service.registry.beside, found.here))

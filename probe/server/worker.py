@@ -70,7 +70,7 @@ class Query:
 
     def __init__(self, request: dict[str, Any]) -> None:
         from probe.server.carrying import Carried
-        from probe.server.views import Plan, Source
+        from probe.server.views import Plan, Source, mentioned
 
         self.sql: str = request["sql"]
         self.limit: int = request["limit"]
@@ -91,7 +91,7 @@ class Query:
                 for source in request["sources"]
             ],
             request["live"],
-            Carried(request["parts"]) if "parts" in request else None,
+            Carried(request["parts"], mentioned(self.sql)) if "parts" in request else None,
         )
         if self.plan.carried is not None:
             self.notes = [*self.notes, *self.plan.carried.notes]

@@ -1,7 +1,7 @@
 """Several hosts made of network namespaces on one machine: each with an address, a host name, a PROBE_DIR.
 
-A bridge joins them; `cut` takes the link of a host down in the bridge, so that what it sends and what is sent to
-it is lost without a word. Needs root and `ip netns`.
+A bridge joins them; `cut` takes a host's link down there: what it sends, and what is sent to it,
+is lost without a word. Needs root and `ip netns`.
 """
 
 from __future__ import annotations

@@ -68,7 +68,8 @@ def nodes(count: int, **environ: str) -> Iterator[list[Node]]:
         token, peers = place.directory / "shared-token", place.directory / "peers"
         token.touch(0o600)
         token.write_text(secrets.token_urlsafe(32))
-        shared = {"PROBE_TOKEN_FILE": str(token), "PROBE_PEERS": str(peers), **environ}
+        shared = {"PROBE_TOKEN_FILE": str(token), "PROBE_PEERS": str(peers), "PROBE_QUERY_TIMEOUT_S": "60",
+                  **environ}
         found = []
         for _ in range(count):
             found.append(Node(shared))
