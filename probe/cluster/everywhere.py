@@ -29,9 +29,9 @@ AT_ONCE = 64
 """Hosts that are asked at the same time."""
 DIRECT = 32
 """Up to so many hosts are asked one by one; of more, some ask the others."""
-"""A host that has not said who it is within this time counts as unreachable: its server is stopped, or the host
-is too busy. One that cannot be connected to is given up sooner (`links.CONNECT_S`)."""
-has no time for it. One that cannot be connected to is given up sooner (`links.CONNECT_S`)."""
+MEET_S = 4.0
+"""A host that has not said who it is within this time counts as unreachable: its server is stopped, or it is
+too busy. One that cannot be connected to is given up sooner (`links.CONNECT_S`)."""
 MET_S = 10.0
 GONE_S = 3.0
 """How long it is remembered who a host is, and that it did not answer."""
