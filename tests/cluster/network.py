@@ -10,6 +10,7 @@ import contextlib
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import uuid
@@ -21,8 +22,10 @@ from harness import PATIENCE_S, ROOT, Job, Place
 from probe import wire
 from probe.recording import places
 from ranks import free_port
+from server.beside import until
 
 PORT = 7130
+STOP, CONTINUE = signal.SIGSTOP, signal.SIGCONT
 
 
 def why_not() -> str:
@@ -92,12 +95,23 @@ class Host:
     def call(self, method: str, target: str, body: object = None) -> Any:
         """One request to this host's server, over its unix socket."""
         path = places.server_socket(self.place.directory)
+        until(path.exists, f"a server on {self.name}")
         return wire.call(path, method, target, body, timeout_s=PATIENCE_S)
 
     def query(self, endpoint: str, sql: str, **more: object) -> dict[str, Any]:
         """Answer of `POST /v1/query`."""
         found: dict[str, Any] = self.call("POST", "/v1/query", {"endpoint": endpoint, "sql": sql, **more})
         return found
+
+    def asked(self) -> bool:
+        """Whether another host's server is connected to this one's now."""
+        listed = subprocess.run(
+            [*self.inside, "cat", "/proc/net/tcp"], capture_output=True, text=True, check=True,
+            timeout=PATIENCE_S,
+        )
+        ours, established = f":{PORT:04X}", "01"
+        return any(line.split()[1].endswith(ours) and line.split()[3] == established
+                   for line in listed.stdout.splitlines()[1:])
 
     def cut(self) -> None:
         """Take the link down."""
@@ -159,6 +173,11 @@ def start_job(
     for job in jobs:
         job.wait_for("READY")
     return name, jobs
+
+
+def threads(job: Job) -> set[str]:
+    """Names of the threads of a rank, as the interpreter shows them to the kernel (cut to 15 characters)."""
+    return {path.read_text().strip() for path in Path(f"/proc/{job.pid}/task").glob("*/comm")}
 
 
 def folder_of(host: Host) -> Path:

@@ -1,0 +1,176 @@
+"""A job on several hosts, which are network namespaces: found through its store, cut off, without rank 0."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from cluster import network
+from harness import Job
+from probe import announcement
+from server.beside import until
+
+WHY_NOT = network.why_not()
+pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+TRAINS = ("parallel", "--way", "reduce", "--forever", "--pace-ms", "20")
+STEPS = "SELECT rank, count(*) > 0 FROM python.steps GROUP BY rank ORDER BY rank"
+PATIENCE_S = 20.0
+"""More than any answer takes here when a host is silent; a TCP connection would wait for minutes."""
+
+
+class Running(NamedTuple):
+    """A job that trains on all hosts, one rank on each."""
+
+    hosts: list[network.Host]
+    name: str
+    jobs: list[Job]
+
+    def ranks(self, number: int) -> dict[str, Any]:
+        """What host `number` says of all ranks."""
+        found: dict[str, Any] = self.hosts[number].call("GET", f"/v1/ranks?endpoint={self.name}")
+        return found
+
+    def until_known(self, number: int, count: int) -> None:
+        """Until host `number` sees so many ranks."""
+        until(lambda: len(self.ranks(number)["ranks"]) == count, f"{count} ranks seen by host {number}")
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Running]:
+    """Two hosts with one rank each."""
+    with network.hosts(2, PROBE_QUERY_TIMEOUT_S="10") as found:
+        name, jobs = network.start_job(found, 1, *TRAINS)
+        running = Running(found, name, jobs)
+        for number in (0, 1):
+            running.until_known(number, 2)
+        yield running
+
+
+def test_hosts_find_each_other_through_the_jobs_store_and_are_one_job(pair: Running) -> None:
+    for host in pair.hosts:
+        answer = host.call("GET", f"/v1/ranks?endpoint={pair.name}")
+        assert [(row["rank"], row["host"]) for row in answer["ranks"]] == [(0, "node1"), (1, "node2")]
+        assert len({row["run"] for row in answer["ranks"]}) == 1 and answer["missing"] == []
+        assert all(row["lag_steps"] is not None for row in answer["ranks"])
+        assert [(row["source"], row["state"]) for row in answer["hosts"]] == [
+            ("here", "answers"), ("store", "answers"),
+        ]
+        assert host.query(pair.name, STEPS)["rows"] == [[0, True], [1, True]]
+        joined = (
+            "SELECT count(*) > 0 FROM python.steps a JOIN python.steps b USING (step) "
+            "WHERE a.rank = 0 AND b.rank = 1"
+        )
+        assert host.query(pair.name, joined)["rows"] == [[True]]
+
+
+def test_the_command_on_one_host_shows_all_and_goes_straight_to_another(pair: Running) -> None:
+    here, there = pair.hosts
+    shown = here.probe(pair.name, "ranks")
+    assert shown.returncode == 0, shown.stderr
+    assert [line.split()[:2] for line in shown.stdout.splitlines()[1:]] == [["0", "node1"], ["1", "node2"]]
+    answer = json.loads(here.probe(pair.name, "ranks", "--format", "json").stdout)
+    assert [row["rank"] for row in answer["ranks"]] == [0, 1]
+    straight = here.probe("-t", f"{there.address}:{network.PORT}", "query", "SELECT 1 AS one")
+    assert straight.returncode == 0, straight.stderr
+
+
+@pytest.mark.alone
+@pytest.mark.campaign
+def test_a_link_that_is_cut_costs_the_ranks_behind_it_and_no_waiting(pair: Running) -> None:
+    """Before the question, and in the middle of it."""
+    here, there = pair.hosts
+    there.cut()
+    try:
+        began = time.monotonic()
+        answer = here.query(pair.name, STEPS)
+        elapsed_s = time.monotonic() - began
+        assert answer["rows"] == [[0, True]]
+        assert [note.partition(":")[0] for note in answer["notes"]] == ["rank 1"]
+        assert elapsed_s < PATIENCE_S, elapsed_s
+    finally:
+        there.mend()
+    pair.until_known(0, 2)
+    slow = "SELECT DISTINCT rank FROM python.backtrace ORDER BY 1"
+    found: list[dict[str, Any]] = []
+    pair.jobs[1].signal(network.STOP)
+    try:
+        asking = threading.Thread(target=lambda: found.append(here.query(pair.name, slow)))
+        asking.start()
+        until(lambda: there.asked(), "the question is at the other host")
+        there.cut()
+        asking.join(PATIENCE_S)
+        assert not asking.is_alive()
+    finally:
+        there.mend()
+        pair.jobs[1].signal(network.CONTINUE)
+    assert found[0]["rows"] == [[0]] and any(note.startswith("rank 1: ") for note in found[0]["notes"])
+    pair.until_known(0, 2)
+
+
+@pytest.mark.campaign
+def test_what_was_learnt_outlives_rank_0_and_its_store() -> None:
+    with network.hosts(3) as found:
+        name, jobs = network.start_job(found, 1, *TRAINS)
+        running = Running(found, name, jobs)
+        for number in range(3):
+            running.until_known(number, 3)
+        first = found[0].place.server_pid()
+        jobs[0].kill()
+        found[0].cut()
+        answer = found[1].query(name, STEPS)
+        assert answer["rows"] == [[1, True], [2, True]]
+        (note,) = answer["notes"]
+        assert note.startswith("rank 0: host node1 ")
+        listed = running.ranks(2)
+        assert [row["rank"] for row in listed["ranks"]] == [1, 2] and len(listed["missing"]) == 1
+        assert {row["state"] for row in listed["hosts"]} == {"answers", "unreachable"}
+        assert first is not None
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("shared", [True, False], ids=["a shared token", "a token of its own"])
+def test_a_host_is_believed_only_with_the_shared_token(shared: bool) -> None:
+    """Whoever reaches the store can write there; our token goes to nobody who does not hold it."""
+    with network.hosts(2) as found:
+        if not shared:
+            del found[1].shared["PROBE_TOKEN_FILE"]
+        name, jobs = network.start_job(found, 1, *TRAINS)
+        running = Running(found, name, jobs)
+        if shared:
+            running.until_known(0, 2)
+            return
+        until(lambda: "another token" in " ".join(running.ranks(0)["missing"]), "said")
+        assert [row["rank"] for row in running.ranks(0)["ranks"]] == [0]
+
+
+@pytest.mark.campaign
+def test_without_a_run_id_the_hosts_agree_on_the_run_and_a_new_start_is_a_new_attempt() -> None:
+    with network.hosts(2) as found:
+        for attempt in (0, 1):
+            name, jobs = network.start_job(
+                found, 1, *TRAINS, run_id="none", MASTER_PORT="29500", PROBE_NAME="static"
+            )
+            running = Running(found, "static", jobs)
+            for number in (0, 1):
+                running.until_known(number, 2)
+            ranks = running.ranks(1)["ranks"]
+            assert {row["run"] for row in ranks} == {f"static-{found[0].address}-29500"}, name
+            assert [row["attempt"] for row in ranks] == [attempt, attempt]
+            assert {row["state"] for row in ranks} <= {"running"}
+            told = found[0].query("static", "SELECT DISTINCT attempt FROM python.steps")["rows"]
+            assert told == [[attempt]]
+            for job in jobs:
+                job.kill()
+
+
+@pytest.mark.campaign
+def test_a_job_on_one_host_says_nothing_to_its_store() -> None:
+    with network.hosts(1) as (host,):
+        _, jobs = network.start_job([host], 2, *TRAINS)
+        assert not list(network.folder_of(host).glob(f"*/*/*/{announcement.FILE}"))
+        assert all("probe-announce" not in network.threads(job) for job in jobs)
