@@ -10,6 +10,7 @@ recorder has of the collectives, and `counts` how many torch counts in each grou
 
 from __future__ import annotations
 
+import glob
 import os
 import pickle
 import select
@@ -48,10 +49,24 @@ def flight() -> list[list[Any]]:
     ]
 
 
+def stand(arguments: Any) -> None:
+    """The last rank after a step: later than the others, and while it is told to not at all."""
+    if arguments.lag_ms:
+        time.sleep(arguments.lag_ms / 1e3)
+    while arguments.stand_while and glob.glob(arguments.stand_while):
+        if os.path.exists(arguments.stand_until):
+            break
+        time.sleep(0.001)
+
+
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--way", choices=("ddp", "reduce", "fsdp"), default="ddp")
     parser.add_argument("--pace-ms", type=float, default=0.0, help="time each step takes at least")
+    parser.add_argument("--lag-ms", type=float, default=0.0, help="how much longer the last rank takes")
+    parser.add_argument("--stand-while", default="", help="glob of what it stands still for")
+    parser.add_argument("--stand-until", default="", help="file: …and this is not there")
+    parser.add_argument("--halve-before", type=int, nargs="*", default=[], help="steps with half the rate")
     parser.add_argument("--second-group", action="store_true")
     parser.add_argument("--trace", action="store_true", help="tell what was communicated")
     parser.add_argument("--timeout-s", type=float, default=600.0, help="of the process groups")
@@ -77,6 +92,8 @@ def main() -> None:
     while ledger.running and not ends:
         begun_s = time.monotonic()
         x = torch.full((4, 16), float(ledger.steps * world_size + rank)).sin()
+        for group in optimizer.param_groups if ledger.steps in arguments.halve_before else ():
+            group["lr"] *= 0.5
         optimizer.zero_grad()
         loss = functional.mse_loss(model(x), x.sum(dim=1, keepdim=True))
         loss.backward()
@@ -94,6 +111,8 @@ def main() -> None:
         scheduler.step()
         ledger.step()
         time.sleep(max(0.0, arguments.pace_ms / 1e3 - (time.monotonic() - begun_s)))
+        if rank == world_size - 1:
+            stand(arguments)
     ledger.extra = {"sums": sums}
     if arguments.trace:
         names: Any = dist.distributed_c10d._world.pg_names

@@ -1,0 +1,127 @@
+"""A job's ranks change before the same step or not at all, and the training is what it would have been."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import Any
+
+import pytest
+
+from agent.asking import query
+from harness import Place, run_probe
+from probe.errors import BadRequest, NotTogether, NotUndoable, ProbeError, SnippetRefused
+from ranks import Ranks, running_ranks
+from together.all_ranks import Asked, act, first_steps, in_force, last_states, post
+
+pytestmark = pytest.mark.alone
+OPTIONS = ("--way", "reduce")
+
+
+def end(ranks: Ranks) -> list[dict[str, Any]]:
+    """Let all ranks end after the same step; their results."""
+    ranks.tell()
+    return [job.result() for job in ranks.jobs]
+
+
+def is_as_without_probe(place: Place, results: list[dict[str, Any]], *options: str) -> bool:
+    """Whether as many steps without probe have the same losses and sums, bit by bit."""
+    steps = results[0]["steps"]
+    with running_ranks(
+        place, len(results), "parallel", *OPTIONS, "--steps", str(steps), *options, watched=False
+    ) as plain:
+        again = [job.result() for job in plain.jobs]
+    return steps > 20 and all(
+        one["losses"] == other["losses"] and one["sums"] == other["sums"]
+        for one, other in zip(results, again, strict=True)
+    )
+
+
+def test_all_ranks_change_before_the_same_step_as_if_the_job_did_it_itself(place: Place) -> None:
+    with running_ranks(place, 4, "parallel", *OPTIONS, "--forever", "--pace-ms", "4") as ranks:
+        steps: list[int] = []
+        for number in range(3):
+            answer = act(place, ranks.name, "lr", scale=0.5)
+            steps.append(answer["step"])
+            assert [one["rank"] for one in answer["answers"]] == [0, 1, 2, 3]
+            assert {one["answer"]["step"] for one in answer["answers"]} == {answer["step"]}
+            assert {one["answer"]["id"] for one in answer["answers"]} == {answer["id"]}
+            rate = 0.01 * 0.5 ** (number + 1)
+            assert first_steps(place, ranks.name)[rate] == dict.fromkeys(range(4), answer["step"])
+        assert not list((place.directory / "ballots").iterdir()), "nothing is left to vote on"
+
+        # What only reads is asked of each at once; names that the job has no other for mean something.
+        seen = post(place, "/v1/eval", endpoint=ranks.name, code="rank, world_size")
+        assert [one["answer"]["value"] for one in seen["answers"]] == [f"({rank}, 4)" for rank in range(4)]
+        assert {one["answer"]["where"] for one in seen["answers"]} == {"at once"}
+        shown = act(place, ranks.name, "lr")
+        assert shown["what"] == "optimizer (SGD): lr 0.00125; StepLR" and len(shown["answers"]) == 4
+
+        # What changes the job, before the same step; what asks other ranks, only when all are told to.
+        code = "optimizer.param_groups[0]['note'] = ledger.steps; ledger.steps"
+        changed = post(place, "/v1/eval", endpoint=ranks.name, code=code)
+        assert {one["answer"]["value"] for one in changed["answers"]} == {str(changed["step"])}
+        summed = "t = torch.tensor([float(rank)]); dist.all_reduce(t); t.item()"
+        with pytest.raises(SnippetRefused, match="collective"):
+            post(place, "/v1/eval", endpoint=ranks.name, code=summed)
+        sums = post(place, "/v1/eval", endpoint=ranks.name, code=summed, together=True)
+        assert [one["answer"]["value"] for one in sums["answers"]] == ["6.0"] * 4
+        with pytest.raises(BadRequest, match="100 times"):
+            act(place, ranks.name, "lr", scale=100)
+
+        # One rank alone may not undo what all did; all together may, once.
+        done = post(place, "/v1/act", endpoint=ranks.name, action="clip", arguments={"max_norm": 1e9})
+        with pytest.raises(ProbeError, match="on all ranks"):
+            post(place, "/v1/undo", endpoint=f"{ranks.name}/2", id=done["id"])
+        assert all(in_force(place, ranks, rank) for rank in range(4))
+        undone = post(place, "/v1/undo", endpoint=ranks.name, id=done["id"])
+        assert {one["answer"]["step"] for one in undone["answers"]} == {undone["step"]}
+        assert not any(in_force(place, ranks, rank) for rank in range(4))
+        with pytest.raises(NotUndoable, match="undone already"):
+            post(place, "/v1/undo", endpoint=ranks.name, id=done["id"])
+
+        listed = run_probe(place, ranks.name, "actions").stdout
+        (line,) = [one for one in listed.splitlines() if done["id"] in one]
+        assert " 0-3 " in line and "undone" in line
+        rows = query(place, ranks.name, "SELECT count(*) FROM probe.actions WHERE state = 'done'")
+        assert rows == [[3 * 4]]
+        results = end(ranks)
+    assert is_as_without_probe(place, results, "--halve-before", *(str(step) for step in steps))
+
+
+def test_what_one_rank_cannot_do_no_rank_does(place: Place) -> None:
+    with running_ranks(
+        place, 2, "parallel", *OPTIONS, "--forever", "--pace-ms", "4", PROBE_RANK_HOLD_S="3"
+    ) as ranks:
+        act(place, ranks.name, "clip", max_norm=1e9)
+
+        # Refused beforehand by one: named, with its reason.
+        (place.directory / "memory.rank1.pickle").touch()
+        with pytest.raises(NotTogether, match=r"rank 1: .*exists.*Nothing was changed on any rank"):
+            act(place, ranks.name, "memory_snapshot", path=str(place.directory / "memory.pickle"))
+        assert [state for state, _ in last_states(place, ranks.name).values()] == ["cancelled", "refused"]
+        assert not (place.directory / "memory.rank0.pickle").exists()
+
+        # Done by one and failed on the other at the very step: put back before it begins.
+        breaks = (
+            "import probe.control.actions.skip_nonfinite as one; one.SkipNonfinite.begin = lambda self: 1 / 0"
+        )
+        post(place, "/v1/eval", endpoint=f"{ranks.name}/1", code=breaks, when="now")
+        with pytest.raises(NotTogether, match=r"rank 1: .*ZeroDivisionError.*put back before step \d+"):
+            act(place, ranks.name, "skip_nonfinite")
+        states = last_states(place, ranks.name)
+        assert states[1][0] == "failed" and states[0][0] == "cancelled" and "put back" in states[0][1]
+        for rank in (0, 1):
+            assert [one["action"] for one in in_force(place, ranks, rank)] == ["clip"]
+
+        # Stopped: nobody has it, within the deadline; and the training goes on as if nothing had been asked.
+        ranks[1].signal(signal.SIGSTOP)
+        asked = Asked(lambda: act(place, ranks.name, "lr", wait_s=5.0, scale=0.5))
+        with pytest.raises(NotTogether, match=r"rank 1: .*stopped"):
+            asked.outcome()
+        ranks[1].signal(signal.SIGCONT)
+        time.sleep(0.5)  # whatever would be done late is done by now
+        assert set(first_steps(place, ranks.name)) == {0.01}
+        assert not any(one["action"] == "lr" for rank in (0, 1) for one in in_force(place, ranks, rank))
+        results = end(ranks)
+    assert is_as_without_probe(place, results)
