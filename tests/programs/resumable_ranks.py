@@ -3,8 +3,8 @@
 `ddp`: DistributedDataParallel with batch norms and a gradient scaler; `fsdp`: FSDP2, each rank holds a shard;
 `hsdp`: the same in two replicas of WORLD_SIZE/2 shards;
 `drift`: replicas that nobody keeps alike. Each rank draws its own dropout and shuffles its own samples. With
---wait-at N every rank says WAITING inside of step N; rank 0 goes on after a line on stdin. With --resume DIR
-it continues from there, which is the only thing it uses probe for.
+--wait-at N every rank says WAITING inside of step N, where FSDP has the parameters gathered; rank 0 goes on
+after a line on stdin. With --resume DIR it continues from there, which is the only thing it uses probe for.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def model_of(way: str, world_size: int, ballast_mb: int) -> Any:
         shape = (world_size,) if way == "fsdp" else (2, world_size // 2)
         mesh = init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard")[-len(shape) :])
         for layer in (model[0], model[-1], model):
-            fully_shard(layer, mesh=mesh)
+            fully_shard(layer, mesh=mesh, reshard_after_forward=False)
     return model
 
 
@@ -84,13 +84,13 @@ def main() -> None:
         for x, y in batches:
             optimizer.zero_grad()
             loss = functional.mse_loss(model(x), y)
-            scaler.scale(loss).backward()
-            ledger.loss(loss)
             if step == arguments.wait_at:
                 print("WAITING", flush=True)
                 if rank == 0:
                     sys.stdin.readline()
                 dist.barrier()
+            scaler.scale(loss).backward()
+            ledger.loss(loss)
             scaler.step(optimizer)
             scaler.update()
             scheduler.step()
@@ -105,6 +105,8 @@ def main() -> None:
     for number, one in enumerate(kept.values()):
         if one.is_floating_point():
             whole.register_parameter(str(number), nn.Parameter(one.detach().clone()))
+    group: Any = dist.group.WORLD
+    ledger.extra["collectives"] = group._get_sequence_number_for_group()
     ledger.finish(whole)
     dist.destroy_process_group()
 

@@ -20,6 +20,7 @@ from probe.checkpoint import RESERVED, VERSION
 from probe.checkpoint_ranks import is_shard, shards_in
 from probe.clock import wall_ns
 from probe.control.action import Site
+from probe.control.actions.fully_sharded import named_parameters, state_of
 from probe.control.actions.plain_data import LEFT_OUT, Plain, check_tensor, copied, stored_bytes
 from probe.control.actions.shards import Shards
 from probe.control.random_states import random_states
@@ -148,7 +149,7 @@ def _modules(site: Site, sharded: bool) -> list[Any]:
     found = _each_once([*called, *holders, *averages])
     groups = [group for optimizer in site.optimizers() for group in optimizer.param_groups]
     trained = {id(one) for group in groups for one in group["params"]}
-    missing = trained - {id(one) for root in found for one in root.parameters()}
+    missing = trained - {id(one) for root in found for _, one in named_parameters(root)}
     roots = _outermost([*found, *_holders_of(site, missing)])
     for root in roots:
         _refuse_sharded(root, sharded)
@@ -239,7 +240,7 @@ def _each_once(things: Iterable[Any]) -> list[Any]:
 
 def _add(snapshot: Snapshot, kind: str, name: str, thing: Any) -> None:
     """One object's state. Runs the job's own state_dict hooks, as saving it in the job would."""
-    state, error = capture(thing.state_dict)
+    state, error = capture(lambda: state_of(thing) if kind == "module" else thing.state_dict())
     if error is not None and not isinstance(error, Exception):
         raise error  # an interrupt from the keyboard is the job's
     if error is not None:
@@ -278,14 +279,14 @@ def _stand_in(snapshot: Snapshot, kind: str, name: str) -> Callable[[Any, str], 
 def _names_of_parameters(optimizer: Any, things: list[tuple[str, str, Any]]) -> dict[int, str]:
     """By its number in the optimizer, the name of each parameter in its model's state."""
     modules = [root for kind, _, root in things if kind == "module"]
-    names = {id(one): key for root in modules for key, one in root.named_parameters()}
+    names = {id(one): key for root in modules for key, one in named_parameters(root)}
     trained = [one for group in optimizer.param_groups for one in group["params"]]
     return {number: names[id(one)] for number, one in enumerate(trained) if id(one) in names}
 
 
 def _loose_parameters(snapshot: Snapshot, things: list[tuple[str, str, Any]]) -> None:
     """Parameters that an optimizer trains and no module in the file has: by their number in it."""
-    known = {id(one) for kind, _, root in things if kind == "module" for one in root.parameters()}
+    known = {id(one) for kind, _, root in things if kind == "module" for _, one in named_parameters(root)}
     loose: dict[str, dict[int, Any]] = {}
     for name, optimizer in [(name, thing) for kind, name, thing in things if kind == "optimizer"]:
         trained = [one for group in optimizer.param_groups for one in group["params"]]
