@@ -72,61 +72,70 @@ class Rank:
         self.recording = Recording(process, self.meta, settings)
         self.steps = 0
         self._random = random.Random(rank)
-        self._ranks = f"0-{wanted['world_size'] - 1}"
         self._slow = rank == SLOW_RANK
+        self._rows = {name: self._template(name, values) for name, values in self._usual().items()}
+
+    def _usual(self) -> dict[str, dict[str, Any]]:
+        """By table, the columns that are the same in all rows."""
+        intern = self.recording.strings.intern
+        return {
+            "python.batches": {
+                "micro_step": 0, "loader": intern("Text/0"), "fetch_s": 0.001, "samples": 8, "tokens": 512,
+                "shapes": intern("(8, 64)"), "dtypes": intern("int64"), "state": intern("done"),
+            },
+            "python.pulse": {"micro_step": 0, "phase": intern("forward")},
+            "python.losses": {"micro_step": 0, "finite": 1},
+            "python.collectives": {
+                "micro_step": 0, "pg": intern("0"), "ranks": intern(f"0-{(self.meta.world_size or 1) - 1}"),
+                "op": intern("all_reduce"), "dtype": intern("float32"), "shapes": intern("(1048576,)"),
+                "elements": 1 << 20, "bytes": 4 << 20, "call_site": intern("train.py:31 average"),
+                "asynchronous": 0, "state": intern("done"), "source": intern("call"),
+            },
+            "python.steps": {
+                "boundary": intern("optimizer"), "micro_steps": 1, "wall_s": STEP_S, "data_s": 0.001,
+                "backward_s": 0.04, "optimizer_s": 0.005, "held_s": 0.0, "other_s": 0.004, "lr": 0.001,
+                "skipped": 0, "samples": 8, "tokens": 512, "rss_bytes": 1 << 30, "sampled": 0, "shadow": 0,
+                "probe_ns": 9000,
+            },
+            "process.memory": {"rss_bytes": 1 << 30, "rss_peak_bytes": 1 << 30, "threads": 9},
+        }
+
+    @staticmethod
+    def _template(table: str, values: dict[str, Any]) -> tuple[list[Any], dict[str, int]]:
+        """A row of a table, and the places of its columns."""
+        columns = BY_NAME[table].columns
+        row = [values.get(column.name, layout.NULLS[column.type]) for column in columns]
+        return row, {column.name: place for place, column in enumerate(columns)}
+
+    def _put(self, table: str, **values: float) -> None:
+        row, places_of = self._rows[table]
+        for name, value in values.items():
+            row[places_of[name]] = value
+        self.recording.rings[table].append(*row)
 
     def write(self, ended_ns: int) -> None:
         """One step that ended then."""
-        rings, intern = self.recording.rings, self.recording.strings.intern
         chance, step = self._random, self.steps
         forward_s = chance.gauss(0.03, 0.001) + (0.01 if self._slow else 0.0)
         comm_s = max(0.001, STEP_S * 0.9 - 0.04 - forward_s)
         began_ns = ended_ns - int(STEP_S * 1e9)
-        rings["python.batches"].append(
-            step, 0, began_ns, intern("Text/0"), 0.001, 8, 512, intern("(8, 64)"), intern("int64"),
-            intern("done"),
-        )
-        rings["python.pulse"].append(step, 0, began_ns, intern("forward"))
-        rings["python.losses"].append(step, 0, began_ns + int(forward_s * 1e9), chance.random(), 1)
+        self._put("python.batches", step=step, t_ns=began_ns)
+        self._put("python.pulse", step=step, t_ns=began_ns)
+        self._put("python.losses", step=step, t_ns=began_ns + int(forward_s * 1e9), loss=chance.random())
         for number in (1, 2):
-            self._collective(2 * step + number, began_ns + int((forward_s + 0.02 * number) * 1e9), comm_s / 2)
-        rings["python.steps"].append(*_row("python.steps", {
-            "step": step, "boundary": intern("optimizer"), "micro_steps": 1, "t_ns": ended_ns,
-            "wall_s": STEP_S, "data_s": 0.001, "forward_s": forward_s, "backward_s": 0.04,
-            "optimizer_s": 0.005, "comm_s": comm_s, "held_s": 0.0, "other_s": 0.004,
-            "loss": chance.random(), "lr": 0.001, "skipped": 0, "samples": 8, "tokens": 512,
-            "rss_bytes": 1 << 30, "sampled": 0, "shadow": 0, "probe_ns": 9000,
-        }))
+            called_ns = began_ns + int((forward_s + 0.02 * number) * 1e9)
+            self._put("python.collectives", step=step, t_ns=called_ns, seq=2 * step + number,
+                      duration_s=comm_s / 2, wait_s=comm_s / 2)
+        self._put("python.steps", step=step, t_ns=ended_ns, forward_s=forward_s, comm_s=comm_s,
+                  loss=chance.random())
         if step % 10 == 0:
-            rings["process.memory"].append(*_row("process.memory", {
-                "step": step, "t_ns": ended_ns, "rss_bytes": 1 << 30, "rss_peak_bytes": 1 << 30, "threads": 9,
-            }))
+            self._put("process.memory", step=step, t_ns=ended_ns)
         self.steps += 1
-
-    def _collective(self, number: int, t_ns: int, wait_s: float) -> None:
-        intern = self.recording.strings.intern
-        self.recording.rings["python.collectives"].append(*_row("python.collectives", {
-            "step": self.steps, "micro_step": 0, "t_ns": t_ns, "pg": intern("0"),
-            "ranks": intern(self._ranks), "seq": number, "op": intern("all_reduce"),
-            "dtype": intern("float32"), "shapes": intern("(1048576,)"), "elements": 1 << 20,
-            "bytes": 4 << 20, "call_site": intern("train.py:31 average"), "asynchronous": 0,
-            "duration_s": wait_s, "wait_s": wait_s, "state": intern("done"), "source": intern("call"),
-        }))
 
     def close(self) -> None:
         """End it as a killed process: the recording stays as it is."""
         self.holder.kill()
         self.holder.wait()
-
-
-_COLUMNS = {
-    name: tuple((column.name, layout.NULLS[column.type]) for column in BY_NAME[name].columns)
-    for name in ("python.steps", "python.collectives", "process.memory")
-}
-
-
-def _row(table: str, values: dict[str, Any]) -> list[Any]:
-    return [values.get(name, null) for name, null in _COLUMNS[table]]
 
 
 def stack(rank: int) -> list[dict[str, Any]]:
