@@ -88,7 +88,7 @@ class Group:
 
     def __init__(self, group: Any, intern: Callable[[str], int], sequence: Any, distributed: Any) -> None:
         self.reference = weakref.ref(group)
-        self.name = str(group.group_name)
+        self.name = str(distributed._world.pg_names.get(group) or group.group_name)
         self.name_id = intern(self.name)
         members = distributed._world.pg_group_ranks.get(group)
         self.ranks: list[int] = sorted(members, key=members.get) if members else []
@@ -142,14 +142,14 @@ class Group:
 def _backends(group: Any) -> dict[Any, Any]:
     try:
         return {device: group._get_backend(device) for device in group._device_types}
-    except RuntimeError:  # one that is told of and not there yet
+    except (AttributeError, RuntimeError):  # an old torch; one that is told of and not there yet
         return {}
 
 
 def _name(group: Any) -> str:
     try:
         return str(group._get_backend_name() if hasattr(group, "_get_backend_name") else group.name()).lower()
-    except RuntimeError:
+    except (AttributeError, RuntimeError):
         return ""
 
 

@@ -18,6 +18,7 @@ import os
 import sys
 import time
 import weakref
+from collections import deque
 from threading import get_ident
 from typing import Any
 
@@ -94,6 +95,7 @@ class Collectives:
         self._pending, self._source = self._states["pending"], intern("call")
         self._received = intern("recv")
         self.groups: dict[int, Group] = {}
+        self._gone: deque[Group] = deque(maxlen=64)
         self.unresolved: dict[tuple[str, int], Call] = {}
         """By group and number: complete, or not, on a device; or dropped without having been waited for."""
         self.called_ns = 0
@@ -103,6 +105,7 @@ class Collectives:
         self._works: dict[int, _Waited] = {}
         self._newest = 0
         self._module: Any = None
+        self._wanted = False
         self._patches = Patches()
         self._isolation = isolation
         self._on_drop = isolation.guard("collectives", self._dropped)
@@ -114,6 +117,10 @@ class Collectives:
 
     def install(self) -> None:
         """Put the wrappers in place if torch.distributed is there; it is never imported for it."""
+        self._wanted = True
+        self._put_in_place()
+
+    def _put_in_place(self) -> None:
         c10d = sys.modules.get("torch._C._distributed_c10d")
         distributed: Any = sys.modules.get("torch.distributed.distributed_c10d")
         if self._module is not None or c10d is None or not hasattr(distributed, "_world"):
@@ -133,6 +140,7 @@ class Collectives:
 
     def uninstall(self) -> None:
         """Put the originals back; rows of what is pending stay so."""
+        self._wanted = False
         self._patches.undo()
         self.redirect = None
         self._works.clear()
@@ -402,9 +410,12 @@ class Collectives:
                 self._complete(call, now)
 
     def _meet(self, group: Any) -> Group:
-        """A group that was not seen before; those that are gone are forgotten."""
+        """A group that was not seen before. Those that are gone are kept for a while: what the Flight
+        Recorder has of them may not have been looked at yet."""
         for key in [key for key, one in list(self.groups.items()) if one.reference() is None]:
-            self.groups.pop(key, None)
+            gone = self.groups.pop(key, None)
+            if gone is not None:
+                self._gone.append(gone)
         known = self.groups[id(group)] = Group(group, self.recorder.intern, self._sequence, self._distributed)
         return known
 
@@ -412,12 +423,16 @@ class Collectives:
 
     def collect(self) -> None:
         """Put the wrappers in place once the job has imported torch.distributed."""
-        if self._module is None:
-            self.install()
+        if self._wanted and self._module is None:
+            self._put_in_place()
+            if not self._wanted:  # taken out meanwhile, by another thread
+                self.uninstall()
 
     def groups_by_name(self, wanted: set[str]) -> dict[str, Group]:
         """The groups of these names, also those that Python never called anything on."""
-        found = {one.name: one for one in list(self.groups.values()) if one.reference() is not None}
+        met = list(self.groups.values())
+        found = {one.name: one for one in (*list(self._gone), *met)}
+        found.update({one.name: one for one in met if one.reference() is not None})
         if not wanted <= found.keys():
             for group, name in list(self._distributed._world.pg_names.items()):
                 if name in wanted and name not in found:
@@ -429,7 +444,6 @@ class Collectives:
         self._newest = max(self._newest, other)
         return self._newest
 
-    def resolve(self, call: Call, duration_s: float) -> None:
-        """The Flight Recorder says that it is complete."""
-        self._write(call, duration_s, call.spent_ns / 1e9 if call.queues else NULL_DOUBLE, "done")
-
+    def resolve(self, call: Call, state: str, duration_s: float) -> None:
+        """The Flight Recorder says that it is complete, or cannot say it any more."""
+        self._write(call, duration_s, call.spent_ns / 1e9 if call.queues else NULL_DOUBLE, state)

@@ -12,8 +12,10 @@ and with versions of torch whose dump always contains stacks. Standard library o
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
+import threading
 import time
 from bisect import bisect_left
 from collections.abc import MutableMapping
@@ -76,7 +78,7 @@ class Flight:
         ring = recorder.rings["python.collectives"]
         self._append, self._put, self._rows = ring.append, ring.put, ring.rows
         intern = recorder.intern
-        self._states = {state: intern(state) for state in ("pending", "done")}
+        self._states = {state: intern(state) for state in ("pending", "done", "unknown")}
         self._source = intern("flight")
         self._dump: Any = None
         self._capturing = 0
@@ -86,6 +88,8 @@ class Flight:
         self._open: dict[int, tuple[int, tuple[Any, ...]]] = {}
         self._last_ns = self._cost_ns = 0
         self._begun_ns = time.monotonic_ns()
+        self._pid = os.getpid()
+        self._looking = threading.Lock()
 
     @property
     def available(self) -> bool:
@@ -103,7 +107,10 @@ class Flight:
             self._patches.wrap(graphs.CUDAGraph, "capture_end", self._after_capture)
 
     def uninstall(self) -> None:
-        """Look no more."""
+        """Look once more, and then no more. Not in a forked child: the recorder's lock may be held there."""
+        if self._pid == os.getpid():
+            self._last_ns = self._cost_ns = 0
+            self.look()
         self._patches.undo()
         self._give_up()
         self._open.clear()
@@ -138,17 +145,20 @@ class Flight:
         now = time.monotonic_ns()
         if self._dump is None or self._capturing > 0 or not self._due(now):
             return
+        if not self._looking.acquire(blocking=False):
+            return  # the last look, of who takes the instruments out
         try:
             dumped = self._dump(includeCollectives=True, includeStackTraces=False, onlyActive=False)
+            entries = pickle.loads(dumped).get("entries") or []
+            ahead_ns = time.time_ns() - time.monotonic_ns()
+            if entries:
+                self._take(entries, ahead_ns)
         except TypeError:  # an old torch, which always walks the stacks
             self._give_up()
-            return
-        entries = pickle.loads(dumped).get("entries") or []
-        ahead_ns = time.time_ns() - time.monotonic_ns()
-        if entries:
-            self._take(entries, ahead_ns)
-        self._cost_ns = time.monotonic_ns() - now
-        self._last_ns = now
+        finally:
+            self._cost_ns = time.monotonic_ns() - now
+            self._last_ns = now
+            self._looking.release()
 
     def _due(self, now: int) -> bool:
         since = now - self._last_ns
@@ -165,31 +175,39 @@ class Flight:
         collectives = self._collectives
         groups = collectives.groups_by_name({_group_name(entry) for entry in entries})
         ends = list(self._recorder.ends)
-        highest = self._seen
+        oldest: dict[str, int] = {}
+        lowest = highest = -1
         for entry in entries:
-            number = int(entry.get("record_id", entry.get("id", -1)))
-            new = number > self._seen
-            if not new and number not in self._open and not collectives.unresolved:
-                continue
-            highest = max(highest, number)
-            name = _group_name(entry)
-            complete = bool(entry.get("retired")) or entry.get("state") == "completed"
+            record, name, seq = _record_number(entry), _group_name(entry), _sequence_number(entry)
+            lowest = record if lowest < 0 else min(lowest, record)
+            highest = max(highest, record)
             if entry.get("is_p2p") or not name:
                 continue
-            if number in self._open:
+            oldest[name] = min(seq, oldest.get(name, seq))
+            complete = bool(entry.get("retired")) or entry.get("state") == "completed"
+            if record in self._open:
                 if complete:
-                    self._close(number, entry)
+                    self._close(record, "done", _duration_s(entry))
                 continue
-            seq = _sequence_number(entry)
-            call = collectives.unresolved.get((name, seq)) if complete else None
+            call = collectives.unresolved.pop((name, seq), None) if complete else None
             if call is not None:
-                del collectives.unresolved[name, seq]
-                collectives.resolve(call, _duration_s(entry))
-            elif new and not _recorded(groups.get(name), entry, seq):
+                collectives.resolve(call, "done", _duration_s(entry))
+            elif record > self._seen and not _recorded(groups.get(name), entry, seq):
                 began_ns = int(entry["time_created_ns"]) - ahead_ns
                 if not complete or began_ns >= self._begun_ns:  # else it was over before recording began
-                    self._write(number, entry, groups.get(name), seq, began_ns, ends, complete)
-        self._seen = highest
+                    self._write(record, entry, groups.get(name), seq, began_ns, ends, complete)
+        self._seen = max(self._seen, highest)
+        self._forget(lowest, oldest)
+
+    def _forget(self, lowest: int, oldest: dict[str, int]) -> None:
+        """What torch has overwritten since the last look is not known to be complete any more."""
+        for record in [record for record in self._open if record < lowest]:
+            self._close(record, "unknown", NULL_DOUBLE)
+        unresolved = self._collectives.unresolved
+        for name, seq in [key for key in list(unresolved) if key[1] < oldest.get(key[0], -1)]:
+            call = unresolved.pop((name, seq), None)
+            if call is not None:
+                self._collectives.resolve(call, "unknown", NULL_DOUBLE)
 
     def _write(
         self, record: int, entry: dict[str, Any], group: Group | None, seq: int, began_ns: int,
@@ -210,10 +228,10 @@ class Flight:
                 self._open.clear()
             self._open[record] = (self._newest, head)
 
-    def _close(self, record: int, entry: dict[str, Any]) -> None:
+    def _close(self, record: int, state: str, duration_s: float) -> None:
         number, head = self._open.pop(record)
         if self._collectives.newest(self._newest) - number < self._rows - 1:
-            self._put(number, *head, _duration_s(entry), NULL_DOUBLE, self._states["done"], self._source)
+            self._put(number, *head, duration_s, NULL_DOUBLE, self._states[state], self._source)
 
     def _inputs(self, entry: dict[str, Any]) -> tuple[int, int, int, int]:
         sizes, names = entry.get("input_sizes") or [], entry.get("input_dtypes") or []
@@ -236,6 +254,11 @@ class Flight:
             return self._recorder.step
         step = ends[place][0]
         return step if step >= 0 and (place or step == 0) else NULL_INTEGER
+
+
+def _record_number(entry: dict[str, Any]) -> int:
+    """Grows with each entry."""
+    return int(entry.get("record_id", entry.get("id", -1)))
 
 
 def _group_name(entry: dict[str, Any]) -> str:
