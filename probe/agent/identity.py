@@ -79,16 +79,17 @@ def several_hosts(environ: Mapping[str, str]) -> bool:
     return world_size > 1 and bool(address) and not _LOOPBACK.fullmatch(address)
 
 
-def counted_attempt(run: Path, attempt: int) -> int:
+def counted_attempt(run: Path, attempt: int, rank: int) -> int:
     """The number of this start among those of one run on this host: the same for all ranks that one launcher
-    started together. `run` is the run's folder, `attempt` what the launcher itself counted."""
+    started together. `run` is the run's folder, `attempt` what the launcher itself counted. A launcher that
+    starts a rank once more, as a shell does, has started all of them once more."""
     parent = life(os.getppid())
     mark = f"{os.getppid()}.{parent.start_ticks if parent else 0}.{attempt}"
     make_private(run)
     while True:
         known = {int(folder.name.partition("=")[2]): folder for folder in run.glob("attempt=[0-9]*")}
         newest = max(known, default=-1)
-        if newest >= 0 and _mark(known[newest]) == mark:
+        if newest >= 0 and _mark(known[newest]) == mark and not _taken(known[newest], rank):
             return newest
         folder = make_private(run / f"attempt={newest + 1}")
         try:
@@ -101,6 +102,11 @@ def counted_attempt(run: Path, attempt: int) -> int:
         with os.fdopen(descriptor, "w", encoding="ascii") as file:
             file.write(mark)
         return newest + 1
+
+
+def _taken(attempt: Path, rank: int) -> bool:
+    """Whether another process has been this rank in it."""
+    return any(folder.name != f"process={rank}-{os.getpid()}" for folder in attempt.glob(f"process={rank}-*"))
 
 
 def _mark(attempt: Path) -> str:

@@ -416,7 +416,7 @@ def _new_folder(directory: Path, identity: Identity, pid: int) -> tuple[Identity
     """A folder that no recording has: one that starts again in the same process is another run."""
     if identity.counted:
         folder = places.make_private(places.recordings(directory)) / f"run={identity.run}"
-        identity = identity._replace(attempt=counted_attempt(folder, identity.attempt))
+        identity = identity._replace(attempt=counted_attempt(folder, identity.attempt, identity.rank))
     for count in itertools.count(1):
         run = identity.run if count == 1 else f"{identity.run}.{count}"
         process = (
