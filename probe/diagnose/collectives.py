@@ -55,7 +55,7 @@ def mismatch(ranks: Sequence[Facts]) -> Mismatch | None:
                 by_number[call.pg, call.seq][facts.rank] = call
     for number in sorted(by_number, key=lambda one: min(call.t_ns for call in by_number[one].values())):
         calls = by_number[number]
-        if len(calls) > 1:
+        if len({_content(call) for call in calls.values()}) > 1:
             found = _unfit(ranks, calls) or _swapped(calls, by_number.get((number[0], number[1] + 1), {}))
             if found is not None:
                 return found
@@ -141,11 +141,11 @@ def _swapped(calls: dict[int, Call], following: dict[int, Call]) -> Mismatch | N
         for rank, call in calls.items()
         if rank in following and call.op == following[rank].op and call.elements == following[rank].elements
     }
-    for rank, (first, second) in pairs.items():
-        against = [other for other, pair in pairs.items() if pair == (second, first)]
+    for first, second in sorted(set(pairs.values()), key=str):
+        along = [rank for rank, pair in pairs.items() if pair == (first, second)]
+        against = [rank for rank, pair in pairs.items() if pair == (second, first)]
         if first and second and first != second and against:
-            along = [other for other, pair in pairs.items() if pair == (first, second)]
-            few, many = sorted((along, against), key=lambda side: (len(side), rank not in side))
+            few, many = sorted((along, against), key=lambda side: (len(side), -min(side)))
             return Mismatch(
                 names.ORDER_MISMATCH, {one: calls[one] for one in sorted(pairs)}, tuple(sorted(few)),
                 len(few) < len(many), min(many),

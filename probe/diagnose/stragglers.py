@@ -4,7 +4,7 @@ Of each step it is known how long each rank worked (its phases, without the time
 how much later than the first it came to the collectives. The culprit works longest, comes last and waits
 least; the others are its victims. Medians over several steps, so that a pause for an evaluation or a
 checkpoint is none; relative to the tokens of each rank where they are known, so that long sequences are an
-imbalance and no slow rank. Pure. Standard library only.
+imbalance and no slow rank. Pure. May import numpy.
 
 Sources of the thresholds: GREYHOUND (USENIX ATC'25) reports a mean delay of 1.34x for fail-slow jobs, found
 within 2-3 iterations; NVIDIA's resiliency extension calls a rank a straggler below a relative score of 0.7
@@ -16,11 +16,14 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from typing import NamedTuple
 
-from probe.diagnose.facts import DONE, Facts, Step
+import numpy as np
+import numpy.typing as npt
+
+from probe.diagnose.facts import DONE, Call, Facts, Step
 
 SLOW_RATIO = 0.3
 """A straggler costs the others so much of a usual step, at least (1/0.7 = 1.43x is what NVIDIA's scores
@@ -48,6 +51,7 @@ TURNS_RATIO = 0.6
 PAUSE_S, PAUSE_STEPS = 0.5, 5.0
 """A single step on which one rank kept the others waiting is worth a line when it took so much longer."""
 WARM_UP_STEPS = 3
+_MOST_RANKS = 8
 
 PHASES = ("data", "forward", "backward", "optimizer", "other")
 KINDS = {
@@ -96,89 +100,130 @@ class Pause:
     phase: str
 
 
+_Matrix = npt.NDArray[np.float64]
+"""A line for each step, a column for each rank."""
+
+
 class Table:
-    """Steps of all ranks, side by side; those that tell something."""
+    """Steps of all ranks, side by side; those that tell something. `steps` have their length, `timed` their
+    phases too (where steps are short, not each is timed)."""
 
     def __init__(self, ranks: Sequence[Facts]) -> None:
         self.ranks = [facts.rank for facts in ranks]
-        by_rank = {facts.rank: {step.step: step for step in facts.steps} for facts in ranks}
-        common = set.intersection(*(set(steps) for steps in by_rank.values())) if by_rank else set()
-        plain = [
-            step for step in sorted(common)
-            if step >= WARM_UP_STEPS and not any(_odd(steps[step]) for steps in by_rank.values())
-        ]
-        self.numbers = plain[-WINDOW_STEPS:]
-        self.rows = {rank: {step: steps[step] for step in self.numbers} for rank, steps in by_rank.items()}
-        walls = [row.wall_s for rows in self.rows.values() for row in rows.values()]
-        self.usual_s = statistics.median(walls) if walls else 0.0
-        contaminated = any(call.source == "flight" for facts in ranks for call in facts.calls)
-        waits = any(row.comm_s is not None for rows in self.rows.values() for row in rows.values())
-        self.phases = PHASES if waits and not contaminated else tuple(
-            phase for phase in PHASES if phase != "backward"
-        )
-        """Those in which a rank does not wait for others: backward is not one when C++ averages in it."""
+        by_rank = [{step.step: step for step in facts.steps if not _odd(step)} for facts in ranks]
+        common = set.intersection(*map(set, by_rank)) if by_rank else set()
+        self.steps = [step for step in sorted(common) if step >= WARM_UP_STEPS][-WINDOW_STEPS:]
+        self.timed = [step for step in self.steps if not any(steps[step].shadow for steps in by_rank)]
+        self.wall_s = _matrix([[rows[step].wall_s for rows in by_rank] for step in self.steps], ranks)
+        self.usual_s = float(np.median(self.wall_s)) if self.steps else 0.0
+        fast = np.sort(self.wall_s.min(axis=1)) if self.steps else np.zeros(1)
+        self.fast_s = float(np.median(fast[: max(1, len(fast) // 4)]))
+        """A step as it is without a straggler: the median of the fastest quarter of the steps known."""
+        self.end_ns = {step: by_rank[0][step].t_ns for step in self.steps}
+        self.phase_s = {
+            phase: _matrix([[_phase_s(rows[step], phase) for rows in by_rank] for step in self.timed], ranks)
+            for phase in (*PHASES, "comm")
+        }
+        self.more_s = {phase: beyond_others(self.phase_s[phase]) for phase in PHASES}
+        self.tokens = _tokens([[rows[step] for rows in by_rank] for step in self.timed], ranks)
+        by_cpp = any(call.source == "flight" for facts in ranks for call in facts.calls)
+        waits = bool(self.phase_s["comm"].any())
+        self.own = PHASES if waits and not by_cpp else tuple(one for one in PHASES if one != "backward")
+        """Phases in which a rank does not wait for others: backward is not one when C++ averages in it."""
+        self.own_s: _Matrix = np.sum([self.phase_s[phase] for phase in self.own], axis=0)
+        """What each rank worked, in the phases that are its own."""
 
-    def own_s(self, rank: int, step: int) -> float:
-        """What the rank worked in the step, in the phases that are its own."""
-        return sum(_phase_s(self.rows[rank][step], phase) for phase in self.phases)
+    def lasted_s(self, steps: Sequence[int]) -> float:
+        """From the end of the first of these steps to the end of the last."""
+        return (self.end_ns[steps[-1]] - self.end_ns[steps[0]]) / 1e9 if steps else 0.0
 
-    def excess_s(self, rank: int, step: int, of: Callable[[int, int], float]) -> float:
-        """A rank's figure beyond the median of the others'."""
-        others = [of(other, step) for other in self.ranks if other != rank]
-        return of(rank, step) - statistics.median(others)
+    def since(self, step: int) -> slice:
+        """The timed steps from that one on; the last timed one when there is none."""
+        first = next((place for place, one in enumerate(self.timed) if one >= step), len(self.timed) - 1)
+        return slice(max(0, first), None)
 
-    def more_s(self, rank: int, step: int, phase: str) -> float:
-        """How much longer a phase of the rank took than the others'."""
-        return self.excess_s(rank, step, lambda one, at: _phase_s(self.rows[one][at], phase))
+
+def beyond_others(figures: _Matrix) -> _Matrix:
+    """Each figure less the median of the other ranks' on the same step."""
+    count = figures.shape[1]
+    if count < 2 or not len(figures):
+        return np.zeros_like(figures)
+    order = np.sort(figures, axis=1)
+    place = figures.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
+    lower, upper = (count - 2) // 2, (count - 1) // 2
+    found = np.zeros_like(figures)
+    for middle in (lower, upper):  # without the rank itself those above it move down by one
+        index = np.where(place <= middle, middle + 1, middle)
+        found += np.take_along_axis(order, index, axis=1) / 2
+    return np.asarray(figures - found)
+
+
+def _matrix(lines: list[list[float]], ranks: Sequence[Facts]) -> _Matrix:
+    return np.array(lines, np.float64).reshape(len(lines), len(ranks))
 
 
 def _odd(step: Step) -> bool:
-    return bool(step.sampled) or bool(step.shadow) or bool(step.held_s)
+    return bool(step.sampled) or bool(step.held_s)
 
 
 def _phase_s(step: Step, phase: str) -> float:
     return float(getattr(step, f"{phase}_s") or 0.0)
 
 
+def _tokens(lines: list[list[Step]], ranks: Sequence[Facts]) -> _Matrix | None:
+    """Tokens (where there are none: samples) of each rank; None when a rank does not tell."""
+    told = [[row.tokens if row.tokens is not None else row.samples for row in line] for line in lines]
+    known = [[float(one) for one in line if one is not None] for line in told]
+    return _matrix(known, ranks) if all(len(line) == len(ranks) for line in known) else None
+
+
 # How late each rank came ------------------------------------------------------------
 
 
-def lateness(ranks: Sequence[Facts]) -> dict[int, dict[int, float]]:
-    """By step and rank: by how many seconds it came later than the first to the collectives of the step,
-    the largest of them. From how long each waited where that is known (no clocks are compared), else from
+def lateness(ranks: Sequence[Facts]) -> tuple[list[int], _Matrix]:
+    """Steps, and by how many seconds each rank came later than the first to the collectives of the step, the
+    largest of them. From how long each waited where that is known (no clocks are compared), else from
     when each called, among ranks of one host."""
     one_host = len({facts.host for facts in ranks}) == 1
-    by_number: dict[tuple[str, int], dict[int, tuple[int, float | None, int]]] = defaultdict(dict)
+    by_number: dict[tuple[str, int], list[Call]] = defaultdict(list)
     for facts in ranks:
         for call in facts.calls:
             if call.pg is None or call.seq is None or call.step is None or call.asynchronous:
                 continue
             if call.source == "flight" or call.state == DONE:
-                by_number[call.pg, call.seq][facts.rank] = (call.t_ns, call.wait_s, call.step)
-    found: dict[int, dict[int, float]] = defaultdict(lambda: dict.fromkeys((f.rank for f in ranks), 0.0))
+                by_number[call.pg, call.seq].append(call)
+    found: dict[int, list[float]] = {}
     for calls in by_number.values():
-        if len(calls) < len(ranks):
-            continue
-        late_s = _late_s(calls, one_host)
+        late_s = _late_s(calls, one_host) if len(calls) == len(ranks) else None
         if late_s is not None:
-            step = max(step for _, _, step in calls.values())
-            for rank, seconds in late_s.items():
-                found[step][rank] = max(found[step][rank], seconds)
-    return dict(found)
+            step = max(call.step or 0 for call in calls)
+            known = found.get(step)
+            found[step] = late_s if known is None else list(map(max, known, late_s))
+    steps = sorted(found)
+    return steps, _matrix([found[step] for step in steps], ranks)
 
 
-def _late_s(calls: Mapping[int, tuple[int, float | None, int]], one_host: bool) -> dict[int, float] | None:
-    waits = {rank: wait_s for rank, (_, wait_s, _) in calls.items() if wait_s is not None}
+def _late_s(calls: Sequence[Call], one_host: bool) -> list[float] | None:
+    """In the order of the ranks."""
+    waits = [call.wait_s for call in calls if call.wait_s is not None]
     if len(waits) == len(calls):
-        longest = max(waits.values())
-        return {rank: longest - wait_s for rank, wait_s in waits.items()}
+        longest = max(waits)
+        return [longest - wait_s for wait_s in waits]
     if not one_host:
         return None
-    first = min(t_ns for t_ns, _, _ in calls.values())
-    return {rank: (t_ns - first) / 1e9 for rank, (t_ns, _, _) in calls.items()}
+    first = min(call.t_ns for call in calls)
+    return [(call.t_ns - first) / 1e9 for call in calls]
 
 
 # Verdicts -------------------------------------------------------------------------
+
+
+class _Slow(NamedTuple):
+    """A rank (its column), its median excess, and the steps since which it lasts up to now."""
+
+    column: int
+    excess_s: float
+    since: list[int]
 
 
 def find(ranks: Sequence[Facts]) -> Straggler | Imbalance | None:
@@ -186,54 +231,42 @@ def find(ranks: Sequence[Facts]) -> Straggler | Imbalance | None:
     if len(ranks) < 2:
         return None
     table = Table(ranks)
-    late = lateness(ranks)
-    if len(table.numbers) < FEWEST_STEPS or table.usual_s <= 0:
+    if len(table.steps) < FEWEST_STEPS or table.usual_s <= 0 or not table.timed:
         return None
-    by_arrival = _persistent(table, {step: late[step] for step in table.numbers if step in late})
-    by_work = _persistent(
-        table, {step: {rank: table.own_s(rank, step) for rank in table.ranks} for step in table.numbers}
-    )
-    chosen = by_arrival or by_work
-    if chosen is None:
+    steps, late_s = lateness(ranks)
+    kept = [place for place, step in enumerate(steps) if step in table.end_ns]
+    by_arrival = _persistent(table, [steps[place] for place in kept], late_s[kept])
+    by_work = _persistent(table, table.timed, table.own_s)
+    if by_arrival is None and by_work is None:
         return _periodic(table) or _imbalance(table)
-    if by_arrival is not None and by_work is not None and by_arrival[0] != by_work[0]:
+    if by_arrival is not None and by_work is not None and by_arrival.column != by_work.column:
         return None  # the evidence disagrees
-    if by_arrival is None and not _others_wait(table, chosen[0], chosen[2]):
+    chosen = by_arrival or by_work
+    assert chosen is not None
+    if by_arrival is None and not _others_wait(table, chosen):
         return None
-    return _by_tokens(table, *chosen) or _straggler(table, *chosen)
+    return _by_tokens(table, chosen) or _straggler(table, chosen)
 
 
-def _persistent(
-    table: Table, figures: Mapping[int, Mapping[int, float]]
-) -> tuple[int, float, list[int]] | None:
-    """A rank, its median excess and the steps since which it lasts up to now; None without one."""
-    steps = sorted(figures)
+def _persistent(table: Table, steps: list[int], figures: _Matrix) -> _Slow | None:
+    """A rank whose figure is beyond the others' up to now; None without one."""
     if len(steps) < FEWEST_STEPS:
         return None
-    least_s = max(SLOW_S, SLOW_RATIO * _fast_s(table))
-    for rank in table.ranks:
-        excess = {step: table.excess_s(rank, step, lambda one, at: figures[at][one]) for step in steps}
-        since = _since(steps, [excess[step] >= least_s for step in steps])
-        wall_s = sum(table.rows[rank][step].wall_s for step in since if step in table.rows[rank])
-        if len(since) >= FEWEST_STEPS and wall_s >= SHORTEST_S:
-            median_s = statistics.median(excess[step] for step in since)
-            if median_s >= least_s:
-                return rank, median_s, since
-    return None
-
-
-def _fast_s(table: Table) -> float:
-    """A step as it would be without the straggler: the median of the fastest quarter of the steps known."""
-    walls = sorted(min(rows[step].wall_s for rows in table.rows.values()) for step in table.numbers)
-    return statistics.median(walls[: max(1, len(walls) // 4)])
+    least_s = max(SLOW_S, SLOW_RATIO * table.fast_s)
+    excess_s = beyond_others(figures)
+    column = int(np.median(excess_s[-FEWEST_STEPS:], axis=0).argmax())
+    since = _since(steps, (excess_s[:, column] >= least_s).tolist())
+    if len(since) < FEWEST_STEPS or table.lasted_s(since) < SHORTEST_S:
+        return None
+    median_s = float(np.median(excess_s[-len(since) :, column]))
+    return _Slow(column, median_s, since) if median_s >= least_s else None
 
 
 def _since(steps: Sequence[int], slow: Sequence[bool]) -> list[int]:
     """The longest run of last steps, most of which are slow, the last ones for sure; the first is slow."""
     if len(slow) < FEWEST_STEPS or sum(slow[-FEWEST_STEPS:]) < FEWEST_STEPS - 1:
         return []
-    best = len(slow)
-    count = 0
+    best, count = len(slow), 0
     for taken, position in enumerate(range(len(slow) - 1, -1, -1), 1):
         count += slow[position]
         if slow[position] and count >= STEADY_RATIO * taken:
@@ -241,63 +274,60 @@ def _since(steps: Sequence[int], slow: Sequence[bool]) -> list[int]:
     return list(steps[best:])
 
 
-def _others_wait(table: Table, culprit: int, since: Sequence[int]) -> bool:
+def _others_wait(table: Table, slow: _Slow) -> bool:
     """Whether the steps of all are as long as the culprit's: what it works longer, the others wait."""
-    walls = {rank: statistics.median(table.rows[rank][step].wall_s for step in since) for rank in table.ranks}
-    return min(walls.values()) >= 0.7 * walls[culprit]
+    walls_s = np.median(table.wall_s[[step >= slow.since[0] for step in table.steps]], axis=0)
+    return float(walls_s.min()) >= 0.7 * float(walls_s[slow.column])
 
 
-def _straggler(table: Table, rank: int, excess_s: float, since: list[int]) -> Straggler:
-    more = {
-        phase: statistics.median(table.more_s(rank, step, phase) for step in since) for phase in PHASES
-    }
-    phase = max(more, key=lambda name: more[name])
-    seen = more[phase] >= 0.5 * excess_s
+def _straggler(table: Table, slow: _Slow) -> Straggler:
+    rank, timed = table.ranks[slow.column], table.since(slow.since[0])
+    more_s = {phase: float(np.median(table.more_s[phase][timed, slow.column])) for phase in PHASES}
+    phase = max(more_s, key=lambda name: more_s[name])
+    seen = more_s[phase] >= 0.5 * slow.excess_s
+    others = [column for column in range(len(table.ranks)) if column != slow.column]
     evidence = []
-    for one in table.ranks:
-        own = [
-            f"{name} {_ms(statistics.median(_phase_s(table.rows[one][step], name) for step in since))}"
-            for name in PHASES
-        ]
-        comm = [row.comm_s for step in since if (row := table.rows[one][step]).comm_s is not None]
-        waits = f", in collectives {_ms(statistics.median(comm))}" if comm else ""
-        evidence.append(f"rank {one}: {', '.join(own)}{waits}")
+    for column in [slow.column, *others][:_MOST_RANKS]:
+        medians = {name: float(np.median(rows[timed, column])) for name, rows in table.phase_s.items()}
+        said = ", ".join(
+            f"{'in collectives' if name == 'comm' else name} {_ms(medians[name])}" for name in medians
+        )
+        evidence.append(f"rank {table.ranks[column]}: {said}")
     return Straggler(
-        rank, KINDS[phase] if seen else "late arrival", phase if seen else None, excess_s,
-        table.usual_s, since[0], since[-1], len(since), tuple(evidence),
+        rank, KINDS[phase] if seen else "late arrival", phase if seen else None, slow.excess_s, table.fast_s,
+        slow.since[0], slow.since[-1], slow.since[-1] - slow.since[0] + 1, tuple(evidence),
     )
 
 
 def _periodic(table: Table) -> Straggler | None:
     """A rank that is slow now and then, and by itself: not in what is done beside the training (an
     evaluation, a checkpoint), and not because it had more to do."""
-    tokens = _tokens(table, table.numbers)
-    slow: dict[int, list[tuple[int, float, str]]] = defaultdict(list)
-    for step in table.numbers:
-        for rank in table.ranks:
-            for phase in table.phases[:-1]:
-                excess_s = table.more_s(rank, step, phase)
-                if excess_s >= max(2 * SLOW_S, table.usual_s):
-                    slow[rank].append((step, excess_s, phase))
-    if not slow or tokens is None:
+    if table.tokens is None:
         return None
-    rank = max(slow, key=lambda one: len(slow[one]))
-    usual_tokens = statistics.median(tokens[rank].values())
-    found = [one for one in slow[rank] if tokens[rank][one[0]] <= 1.5 * usual_tokens]
-    wall_s = sum(table.rows[rank][step].wall_s for step in table.numbers)
-    lost_s = sum(excess_s for _, excess_s, _ in found)
-    others = sum(len(rows) for one, rows in slow.items() if one != rank)
-    if len(found) < PERIODIC_STEPS or others > len(found) // 4 or wall_s < SHORTEST_S:
+    phases = [phase for phase in table.own if phase != "other"]
+    stacked = np.stack([table.more_s[phase] for phase in phases])
+    stacked[:, table.tokens > 1.5 * np.median(table.tokens, axis=0)] = 0.0
+    worst_s = stacked.max(axis=0)
+    slow = worst_s >= max(2 * SLOW_S, table.usual_s)
+    counts = slow.sum(axis=0)
+    column = int(counts.argmax())
+    places = np.flatnonzero(slow[:, column])
+    lost_s = float(worst_s[places, column].sum())
+    whole_s = float(table.wall_s[np.isin(table.steps, table.timed), column].sum())
+    if len(places) < PERIODIC_STEPS or counts.sum() - counts[column] > len(places) // 4:
         return None
-    if lost_s < PERIODIC_RATIO * wall_s:
+    if lost_s < PERIODIC_RATIO * whole_s or table.lasted_s(table.timed) < SHORTEST_S:
         return None
-    phase = statistics.mode(phase for _, _, phase in found)
-    between = [later[0] - earlier[0] for earlier, later in pairwise(found)]
-    excess_s = statistics.median(one[1] for one in found)
-    evidence = tuple(f"step {step}: {phase} {_ms(more_s)} longer" for step, more_s, phase in found[-4:])
+    named = [phases[int(stacked[:, place, column].argmax())] for place in places]
+    phase = statistics.mode(named)
+    steps = [table.timed[place] for place in places]
+    evidence = tuple(
+        f"step {step}: {name} {_ms(float(worst_s[place, column]))} longer"
+        for step, name, place in list(zip(steps, named, places, strict=True))[-4:]
+    )
     return Straggler(
-        rank, KINDS[phase], phase, excess_s, table.usual_s, found[0][0], found[-1][0], len(found), evidence,
-        statistics.median(between),
+        table.ranks[column], KINDS[phase], phase, float(np.median(worst_s[places, column])), table.usual_s,
+        steps[0], steps[-1], len(steps), evidence, float(np.median(np.diff(steps))),
     )
 
 
@@ -308,61 +338,33 @@ def _ms(seconds: float) -> str:
 # Unequal work ---------------------------------------------------------------------
 
 
-def _by_tokens(table: Table, rank: int, excess_s: float, since: list[int]) -> Imbalance | None:
+def _by_tokens(table: Table, slow: _Slow) -> Imbalance | None:
     """An imbalance when the rank has that many more tokens than the others."""
-    tokens = _tokens(table, since)
-    if tokens is None:
+    if table.tokens is None:
         return None
-    mine = statistics.median(tokens[rank].values())
-    others = statistics.median(statistics.median(tokens[one].values()) for one in table.ranks if one != rank)
+    timed = table.since(slow.since[0])
+    tokens = np.median(table.tokens[timed], axis=0)
+    others = float(np.median(np.delete(tokens, slow.column)))
+    mine = float(tokens[slow.column])
     if others <= 0 or mine <= others * (1 + TOKENS_RATIO):
         return None
-    own_s = statistics.median(table.own_s(rank, step) for step in since)
-    if own_s * (1 - others / mine) < EXPLAINED_RATIO * excess_s:
+    own_s = float(np.median(table.own_s[timed, slow.column]))
+    if own_s * (1 - others / mine) < EXPLAINED_RATIO * slow.excess_s:
         return None
-    return Imbalance(excess_s, table.usual_s, {rank: len(since)}, True)
+    return Imbalance(slow.excess_s, table.usual_s, {table.ranks[slow.column]: len(slow.since)}, True)
 
 
 def _imbalance(table: Table) -> Imbalance | None:
-    spreads: list[float] = []
-    last: dict[int, int] = defaultdict(int)
-    for step in table.numbers:
-        own = {rank: table.own_s(rank, step) for rank in table.ranks}
-        slowest = max(own, key=lambda rank: own[rank])
-        spreads.append(own[slowest] - statistics.median(own.values()))
-        last[slowest] += 1
-    spread_s = statistics.median(spreads)
-    wall_s = sum(table.rows[table.ranks[0]][step].wall_s for step in table.numbers)
-    if spread_s < max(SLOW_S, SLOW_RATIO * table.usual_s) or wall_s < SHORTEST_S:
+    slowest = table.own_s.argmax(axis=1)
+    spread_s = float(np.median(table.own_s.max(axis=1) - np.median(table.own_s, axis=1)))
+    if spread_s < max(SLOW_S, SLOW_RATIO * table.usual_s) or table.lasted_s(table.timed) < SHORTEST_S:
         return None
-    if max(last.values()) > TURNS_RATIO * len(table.numbers):
+    counts = np.bincount(slowest, minlength=len(table.ranks))
+    if counts.max() > TURNS_RATIO * len(table.timed):
         return None
-    return Imbalance(spread_s, table.usual_s, dict(sorted(last.items())), _follows_tokens(table))
-
-
-def _follows_tokens(table: Table) -> bool:
-    """Whether the rank with the most tokens is the slowest on most steps."""
-    tokens = _tokens(table, table.numbers)
-    if tokens is None:
-        return False
-    same = sum(
-        max(table.ranks, key=lambda rank: tokens[rank][step])
-        == max(table.ranks, key=lambda rank: table.own_s(rank, step))
-        for step in table.numbers
-    )
-    return same >= TURNS_RATIO * len(table.numbers)
-
-
-def _tokens(table: Table, steps: Sequence[int]) -> dict[int, dict[int, int]] | None:
-    """Tokens (where there are none: samples) by rank and step; None when a rank does not tell."""
-    found: dict[int, dict[int, int]] = {}
-    for rank in table.ranks:
-        rows = [table.rows[rank][step] for step in steps]
-        told = [row.tokens if row.tokens is not None else row.samples for row in rows]
-        if any(one is None for one in told):
-            return None
-        found[rank] = {step: one for step, one in zip(steps, told, strict=True) if one is not None}
-    return found
+    last = {table.ranks[column]: int(counts[column]) for column in np.flatnonzero(counts)}
+    same = 0.0 if table.tokens is None else float((table.tokens.argmax(axis=1) == slowest).mean())
+    return Imbalance(spread_s, table.usual_s, last, same >= TURNS_RATIO)
 
 
 def last_pause(ranks: Sequence[Facts]) -> Pause | None:
@@ -370,13 +372,12 @@ def last_pause(ranks: Sequence[Facts]) -> Pause | None:
     if len(ranks) < 2:
         return None
     table = Table(ranks)
-    if len(table.numbers) < FEWEST_STEPS:
+    if len(table.timed) < FEWEST_STEPS:
         return None
-    least_s = max(PAUSE_S, PAUSE_STEPS * table.usual_s)
-    for step in reversed(table.numbers):
-        for rank in table.ranks:
-            excess_s = table.excess_s(rank, step, table.own_s)
-            if excess_s >= least_s:
-                phase = max(table.phases, key=lambda name: _phase_s(table.rows[rank][step], name))
-                return Pause(rank, step, excess_s, phase)
-    return None
+    excess_s = beyond_others(table.own_s)
+    long = np.argwhere(excess_s >= max(PAUSE_S, PAUSE_STEPS * table.usual_s))
+    if not len(long):
+        return None
+    place, column = (int(one) for one in long[-1])
+    phase = max(table.own, key=lambda name: float(table.more_s[name][place, column]))
+    return Pause(table.ranks[column], table.timed[place], float(excess_s[place, column]), phase)

@@ -30,8 +30,8 @@ from probe.recording.segments import last_rows
 from probe.server.end_verdicts import verdict_of_end
 from probe.server.registry import LIVE, Recorded, Registry, Status
 
-CALLS, STEPS = 256, 256
-"""Last rows of python.collectives and python.steps that are looked at."""
+CALLS, STEPS = 1024, 256
+"""Last rows of python.collectives and python.steps that are looked at: a step has several calls."""
 MOST_LOOKS = 8
 """Ranks that are looked at longer: the ones that may be the cause first. Of a thousand ranks that hang,
 nearly all wait in the same call, and their rows say so."""

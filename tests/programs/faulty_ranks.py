@@ -48,10 +48,15 @@ class Plan:
     def now(self, *faults: str) -> bool:
         """Whether one of these is this rank's in this step; says so when it begins."""
         here = self.mine and self.fault in faults and self.at <= self.step < self.until
-        if here and not self.said:
+        if here:
+            self.say()
+        return here
+
+    def say(self) -> None:
+        """The fault begins."""
+        if not self.said:
             self.said = True
             print(f"FAULT {time.time_ns()}", flush=True)
-        return here
 
     def once(self, *faults: str) -> bool:
         """The same, of what is done in one step only."""
@@ -259,8 +264,8 @@ def main() -> None:
     )
     for tokens in loader:
         plan.step = ledger.steps
-        if plan.fault == "worker" and plan.step + 2 >= plan.at:
-            plan.now("worker")
+        if plan.fault == "worker" and plan.mine and plan.step == plan.at - 1:
+            plan.say()  # the batch after this one never comes
         plan.now("input")
         train_step(plan, model, optimizer, ledger, tokens, groups, evens, arguments)
         if not ledger.running or _told(plan, arguments):
