@@ -147,6 +147,23 @@ What is not seen:
 - what objects of libraries do within: a hook on a module, a callback, a subclass of a tensor that lies;
 - that something has changed between the look and the run: a snippet runs with the very objects that its
   names had when it was judged, but not with all that they held.
+
+## Collectives
+
+On one rank of several a collective is refused, before and while a snippet runs: the others would wait for it
+for ever, or take it for their own next one. With `--together`, and the name of the job, every rank runs the
+snippet at the same boundary, and what it calls on the default group is carried by a group of our own, made at
+the first such call: on gloo whatever the job's is, from a connection of our own to the job's store, in none
+of torch's tables, and closed at the snippet's end. The job's groups count nothing of it.
+
+Before each call the ranks compare what they are about to call: the operation, its root, and the number of
+elements and type of what is sent. Where that differs, where a rank's snippet has ended before, or a rank does
+not come in time, the call is an exception in the snippet on every rank, and nothing is called: gloo would end
+the process that receives more than it expects.
+
+Refused there, and so only with `--force`, at the job's risk: a group that the snippet names, sending to one
+rank, making or destroying groups, functional collectives, and what calls collectives by itself on the job's
+groups (`backward`, a call of a wrapped model, `full_tensor` of a DTensor).
 """
 _GUARD_OF = {
     "reading": "Everything that is known to change nothing.",

@@ -37,7 +37,7 @@ FILES = {
 }
 KEPT = "kept"
 JOB = "train"
-OF_RANKS = ("ranks.md",)
+OF_RANKS = ("ranks.md", "checkpoint-ranks.md")
 ENDS = re.compile(r"probe (PID|\d+) (stop|detach)\b")
 ITS_OWN = "its own environment"
 LONG = "long"
