@@ -32,8 +32,8 @@ SLOW_S = 0.01
 """…and so many seconds: below, it is the scheduler of a busy machine (its slices are 3-10 ms)."""
 FEWEST_STEPS = 4
 """…on so many steps at least…"""
-SHORTEST_S = 2.5
-"""…that took so long together. Half of the five seconds in which it is to be noticed."""
+SHORTEST_S = 2.0
+"""…that took so long together. The rest of the five seconds, in which it is to be noticed, is for looking."""
 STEADY_RATIO = 0.75
 """…on so many of them. Five rounds, of which one may be an accident, as ByteRobust has it."""
 WINDOW_STEPS = 256

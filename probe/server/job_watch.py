@@ -21,11 +21,11 @@ from probe.diagnose.verdict import ALARM, NOTICE, OK, Found, Verdict
 from probe.server import notes, rank_facts
 from probe.server.registry import Recorded, Registry
 
-COMPARE_S = 1.5
-"""Ranks that get on are compared this often: a straggler is to be noticed within five seconds, half of
-which are the steps that it must be one for."""
+COMPARE_S = 1.0
+"""Ranks that get on are compared this often: a straggler is to be noticed within five seconds, of which
+two are the steps that it must be one for."""
 COMPARE_COST = 20.0
-"""…and never more often than every so many times what comparing takes: a twentieth of a core at most."""
+"""…and never more often than every so many times the CPU time that it takes: a twentieth of a core."""
 GONE_LOOKS = 3
 """A straggler is none any more when so many looks in a row found none."""
 
@@ -90,13 +90,12 @@ class JobWatch:
     def compare(self, wanted: Key, ranks: Sequence[Recorded]) -> None:
         """Compare the ranks of a job of which all live and none is late, if that is due again."""
         pace = self._paces.setdefault(wanted, _Pace())
-        began_s = time.monotonic()
-        if len(ranks) < 2 or began_s < pace.due_s:
+        now_s, began_s = time.monotonic(), time.thread_time()
+        if len(ranks) < 2 or now_s < pace.due_s:
             return
         found = job.judge(self._rough(ranks))
         self._note(pace, ranks, found)
-        took_s = time.monotonic() - began_s
-        pace.due_s = began_s + max(COMPARE_S, COMPARE_COST * took_s)
+        pace.due_s = now_s + max(COMPARE_S, COMPARE_COST * (time.thread_time() - began_s))
 
     def forget(self, living: Iterable[Key]) -> None:
         """Forget the jobs that are not among these."""
