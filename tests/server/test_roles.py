@@ -21,6 +21,8 @@ QUERY = {"endpoint": "gpt", "sql": "SELECT 1"}
 SNIPPET = {"endpoint": "gpt", "code": "1"}
 ACTION = {"endpoint": "gpt", "action": "lr"}
 WATCH = {"endpoint": "gpt", "action": "watch"}
+ROWS = {"endpoint": "nobody", "sql": "SELECT 1", "room_bytes": 1000, "timeout_s": 5.0}
+RELAY = {"method": "POST", "path": "/v1/relay", "body": {}, "role": "viewer", "timeout_s": 5.0, "hosts": []}
 UNDO = {"endpoint": "gpt", "id": "7-1"}
 DROP = {"endpoint": "gpt", "id": "all-1", "phase": "drop", "timeout_s": 5.0}
 JUDGE = {**DROP, "phase": "judge", "asked": {"code": "1"}}
@@ -28,6 +30,8 @@ NOTHING = {"endpoint": "nobody"}
 PRUNE = {"job": "nobody", "dry_run": True}
 
 YES, NO = 200, 403
+BAD = 400
+"""Allowed, and not passed on: what is answered otherwise is no JSON."""
 GONE = 404
 """Allowed, and there is no such process: what is asked must not end the writer for the other roles."""
 
@@ -46,6 +50,10 @@ TABLE: list[tuple[str, str, Any, dict[str, int]]] = [
      {"viewer": NO, "operator": GONE, "code": GONE, "owner": GONE}),
     ("GET", "/v1/backtrace?endpoint=nobody&native=1", None,
      {"viewer": NO, "operator": GONE, "code": GONE, "owner": GONE}),
+    ("GET", "/v1/peers", None, {"viewer": YES, "operator": YES, "code": YES, "owner": YES}),
+    ("GET", "/v1/ranks?endpoint=gpt", None, {"viewer": YES, "operator": YES, "code": YES, "owner": YES}),
+    ("POST", "/v1/rows", ROWS, {"viewer": GONE, "operator": GONE, "code": GONE, "owner": GONE}),
+    ("POST", "/v1/relay", RELAY, {"viewer": NO, "operator": BAD, "code": BAD, "owner": BAD}),
     ("POST", "/v1/act", ACTION, {"viewer": NO, "operator": YES, "code": YES, "owner": YES}),
     ("POST", "/v1/act", WATCH, {"viewer": NO, "operator": NO, "code": YES, "owner": YES}),
     ("POST", "/v1/undo", UNDO, {"viewer": NO, "operator": YES, "code": YES, "owner": YES}),
