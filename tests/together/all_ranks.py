@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agent.asking import ask, query
-from harness import PATIENCE_S, Place
+from harness import PATIENCE_S, Place, answers
 from probe import wire
 from probe.errors import ProbeError
 from probe.recording import places
@@ -16,7 +16,8 @@ from ranks import Ranks
 
 
 def post(place: Place, path: str, timeout_s: float = PATIENCE_S, **body: Any) -> dict[str, Any]:
-    """The server's answer; raises the error that it answers with."""
+    """The server's answer, once there is one; raises the error that it answers with."""
+    until(lambda: answers(places.server_socket(place.directory)), "a server answers")
     answer: dict[str, Any] = wire.call(
         places.server_socket(place.directory), "POST", path, body, timeout_s=timeout_s
     )
