@@ -235,10 +235,11 @@ def find(ranks: Sequence[Facts]) -> Straggler | Imbalance | None:
         return None
     steps, late_s = lateness(ranks)
     kept = [place for place, step in enumerate(steps) if step in table.end_ns]
-    by_arrival = _persistent(table, [steps[place] for place in kept], late_s[kept])
+    steps, late_s = [steps[place] for place in kept], late_s[kept]
+    by_arrival = _persistent(table, steps, late_s)
     by_work = _persistent(table, table.timed, table.own_s)
     if by_arrival is None and by_work is None:
-        return _periodic(table) or _imbalance(table)
+        return _periodic(table, steps, late_s) or _imbalance(table)
     if by_arrival is not None and by_work is not None and by_arrival.column != by_work.column:
         return None  # the evidence disagrees
     chosen = by_arrival or by_work
@@ -299,36 +300,50 @@ def _straggler(table: Table, slow: _Slow) -> Straggler:
     )
 
 
-def _periodic(table: Table) -> Straggler | None:
+def _periodic(table: Table, steps: list[int], late_s: _Matrix) -> Straggler | None:
     """A rank that is slow now and then, and by itself: not in what is done beside the training (an
-    evaluation, a checkpoint), and not because it had more to do."""
+    evaluation, a checkpoint), and not because it had more to do. By when it came to collectives; where that
+    is not known (inside backward of DistributedDataParallel), by its phases."""
     if table.tokens is None:
         return None
     phases = [phase for phase in table.own if phase != "other"]
-    stacked = np.stack([table.more_s[phase] for phase in phases])
-    stacked[:, table.tokens > 1.5 * np.median(table.tokens, axis=0)] = 0.0
-    worst_s = stacked.max(axis=0)
-    slow = worst_s >= max(2 * SLOW_S, table.usual_s)
+    more_s = np.stack([table.more_s[phase] for phase in phases])
+    more_s[:, table.tokens > 1.5 * np.median(table.tokens, axis=0)] = 0.0
+    by_phase = _now_and_then(table, table.timed, more_s.max(axis=0))
+    found = _now_and_then(table, steps, beyond_others(late_s)) or by_phase
+    if found is None:
+        return None
+    places = [table.timed.index(step) for step in found.since if step in table.timed]
+    own_s = more_s[:, places, found.column]
+    if not places or float(np.median(own_s.max(axis=0))) < 0.5 * found.excess_s:
+        return None
+    named = [phases[int(one)] for one in own_s.argmax(axis=0)]
+    phase = statistics.mode(named)
+    evidence = tuple(
+        f"step {table.timed[place]}: {name} {_ms(float(longest_s))} longer than the others'"
+        for place, name, longest_s in list(zip(places, named, own_s.max(axis=0), strict=True))[-4:]
+    )
+    return Straggler(
+        table.ranks[found.column], KINDS[phase], phase, found.excess_s, table.usual_s, found.since[0],
+        found.since[-1], len(found.since), evidence, float(np.median(np.diff(found.since))),
+    )
+
+
+def _now_and_then(table: Table, steps: list[int], excess_s: _Matrix) -> _Slow | None:
+    """One rank that is far beyond the others on several of these steps, and no other rank is."""
+    if table.lasted_s(steps) < SHORTEST_S:
+        return None
+    slow = excess_s >= max(2 * SLOW_S, table.usual_s)
     counts = slow.sum(axis=0)
     column = int(counts.argmax())
     places = np.flatnonzero(slow[:, column])
-    lost_s = float(worst_s[places, column].sum())
-    whole_s = float(table.wall_s[np.isin(table.steps, table.timed), column].sum())
     if len(places) < PERIODIC_STEPS or counts.sum() - counts[column] > len(places) // 4:
         return None
-    if lost_s < PERIODIC_RATIO * whole_s or table.lasted_s(table.timed) < SHORTEST_S:
+    chosen_s = excess_s[places, column]
+    whole_s = float(table.wall_s[np.isin(table.steps, steps), column].sum())
+    if float(chosen_s.sum()) < PERIODIC_RATIO * whole_s:
         return None
-    named = [phases[int(stacked[:, place, column].argmax())] for place in places]
-    phase = statistics.mode(named)
-    steps = [table.timed[place] for place in places]
-    evidence = tuple(
-        f"step {step}: {name} {_ms(float(worst_s[place, column]))} longer"
-        for step, name, place in list(zip(steps, named, places, strict=True))[-4:]
-    )
-    return Straggler(
-        table.ranks[column], KINDS[phase], phase, float(np.median(worst_s[places, column])), table.usual_s,
-        steps[0], steps[-1], len(steps), evidence, float(np.median(np.diff(steps))),
-    )
+    return _Slow(column, float(np.median(chosen_s)), [steps[place] for place in places])
 
 
 def _ms(seconds: float) -> str:

@@ -117,7 +117,7 @@ class Paced(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         [plan] = self.plan
         time.sleep(self.pace_ms / 1e3 * tokens.shape[1] / 32)
-        if plan.now("compute") or (plan.step % EVERY == EVERY - 1 and plan.now("periodic")):
+        if plan.now("compute") or (plan.step % EVERY == 0 and plan.now("periodic")):
             compute(plan.length_s)
         if plan.once("one-off"):
             compute(plan.length_s)
