@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from probe import clock
-from probe.ballot import GO, STAY, Ballot, Decision
+from probe.ballot import GO, STAY, Ballot, Decision, remove_old
 from probe.errors import (
     ActionFailed,
     AgentMissing,
@@ -105,6 +105,7 @@ class _Try:
         except ProbeError as error:
             await self._drop(prepared, error.message)
             raise
+        await self._crew.service.call(remove_old, self._crew.service.registry.directory)
         self._ballot.make()
         steps = {str(rank): step for rank, step in agreed.steps.items()}
         ack_s = _MOST_ACK_S if agreed.in_s is None else agreed.in_s - _LEAST_ACK_S / 4
