@@ -61,10 +61,13 @@ def lr(
     act(context.obj, "lr", {**asked, **chosen, "force": force or None}, wait_s=wait, format=format)
 
 
+_PLACE = "The file; with --every, and with the name of a job of several ranks, the folder."
+
+
 @app.command(epilog=epilog("checkpoint"))
 def checkpoint(
     context: typer.Context,
-    path: Annotated[str, typer.Argument(metavar="PATH", help="The file, or with --every the folder.")],
+    path: Annotated[str, typer.Argument(metavar="PATH", help=_PLACE)],
     now: Annotated[
         bool, typer.Option("--now", help="Do not wait for the end of a step: for a job that hangs.")
     ] = False,

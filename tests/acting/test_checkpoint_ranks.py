@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +20,8 @@ from torch import nn
 import probe
 from agent.asking import tell
 from agent.nursery import Forked
-from harness import Place, run_probe
+from harness import PATIENCE_S, Place, run_probe
+from probe.checkpoint_ranks import RanksFolder
 from ranks import free_port, rank_environment
 
 Fork = Callable[..., Forked]
@@ -114,3 +119,78 @@ def check_the_whole_model(folder: Path) -> None:
     for one, other in zip(our_optimizer.state.values(), their_optimizer.state.values(), strict=True):
         assert torch.equal(one["exp_avg_sq"], other["exp_avg_sq"]) and one["step"] == other["step"]
     assert our_optimizer.param_groups[0]["lr"] == their_optimizer.param_groups[0]["lr"]
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("seed", range(4))
+def test_a_rank_killed_while_all_are_saved_leaves_the_earlier_checkpoint_the_newest(
+    fork: Fork, place: Place, seed: int
+) -> None:
+    folder = place.directory / "kept"
+    options = ("--way", "ddp", "--forever", "--pace-ms", "20", "--ballast-mb", "64")
+    jobs = ranks_of(fork, 2, *options, name="killed")
+    for job in jobs:
+        job.wait_for("READY")
+    first = checkpoint(place, "killed", folder)
+    before = sorted(one.name for one in folder.iterdir())
+    victim, late_s = jobs[seed % 2], 0.3 * seed
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(run_probe, place, "killed", "checkpoint", str(folder), "--format", "json")
+        deadline = time.monotonic() + PATIENCE_S
+        while not list(folder.glob(".*.tmp/.rank-0000*.tmp")) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        time.sleep(late_s)
+        victim.kill()
+        done = asked.result()
+    newest = RanksFolder(str(folder))
+    newest.content()  # whole, whichever it is
+    if done.returncode != 0 and newest.manifest["step"] == first["step"]:
+        assert f"rank {seed % 2}" in done.stderr, done.stderr
+        names = sorted(one.name for one in folder.iterdir() if not one.name.startswith("."))
+        assert names == before
+
+
+@pytest.mark.campaign
+def test_replicas_of_shards_on_four_ranks_go_on_on_four_ranks_and_on_two(fork: Fork, place: Place) -> None:
+    folder = place.directory / "kept"
+    options = ("--way", "hsdp", *STEPS)
+    jobs = ranks_of(fork, 4, *options, "--pace-ms", "60", name="four")
+    plain = ranks_of(fork, 4, *options, watched=False)
+    for job in jobs:
+        job.wait_for("READY")
+    step = checkpoint(place, "four", folder)["step"]
+    kill(jobs)
+    whole = results(plain)
+    continued = results(ranks_of(fork, 4, *options, "--resume", str(folder), watched=False))
+    assert [one["losses"] for one in continued] == [one["losses"][step:] for one in whole]
+    written = sorted(one.name for one in folder.glob("step-*/*.distcp"))
+    assert written == ["__0_0.distcp", "__1_0.distcp"]  # the other replica has the same
+    fewer = results(ranks_of(fork, 2, "--way", "fsdp", *STEPS, "--resume", str(folder), watched=False))
+    assert [one["resumed_at"] for one in fewer] == [step, step]
+
+
+@pytest.mark.campaign
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a disk to fill")
+def test_a_disk_that_is_full_costs_the_checkpoint_of_all_ranks_and_not_their_training(
+    fork: Fork, place: Place
+) -> None:
+    disk = place.directory / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2600k", "probe-test", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("nothing can be mounted here")
+    try:
+        plain = ranks_of(fork, 2, "--way", "fsdp", *STEPS, watched=False)
+        jobs = ranks_of(fork, 2, "--way", "fsdp", *STEPS, "--pace-ms", "60", name="full")
+        for job in jobs:
+            job.wait_for("READY")
+        first = checkpoint(place, "full", disk)
+        (disk / "filler").write_bytes(bytes(2_400_000 - sum(one.stat().st_size for one in disk.rglob("*"))))
+        done = run_probe(place, "full", "checkpoint", str(disk))
+        assert done.returncode != 0 and ("free and the checkpoint needs" in done.stderr or
+                                         "No space left" in done.stderr), done.stderr
+        assert RanksFolder(str(disk)).manifest["step"] == first["step"]
+        assert sorted(one.name for one in disk.iterdir())[:2] == ["filler", "latest"]
+        assert [one["losses"] for one in results(jobs)] == [one["losses"] for one in results(plain)]
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)

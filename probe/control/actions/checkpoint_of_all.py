@@ -127,6 +127,7 @@ class _Part(Save):
     def __init__(self, site: Site, gathering: Gathering) -> None:
         super().__init__(site, gathering.part)
         self._gathering = gathering
+        gathering.stop = self._given_up
         self._shards = shards.Shards(site.rank)
         self._extra: dict[str, Any] = {}
         self._paths: dict[str, list[Any]] = {}

@@ -23,6 +23,7 @@ import json
 import os
 import shutil
 import socket
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -54,6 +55,8 @@ class Gathering:
         self.rank = rank
         self.world_size = world_size
         self.making = folder / f".{name}.tmp"
+        self.stop = threading.Event()
+        """Set when nothing is to be waited for any more: the process ends."""
         self._over = False
         make_folder(folder)
         check_folder(folder)
@@ -206,7 +209,8 @@ class Gathering:
             if now_s > until_s:
                 late = [rank for rank in sorted(ranks) if f"{part_name(rank, '')}json" not in names]
                 raise ActionFailed(f"rank {as_text(late)} did not write its part in time")
-            time.sleep(_EAGER_S if now_s - begun_s < 2.0 else _POLL_S)
+            if self.stop.wait(_EAGER_S if now_s - begun_s < 2.0 else _POLL_S):
+                raise ActionFailed("the process ends")
 
     def _names(self) -> set[str] | None:
         """Of the files in the folder; None once it was renamed: another rank has seen all."""
