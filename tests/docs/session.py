@@ -37,7 +37,7 @@ FILES = {
 }
 KEPT = "kept"
 JOB = "train"
-OF_RANKS = ("ranks.md", "checkpoint-ranks.md")
+OF_RANKS = ("ranks.md", "checkpoint-ranks.md", "diagnose-ranks.md")
 ENDS = re.compile(r"probe (PID|\d+) (stop|detach)\b")
 ITS_OWN = "its own environment"
 LONG = "long"
@@ -57,6 +57,7 @@ CHECKOUT: dict[str, tuple[str, str]] = {
     ".venv/bin/python bench/attach.py": ("python bench/attach.py --quick", LONG),
     ".venv/bin/python bench/detach.py": ("python bench/detach.py --rounds 2 --steps 50", LONG),
     ".venv/bin/python bench/safepoint.py": ("python bench/safepoint.py --quick", LONG),
+    ".venv/bin/python bench/scale.py": ("python bench/scale.py --quick", LONG),
     ".venv/bin/python -X importtime -m probe_cli config": ("python -X importtime -m probe_cli config", ""),
     "pip install .": ("pip install --quiet --no-deps --target {scratch} .", ""),
 }
