@@ -428,6 +428,10 @@ class Collectives:
             if not self._wanted:  # taken out meanwhile, by another thread
                 self.uninstall()
 
+    def any_group(self) -> bool:
+        """Whether the job has a process group now."""
+        return self._module is not None and bool(self._distributed._world.pg_names)
+
     def groups_by_name(self, wanted: set[str]) -> dict[str, Group]:
         """The groups of these names, also those that Python never called anything on."""
         met = list(self.groups.values())

@@ -90,6 +90,7 @@ class Flight:
         self._begun_ns = time.monotonic_ns()
         self._pid = os.getpid()
         self._looking = threading.Lock()
+        self._any_group = False
 
     @property
     def available(self) -> bool:
@@ -145,6 +146,9 @@ class Flight:
         now = time.monotonic_ns()
         if self._dump is None or self._capturing > 0 or not self._due(now):
             return
+        self._any_group = self._any_group or self._collectives.any_group()
+        if not self._any_group:
+            return  # the recorder would be made now, before the job has had its say about its size
         if not self._looking.acquire(blocking=False):
             return  # the last look, of who takes the instruments out
         try:
