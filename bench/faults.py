@@ -84,8 +84,8 @@ FAULTS: dict[str, Fault] = {
 }
 CLEAN: dict[str, tuple[str, ...]] = {
     "none": ("--pace-ms", "10"),
-    "evaluation": ("--length", "1.5"),
-    "checkpoint": ("--length", "1.5"),
+    "evaluation": ("--length", "7"),  # longer than the five seconds after which a hang is noticed
+    "checkpoint": ("--length", "7"),
     "lengths": ("--pace-ms", "20"),
     "warm-up": ("--length", "1.0"),
     "one-off": ("--length", "2.0"),

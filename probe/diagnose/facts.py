@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from probe import rank_sets
 from probe.diagnose import wording
+from probe.diagnose.patience import QUIET_S, QUIET_STEPS
 from probe.diagnose.verdict import OK, Verdict
 
 DEFAULT_GROUP = "0"
@@ -164,6 +165,13 @@ class Facts:
         """Whether it has been without a sign of training for longer than it should."""
         known = self.quiet_s is not None and self.late_s is not None
         return self.lives and known and (self.quiet_s or 0.0) > (self.late_s or 0.0)
+
+    @property
+    def gets_on(self) -> bool:
+        """Whether its training thread wrote a row of any kind lately."""
+        if not self.lives or self.quiet_s is None or self.usual_step_s is None:
+            return False
+        return self.quiet_s <= max(QUIET_S, QUIET_STEPS * self.usual_step_s)
 
     @property
     def off(self) -> bool:

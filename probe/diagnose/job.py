@@ -148,11 +148,20 @@ def _missing_rank(ranks: list[Facts], waiting: dict[int, Wait], missing: list[in
             what = f"rank {first}: {verdict.what}; {joined}"
         else:
             what = f"{joined}{_instead(culprit)}"
-        if verdict is not None and verdict.state in WORKS and verdict.severity != ALARM:
+        if _works(culprit):
             severity = NOTICE
     lines = _culprit_lines(culprit)
     lines += [_wait_line(by_rank[rank], waiting[rank]) for rank in victims[:_MOST_LINES]]
     return Found(Verdict(state, severity, what, lines, _next(ranks, first)), culprits)
+
+
+def _works(culprit: Facts) -> bool:
+    """Whether it will join by itself: what it does is known and takes its time, or its training thread
+    writes rows (an evaluation, whose batches arrive)."""
+    verdict = culprit.verdict
+    if verdict is not None and verdict.state in WORKS:
+        return verdict.severity != ALARM
+    return culprit.gets_on and (verdict is None or verdict.severity == OK)
 
 
 def _suspicion(facts: Facts | None) -> tuple[int, float]:

@@ -18,7 +18,6 @@ from probe.diagnose import patience, wording
 from probe.diagnose.evidence import Evidence, Frame, gather, stall_setting
 from probe.diagnose.facts import Facts, calls_of, steps_of
 from probe.diagnose.frames import innermost
-from probe.diagnose.patience import QUIET_S, QUIET_STEPS
 from probe.diagnose.progress import History, Progress
 from probe.diagnose.state import judge
 from probe.diagnose.verdict import OK, Verdict
@@ -138,11 +137,8 @@ def to_look_at(ranks: Iterable[Facts]) -> list[Facts]:
 
 
 def _gets_on(facts: Facts) -> bool:
-    if facts.usual_step_s is None or facts.quiet_s is None:
-        return False
     process = life(facts.pid)
-    stopped = process is not None and process.state in "Tt"
-    return not stopped and facts.quiet_s <= max(QUIET_S, QUIET_STEPS * facts.usual_step_s)
+    return facts.gets_on and not (process is not None and process.state in "Tt")
 
 
 def _waits(facts: Facts) -> bool:

@@ -83,6 +83,12 @@ def test_a_rank_whose_own_state_says_why_gives_the_job_its_verdict(
     assert "ranks 0,2 wait in it" in found.verdict.what
 
 
+def test_a_rank_that_evaluates_while_the_others_wait_is_no_alarm() -> None:
+    """Its batches arrive: it was not even looked at."""
+    found = judged(rank(0, *HISTORY, quiet_s=0.05), rank(1, *WAITS), rank(2, *WAITS))
+    assert (found.verdict.severity, found.culprits) == (NOTICE, (0,))
+
+
 def test_a_stopped_rank_is_the_cause_even_inside_the_collective() -> None:
     found = judged(rank(0, *WAITS), rank(1, *WAITS, verdict=looked(names.STOPPED)), rank(2, *WAITS))
     assert (found.verdict.state, found.culprits) == (names.STOPPED, (1,))
