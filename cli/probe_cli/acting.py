@@ -161,7 +161,9 @@ def where(answer: dict[str, Any]) -> str:
     ranks = by_rank(answer)
     if ranks and answer.get("step") is not None and str(answer.get("id")).startswith("all-"):
         held = "" if held_ms is None else f", held for at most {milliseconds(held_ms)}"
-        return f"on {ranks_text(rank for rank, _ in ranks)} before step {answer['step']}{held}"
+        own = {one.get("step") for _, one in ranks if one.get("step") is not None}
+        counts = f" (as rank {ranks[0][0]} counts)" if len(own) > 1 else ""
+        return f"on {ranks_text(rank for rank, _ in ranks)} before step {answer['step']}{counts}{held}"
     if held_ms is None:
         return ""
     return f"ran {between(answer.get('step'))}, the training thread was held for {milliseconds(held_ms)}"

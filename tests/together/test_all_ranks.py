@@ -37,25 +37,33 @@ def is_as_without_probe(place: Place, results: list[dict[str, Any]], *options: s
     )
 
 
-def test_all_ranks_change_before_the_same_step_as_if_the_job_did_it_itself(place: Place) -> None:
-    with running_ranks(place, 4, "parallel", *OPTIONS, "--forever", "--pace-ms", "4") as ranks:
+SIZES = [(2, 2), pytest.param(4, 5, marks=pytest.mark.campaign)]
+"""Ranks, and how often their rate is changed."""
+
+
+@pytest.mark.parametrize(("size", "times"), SIZES)
+def test_all_ranks_change_before_the_same_step_as_if_the_job_did_it_itself(
+    place: Place, size: int, times: int
+) -> None:
+    every = list(range(size))
+    with running_ranks(place, size, "parallel", *OPTIONS, "--forever", "--pace-ms", "4") as ranks:
         steps: list[int] = []
-        for number in range(3):
+        for number in range(times):
             answer = act(place, ranks.name, "lr", scale=0.5)
             steps.append(answer["step"])
-            assert [one["rank"] for one in answer["answers"]] == [0, 1, 2, 3]
+            assert [one["rank"] for one in answer["answers"]] == every
             assert {one["answer"]["step"] for one in answer["answers"]} == {answer["step"]}
             assert {one["answer"]["id"] for one in answer["answers"]} == {answer["id"]}
             rate = 0.01 * 0.5 ** (number + 1)
-            assert first_steps(place, ranks.name)[rate] == dict.fromkeys(range(4), answer["step"])
+            assert first_steps(place, ranks.name)[rate] == dict.fromkeys(every, answer["step"])
         assert not list((place.directory / "ballots").iterdir()), "nothing is left to vote on"
 
         # What only reads is asked of each at once; names that the job has no other for mean something.
         seen = post(place, "/v1/eval", endpoint=ranks.name, code="rank, world_size")
-        assert [one["answer"]["value"] for one in seen["answers"]] == [f"({rank}, 4)" for rank in range(4)]
+        assert [one["answer"]["value"] for one in seen["answers"]] == [f"({rank}, {size})" for rank in every]
         assert {one["answer"]["where"] for one in seen["answers"]} == {"at once"}
         shown = act(place, ranks.name, "lr")
-        assert shown["what"] == "optimizer (SGD): lr 0.00125; StepLR" and len(shown["answers"]) == 4
+        assert shown["what"] == f"optimizer (SGD): lr {rate:g}; StepLR" and len(shown["answers"]) == size
 
         # What changes the job, before the same step; what asks other ranks, only when all are told to.
         code = "optimizer.param_groups[0]['note'] = ledger.steps; ledger.steps"
@@ -65,26 +73,26 @@ def test_all_ranks_change_before_the_same_step_as_if_the_job_did_it_itself(place
         with pytest.raises(SnippetRefused, match="collective"):
             post(place, "/v1/eval", endpoint=ranks.name, code=summed)
         sums = post(place, "/v1/eval", endpoint=ranks.name, code=summed, together=True)
-        assert [one["answer"]["value"] for one in sums["answers"]] == ["6.0"] * 4
+        assert [one["answer"]["value"] for one in sums["answers"]] == [str(float(sum(every)))] * size
         with pytest.raises(BadRequest, match="100 times"):
             act(place, ranks.name, "lr", scale=100)
 
         # One rank alone may not undo what all did; all together may, once.
         done = post(place, "/v1/act", endpoint=ranks.name, action="clip", arguments={"max_norm": 1e9})
         with pytest.raises(ProbeError, match="on all ranks"):
-            post(place, "/v1/undo", endpoint=f"{ranks.name}/2", id=done["id"])
-        assert all(in_force(place, ranks, rank) for rank in range(4))
+            post(place, "/v1/undo", endpoint=f"{ranks.name}/1", id=done["id"])
+        assert all(in_force(place, ranks, rank) for rank in every)
         undone = post(place, "/v1/undo", endpoint=ranks.name, id=done["id"])
         assert {one["answer"]["step"] for one in undone["answers"]} == {undone["step"]}
-        assert not any(in_force(place, ranks, rank) for rank in range(4))
+        assert not any(in_force(place, ranks, rank) for rank in every)
         with pytest.raises(NotUndoable, match="undone already"):
             post(place, "/v1/undo", endpoint=ranks.name, id=done["id"])
 
         listed = run_probe(place, ranks.name, "actions").stdout
         (line,) = [one for one in listed.splitlines() if done["id"] in one]
-        assert " 0-3 " in line and "undone" in line
+        assert f" 0-{size - 1} " in line and "undone" in line
         rows = query(place, ranks.name, "SELECT count(*) FROM probe.actions WHERE state = 'done'")
-        assert rows == [[3 * 4]]
+        assert rows == [[times * size]]
         results = end(ranks)
     assert is_as_without_probe(place, results, "--halve-before", *(str(step) for step in steps))
 
@@ -125,3 +133,23 @@ def test_what_one_rank_cannot_do_no_rank_does(place: Place) -> None:
         assert not any(one["action"] == "lr" for rank in (0, 1) for one in in_force(place, ranks, rank))
         results = end(ranks)
     assert is_as_without_probe(place, results)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize(("way", "pace_ms", "times"), [("reduce", 0, 40), ("ddp", 5, 40), ("ddp", 50, 20)])
+def test_however_short_the_steps_are_every_change_is_at_one_step(
+    place: Place, way: str, pace_ms: int, times: int
+) -> None:
+    with running_ranks(place, 4, "parallel", "--way", way, "--forever", "--pace-ms", str(pace_ms)) as ranks:
+        rate = 0.01
+        for number in range(times):
+            factor = 0.5 if number % 2 == 0 else 2.0
+            answer = act(place, ranks.name, "lr", scale=factor)
+            rate *= factor
+            steps = query(
+                place, ranks.name,
+                "SELECT DISTINCT first FROM (SELECT rank, max(step) AS first FROM python.steps AS one WHERE"
+                f" lr <> {rate!r} AND step < {answer['step'] + 5} GROUP BY rank)",
+            )
+            assert steps == [[answer["step"] - 1]], "the last step with the rate from before, on every rank"
+        end(ranks)
