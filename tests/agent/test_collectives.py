@@ -183,3 +183,27 @@ def until_all_are_there(query: Query, rank: int, flight: list[list[Any]]) -> lis
         if sorted((row["pg"], row["seq"]) for row in rows) == expected:
             return rows
     raise AssertionError(f"{len(rows)} rows are on record, of {len(expected)} collectives")
+
+
+@pytest.mark.campaign
+def test_a_rank_that_waits_for_another_has_the_collective_on_record_whoever_issued_it(place: Place) -> None:
+    """DistributedDataParallel's are issued by C++ inside backward."""
+    sql = "SELECT pg, seq, op FROM python.collectives WHERE rank = 0 AND state = 'pending'"
+    with running_ranks(place, 2, "parallel", "--way", "ddp", "--forever") as ranks:
+        query = asking(place, ranks.name)
+        ranks[1].signal(signal.SIGSTOP)
+        pending: list[dict[str, Any]] = []
+        for _ in range(100):
+            pending = query(sql)
+            if pending:
+                break
+        (row,) = pending
+        (newest,) = query("SELECT max(seq) AS seq FROM python.collectives WHERE rank = 0")
+        (behind,) = query("SELECT max(seq) AS seq FROM python.collectives WHERE rank = 1")
+        assert (row["pg"], row["op"], row["seq"]) == ("0", "all_reduce", newest["seq"])
+        assert behind["seq"] <= newest["seq"]
+        ranks[1].signal(signal.SIGCONT)
+        ranks.tell()
+        for job in ranks.jobs:
+            job.result()
+        assert query(sql) == []
