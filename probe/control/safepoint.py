@@ -233,7 +233,11 @@ class SafePoint:
         recorder = self._recorder
         appointed = self._is_due()
         if not (appointed or self._queue or self.residents or recorder.visit is not None):
-            return  # an appointment for a later step
+            if self._appointment is None:  # it was called off
+                recorder.waiting = None
+                if self._queue or self.residents or self._appointment is not None:
+                    recorder.waiting = self._arm
+            return
         if boundary != "optimizer" or recorder.visit is not None:
             unvisited = recorder.visit is not None
             self.random_at_step_end = None

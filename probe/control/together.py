@@ -30,7 +30,7 @@ EARLY = "not all ranks were told in time"
 """Why a step came too soon: worth trying again with a later one."""
 COMING_RATIO = 0.8
 """Share of the longest hold that is for waiting until all have come; the rest is for doing it."""
-_PREPARED_S = 30.0
+_PREPARED_S = 12.0
 """What was prepared and not armed is forgotten after so long: whoever asked is gone."""
 _EAGER_S = 0.01
 _POLL_S = (0.0002, 0.001)
@@ -249,10 +249,11 @@ class Together:
         if error is not None:
             self._forget(name, LimitReached(f"the job cannot start another thread: {error}"))
             raise LimitReached(f"the job cannot start another thread: {error}")
-        if not self._safepoint.appoint(meeting):
-            meeting.call_off(EARLY)
+        in_time, closed = capture(lambda: self._safepoint.appoint(meeting))
+        if not in_time:
+            meeting.call_off(EARLY if closed is None else describe(closed))
             self._safepoint.withdraw(meeting)
-            raise NotTogether(EARLY)
+            raise closed or NotTogether(EARLY)
         return {"step": self._recorder.counted_step}
 
     def drop(self, name: str, why: str) -> dict[str, Any]:

@@ -49,7 +49,7 @@ async def answer(
 
 
 async def _gather(ballot: Ballot, question: str, until_s: float) -> dict[str, Any]:
-    while time.monotonic() < until_s:
+    while time.monotonic() < until_s and ballot.folder.exists():
         decision = ballot.decision(question)
         if decision is not None:
             return _as_dict(decision)
@@ -57,6 +57,11 @@ async def _gather(ballot: Ballot, question: str, until_s: float) -> dict[str, An
             return {"all": True}
         await asyncio.sleep(_LOOK_S)
     return {"yes": False, "why": "the agreed step did not begin in time"}
+
+
+def remove(directory: Path, name: str) -> None:
+    """All ranks of this host have said what came of it."""
+    Ballot(directory, name).remove()
 
 
 async def join(

@@ -214,6 +214,8 @@ async def host_phase(crew: Crew, body: dict[str, Any]) -> dict[str, Any]:
     if phase == "arm":
         Ballot(directory, name).make()
     replies = await ask_phase(crew.service, crew.here, body)
+    if phase == "outcome" and all(reply.answer is not None for reply in replies):
+        ballot_relay.remove(directory, name)
     return {"ranks": [reply.as_dict() for reply in replies]}
 
 

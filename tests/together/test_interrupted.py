@@ -133,3 +133,20 @@ def test_whoever_is_killed_while_a_rank_is_held_all_ranks_do_the_same(place: Pla
         assert set(first_steps(place, ranks.name)) == {0.01}
         states = query(place, ranks.name, "SELECT DISTINCT state FROM probe.actions WHERE action = 'lr'")
         assert sorted(state for state, in states) == ["asked", "cancelled"]
+
+
+@pytest.mark.campaign
+def test_ctrl_c_reaches_a_rank_that_is_held_and_nothing_is_done(place: Place) -> None:
+    options = ["--way", "reduce", "--forever", "--pace-ms", "20", *Meeting.options(place)]
+    with running_ranks(place, 2, "parallel", *options, PROBE_RANK_HOLD_S="60") as ranks:
+        meeting = Meeting(place, ranks)
+        asked = Asked(lambda: act(place, ranks.name, "clip", max_norm=1.0))
+        meeting.until_held(asked)
+        ranks[0].signal(signal.SIGINT)
+        assert ranks[0].wait() == -signal.SIGINT
+        assert "KeyboardInterrupt" in ranks[0].errors()
+        meeting.let_go()
+        with pytest.raises(NotTogether, match="rank 0: a signal reached the training"):
+            asked.outcome()
+        states = query(place, ranks.name, "SELECT DISTINCT state FROM probe.actions WHERE action = 'clip'")
+        assert sorted(state for state, in states) == ["asked", "cancelled"]
