@@ -209,10 +209,12 @@ def _digest(token: bytes) -> bytes:
 def _allowed_hosts(host: str, port: int) -> frozenset[str]:
     """Exactly the names that the listener has; never a suffix, never another spelling of an address."""
     names = {host.lower()}
+    if not _is_loopback(host):  # other hosts may know this one by its name alone
+        names.add(os.uname().nodename.lower())
     if _is_loopback(host) or host in ("0.0.0.0", "::"):
         names |= {"localhost", "127.0.0.1", "::1"}
     if host in ("0.0.0.0", "::"):
-        names |= {os.uname().nodename.lower(), *_own_addresses()}
+        names |= _own_addresses()
     spelled = {f"[{name}]" if ":" in name else name for name in names}
     return frozenset(f"{name}:{port}" for name in spelled)
 

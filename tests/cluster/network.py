@@ -25,6 +25,9 @@ from ranks import free_port
 from server.beside import until
 
 PORT = 7130
+MOST_HOSTS = 10
+NAMES = Path("/etc/netns")
+"""`ip netns exec` shows a namespace the files that lie here for it in the place of those of /etc."""
 STOP, CONTINUE = signal.SIGSTOP, signal.SIGCONT
 
 
@@ -62,7 +65,11 @@ class Host:
         self.jobs: list[Job] = []
 
     def join(self, bridge: str) -> None:
-        """Make the namespace and plug it in."""
+        """Make the namespace and plug it in; names of hosts are found in a file of its own."""
+        net = self.address.rpartition(".")[0]
+        (NAMES / self.namespace).mkdir(parents=True)
+        known = "".join(f"{net}.{number} node{number}\n" for number in range(1, MOST_HOSTS))
+        (NAMES / self.namespace / "hosts").write_text(f"127.0.0.1 localhost\n{known}")
         _ip("netns", "add", self.namespace)
         _ip("link", "add", self.link, "type", "veth", "peer", "name", "eth0", "netns", self.namespace)
         _ip("link", "set", self.link, "master", bridge, "up")
@@ -128,6 +135,7 @@ class Host:
         self.place.remove()
         with contextlib.suppress(subprocess.CalledProcessError):
             _ip("netns", "del", self.namespace)
+        shutil.rmtree(NAMES / self.namespace, ignore_errors=True)
 
 
 @contextlib.contextmanager
