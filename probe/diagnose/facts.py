@@ -126,7 +126,6 @@ class Facts:
     """A step is late when it has been quiet for longer."""
     phase: str | None = None
     phase_s: float | None = None
-    recorded_from_start: bool = True
     calls: tuple[Call, ...] = ()
     """The last rows of python.collectives, oldest first."""
     steps: tuple[Step, ...] = ()

@@ -17,12 +17,13 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from probe.diagnose import alignment
 from probe.diagnose.facts import DONE, Call, Facts, Step
 
 SLOW_RATIO = 0.3
@@ -177,6 +178,27 @@ def _tokens(lines: list[list[Step]], ranks: Sequence[Facts]) -> _Matrix | None:
     return _matrix(known, ranks) if all(len(line) == len(ranks) for line in known) else None
 
 
+def aligned(ranks: Sequence[Facts]) -> list[Facts] | None:
+    """The facts with steps numbered as the first rank counts them; None when it is not clear which of them
+    are the same. Ranks that were attached to do not count alike."""
+    first = {step.step: step for step in ranks[0].steps}
+    near_ns = 0.7e9 * statistics.median([step.wall_s for step in ranks[0].steps] or [0.0])
+    for facts in ranks[1:]:
+        apart_ns = [abs(first[step.step].t_ns - step.t_ns) for step in facts.steps if step.step in first]
+        if len(apart_ns) < FEWEST_STEPS or statistics.median(apart_ns) > near_ns:
+            break
+    else:
+        return list(ranks)
+    ends = {facts.rank: [(step.step, step.t_ns) for step in facts.steps] for facts in ranks}
+    found = alignment.offsets(ends)
+    if found is None:
+        return None
+    return [
+        replace(facts, steps=tuple(step._replace(step=step.step + found[facts.rank]) for step in facts.steps))
+        for facts in ranks
+    ]
+
+
 # How late each rank came ------------------------------------------------------------
 
 
@@ -196,7 +218,7 @@ def lateness(ranks: Sequence[Facts]) -> tuple[list[int], _Matrix]:
     for calls in by_number.values():
         late_s = _late_s(calls, one_host) if len(calls) == len(ranks) else None
         if late_s is not None:
-            step = max(call.step or 0 for call in calls)
+            step = calls[0].step or 0  # as the first rank counts
             known = found.get(step)
             found[step] = late_s if known is None else list(map(max, known, late_s))
     steps = sorted(found)
@@ -228,9 +250,10 @@ class _Slow(NamedTuple):
 
 def find(ranks: Sequence[Facts]) -> Straggler | Imbalance | None:
     """The rank that the others wait for, or that it is another one each time; None when neither is clear."""
-    if len(ranks) < 2:
+    known = aligned(ranks) if len(ranks) > 1 else None
+    if known is None:
         return None
-    table = Table(ranks)
+    ranks, table = known, Table(known)
     if len(table.steps) < FEWEST_STEPS or table.usual_s <= 0 or not table.timed:
         return None
     steps, late_s = lateness(ranks)
@@ -384,9 +407,10 @@ def _imbalance(table: Table) -> Imbalance | None:
 
 def last_pause(ranks: Sequence[Facts]) -> Pause | None:
     """The last step on which one rank alone worked much longer than usual while the others waited."""
-    if len(ranks) < 2:
+    known = aligned(ranks) if len(ranks) > 1 else None
+    if known is None:
         return None
-    table = Table(ranks)
+    table = Table(known)
     if len(table.timed) < FEWEST_STEPS:
         return None
     excess_s = beyond_others(table.own_s)

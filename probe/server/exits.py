@@ -279,7 +279,9 @@ class Exits:
         if not found.culprits:
             return verdict
         if recorded.meta.rank in found.culprits and found.verdict.state == DEAD_RANK:
-            return replace(verdict, why=[*verdict.why, *found.verdict.why])
+            again = job_watch.is_written(recorded, verdict.state)
+            severity = NOTICE if again else verdict.severity
+            return replace(verdict, severity=severity, why=[*verdict.why, *found.verdict.why])
         what = f"{verdict.what}; the cause: {found.verdict.what}"
         return replace(verdict, severity=NOTICE, what=what)
 

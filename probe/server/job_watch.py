@@ -8,9 +8,10 @@ several steps, and another when it is no more. May import what `probe.diagnose` 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from probe import clock
 from probe.diagnose import job
@@ -18,7 +19,9 @@ from probe.diagnose import verdict as names
 from probe.diagnose.evidence import Evidence
 from probe.diagnose.facts import Facts
 from probe.diagnose.verdict import ALARM, NOTICE, OK, Found, Verdict
-from probe.server import notes, rank_facts
+from probe.recording import places
+from probe.recording.journal import read_journal
+from probe.server import ends, notes, rank_facts
 from probe.server.registry import Recorded, Registry
 
 COMPARE_S = 1.0
@@ -29,6 +32,10 @@ COMPARE_COST = 20.0
 GONE_LOOKS = 3
 """A straggler is none any more when so many looks in a row found none."""
 
+MISMATCHES = frozenset({
+    names.OP_MISMATCH, names.SIZE_MISMATCH, names.DTYPE_MISMATCH, names.ORDER_MISMATCH,
+})
+_writing = threading.Lock()
 Key = tuple[str, int]
 """Run and attempt."""
 
@@ -47,8 +54,6 @@ class _Pace:
     slow: Recorded | None = None
     since_step: int | None = None
     gone: int = 0
-    told: set[tuple[str, tuple[int, ...]]] = field(default_factory=set)
-    """Mismatches that did not stop the job and that were written down already."""
 
 
 class JobWatch:
@@ -85,6 +90,16 @@ class JobWatch:
             facts.append(rough)
         return job.judge(facts)
 
+    def ending(self, recorded: Recorded) -> None:
+        """A rank is seen no more: where an exception has ended it, and it is the cause, say so before the
+        process is gone, which with torch in it can take seconds."""
+        wanted, status = key(recorded), self._registry.status(recorded)
+        if wanted is None or status.how != ends.ENDING or status.state != ends.FAILED:
+            return
+        found = self.judge(wanted, {})
+        if found.verdict.state == names.DEAD_RANK and recorded.meta.rank in found.culprits:
+            write(recorded, replace(found.verdict, state=names.FAILED))
+
     # Ranks that get on ---------------------------------------------------------
 
     def compare(self, wanted: Key, ranks: Sequence[Recorded]) -> None:
@@ -105,11 +120,8 @@ class JobWatch:
     def _note(self, pace: _Pace, ranks: Sequence[Recorded], found: Found) -> None:
         by_rank = {recorded.meta.rank: recorded for recorded in ranks}
         state = found.verdict.state
-        if state in (names.SIZE_MISMATCH, names.DTYPE_MISMATCH, names.ORDER_MISMATCH, names.OP_MISMATCH):
-            told = (state, found.culprits)
-            if told not in pace.told:  # nothing fails, and what they compute is wrong
-                pace.told.add(told)
-                write(by_rank.get(found.culprits[0], ranks[0]), found.verdict)
+        if state in MISMATCHES:  # it may be that nothing fails, and what they compute is wrong
+            write(by_rank.get(found.culprits[0], ranks[0]), found.verdict)
         slow = by_rank.get(found.culprits[0]) if state == names.STRAGGLER and found.culprits else None
         if slow is not None:
             pace.gone = 0
@@ -139,5 +151,18 @@ def as_row(verdict: Verdict) -> Verdict:
 
 
 def write(recorded: Recorded, verdict: Verdict) -> None:
-    """Keep a verdict that no stacks belong to."""
-    notes.note_rows(recorded.folder, "probe.verdicts", verdict.rows(clock.wall_ns(), None))
+    """Keep a verdict that no stacks belong to; an alarm that is there already is not written again."""
+    with _writing:
+        if verdict.severity != ALARM or not is_written(recorded, verdict.state):
+            notes.note_rows(recorded.folder, "probe.verdicts", verdict.rows(clock.wall_ns(), None))
+
+
+def is_written(recorded: Recorded, state: str) -> bool:
+    """Whether the rank has got an alarm of that name. What does not fit is seen by whoever looks first: the
+    watch, or who sees the ranks end."""
+    return any(
+        row.get("state") == state and row.get("severity") == ALARM
+        for record in read_journal(places.journals(recorded.folder)[1])
+        if record.get("table") == "probe.verdicts"
+        for row in record["rows"]
+    )

@@ -180,7 +180,8 @@ class Watch:
         """Look at every living recording once, and longer at those that do not get on."""
         live = {recorded.folder: recorded for recorded in self._registry.live()}
         for folder in self._tracked.keys() - live.keys():
-            del self._tracked[folder]
+            gone = self._tracked.pop(folder)
+            self._attempt(gone, self._jobs.ending, gone.recorded)
         due: list[tuple[_Tracked, float]] = []
         for folder, recorded in live.items():
             tracked = self._tracked.get(folder)
@@ -404,7 +405,9 @@ class Watch:
             return (None if own is None else beside(own, step, self._peers(tracked))), False
         rank = tracked.recorded.meta.rank
         if rank == of_job.culprits[0]:
-            return of_job.verdict, False
+            state = of_job.verdict.state
+            again = state in job_watch.MISMATCHES and job_watch.is_written(tracked.recorded, state)
+            return of_job.verdict, again
         if own is not None and own.state != names.IN_COLLECTIVE:
             return own, rank not in of_job.culprits and own.severity == ALARM
         verdict = job_watch.victim(own, of_job)

@@ -293,6 +293,12 @@ def test_a_rank_with_more_tokens_has_more_to_do_and_is_not_slow() -> None:
     assert found.verdict.state == names.IMBALANCE
 
 
+def test_ranks_that_count_from_different_steps_are_compared_all_the_same() -> None:
+    later = tuple(step._replace(step=step.step - 30) for step in steps({"forward": 0.06}))[30:]
+    found = judged(running(0, steps(waits_s=0.06)), running(1, later))
+    assert (found.verdict.state, found.culprits) == (names.STRAGGLER, (1,))
+
+
 def test_one_long_step_is_said_and_no_verdict() -> None:
     rows = list(steps())
     rows[140] = rows[140]._replace(forward_s=2.0, wall_s=2.1)

@@ -12,9 +12,13 @@ import torch
 
 from agent.asking import kill_server
 from diagnose.hung import noted, recorded_of, until
-from harness import ROOT, Place, run_probe, wait_for_end
+from harness import PATIENCE_S, ROOT, Place, run_probe, wait_for_end
+from probe import wire
 from probe.diagnose import verdict as names
+from probe.diagnose.facts import Facts
+from probe.diagnose.job import judge
 from probe.diagnose.verdict import ALARM, NOTICE
+from probe.recording import places
 from ranks import Ranks, running_ranks
 
 pytestmark = pytest.mark.skipif(
@@ -61,6 +65,11 @@ def test_the_rank_that_hangs_the_others_gets_the_only_alarm_and_is_named_whereve
             (rank, ranks[rank].pid) for rank in (0, 1)
         ]
         assert found["next"][0] == f"probe {ranks.name}/1 backtrace --workers"
+        asked = f"/v1/diagnose?endpoint={ranks.name}&scope=host"
+        server = places.server_socket(place.directory)
+        facts = wire.call(server, "GET", asked, None, timeout_s=PATIENCE_S)
+        known = [Facts.from_dict(raw) for raw in facts["facts"]]  # what another host's server would get
+        assert (judge(known).verdict.state, judge(known).culprits) == (names.MISSING_RANK, (1,))
         said = run_probe(place, ranks.name, "diagnose").stdout
         assert said.startswith("MISSING RANK  rank 1 never joined") and "\n  next   probe " in said
         assert diagnosed(place, f"{ranks.name}/1")["state"] == names.BLOCKED, "one rank, when one is named"
