@@ -184,10 +184,7 @@ class Describing:
         place = op.inputs
         if place < 0:
             return NOTHING
-        if len(args) > place:
-            given = args[place]
-        else:
-            given = next((kwargs[word] for word in op.words if word in kwargs), None)
+        given = args[place] if len(args) > place else _named(op, kwargs)
         if type(given) is list and len(given) == 1:
             given = given[0]
         if given is None:
@@ -277,6 +274,10 @@ _PASSED = (*_GLUE, *(f"{os.sep}{name}.py" for name in (
     "distributed_c10d", "c10d_logger", "collectives", "isolation",
 )))
 
+
+
+def _named(op: Op, kwargs: dict[str, Any]) -> Any:
+    return next((kwargs[word] for word in op.words if word in kwargs), None)
 
 
 def _flat(value: Any) -> list[Any]:

@@ -148,7 +148,7 @@ class Collectives:
 
     def _wrap_call(self, kind: Any, method: str, op: Op) -> None:
         guard = self._isolation.guard
-        begin, name = guard("collectives", self._begin), self.recorder.intern(op.name)
+        begin = guard("collectives", self._beginner(op, self.recorder.intern(op.name)))
         returned, raised = guard("collectives", self._returned), guard("collectives", self._raised)
         live = self._patches.live
         collectives = self
@@ -160,7 +160,7 @@ class Collectives:
                 redirect = collectives.redirect
                 if redirect is not None and redirect[1] is group and redirect[0] == get_ident():
                     return original(redirect[2], *args, **kwargs)
-                begun = begin(op, name, group, args, kwargs)
+                begun = begin(group, args, kwargs)
                 try:
                     work = original(group, *args, **kwargs)
                 except BaseException:
@@ -230,47 +230,61 @@ class Collectives:
 
     # HOT PATH ---------------------------------------------------------------
 
-    def _begin(
-        self, op: Op, name: int, group: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Call:
-        now = self.called_ns = _now()
-        recorder = self.recorder
-        known = self.groups.get(id(group))
-        if known is None or known.reference() is not group:
-            known = self._meet(group)
-        described = NOTHING if op.inputs < 0 else self._describing.inputs(op, args, kwargs)
-        dtype, shapes, elements, size, on_device = described
-        place = op.options
-        given = args[place] if 0 <= place < len(args) else kwargs.get("opts")
-        frame = sys._getframe(3)  # past the guard and the wrapper
-        asynchronous = getattr(given, "asyncOp", None)
-        call = Call()
-        call.group, call.queues, call.started_ns = known, on_device and not known.on_host, now
-        call.asynchronous = returns_early(op, frame) if asynchronous is None else asynchronous
-        seq = NULL_INTEGER
-        if op.counted:
-            if known.plain and not known.window:
-                seq = self._sequence(group) - known.others + 1
+    def _beginner(self, op: Op, name: int) -> Any:
+        """What writes the row of one method: a closure, for half the attribute look-ups."""
+        recorder, groups, meet, append = self.recorder, self.groups, self._meet, self._append
+        inputs, call_site, sequence = self._describing.inputs, self._describing.call_site, self._sequence
+        takes, place, counted, one_other = op.inputs >= 0, op.options, op.counted, op.one_other
+        pending, source = self._pending, self._source
+
+        def begin(group: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+            now = self.called_ns = _now()
+            known = groups.get(id(group))
+            if known is None or known.reference() is not group:
+                known = meet(group)
+            dtype, shapes, elements, size, on_device = inputs(op, args, kwargs) if takes else NOTHING
+            given = args[place] if 0 <= place < len(args) else kwargs.get("opts")
+            frame = sys._getframe(3)  # past the guard and the wrapper
+            asynchronous = getattr(given, "asyncOp", None)
+            if asynchronous is None:
+                asynchronous = returns_early(op, frame)
+            call = Call()
+            if counted and known.plain and not known.window:
+                seq = sequence(group) - known.others + 1
+                known.recorded[0].append(seq)
             else:
-                seq = known.next_number(group, device_of(op, args, given) if known.mixed else None)
-            known.recorded[known.mixed and on_device].append(seq)
-            call.other = None
-        else:
-            call.other = (op, self._sequence(group)) if known.plain else None
-        call.seq = seq
-        call.head = head = (
-            recorder.step, recorder.micro_step, now + ANCHOR_NS, known.name_id, known.ranks_id, seq, name,
-            dtype, shapes, elements, size, other_rank(known, given) if op.one_other else NULL_INTEGER,
-            self._describing.call_site(frame),
-        )
-        self._newest = call.number = self._append(
-            *head, call.asynchronous, NULL_DOUBLE, NULL_DOUBLE, self._pending, self._source
-        )
-        call.counted_ns = recorder.comm_ns
-        call.entered_ns = entered = _now()
-        if get_ident() == recorder.thread:
-            recorder.cost_ns += entered - now
-        return call
+                seq = self._number(call, op, known, group, args, given, on_device)
+            call.head = head = (
+                recorder.step, recorder.micro_step, now + ANCHOR_NS, known.name_id, known.ranks_id, seq, name,
+                dtype, shapes, elements, size, other_rank(known, given) if one_other else NULL_INTEGER,
+                call_site(frame),
+            )
+            self._newest = call.number = append(
+                *head, asynchronous, NULL_DOUBLE, NULL_DOUBLE, pending, source
+            )
+            call.group, call.seq, call.asynchronous, call.started_ns = known, seq, asynchronous, now
+            call.queues = on_device and not known.on_host
+            call.counted_ns = recorder.comm_ns
+            call.entered_ns = entered = _now()
+            if get_ident() == recorder.thread:
+                recorder.cost_ns += entered - now
+            return call
+
+        return begin
+
+    def _number(
+        self, call: Call, op: Op, known: Group, group: Any, args: tuple[Any, ...], given: Any, on_device: bool
+    ) -> int:
+        """Number of a call that is not simply the next of its group."""
+        call.other = None
+        if op.counted:
+            seq = known.next_number(group, device_of(op, args, given) if known.mixed else None)
+            if seq != NULL_INTEGER:
+                known.recorded[known.mixed and on_device].append(seq)
+            return seq
+        if known.plain:
+            call.other = (op, self._sequence(group))
+        return NULL_INTEGER
 
     def _returned(self, call: Call | None, work: Any) -> None:
         if call is None:
@@ -281,7 +295,7 @@ class Collectives:
         training = get_ident() == recorder.thread
         if training:
             recorder.communicated(now, call.entered_ns, call.counted_ns)
-        if call.other is not None:
+        if call.seq == NULL_INTEGER and call.other is not None:
             call.group.count_other(*call.other)
         window = call.group.window
         if window is not None:
@@ -301,7 +315,7 @@ class Collectives:
         recorder = self.recorder
         if get_ident() == recorder.thread:
             recorder.communicated(now, call.entered_ns, call.counted_ns)
-        if call.other is not None:
+        if call.seq == NULL_INTEGER and call.other is not None:
             call.group.count_other(*call.other)
         self._uncount(call)
         self._write(call, NULL_DOUBLE, call.spent_ns / 1e9, "failed")
