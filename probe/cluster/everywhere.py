@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from probe.announcement import ranks_in
@@ -71,9 +71,9 @@ class Met(NamedTuple):
 class Everywhere:
     """The other hosts, as one server knows them."""
 
-    def __init__(self, directory: Path, settings: Settings, token: Callable[[], str] = str) -> None:
+    def __init__(self, settings: Settings, token: Callable[[], str]) -> None:
         """`token` gives the operator's token, blocking; it goes only to hosts of the job."""
-        self.id = f"{directory}:{time.time_ns()}"
+        self.id = secrets.token_hex(16)
         self._settings = settings
         self._slots = asyncio.Semaphore(AT_ONCE)
         self.links = Links(settings, token)

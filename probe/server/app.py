@@ -82,7 +82,7 @@ class Service:
         self.pool = pool
         self.settings = settings
         token = functools.partial(auth.load_token, settings.token_file, registry.directory / "token")
-        self.everywhere = Everywhere(registry.directory, settings, token)
+        self.everywhere = Everywhere(settings, token)
         self.tcp_port: int | None = None
         self.started = time.monotonic()
         self.last_request = time.monotonic()
