@@ -24,6 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from probe.checkpoint_ranks import RanksFolder, is_shard, shards_in
+from probe.checkpoint_sharded import flat_state, holds_flat
 from probe.control.random_states import random_states, restore_random_states
 from probe.errors import CheckpointInvalid
 
@@ -249,7 +250,9 @@ def _load(
         else:
             state = folder.optimizer_state(state, thing)
     try:
-        if isinstance(thing, torch.nn.Module):
+        if isinstance(thing, torch.nn.Module) and holds_flat(thing):
+            _fill(flat_state(thing), state)
+        elif isinstance(thing, torch.nn.Module):
             thing.load_state_dict(state, strict=strict)
         else:
             thing.load_state_dict(state)
@@ -260,6 +263,13 @@ def _load(
             hint="Build it as in the run that was saved. Start again before training: it may be half loaded.",
         ) from error
     loaded.append(name)
+
+
+def _fill(own: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    """Copy a state into the tensors that a module has."""
+    with _torch().no_grad():
+        for key in [key for key in state if key in own]:
+            own[key].copy_(state[key])
 
 
 def read_checkpoint(path: str) -> dict[str, Any]:
@@ -354,7 +364,7 @@ def _fitting(name: str, thing: Any, content: Mapping[str, Any], strict: bool) ->
     state = content[name]
     wrong: list[str] = []
     if isinstance(thing, torch.nn.Module):
-        own = thing.state_dict()
+        own = flat_state(thing) if holds_flat(thing) else thing.state_dict()
         state = _renamed(state, own)
         if strict:
             wrong += [f"{key} is not in the file" for key in own if key not in state]

@@ -46,7 +46,7 @@ def _layer(files: str, ours: str, anywhere: str = "", inside: str = "") -> Layer
 
 
 STANDARD = rf"(?:(?:{'|'.join(BASE)})\b|recording(?:$|\.(?:{'|'.join(RECORDING)})\b)|$)"
-JOB = rf"(?:{STANDARD}|(?:agent|checkpoint|checkpoint_ranks|control|instruments)\b)"
+JOB = rf"(?:{STANDARD}|(?:agent|checkpoint(?:_ranks|_sharded)?|control|instruments)\b)"
 OUTSIDE = rf"(?:{STANDARD}|attach\b)"
 CLUSTER = rf"(?:{OUTSIDE}|recording\b|diagnose\b|cluster\b)"
 SERVER = rf"(?:{CLUSTER}|server\b)"
@@ -60,8 +60,8 @@ LAYERS = (
     _layer(rf"probe/recording/(?:{'|'.join(RECORDING)})\.py", STANDARD),
     _layer(r"probe/recording/(?:reader|segments)\.py", rf"(?:{STANDARD}|recording\b)", "numpy duckdb"),
     _layer(
-        r"probe/checkpoint(?:_ranks)?\.py", rf"{STANDARD}|checkpoint|control\.random_states\b", "",
-        "torch numpy",
+        r"probe/checkpoint(?:_ranks|_sharded)?\.py",
+        rf"{STANDARD}|checkpoint(?:_ranks|_sharded)?\b|control\.random_states\b", "", "torch numpy",
     ),
     _layer(r"probe/(?:instruments|control|agent)/.*", JOB, "", "torch numpy"),
     _layer(r"probe/server/.*", SERVER, "fastapi starlette uvicorn h11 pydantic duckdb numpy"),

@@ -22,6 +22,7 @@ from agent.asking import tell
 from agent.nursery import Forked
 from harness import PATIENCE_S, Place, run_probe
 from probe.checkpoint_ranks import RanksFolder
+from probe.errors import CheckpointInvalid
 from ranks import free_port, rank_environment
 
 Fork = Callable[..., Forked]
@@ -148,6 +149,28 @@ def test_a_rank_killed_while_all_are_saved_leaves_the_earlier_checkpoint_the_new
         assert f"rank {seed % 2}" in done.stderr, done.stderr
         names = sorted(one.name for one in folder.iterdir() if not one.name.startswith("."))
         assert names == before
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("way", ["fsdp1", "flat", "drift"])
+def test_other_ways_to_share_the_work_go_on_bit_for_bit_too(fork: Fork, place: Place, way: str) -> None:
+    folder = place.directory / "kept"
+    options = ("--way", way, *STEPS)
+    jobs = ranks_of(fork, 2, *options, "--pace-ms", "60", "--wait-at", "5", name=way)
+    plain = ranks_of(fork, 2, *options, watched=False)
+    for job in jobs:
+        job.wait_for("WAITING")
+    checkpoint(place, way, place.directory / "hung", "--now")
+    tell(jobs[0])
+    step = checkpoint(place, way, folder)["step"]
+    whole, saved = results(plain), results(jobs)
+    continued = results(ranks_of(fork, 2, *options, "--resume", str(folder), watched=False))
+    for one, same, other in zip(whole, saved, continued, strict=True):
+        assert same["losses"] == one["losses"] and same["collectives"] == one["collectives"] + 1
+        assert other["losses"] == one["losses"][step:]
+        assert other["parameters_sha256"] == one["parameters_sha256"] == same["parameters_sha256"]
+    with pytest.raises(CheckpointInvalid, match="different models, and this job has 1"):
+        probe.load_checkpoint(folder, model=nn.Linear(1, 1))
 
 
 @pytest.mark.campaign

@@ -2,6 +2,7 @@
 
 `ddp`: DistributedDataParallel with batch norms and a gradient scaler; `fsdp`: FSDP2, each rank holds a shard;
 `hsdp`: the same in two replicas of WORLD_SIZE/2 shards;
+`fsdp1`: FullyShardedDataParallel; `flat`: the same, whose optimizer has the flat parameters;
 `drift`: replicas that nobody keeps alike. Each rank draws its own dropout and shuffles its own samples. With
 --wait-at N every rank says WAITING inside of step N, where FSDP has the parameters gathered; rank 0 goes on
 after a line on stdin. With --resume DIR it continues from there, which is the only thing it uses probe for.
@@ -34,6 +35,12 @@ def model_of(way: str, world_size: int, ballast_mb: int) -> Any:
         model.register_buffer("ballast", torch.ones(ballast_mb << 18))
     if way == "ddp":
         return nn.parallel.DistributedDataParallel(model)
+    if way in ("fsdp1", "flat"):
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        whole: Any = {"use_orig_params": way == "fsdp1", "device_id": torch.device("cpu")}
+        model[0], model[-1] = (FullyShardedDataParallel(one, **whole) for one in (model[0], model[-1]))
+        return FullyShardedDataParallel(model, **whole)
     if way in ("fsdp", "hsdp"):
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
@@ -47,7 +54,7 @@ def model_of(way: str, world_size: int, ballast_mb: int) -> Any:
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--way", choices=("ddp", "fsdp", "hsdp", "drift"), default="ddp")
+    parser.add_argument("--way", choices=("ddp", "fsdp", "hsdp", "fsdp1", "flat", "drift"), default="ddp")
     parser.add_argument("--wait-at", type=int, default=-1, help="wait for a line inside of that step")
     parser.add_argument("--pace-ms", type=float, default=0.0, help="rest after each step")
     parser.add_argument("--ballast-mb", type=int, default=0, help="of a buffer that makes the state large")
@@ -100,7 +107,8 @@ def main() -> None:
             if not ledger.running:
                 break
         epoch += 1
-    kept = {name: getattr(one, "to_local", lambda one=one: one)() for name, one in model.state_dict().items()}
+    state = dict(model.named_parameters()) if arguments.way in ("fsdp1", "flat") else model.state_dict()
+    kept = {name: getattr(one, "to_local", lambda one=one: one)() for name, one in state.items()}
     whole = nn.Module()
     for number, one in enumerate(kept.values()):
         if one.is_floating_point():

@@ -18,9 +18,9 @@ from typing import Any
 from probe.agent.isolation import capture, describe
 from probe.checkpoint import RESERVED, VERSION
 from probe.checkpoint_ranks import is_shard, shards_in
+from probe.checkpoint_sharded import FLAT, is_flat, named_parameters, state_of
 from probe.clock import wall_ns
 from probe.control.action import Site
-from probe.control.actions.fully_sharded import named_parameters, state_of
 from probe.control.actions.plain_data import LEFT_OUT, Plain, check_tensor, copied, stored_bytes
 from probe.control.actions.shards import Shards
 from probe.control.random_states import random_states
@@ -203,7 +203,7 @@ def _refuse_sharded(root: Any, together: bool) -> None:
             raise ActionRefused(
                 f"the model is sharded by {kind.__module__}.{kind.__name__}, whose state is collected by "
                 "collectives on the job's own groups; nothing was changed",
-                hint="Let the job write one itself. FSDP2 (`fully_shard`) and tensor-parallel models can be "
+                hint="Let the job write one itself. Models sharded by FSDP, and tensor-parallel ones, can be "
                 "saved.",
             )
         return
@@ -221,7 +221,8 @@ def _refuse_sharded(root: Any, together: bool) -> None:
 
 
 def _collects(kind: type) -> bool:
-    return _sharding(kind) and not any(base.__name__ == "FSDPModule" for base in kind.__mro__)
+    fully = is_flat(kind) or any(base.__name__ == "FSDPModule" for base in kind.__mro__)
+    return _sharding(kind) and not fully
 
 
 def _sharding(kind: type) -> bool:
@@ -255,7 +256,8 @@ def _add(snapshot: Snapshot, kind: str, name: str, thing: Any) -> None:
     snapshot.kinds[name] = kind
     if kind == "module":
         snapshot.parameters[name] = frozenset(
-            key for key, _ in thing.named_parameters(remove_duplicate=False)
+            [key for key, _ in thing.named_parameters(remove_duplicate=False)]
+            + [key for key in kept if key.endswith(FLAT)]
         )
 
 
