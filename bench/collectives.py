@@ -156,7 +156,7 @@ def run(role: str, ranks: int, arguments: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--calls", type=int, default=1000)
-    parser.add_argument("--blocks", type=int, default=20)
+    parser.add_argument("--blocks", type=int, default=30)
     parser.add_argument("--role", choices=tuple(ROLES))
     arguments = parser.parse_args()
     if arguments.role:
