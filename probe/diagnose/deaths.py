@@ -29,6 +29,27 @@ def cause(ranks: list[Facts]) -> Found | None:
     return _died_first(ranks, causes[0]) if causes else None
 
 
+def left_early(ranks: list[Facts]) -> Found | None:
+    """A rank that finished while the others went on, and lost their connection to it."""
+    killed = _killed(ranks)
+    finished = [facts for facts in ranks if facts.state == "finished"]
+    gone = sorted(finished, key=lambda facts: facts.ended_ns or 0)
+    if not gone or not killed or any(facts.raised is None for facts in killed):
+        return None
+    first = gone[0]
+    if (first.ended_ns or 0) > min(facts.ended_ns or 0 for facts in killed):
+        return None
+    others = [facts.rank for facts in ranks if facts is not first]
+    what = (
+        f"rank {first.rank} has finished, at {step(first)}, and {wording.ranks(others)} "
+        f"{wording.verb(others, 'was', 'were')} not done: {wording.ranks([facts.rank for facts in killed])} "
+        "failed without it"
+    )
+    lines = [f"{first.name}: {first.how}, {first.line()}"]
+    lines += [_after(facts, first) for facts in ranks if facts is not first][:_MOST_LINES]
+    return Found(Verdict(names.MISSING_RANK, ALARM, what, lines, _next_dead(first)), (first.rank,))
+
+
 def first_of_all(ranks: list[Facts]) -> Found | None:
     """The rank that ended first, although what ended it came from outside or looks like another's doing."""
     killed = _killed(ranks)

@@ -349,7 +349,7 @@ def _fine(ranks: list[Facts]) -> Found:
 
 
 RULES: tuple[Callable[[list[Facts]], Found | None], ...] = (
-    _mismatched, deaths.cause, _hang, deaths.first_of_all, slower, _alone,
+    _mismatched, deaths.cause, _hang, deaths.left_early, deaths.first_of_all, slower, _alone,
 )
 """In this order: the first that fits speaks."""
 

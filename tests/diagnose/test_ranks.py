@@ -119,6 +119,14 @@ def test_a_rank_that_has_finished_is_missing() -> None:
     assert "has finished" in found.verdict.what
 
 
+def test_a_rank_that_left_early_is_the_cause_although_no_row_says_who_waited() -> None:
+    gone = rank(2, *HISTORY, state="finished", how="finished", ended_ns=NOW)
+    closed = "RuntimeError in step: [gloo] Connection closed by peer"
+    failed = dead(1, "exception RuntimeError", 0.5, *HISTORY, raised=closed)
+    found = judged(rank(0, *HISTORY, quiet_s=0.1), failed, gone)
+    assert (found.verdict.state, found.culprits) == (names.MISSING_RANK, (2,))
+
+
 def test_a_receive_without_a_send_names_the_peer() -> None:
     receives = call(None, op="recv", peer=0, state="pending")
     found = judged(

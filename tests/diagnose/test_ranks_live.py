@@ -105,6 +105,20 @@ def test_calls_that_do_not_fit_are_known_after_gloo_has_aborted_the_ranks(place:
 
 
 @pytest.mark.campaign
+def test_a_straggler_is_a_notice_when_it_becomes_one_and_another_when_it_is_none(place: Place) -> None:
+    options = ("--fault", "compute", "--rank", "1", "--at", "60", "--until", "200", "--length", "0.06",
+               "--pace-ms", "20", "--forever")
+    with running_ranks(place, 2, "faulty_ranks", *options) as ranks:
+        slow = recorded_of(place, ranks[1].pid)
+        until(lambda: len(noted(slow)) == 2, "both notices")
+        became, ended = noted(slow)
+        assert (became["state"], became["severity"]) == (names.STRAGGLER, NOTICE)
+        assert "(compute in forward)" in became["what"]
+        assert ended["state"] == names.CAUGHT_UP and ended["severity"] == "ok"
+        assert noted(recorded_of(place, ranks[0].pid)) == [], "a victim of a straggler has no row"
+
+
+@pytest.mark.campaign
 @pytest.mark.parametrize("name", CAMPAIGN)
 def test_each_planted_fault_is_found_in_time_and_clean_jobs_raise_nothing(name: str) -> None:
     command = [sys.executable, str(ROOT / "bench" / "faults.py"), "--seeds", "2", "--only", name]
