@@ -95,6 +95,9 @@ class _Frames:
         self._collective: list[bool] = []
         self._hidden: set[int] = set()
         self._names: list[str] = []
+        self._outer: dict[Stack, Stack] = {}
+        self._above: dict[Stack, str] = {}
+        """Of what many stacks have in common, all but the innermost frame: its place, and its text."""
 
     def stack(self, frames: Sequence[Mapping[str, Any]]) -> Stack:
         """Frames, innermost first, as numbers."""
@@ -104,14 +107,21 @@ class _Frames:
         """All stacks were numbered: find out what there is to ask of their frames."""
         self.known = list(self._numbers)
         standing: dict[tuple[str, str], int] = {}
+        files: dict[str, tuple[str, bool, bool, bool]] = {}
         for number, (func, file, line, is_user) in enumerate(self.known):
-            where = f"{file.rpartition('/')[2]}:{'?' if line is None else line}"
-            self._names.append(f"{func} ({where})" if is_user else func)
+            about = files.get(file)
+            if about is None:
+                about = files[file] = (
+                    file.rpartition("/")[2], file.endswith(_INTERNALS), file.endswith(_COLLECTIVE_CALLS),
+                    file.startswith(_INSTRUMENTS),
+                )
+            name, internal, collective, hidden = about
+            self._names.append(f"{func} ({name}:{'?' if line is None else line})" if is_user else func)
             self.user.append(is_user)
             self._coarse.append(number if is_user else standing.setdefault((func, file), number))
-            self._internal.append(file.endswith(_INTERNALS))
-            self._collective.append(file.endswith(_COLLECTIVE_CALLS))
-            if file.startswith(_INSTRUMENTS):
+            self._internal.append(internal)
+            self._collective.append(collective)
+            if hidden:
                 self._hidden.add(number)
 
     def visible(self, stacks: dict[Stack, list[int]]) -> dict[Stack, list[int]]:
@@ -126,33 +136,51 @@ class _Frames:
 
     def place(self, stack: Stack) -> Stack:
         """What is the same for all stacks that are in the same place."""
-        user, coarse = self.user, self._coarse
-        inner = len(stack)
-        while inner and not user[stack[inner - 1]]:
-            inner -= 1
-        found = [coarse[number] for number in stack[:inner]]
+        if stack and self.user[stack[-1]]:  # it has its callers' place in common with others: that is kept
+            outer = stack[:-1]
+            known = self._outer.get(outer)
+            if known is None:
+                known = self._outer[outer] = tuple([self._coarse[number] for number in outer])
+            return (*known, stack[-1])
+        inner = self._inner(stack)
+        found = [self._coarse[number] for number in stack[:inner]]
         for number in stack[inner:]:
             if self._internal[number]:
                 continue
-            found.append(coarse[number])
+            found.append(self._coarse[number])
             if self._collective[number]:
                 break
         return tuple(found)
+
+    def _inner(self, stack: Stack) -> int:
+        """How many frames there are down to the innermost of the user's, that one counted."""
+        inner = len(stack)
+        while inner and not self.user[stack[inner - 1]]:
+            inner -= 1
+        return inner
 
     def text(self, place: Stack) -> str:
         """A place in few words, innermost first: what was called, then the user's frames."""
         if not place:
             return NOT_TRAINING
-        inner = len(place)
-        while inner and not self.user[place[inner - 1]]:
-            inner -= 1
+        inner = self._inner(place)
         called = [self._names[number] for number in place[inner:]][::-1]
         if called and self._collective[place[-1]]:
             called = called[:1]
         elif len(called) > 2:
             called = [called[0], "…", called[-1]]
-        users = [self._names[number] for number in place[:inner] if self.user[number]]
-        return " <- ".join([*called, *reversed(users)])
+        return " <- ".join([*called, *self._users(place[:inner])])
+
+    def _users(self, place: Stack) -> list[str]:
+        """The user's frames of a place that ends with one, innermost first, and those above as one text."""
+        if not place:
+            return []
+        outer = place[:-1]
+        above = self._above.get(outer)
+        if above is None:
+            named = [self._names[number] for number in outer if self.user[number]]
+            above = self._above[outer] = " <- ".join(reversed(named))
+        return [self._names[place[-1]], above] if above else [self._names[place[-1]]]
 
     def shown(self, frames: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
         """Frames without those of probe's own hooks."""
@@ -274,9 +302,11 @@ def _grown(stacks: dict[Stack, list[int]], size: int) -> _Nodes:
     ends: dict[int, list[int]] = {}
     known: dict[int, int] = {}
     find = known.get
+    callers: dict[Stack, int] = {}
     for stack, ranks in stacks.items():
-        node = 0
-        for number in stack:
+        outer = stack[:-1]  # many stacks differ in the innermost frame alone
+        node = callers.get(outer, 0)
+        for number in stack[-1:] if node else stack:
             key = node * size + number
             below = find(key)
             if below is None:
@@ -284,6 +314,8 @@ def _grown(stacks: dict[Stack, list[int]], size: int) -> _Nodes:
                 parents.append(node)
                 numbers.append(number)
             node = below
+        if outer:
+            callers[outer] = parents[node]
         ends[node] = ranks
     return _Nodes(parents, numbers, ends)
 
