@@ -18,11 +18,12 @@ import random
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from overhead import places
 
 WARM_CALLS = 200
 
@@ -133,12 +134,11 @@ def run(role: str, ranks: int, arguments: argparse.Namespace) -> dict[str, Any]:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    with tempfile.TemporaryDirectory() as folder:
+    with places() as (_, environ):
         words = ["--calls", str(arguments.calls), "--blocks", str(arguments.blocks), "--role", role]
-        environ = {name: text for name, text in os.environ.items() if not name.startswith("PROBE")}
         environ |= {
-            "PROBE_DIR": folder, "PROBE_SERVER_LINGER_S": "1", "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1",
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks),
+            "OMP_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), environ.get("PYTHONPATH", "")]),
         }
         started = [
