@@ -78,16 +78,19 @@ class JobWatch:
         return [recorded for recorded in members if recorded.meta.rank in chosen]
 
     def _rough(self, members: Sequence[Recorded]) -> list[Facts]:
-        return [rank_facts.rough(self._registry, recorded) for recorded in members]
+        share = rank_facts.share_of(len(members))
+        return [rank_facts.rough(self._registry, recorded, share=share) for recorded in members]
 
     def judge(self, wanted: Key, seen: Mapping[int, tuple[Evidence, Verdict]]) -> Found:
         """The verdict on a job; `seen` is what a longer look at some ranks found."""
         facts = []
-        for recorded in self.members(wanted):
-            rough = rank_facts.rough(self._registry, recorded)
+        members = self.members(wanted)
+        for recorded, rough in zip(members, self._rough(members), strict=True):
             if recorded.meta.rank in seen and rough.lives:
-                rough = rank_facts.with_evidence(self._registry, recorded, rough, *seen[recorded.meta.rank])
-            facts.append(rough)
+                looked = seen[recorded.meta.rank]
+                facts.append(rank_facts.with_evidence(self._registry, recorded, rough, *looked))
+            else:
+                facts.append(rough)
         return job.judge(facts)
 
     def ending(self, recorded: Recorded) -> None:

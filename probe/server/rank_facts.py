@@ -31,6 +31,9 @@ from probe.server.registry import LIVE, Recorded, Registry, Status
 
 CALLS, STEPS = 1024, 256
 """Last rows of python.collectives and python.steps that are looked at: a step has several calls."""
+_SHARED_AMONG = 64
+"""So many ranks have that many; of more ranks each has fewer, but for a few."""
+_FEWEST_ROWS = 32
 MOST_LOOKS = 8
 """Ranks that are looked at longer: the ones that may be the cause first. Of a thousand ranks that hang,
 nearly all wait in the same call, and their rows say so."""
@@ -41,7 +44,8 @@ _MOST_FRAMES = 3
 
 def of_host(registry: Registry, ranks: Sequence[Recorded]) -> list[Facts]:
     """Facts of these ranks; takes about a second when some of them do not get on, else milliseconds."""
-    found = [rough(registry, recorded) for recorded in ranks]
+    of_each = share_of(len(ranks))
+    found = [rough(registry, recorded, share=of_each) for recorded in ranks]
     chosen = to_look_at(found)
     if chosen:
         by_rank = {recorded.meta.rank: recorded for recorded in ranks}
@@ -55,8 +59,16 @@ def of_host(registry: Registry, ranks: Sequence[Recorded]) -> list[Facts]:
     return found
 
 
-def rough(registry: Registry, recorded: Recorded, progress: Progress | None = None) -> Facts:
-    """What the recording alone says of a rank."""
+def share_of(ranks: int) -> float:
+    """Of the last rows that could be looked at, how many are when there are so many ranks."""
+    return min(1.0, _SHARED_AMONG / max(1, ranks))
+
+
+def rough(
+    registry: Registry, recorded: Recorded, progress: Progress | None = None, share: float = 1.0
+) -> Facts:
+    """What the recording alone says of a rank; `share` of the last rows that could be looked at."""
+    calls, steps = (max(_FEWEST_ROWS, int(share * most)) for most in (CALLS, STEPS))
     meta, status = recorded.meta, registry.status(recorded)
     if progress is None and status.state in LIVE:
         progress = History(meta).read()
@@ -64,8 +76,8 @@ def rough(registry: Registry, recorded: Recorded, progress: Progress | None = No
         meta.rank, meta.pid, meta.host, meta.job, meta.world_size or 1, clock.wall_ns(), status.state,
         how=status.how, exit_status=status.exit_status, ended_ns=status.ended_ns,
         step=status.step if progress is None else progress.step,
-        calls=calls_of(last_rows(recorded.folder, meta, "python.collectives", CALLS)),
-        steps=steps_of(last_rows(recorded.folder, meta, "python.steps", STEPS)),
+        calls=calls_of(last_rows(recorded.folder, meta, "python.collectives", calls)),
+        steps=steps_of(last_rows(recorded.folder, meta, "python.steps", steps)),
     )
     if status.state not in LIVE:
         return _of_the_ended(registry, recorded, status, facts)
