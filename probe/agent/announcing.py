@@ -37,6 +37,8 @@ LEARNING_S = 300.0
 _PAUSES_S = (0.3, 0.5, 1.0, 1.0, 2.0, 2.0, 5.0)
 _LAST_PAUSE_S = 10.0
 _MOST_HOSTS = 65536
+_TOGETHER_NS = 10 * 10**9
+"""The ranks of an attempt begin within this time, as far as the hosts' clocks agree."""
 
 
 class Announcing:
@@ -110,10 +112,8 @@ class Announcing:
             self._ended.wait(next(pauses, _LAST_PAUSE_S))
 
     def _key(self) -> str:
-        """Ours alone. Where the launcher keeps one store for all its attempts, one for each of them."""
-        shared = self._environ.get("TORCHELASTIC_USE_AGENT_STORE", "") == "True"
-        restarts = self._environ.get("TORCHELASTIC_RESTART_COUNT", "0") if shared else ""
-        return f"probe/{self._recording.meta.run}/{restarts}/hosts"
+        """Ours alone. Not by attempt: torchrun counts restarts on each host for itself."""
+        return f"probe/{self._recording.meta.run}/hosts"
 
     def _own(self, store_host: str, store_port: int) -> Announcement:
         meta = self._recording.meta
@@ -125,12 +125,15 @@ class Announcing:
         return Announcement(meta.host, url, meta.run, meta.attempt, ranks, meta.started_ns)
 
     def _complete(self, lines: list[str]) -> bool:
-        """Whether every rank is on a host that has spoken."""
+        """Whether every rank is on a host that has spoken since this attempt began: where the launcher keeps
+        its store, what was said in the one before stands there, too."""
         spoken: set[int] = set()
+        began_ns = self._recording.meta.started_ns - _TOGETHER_NS
         for line in lines:
             read = announcement.read_line(line)
-            with contextlib.suppress(ValueError):
-                spoken.update(announcement.ranks_in(read[0].ranks if read is not None else ""))
+            if read is not None and read[0].started_ns >= began_ns:
+                with contextlib.suppress(ValueError):
+                    spoken.update(announcement.ranks_in(read[0].ranks))
         return spoken >= set(range(self._recording.meta.world_size or 1))
 
     def _keep(self, lines: list[str]) -> None:

@@ -28,7 +28,7 @@ PORT = 7130
 MOST_HOSTS = 10
 NAMES = Path("/etc/netns")
 """`ip netns exec` shows a namespace the files that lie here for it in the place of those of /etc."""
-STOP, CONTINUE = signal.SIGSTOP, signal.SIGCONT
+STOP, CONTINUE, KILL = signal.SIGSTOP, signal.SIGCONT, signal.SIGKILL
 
 
 def why_not() -> str:
@@ -63,6 +63,7 @@ class Host:
             "PROBE_DRAIN_INTERVAL_S": "0.2", **shared,
         }
         self.jobs: list[Job] = []
+        self.launchers: list[subprocess.Popen[bytes]] = []
 
     def join(self, bridge: str) -> None:
         """Make the namespace and plug it in; names of hosts are found in a file of its own."""
@@ -89,6 +90,17 @@ class Host:
         job = Job(program, *options, environ=environment, folder=self.place.directory, before=self.inside)
         self.jobs.append(job)
         return job
+
+    def torchrun(self, *words: str, **environ: str) -> subprocess.Popen[bytes]:
+        """`torchrun` on this host, in a session of its own; ended with the host."""
+        environment = self.place.watched(**self.shared, OMP_NUM_THREADS="1", **environ)
+        with open(self.place.directory / "torchrun.log", "ab") as log:
+            started = subprocess.Popen(
+                [*self.inside, sys.executable, "-m", "torch.distributed.run", *words], env=environment,
+                stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True,
+            )
+        self.launchers.append(started)
+        return started
 
     def probe(self, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """The command `probe` on this host."""
@@ -132,6 +144,14 @@ class Host:
         """End everything of it."""
         for job in self.jobs:
             job.kill()
+        for launcher in self.launchers:
+            launcher.kill()
+            launcher.wait(PATIENCE_S)
+            if launcher.stdin is not None:
+                launcher.stdin.close()
+        for line in self.place.processes():  # the workers of a launcher have sessions of their own
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(line.split()[0]), signal.SIGKILL)
         self.place.remove()
         with contextlib.suppress(subprocess.CalledProcessError):
             _ip("netns", "del", self.namespace)

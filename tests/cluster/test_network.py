@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -11,8 +12,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from cluster import network
-from harness import Job
+from harness import PROGRAMS, Job
 from probe import announcement
+from probe.errors import ProbeError
 from server.beside import until
 
 WHY_NOT = network.why_not()
@@ -166,6 +168,37 @@ def test_without_a_run_id_the_hosts_agree_on_the_run_and_a_new_start_is_a_new_at
             assert told == [[attempt]]
             for job in jobs:
                 job.kill()
+
+
+@pytest.mark.campaign
+def test_torchrun_on_two_hosts_is_one_job_before_and_after_a_restart() -> None:
+    """It counts restarts on each host for itself, and keeps its store: neither may be mistaken for ranks."""
+    with network.hosts(2) as found:
+        for number, host in enumerate(found):
+            rendezvous = f"is_host={'true' if number == 0 else 'false'}"
+            host.torchrun(
+                "--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-id", "night",
+                "--rdzv-endpoint", f"{found[0].address}:29400", "--rdzv-conf", rendezvous,
+                "--max-restarts", "3", str(PROGRAMS / "parallel.py"), *TRAINS[1:], PROBE_NAME="elastic",
+            )
+        running = Running(found, "elastic", [])
+
+        def both(number: int, before: frozenset[int]) -> list[dict[str, Any]] | None:
+            """Both ranks, each another process than before, as one host sees them."""
+            try:
+                ranks: list[dict[str, Any]] = running.ranks(number)["ranks"]
+            except (ProbeError, OSError):
+                return None
+            good = [one for one in ranks if one["state"] == "running" and one["pid"] not in before]
+            return ranks if len(ranks) == len(good) == 2 else None
+
+        first = until(lambda: both(0, frozenset()), "two ranks")
+        assert {one["run"] for one in first} == {"elastic-night"}
+        os.kill(first[1]["pid"], network.KILL)
+        pids = frozenset(one["pid"] for one in first)
+        for number in (0, 1):
+            again = until(lambda number=number: both(number, pids), "the restart")
+            assert [(one["rank"], one["host"]) for one in again] == [(0, "node1"), (1, "node2")]
 
 
 @pytest.mark.campaign
