@@ -42,7 +42,7 @@ async def answer(service: Service, endpoint: str, caller: access.Caller, scope: 
         found = await fanout.find(service, endpoint, caller, scope)
         if found.elsewhere is not None:
             return await fanout.forward(service, found, caller, "GET", "/v1/diagnose", {}, HOSTS_S)
-        if scope == "host":
+        if scope == "host" and found.whole:
             return {"facts": await service.ask(facts, registry, found.here)}
         if found.several:
             here, asked = await asyncio.gather(
