@@ -180,8 +180,8 @@ class Gathering:
             for name in os.listdir(self.making):
                 if _rank_of(name) == self.rank and not name.endswith((".failed", ".here")):
                     os.unlink(self.making / name)
-            gone = self._states()
-            if all(state != "under way" for state in gone.values()):
+            # One that is done has still to find out, and then leaves word here, too.
+            if all(state in ("failed", "ended") for state in self._states().values()):
                 shutil.rmtree(self.making, ignore_errors=True)
 
     def leave(self) -> None:
