@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from agent.asking import ask, query
+from agent.asking import ask
 from harness import PATIENCE_S, Place, answers
 from probe import wire
 from probe.errors import ProbeError
@@ -22,6 +22,13 @@ def post(place: Place, path: str, timeout_s: float = PATIENCE_S, **body: Any) ->
         places.server_socket(place.directory), "POST", path, body, timeout_s=timeout_s
     )
     return answer
+
+
+def query(place: Place, job: str, sql: str) -> list[list[Any]]:
+    """Rows over all ranks."""
+    body = {"endpoint": job, "sql": sql, "limit": 1_000_000}
+    rows: list[list[Any]] = post(place, "/v1/query", **body)["rows"]
+    return rows
 
 
 def act(place: Place, job: str, action: str, wait_s: float = 30.0, **arguments: Any) -> dict[str, Any]:

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from agent.asking import query
 from harness import Place, run_probe
 from probe.errors import BadRequest, NotTogether, NotUndoable, ProbeError, SnippetRefused
 from ranks import Ranks, running_ranks
-from together.all_ranks import Asked, act, first_steps, in_force, last_states, post
+from together.all_ranks import Asked, act, first_steps, in_force, last_states, post, query
 
 pytestmark = pytest.mark.alone
 OPTIONS = ("--way", "reduce")
@@ -143,7 +142,10 @@ def test_what_one_rank_cannot_do_no_rank_does(place: Place) -> None:
 def test_however_short_the_steps_are_every_change_is_at_one_step(
     place: Place, way: str, pace_ms: int, times: int
 ) -> None:
-    with running_ranks(place, 4, "parallel", "--way", way, "--forever", "--pace-ms", str(pace_ms)) as ranks:
+    with running_ranks(
+        place, 4, "parallel", "--way", way, "--forever", "--pace-ms", str(pace_ms),
+        PROBE_QUERY_TIMEOUT_S="60",
+    ) as ranks:
         for number in range(times):
             factor = 0.5 if number % 2 == 0 else 2.0
             step = act(place, ranks.name, "lr", scale=factor)["step"]

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.asking import query
 from harness import ROOT, Place, run_probe
 from probe.errors import AgentUnreachable, NotTogether, ProbeError
 from ranks import Ranks, running_ranks
-from together.all_ranks import Asked, act, first_steps, health, last_states, until
+from together.all_ranks import Asked, act, first_steps, health, last_states, query, until
 
 pytestmark = pytest.mark.alone
 HOLD_S = 4.0
