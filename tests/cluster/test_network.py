@@ -70,6 +70,19 @@ def test_hosts_find_each_other_through_the_jobs_store_and_are_one_job(pair: Runn
         assert host.query(pair.name, joined)["rows"] == [[True]]
 
 
+def test_stacks_and_the_verdict_are_of_all_hosts(pair: Running) -> None:
+    for host in pair.hosts:
+        captured = host.call("GET", f"/v1/backtrace?endpoint={pair.name}")
+        assert sorted(captured["ranks"]) == ["0", "1"] and captured["missing"] == []
+        assert {one["host"] for one in captured["ranks"].values()} == {"node1", "node2"}
+        verdict = host.call("GET", f"/v1/diagnose?endpoint={pair.name}")
+        assert [(one["rank"], one["host"]) for one in verdict["ranks"]] == [(0, "node1"), (1, "node2")]
+        assert verdict["missing"] == []
+    pid = pair.jobs[1].pid
+    assert pair.hosts[0].call("GET", f"/v1/backtrace?endpoint={pair.name}/1")["pid"] == pid
+    assert pair.hosts[0].call("GET", f"/v1/diagnose?endpoint={pair.name}/1")["state"]
+
+
 def test_the_command_on_one_host_shows_all_and_goes_straight_to_another(pair: Running) -> None:
     here, there = pair.hosts
     shown = here.probe(pair.name, "ranks")
