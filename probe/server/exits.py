@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from probe import clock
-from probe.diagnose.verdict import ALARM, DEAD_RANK, NOTICE, OK, Found, Verdict
+from probe.diagnose.verdict import DEAD_RANK, NOTICE, OK, Found, Verdict
 from probe.errors import ProbeError, RecordingError
 from probe.recording import places
 from probe.recording.crash import Crash, is_user_path, read_crash, user_frame
@@ -274,8 +274,8 @@ class Exits:
             except (ProbeError, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
                 _log.warning("%s: its job is not judged: %s", recorded.folder, error, exc_info=error)
                 return verdict
-            if found.culprits and found.verdict.severity == ALARM and found.verdict.state != DEAD_RANK:
-                self._note_cause(wanted, found)
+            if found.verdict.state != DEAD_RANK:
+                self._jobs.note_cause(wanted, found)
         if not found.culprits:
             return verdict
         if recorded.meta.rank in found.culprits and found.verdict.state == DEAD_RANK:
@@ -284,12 +284,6 @@ class Exits:
             return replace(verdict, severity=severity, why=[*verdict.why, *found.verdict.why])
         what = f"{verdict.what}; the cause: {found.verdict.what}"
         return replace(verdict, severity=NOTICE, what=what)
-
-    def _note_cause(self, wanted: job_watch.Key, found: Found) -> None:
-        """Keep a verdict on the job that ended it, with the rank that it names."""
-        for member in self._jobs.members(wanted):
-            if member.meta.rank == found.culprits[0]:
-                job_watch.write(member, found.verdict)
 
 
 def _fields(end: End) -> dict[str, Any]:

@@ -94,14 +94,23 @@ class JobWatch:
         return job.judge(facts)
 
     def ending(self, recorded: Recorded) -> None:
-        """A rank is seen no more: where an exception has ended it, and it is the cause, say so before the
-        process is gone, which with torch in it can take seconds."""
+        """A rank is seen no more: where an exception has ended it, say who is the cause before the process is
+        gone, which with torch in it can take seconds."""
         wanted, status = key(recorded), self._registry.status(recorded)
         if wanted is None or status.how != ends.ENDING or status.state != ends.FAILED:
             return
         found = self.judge(wanted, {})
-        if found.verdict.state == names.DEAD_RANK and recorded.meta.rank in found.culprits:
+        if found.verdict.state != names.DEAD_RANK:
+            self.note_cause(wanted, found)
+        elif recorded.meta.rank in found.culprits:
             write(recorded, replace(found.verdict, state=names.FAILED))
+
+    def note_cause(self, wanted: Key, found: Found) -> None:
+        """Keep an alarm about what ended a job at the rank that it names."""
+        if found.verdict.severity == ALARM and found.culprits:
+            for member in self.members(wanted):
+                if member.meta.rank == found.culprits[0]:
+                    write(member, found.verdict)
 
     # Ranks that get on ---------------------------------------------------------
 
