@@ -296,7 +296,10 @@ def main() -> int:
                     print(f"FALSE in {name} {seed}: {row['state']}, {row['rank']}: {row['what']}", flush=True)
                 print(f"{name} seed {seed}: {len(found)} false alarms", flush=True)
                 continue
-            trial = plant(name, seed)
+            try:
+                trial = plant(name, seed)
+            except AssertionError:  # it could not start: somebody else took the port
+                trial = plant(name, seed)
             trials.append(trial)
             right = "right" if trial.right_rank and trial.right_cause and trial.in_time else "WRONG"
             print(
