@@ -138,7 +138,7 @@ def test_what_one_rank_cannot_do_no_rank_does(place: Place) -> None:
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize(("way", "pace_ms", "times"), [("reduce", 0, 40), ("ddp", 5, 40), ("ddp", 50, 20)])
+@pytest.mark.parametrize(("way", "pace_ms", "times"), [("reduce", 0, 20), ("ddp", 5, 20), ("ddp", 50, 10)])
 def test_however_short_the_steps_are_every_change_is_at_one_step(
     place: Place, way: str, pace_ms: int, times: int
 ) -> None:
