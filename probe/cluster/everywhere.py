@@ -28,7 +28,7 @@ Scope = Literal["job", "host"]
 AT_ONCE = 64
 """Hosts that are asked at the same time."""
 DIRECT = 32
-"""Up to so many hosts are asked one by one; of more, some ask the others."""
+"""Up to so many hosts are asked one by one; of more, some ask the others, unless something is to be done."""
 MEET_S = 4.0
 """A host that has not said who it is within this time counts as unreachable: its server is stopped, or it is
 too busy. One that cannot be connected to is given up sooner (`links.CONNECT_S`)."""
@@ -154,7 +154,7 @@ class Everywhere:
         host lets the question do more than that."""
         deadline = time.monotonic() + timeout_s
         question = (method, path, body or {}, role)
-        if len(hosts) <= DIRECT:
+        if len(hosts) <= DIRECT or not only_reads(method, path):
             return list(await asyncio.gather(*(self._direct(host, question, deadline) for host in hosts)))
         size = math.ceil(math.sqrt(len(hosts)))
         groups = [hosts[first : first + size] for first in range(0, len(hosts), size)]
@@ -236,6 +236,11 @@ class Everywhere:
             return await _passed_on(others, head, contents)
         except (ValueError, KeyError, TypeError):
             return []
+
+
+def only_reads(method: str, path: str) -> bool:
+    """Whether a question may be put twice, as it is where one host was to pass it on and did not answer."""
+    return method == "GET" or path == "/v1/rows"
 
 
 async def _passed_on(

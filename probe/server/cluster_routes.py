@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI, Request, Response
 
 from probe.cluster import frames, peers
-from probe.cluster.everywhere import Host, Scope
+from probe.cluster.everywhere import Host, Scope, only_reads
 from probe.errors import BadRequest
 from probe.server import access, fanout, live, ranks_seen
 from probe.server.bodies import ErrorAnswer, RelayBody
@@ -51,7 +51,7 @@ def add(app: FastAPI, service: Service) -> None:
     async def relay(body: RelayBody, request: Request) -> Response:
         """Ask some other hosts for another server, and pass on what they say."""
         access.require_role(access.caller(request), access.OPERATOR, "relay")
-        if f"{body.method} {body.path}" not in access.NEEDS or body.path == "/v1/relay":
+        if f"{body.method} {body.path}" not in access.NEEDS or not only_reads(body.method, body.path):
             raise BadRequest(f"{body.method} {body.path} is not passed on")
         hosts = [Host(one.name, one.url, "peer") for one in body.hosts]
         if any(peers.url_of(host.url, service.settings) != host.url for host in hosts):

@@ -132,7 +132,8 @@ def test_fan_out_gives_a_viewer_no_more_than_a_viewer_may(trio: list[Node]) -> N
     relayed["hosts"] = []
     assert ask(operator, "/v1/relay", relayed) == 200
     assert ask(viewer, "/v1/relay", relayed) == ask(operator, "/v1/relay", relayed, **lowered) == 403
-    assert ask(operator, "/v1/relay", {**relayed, "path": "/v1/relay", "method": "POST"}) == 400
+    for path in ("/v1/relay", "/v1/eval", "/v1/act"):
+        assert ask(operator, "/v1/relay", {**relayed, "path": path, "method": "POST"}) == 400, path
     assert ask(operator, "/v1/relay", {**relayed, "hosts": [{"name": "x", "url": "file:///etc"}]}) == 400
 
 
