@@ -48,12 +48,12 @@ async def answer(
     parts, missing = others
     own["live"].update(whole[0])
     own["notes"] += list(dict.fromkeys([*missing, *whole[1]]))
-    left_s = max(_LEAST_S, timeout_s - (time.monotonic() - began))
+    left_s = max(min(timeout_s, _LEAST_S), timeout_s - (time.monotonic() - began))
     roots = live.rings_folders(service.registry, found.here)
     request = {**own, "limit": body.limit}
     carried = [(part.host.name, part.content) for part in parts]
     travels = bool(found.met and names - NOT_CARRIED)
-    return await service.pool.run(request, left_s, roots, gone(), carried if travels else None)
+    return await service.pool.run(request, left_s, roots, gone(), carried if travels else None, timeout_s)
 
 
 async def rows(

@@ -142,9 +142,10 @@ class Pool:
 
     async def run(
         self, request: dict[str, Any], timeout_s: float, extra_roots: Iterable[Path], gone: Awaitable[None],
-        parts: Sequence[tuple[str, bytes]] | None = None,
+        parts: Sequence[tuple[str, bytes]] | None = None, asked_s: float | None = None,
     ) -> bytes:
-        """The answer: JSON, or packed rows. `parts`: names of other hosts, and their packed rows.
+        """The answer: JSON, or packed rows. `parts`: names of other hosts, and their packed rows. `asked_s`:
+        the deadline as the caller knows it, of which `timeout_s` may be what is left.
 
         Raises the `ProbeError` that says why there is none.
         `timeout_s` counts from now, waiting for a worker included; `gone` completes
@@ -160,7 +161,8 @@ class Pool:
             roots = self._roots | frozenset(extra_roots)
             leaving = asyncio.ensure_future(gone)
             try:
-                return await self._run(request, deadline, timeout_s, roots, leaving, parts)
+                known_s = timeout_s if asked_s is None else asked_s
+                return await self._run(request, deadline, known_s, roots, leaving, parts)
             finally:
                 leaving.cancel()
         finally:
