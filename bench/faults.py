@@ -38,8 +38,6 @@ from ranks import Ranks, running_ranks  # noqa: E402
 
 DETECTED_S, DETECTED_STEPS, VERDICT_S = 5.0, 5.0, 20.0
 VERDICT_RATIO, RANK_RATIO = 0.95, 0.975
-SLACK_S = 1.0
-"""Added to the bar of detection: the machine's own delays, and that the watch looks once a second."""
 WATCH_S = 25.0
 """A fault that is not found by then is missed."""
 
@@ -111,7 +109,7 @@ class Trial:
     @property
     def in_time(self) -> bool:
         """Whether it was noticed within the bar."""
-        bar_s = max(DETECTED_S, DETECTED_STEPS * (self.usual_step_s or 0.0)) + SLACK_S
+        bar_s = max(DETECTED_S, DETECTED_STEPS * (self.usual_step_s or 0.0))
         return self.detected_s is not None and self.detected_s <= bar_s
 
 

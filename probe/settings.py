@@ -129,7 +129,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("flight_entries", "PROBE_FLIGHT_ENTRIES", "256", "", "Collectives that PyTorch's Flight Recorder is told to keep (TORCH_FR_BUFFER_SIZE, where the job has not set it); 0 leaves it as it is.", _count),
     Setting("peers", "PROBE_PEERS", "", "", "File with the servers of the job's other hosts, one HOST:PORT a line; without it they are found through the job.", _text),
     Setting("hold_s", "PROBE_HOLD_S", "0", "s", "How long a process whose main thread ends with an exception waits, so that one can still look.", _seconds),
-    Setting("stall_s", "PROBE_STALL_S", "5", "s", "A step counts as stalled after this long, or after five usual steps when that is longer.", _positive),
+    Setting("stall_s", "PROBE_STALL_S", "4", "s", "A step counts as stalled after this long, or after four usual steps when that is longer.", _positive),
     Setting("endpoint", "PROBE_ENDPOINT", "", "", "The endpoint that `probe` uses when none is named.", _text),
 )
 

@@ -13,8 +13,9 @@ from probe.diagnose.evidence import Evidence
 from probe.diagnose.progress import WARM_UP_STEPS, Progress
 from probe.diagnose.verdict import ALARM, NOTICE
 
-STALL_STEPS = 5.0
-"""A step is late after so many usual ones. The bar: a hang is noticed within five seconds or five steps."""
+STALL_STEPS = 4.0
+"""A step is late after so many usual ones. The bar: a hang is noticed within five seconds or five usual
+steps. A fifth of that is for looking: a second, in which the process is looked at four times."""
 WARM_UP_S = 300.0
 """Before there is a usual step: compiling, reading an index or forming a group takes minutes. Judgement."""
 HISTORY_FACTOR = 1.5
@@ -38,7 +39,7 @@ BUSY_RATIO = 0.25
 REST_RATIO = 0.02
 STARVED_RATIO = 0.9
 """Starved: of the time it wanted to run it was left waiting for so much. It then runs ten times slower,
-and five times is what makes a step late."""
+and four times is what makes a step late."""
 STARVED_WINDOW_RATIO = 0.5
 """… and that was so much of all time."""
 THROTTLED_RATIO = 0.5
@@ -79,7 +80,7 @@ class Case:
 
     @property
     def late(self) -> bool:
-        """Beyond five usual steps."""
+        """Beyond four usual steps."""
         return self.quiet_s is not None and self.quiet_s > self.limit_s
 
     @property
