@@ -150,7 +150,8 @@ class Requests:
             step = body.get("step")
             if not isinstance(step, int):
                 raise BadRequest("`step` must be a whole number")
-            found = self._together.arm(name, step, _seconds(body, "hold_s"), _seconds(body, "wait_s"))
+            hold_s = min(_seconds(body, "hold_s"), self._settings.rank_hold_s)  # the job's own word
+            found = self._together.arm(name, step, hold_s, _seconds(body, "wait_s"))
         else:
             found = self._together.drop(name, str(body.get("why") or "called off"))
         return lambda: found

@@ -46,6 +46,8 @@ _BUSY_S = 0.05
 _ACTION_S = 120.0
 """What an action may take after its step: a large file on a slow disk."""
 NOTHING = ". Nothing was changed on any rank"
+_KEPT_S = 10.0
+"""How long the ballot of a host that was asked stays when all its ranks have answered."""
 _UNREACHABLE = (ProcessDead, AgentMissing, AgentUnreachable, HostUnreachable)
 
 
@@ -215,7 +217,8 @@ async def host_phase(crew: Crew, body: dict[str, Any]) -> dict[str, Any]:
         Ballot(directory, name).make()
     replies = await ask_phase(crew.service, crew.here, body)
     if phase == "outcome" and all(reply.answer is not None for reply in replies):
-        ballot_relay.remove(directory, name)
+        # The other server still asks what was decided here.
+        asyncio.get_running_loop().call_later(_KEPT_S, ballot_relay.remove, directory, name)
     return {"ranks": [reply.as_dict() for reply in replies]}
 
 

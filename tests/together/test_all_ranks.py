@@ -36,7 +36,7 @@ def is_as_without_probe(place: Place, results: list[dict[str, Any]], *options: s
     )
 
 
-SIZES = [(2, 2), pytest.param(4, 5, marks=pytest.mark.campaign)]
+SIZES = [(2, 1), pytest.param(4, 5, marks=pytest.mark.campaign)]
 """Ranks, and how often their rate is changed."""
 
 

@@ -18,7 +18,7 @@ from probe.startup import run_environment
 from ranks import free_port, rank_environment
 from together.all_ranks import Asked, act, first_steps, last_states, post, until
 
-pytestmark = pytest.mark.alone
+pytestmark = [pytest.mark.alone, pytest.mark.campaign]
 JOB = "spread"
 
 
@@ -76,5 +76,6 @@ def test_ranks_of_two_hosts_act_before_the_same_step_or_not_at_all() -> None:
         with pytest.raises(ProbeError):
             asked_now.outcome()
         hosts[1].start()
+        until(lambda: set(first_steps(here, JOB)[0.01]) == {0, 1}, "the other host is known again")
         rates = {rate: set(steps) for rate, steps in first_steps(here, JOB).items()}
         assert all(steps == {0, 1} for steps in rates.values()), "on both or on none"
