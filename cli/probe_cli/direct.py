@@ -90,7 +90,10 @@ def only_process(directory: Path, endpoint: str) -> Meta | None:
     if len(found) > 1:
         names = ", ".join(f"{meta.job}/{meta.rank} (pid {meta.pid})" for meta in found[:8])
         what = f"{endpoint or 'that'} means {len(found)} processes: {names}"
-        raise EndpointAmbiguous(what, hint="Name one.")
+        raise EndpointAmbiguous(
+            f"{what}, and there is no server that could ask them all",
+            hint="Name one, or see why no server runs: `probe doctor`.",
+        )
     return found[0] if found else None
 
 

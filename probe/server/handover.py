@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from probe import wire
 from probe.errors import AgentMissing, AgentUnreachable, ProbeError, TooMany
+from probe.recording.process import life
 from probe.server.asking import require_live, who
 from probe.server.registry import Recorded, Status
 
@@ -32,6 +33,8 @@ _HEALTH_S = 3.0
 """How long an agent may take to say that it hears: a thread that holds the GIL makes it wait."""
 _DYING_S = 0.4
 """Between the end of a process's connections and its own."""
+_HELD_S = 1.0
+"""How long a process may be stopped by who reads its native frames: 0.3 s, and longer with many threads."""
 _LOOK_AGAIN_S = 10.0
 _FULL_QUEUE_S = 0.01
 
@@ -91,6 +94,7 @@ class Handover:
         begun = time.monotonic() if begun is None else begun
         turn = self._turns.setdefault(recorded.meta.socket, asyncio.Lock())
         async with turn:
+            await _require_running(recorded)
             connection = await _send(recorded, request, begun + HAND_OVER_S)
         try:
             answer = await self._receive(recorded, connection, request, begun)
@@ -132,6 +136,20 @@ class Handover:
         while time.monotonic() < until_s:
             require_live(recorded, await self._status(recorded))
             await asyncio.sleep(_DYING_S / 20)
+
+
+async def _require_running(recorded: Recorded) -> None:
+    """Raise `AgentUnreachable` for a stopped process: it would do, whenever it goes on, what nobody waits
+    for any more. Whoever reads native frames stops it for a moment, too: that is waited for."""
+    until_s = time.monotonic() + _HELD_S
+    while (process := life(recorded.meta.pid)) is not None and process.state in "Tt":
+        if time.monotonic() > until_s:
+            raise AgentUnreachable(
+                f"{who(recorded)} is stopped by a signal or a debugger; nothing was asked of it",
+                hint=f"`kill -CONT {recorded.meta.pid}` lets it go on; "
+                f"`probe {recorded.meta.pid} diagnose` says who holds it.",
+            )
+        await asyncio.sleep(_HELD_S / 20)
 
 
 def _deaf(recorded: Recorded, waited_s: float) -> AgentUnreachable:

@@ -284,13 +284,30 @@ def test_an_agent_that_does_not_hear_is_noticed_before_the_answer_is_due(
 ) -> None:
     writer = record(job="gpt")
     body = {"endpoint": "gpt", "code": "1", "timeout_s": 0.5, "wait_s": 1000}
+    writer.tell("busy")
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(server.call, "POST", "/v1/eval", body)
+        until(lambda: int(writer.tell("asked").split()[1]) == 1, "the agent was asked")
+        writer.process.send_signal(signal.SIGSTOP)
+        try:
+            with pytest.raises(BY_CODE["agent_unreachable"], match=r"stopped.* may do it when"):
+                asked.result()
+        finally:
+            writer.process.send_signal(signal.SIGCONT)
+
+
+def test_a_stopped_process_is_asked_nothing(server: Beside, record: Callable[..., Writer]) -> None:
+    writer = record(job="gpt")
+    body = {"endpoint": "gpt", "code": "1", "timeout_s": 0.5, "wait_s": 1000}
     assert server.call("POST", "/v1/eval", body)["value"] == "1"
+    asked = writer.tell("asked")
     writer.process.send_signal(signal.SIGSTOP)
     try:
-        with pytest.raises(BY_CODE["agent_unreachable"], match=r"stopped.* may do it when"):
+        with pytest.raises(BY_CODE["agent_unreachable"], match="is stopped by a signal"):
             server.call("POST", "/v1/eval", body)
     finally:
         writer.process.send_signal(signal.SIGCONT)
+    assert writer.tell("asked") == asked
     assert server.call("POST", "/v1/eval", body)["value"] == "1"
 
 
