@@ -34,11 +34,10 @@ def left_early(ranks: list[Facts]) -> Found | None:
     killed = _killed(ranks)
     finished = [facts for facts in ranks if facts.state == "finished"]
     gone = sorted(finished, key=lambda facts: facts.ended_ns or 0)
-    if not gone or not killed or any(facts.raised is None for facts in killed):
+    # Not by the times of their ends: who leaves closes its connections first, and ends a second later.
+    if not gone or not killed or not all(facts.raised and is_reaction(facts) for facts in killed):
         return None
     first = gone[0]
-    if (first.ended_ns or 0) > min(facts.ended_ns or 0 for facts in killed):
-        return None
     others = [facts.rank for facts in ranks if facts is not first]
     what = (
         f"rank {first.rank} has finished, at {step(first)}, and {wording.ranks(others)} "

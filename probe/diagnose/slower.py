@@ -29,8 +29,8 @@ def _straggler(ranks: list[Facts], found: Straggler) -> Found:
     figures = f"{wording.seconds(found.excess_s)} longer than the others on a step of "
     figures += wording.seconds(found.usual_s)
     if found.period_steps is not None:
-        every = f"about every {found.period_steps:g} steps"
-        when = f"on {found.steps} steps since step {found.since_step:,}, {every}"
+        every = f", about every {found.period_steps:g} steps" if found.period_steps >= 2 else ""
+        when = f"on {found.steps} steps since step {found.since_step:,}{every}"
         lasts = "now and then"
     else:
         when = f"since step {found.since_step:,}, for {found.steps} steps"
