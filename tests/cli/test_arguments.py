@@ -38,7 +38,7 @@ def test_the_first_word_that_is_no_command_is_the_endpoint(words: list[str], mea
         (["backtrac"], "'backtrac'", "Did you mean backtrace?"),
         (["4242"], "no command follows", "`probe 4242 backtrace`"),
         (["4242", "--all-threads"], "no command follows", "`probe 4242 backtrace`"),
-        (["4242", "zzz"], "'zzz'", "Commands: ps, run"),
+        (["4242", "zzz"], "'zzz'", "Commands: ps, ranks, run"),
     ],
 )
 def test_an_unknown_command_names_the_near_ones(words: list[str], message: str, hint: str) -> None:
