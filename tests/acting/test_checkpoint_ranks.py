@@ -58,7 +58,7 @@ def results(jobs: list[Forked]) -> list[dict[str, Any]]:
     return [job.result() for job in jobs]
 
 
-@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+@pytest.mark.parametrize("way", [pytest.param("ddp", marks=pytest.mark.campaign), "fsdp"])
 def test_ranks_that_continue_are_the_job_that_was_never_touched(
     fork: Fork, place: Place, way: str
 ) -> None:

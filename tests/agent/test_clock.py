@@ -54,6 +54,7 @@ def test_a_clock_set_back_and_ahead_changes_no_order(fork: Callable[..., Forked]
     assert (job.let_go(), job.errors()) == (0, "")
 
 
+@pytest.mark.campaign
 def test_a_job_whose_monotonic_clock_is_another_is_recorded_like_any(place: Place) -> None:
     """As in a container that was moved: its monotonic clock is hours ahead of the server's."""
     ahead = ["unshare", "--time", "--monotonic", "7200", "--fork", "--kill-child"]

@@ -155,7 +155,9 @@ SAME_QUERIES = (
 )
 
 
-@pytest.mark.parametrize("way", ["SIGKILL", "SIGSEGV", "abort"])
+@pytest.mark.parametrize(
+    "way", ["SIGKILL", *(pytest.param(one, marks=pytest.mark.campaign) for one in ("SIGSEGV", "abort"))]
+)
 def test_the_same_rows_answer_before_and_after_a_death_that_nobody_saw(
     nursery: Nursery, place: Place, way: str
 ) -> None:

@@ -116,6 +116,7 @@ def end_many(nursery: Nursery, place: Place, rounds: int) -> None:
             assert [(job.wait(), job.errors()) for job in started] == [(0, "")] * len(started)
 
 
+@pytest.mark.campaign
 def test_twenty_exits_at_any_moment_are_quiet(nursery: Nursery, place: Place) -> None:
     end_many(nursery, place, 5)
 

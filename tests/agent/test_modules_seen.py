@@ -86,6 +86,7 @@ def test_names_follow_a_model_that_changes_and_what_it_drops_is_freed(
     assert (job.let_go(), job.errors()) == (0, "")
 
 
+@pytest.mark.campaign
 def test_ten_thousand_modules_are_no_trouble(fork: Callable[..., Forked], place: Place) -> None:
     command = ("two_thousand_modules", "--modules", "10000", "--steps", "4")
     plain, job = fork(*command, watched=False), fork(*command, "--hold")

@@ -17,11 +17,11 @@ from probe.attach.tasks import tasks
 
 COMMANDS = (
     ("gpt_in_main", "--steps", "12", "--pause"),
-    ("accumulation_amp_schedule", "--steps", "20", "--pause"),
     ("dataloader_workers", "--steps", "40", "--workers", "2", "--pause"),
     ("one_millisecond_step", "--steps", "5000"),
 )
 RARELY = (
+    ("accumulation_amp_schedule", "--steps", "20", "--pause"),
     ("gan_two_optimizers", "--steps", "40", "--pause"),
     ("lbfgs_closure", "--steps", "12", "--pause"),
     ("activation_checkpointing", "--steps", "40", "--pause"),

@@ -44,11 +44,13 @@ LONG = "long"
 CHECKOUT: dict[str, tuple[str, str]] = {
     "./bench/demo": ("./bench/demo", ITS_OWN),
     "./tests/run": ("./tests/run --collect-only -q tests/docs", ITS_OWN),
-    "./tests/run -k hook": ("./tests/run --collect-only -q -k hook", ITS_OWN),
+    "./tests/run -k hook": ("./tests/run --collect-only -q -k hook tests/startup", LONG),
     ".venv/bin/ruff check": ("ruff check tests/docs", ""),
     ".venv/bin/mypy": ("mypy cli/probe_cli/examples.py", ""),
     ".venv/bin/pytest tests/cli": ("pytest --collect-only -q tests/cli", ""),
-    ".venv/bin/pytest -m campaign": ("pytest --collect-only -q -m campaign", ""),
+    ".venv/bin/pytest -m campaign": (
+        "pytest --collect-only -q -m campaign tests/agent/test_endings.py", "",
+    ),
     ".venv/bin/python -m probe_cli.docs": ("python -m probe_cli.docs --check", ""),
     ".venv/bin/python bench/overhead.py": (
         "python bench/overhead.py --quick --rounds 1 --jobs millisecond", LONG,

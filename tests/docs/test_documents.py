@@ -34,6 +34,8 @@ from probe_cli.commands import COMMANDS
 from probe_cli.examples import EXAMPLES
 from probe_cli.main import run
 
+RARELY = ("cli.md",)
+"""The examples of every command's help: those of most are on other pages, too. In the campaign."""
 each_document = pytest.mark.parametrize(
     "document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix()
 )
@@ -60,7 +62,14 @@ def commands() -> dict[str, None]:
     }
 
 
-@each_document
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param(path, marks=[pytest.mark.campaign] if path.name in RARELY else [])
+        for path in DOCUMENTS
+    ],
+    ids=lambda path: path.relative_to(ROOT).as_posix(),
+)
 def test_what_a_document_shows_runs(document: Path, session: Session) -> None:
     for block in blocks(document.read_text()):
         match block.kind:

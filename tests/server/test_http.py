@@ -23,6 +23,7 @@ from harness import Place
 from probe import wire
 from probe.errors import BY_CODE
 from probe.recording import places
+from probe.recording.process import life
 from probe.server import handover, limits
 from server.beside import Beside, Writer, until
 
@@ -302,6 +303,7 @@ def test_a_stopped_process_is_asked_nothing(server: Beside, record: Callable[...
     assert server.call("POST", "/v1/eval", body)["value"] == "1"
     asked = writer.tell("asked")
     writer.process.send_signal(signal.SIGSTOP)
+    until(lambda: found.state == "T" if (found := life(writer.process.pid)) else False, "it is stopped")
     try:
         with pytest.raises(BY_CODE["agent_unreachable"], match="is stopped by a signal"):
             server.call("POST", "/v1/eval", body)
