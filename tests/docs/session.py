@@ -58,6 +58,7 @@ CHECKOUT: dict[str, tuple[str, str]] = {
     ".venv/bin/python bench/latency.py": ("python bench/latency.py --quick", LONG),
     ".venv/bin/python bench/attach.py": ("python bench/attach.py --quick", LONG),
     ".venv/bin/python bench/detach.py": ("python bench/detach.py --rounds 2 --steps 50", LONG),
+    ".venv/bin/python bench/faults.py": ("python bench/faults.py --seeds 1 --only kill", LONG),
     ".venv/bin/python bench/safepoint.py": ("python bench/safepoint.py --quick", LONG),
     ".venv/bin/python bench/collectives.py": ("python bench/collectives.py --calls 100 --blocks 2", LONG),
     ".venv/bin/python bench/scale.py": ("python bench/scale.py --quick", LONG),
