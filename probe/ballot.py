@@ -27,6 +27,8 @@ GO, STAY = "go", "stay"
 """The two questions: whether it is done at all, and whether what was done is kept."""
 COME, DID = "come", "did"
 """What members leave behind: that they have come, that they have done it."""
+EARLY = "not all ranks were told in time"
+"""Why nothing was done where the agreed step came too soon: worth trying again with a later one."""
 LONGEST_BYTES = 1000
 """Of a reason; the target of a link can have four times as much."""
 _OLD_S = 24 * 3600.0

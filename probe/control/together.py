@@ -21,13 +21,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from probe.agent.isolation import Isolation, capture, describe
-from probe.ballot import COME, DID, GO, STAY, Ballot, Decision
+from probe.ballot import COME, DID, EARLY, GO, STAY, Ballot, Decision
 from probe.control.safepoint import Appointment, SafePoint, Visit, as_interrupt
 from probe.errors import ActionFailed, ActionUnknown, LimitReached, NotTogether, ProbeError, TooMany
 from probe.instruments.recorder import Recorder
 
-EARLY = "not all ranks were told in time"
-"""Why a step came too soon: worth trying again with a later one."""
 COMING_RATIO = 0.8
 """Share of the longest hold that is for waiting until all have come; the rest is for doing it."""
 _PREPARED_S = 12.0

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from probe import clock
-from probe.ballot import GO, STAY, Ballot, Decision, remove_old
+from probe.ballot import EARLY, GO, STAY, Ballot, Decision, remove_old
 from probe.errors import (
     ActionFailed,
     AgentMissing,
@@ -36,8 +36,6 @@ from probe.server import agreed_step, ballot_relay
 from probe.server.agreed_step import Place
 from probe.server.crew import Crew, Reply, ask_phase, by_text
 
-EARLY = "not all ranks were told in time"
-"""As `probe.control.together` says it: worth trying again with a later step."""
 LEAD_S = (0.4, 0.8, 1.6, 3.2)
 """So long before the agreed step all are to know of it; more in each further try."""
 _PREPARE_S = 8.0
