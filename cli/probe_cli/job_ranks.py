@@ -6,8 +6,8 @@ import json
 from typing import Any, Literal
 
 from probe.errors import ServerUnavailable
-from probe_cli.grid import Heading, grid
-from probe_cli.processes import COLOURS, age, known, state
+from probe_cli.grid import Heading
+from probe_cli.processes import age, known, state, write_table
 from probe_cli.session import Session
 from probe_cli.terminal import escape_controls
 
@@ -32,17 +32,7 @@ def list_ranks(session: Session, format: Literal["table", "json"]) -> None:
         text = json.dumps(answer, ensure_ascii=False)
         session.out.line(escape_controls(text) if session.out.terminal else text)
         return
-    rows = [row(rank) for rank in found if isinstance(rank, dict)]
-
-    def paint(number: int, column: int, text: str) -> str:
-        if number < 0:
-            return session.out.style(text, "bold")
-        is_state = HEADINGS[column].name == "STATE"
-        word = rows[number][column].partition(":")[0]
-        return session.out.style(text, *COLOURS.get(word, ())) if is_state else text
-
-    for line in grid(HEADINGS, rows, session.out.width, paint):
-        session.out.line(line)
+    write_table(session, HEADINGS, [row(rank) for rank in found if isinstance(rank, dict)])
     for sentence in missing:
         session.note(f"missing: {sentence}")
 

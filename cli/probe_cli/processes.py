@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,16 +39,20 @@ def list_processes(session: Session, everything: bool, format: Literal["table", 
     if not found:
         _say_how_to_start(session, everything)
         return
-    rows = [row(process) for process in found]
+    write_table(session, HEADINGS, [row(process) for process in found])
+
+
+def write_table(session: Session, headings: Sequence[Heading], rows: list[list[str]]) -> None:
+    """Write rows of processes under their headings, each state in its colour."""
 
     def paint(number: int, column: int, text: str) -> str:
         if number < 0:
             return session.out.style(text, "bold")
-        is_state = HEADINGS[column].name == "STATE"
+        is_state = headings[column].name == "STATE"
         word = rows[number][column].partition(":")[0]
         return session.out.style(text, *COLOURS.get(word, ())) if is_state else text
 
-    for line in grid(HEADINGS, rows, session.out.width, paint):
+    for line in grid(headings, rows, session.out.width, paint):
         session.out.line(line)
 
 
