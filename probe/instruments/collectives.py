@@ -80,13 +80,10 @@ class _Waited(weakref.ref):  # type: ignore[type-arg]
 
 
 class Collectives:
-    """Installs the wrappers. `redirect`: see `Redirect`."""
+    """Installs the wrappers."""
 
     def __init__(self, recorder: Recorder, isolation: Isolation) -> None:
         self.recorder = recorder
-        self.redirect: tuple[int, Any, Any] | None = None
-        """(thread, group, substitute): while set, what that thread calls on that group is done on the
-        substitute. For collectives of a snippet, which must not be mixed with the job's."""
         ring = recorder.rings["python.collectives"]
         self._append, self._put, self._rows = ring.append, ring.put, ring.rows
         self._put_end = ring.rest("asynchronous")
@@ -142,7 +139,6 @@ class Collectives:
         """Put the originals back; rows of what is pending stay so."""
         self._wanted = False
         self._patches.undo()
-        self.redirect = None
         self._works.clear()
         self._module = None
 
@@ -151,15 +147,11 @@ class Collectives:
         begin = guard("collectives", self._beginner(op, self.recorder.intern(op.name)))
         returned, raised = guard("collectives", self._returned), guard("collectives", self._raised)
         live = self._patches.live
-        collectives = self
 
         def make(original: Any) -> Any:
             def call(group: Any, *args: Any, **kwargs: Any) -> Any:
                 if not live[0]:
                     return original(group, *args, **kwargs)
-                redirect = collectives.redirect
-                if redirect is not None and redirect[1] is group and redirect[0] == get_ident():
-                    return original(redirect[2], *args, **kwargs)
                 begun = begin(group, args, kwargs)
                 try:
                     work = original(group, *args, **kwargs)
@@ -177,16 +169,12 @@ class Collectives:
         opened = self._isolation.guard("collectives", self._window_opened)
         closed = self._isolation.guard("collectives", self._window_closed)
         live = self._patches.live
-        collectives = self
 
         def wrap(then: Any, *, first: bool) -> Any:
             def make(original: Any) -> Any:
                 def window(group: Any, *args: Any, **kwargs: Any) -> Any:
                     if not live[0]:
                         return original(group, *args, **kwargs)
-                    redirect = collectives.redirect
-                    if redirect is not None and redirect[1] is group and redirect[0] == get_ident():
-                        return original(redirect[2], *args, **kwargs)
                     if first:
                         result = original(group, *args, **kwargs)
                         then(group)

@@ -60,9 +60,5 @@ def test_every_thread_is_recorded(found: dict[str, Any]) -> None:
     assert written == made
 
 
-def test_what_one_thread_calls_can_be_done_on_another_group(found: dict[str, Any]) -> None:
-    assert found["redirected"] == {"here": [0, 2], "after": [2, 2], "no_rows": True}
-
-
 def test_what_is_called_while_probe_acts_is_no_row_of_the_job(found: dict[str, Any]) -> None:
     assert found["hushed"] == 0

@@ -117,33 +117,6 @@ def from_many_threads() -> list[int]:
     return [8 * 200, rows() - before]
 
 
-def redirected() -> dict[str, Any]:
-    """What a thread calls on the default group is done on another; what another thread calls is not."""
-    agent = agent_here()
-    assert agent is not None
-    collectives = agent.instruments.collectives
-    assert collectives is not None
-    own, default = dist.new_group([0]), dist.group.WORLD
-    assert own is not None and default is not None
-
-    def counts() -> list[int]:
-        return [default._get_sequence_number_for_group(), own._get_sequence_number_for_group()]
-
-    begun, written = counts(), rows()
-    collectives.redirect = (threading.get_ident(), default, own)
-    dist.all_reduce(torch.ones(2))
-    dist.barrier()
-    here = [now - then for now, then in zip(counts(), begun, strict=True)]
-    none_written = rows() == written
-    thread = threading.Thread(target=lambda: dist.all_reduce(torch.ones(2)))
-    thread.start()
-    thread.join()
-    collectives.redirect = None
-    dist.all_reduce(torch.ones(2))
-    after = [now - then for now, then in zip(counts(), begun, strict=True)]
-    return {"here": here, "after": after, "no_rows": none_written}
-
-
 def hushed() -> int:
     """Rows of what is called while probe acts."""
     agent = agent_here()
@@ -180,7 +153,7 @@ def main() -> None:
         found: dict[str, Any] = {
             "failure": watched(failure), "compiled": watched(compiled), "plain": plain,
             "kept": watched(kept_alive), "threads": watched(from_many_threads),
-            "redirected": watched(redirected), "hushed": watched(hushed),
+            "hushed": watched(hushed),
             "replaced": watched(lambda: len(changed(before))), "left": changed(before),
         }
         print("READY", flush=True)
