@@ -4,6 +4,11 @@
     ├── UsageError            exit 2   bad argument, setting or snippet
     │   ├── SettingInvalid
     │   ├── SqlInvalid
+    │   ├── RecipeInvalid
+    │   ├── RecipeUnknown
+    │   ├── DestinationInvalid
+    │   ├── LogUnreadable
+    │   ├── PackageMissing
     │   └── BadRequest
     ├── EndpointError         exit 3   nothing answers under that name
     │   ├── EndpointUnknown
@@ -93,6 +98,40 @@ class SqlInvalid(UsageError):
 
     code = "sql_invalid"
     hint = "See `probe ENDPOINT tables` for tables, columns and an example of each."
+
+
+class RecipeInvalid(UsageError):
+    """A recipe's file cannot be used as it is."""
+
+    code = "recipe_invalid"
+    hint = "docs/recipes.md describes what a recipe is made of."
+
+
+class RecipeUnknown(UsageError):
+    """There is no recipe, or no symptom, of that name."""
+
+    code = "recipe_unknown"
+    hint = "`probe recipes` lists them."
+
+
+class DestinationInvalid(UsageError):
+    """A destination of alerts is no URL that can be delivered to."""
+
+    code = "destination_invalid"
+    hint = "Such as slack://…, mailto://…, pagerduty://… or json://…; see docs/alerts.md."
+
+
+class LogUnreadable(UsageError):
+    """A text has no lines with a step and a loss that could be read."""
+
+    code = "log_unreadable"
+    hint = "Understood are lines such as `Step 10: loss=2.45, lr=6.67e-05`, JSON and printed dictionaries."
+
+
+class PackageMissing(UsageError):
+    """What was asked for needs a package that is not installed."""
+
+    code = "package_missing"
 
 
 class BadRequest(UsageError):

@@ -82,7 +82,7 @@ def _switch(text: str) -> bool:
     raise ValueError("must be 1 or 0")
 
 
-INSTRUMENTS = ("steps", "losses", "modules", "memory", "data", "collectives")
+INSTRUMENTS = ("steps", "losses", "modules", "memory", "data", "collectives", "gradients", "nonfinite", "scalars", "facts")
 """Names that PROBE_INSTRUMENTS accepts, beside `default`, `all` and `none`."""
 
 
@@ -130,6 +130,11 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("peers", "PROBE_PEERS", "", "", "File with the servers of the job's other hosts, one HOST:PORT a line; without it they are found through the job.", _text),
     Setting("hold_s", "PROBE_HOLD_S", "0", "s", "How long a process whose main thread ends with an exception waits, so that one can still look.", _seconds),
     Setting("stall_s", "PROBE_STALL_S", "4", "s", "A step counts as stalled after this long, or after four usual steps when that is longer.", _positive),
+    Setting("recipes", "PROBE_RECIPES", "", "", "Folder with recipes of your own; one with the name of a built-in recipe takes its place.", _text),
+    Setting("monitor", "PROBE_MONITOR", "1", "", "1 lets the server run the recipes while jobs run; 0 leaves that to `diagnose`.", _switch),
+    Setting("monitor_interval_s", "PROBE_MONITOR_INTERVAL_S", "4", "s", "Time between two runs of the recipes on a job, at least; more where they take long.", _positive),
+    Setting("notify", "PROBE_NOTIFY", "", "", "Where alerts go: URLs such as slack://…, mailto://…, pagerduty://… or json://…, separated by spaces; `probe monitor --notify` adds more.", _text),
+    Setting("peak_tflops", "PROBE_PEAK_TFLOPS", "0", "TFLOP/s", "Peak rate of one device in the precision that is used, for MFU; 0: known for common devices only.", _seconds),
     Setting("endpoint", "PROBE_ENDPOINT", "", "", "The endpoint that `probe` uses when none is named.", _text),
 )
 
@@ -174,6 +179,11 @@ class Settings:
     peers: str
     hold_s: float
     stall_s: float
+    recipes: str
+    monitor: bool
+    monitor_interval_s: float
+    notify: str
+    peak_tflops: float
     endpoint: str
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-OK, NOTICE, ALARM = "ok", "notice", "alarm"
-"""`notice`: worth knowing, may be as meant. `alarm`: it will not go on by itself, or hardly."""
+OK, INFO, NOTICE, ALARM = "ok", "info", "notice", "alarm"
+"""`info`: a fact beside others. `notice`: worth knowing, may be as meant. `alarm`: it will not go on by
+itself, or hardly, or what comes out of it is worth nothing."""
 
 RUNNING = "running"
 SLOW_STEP = "slow step"

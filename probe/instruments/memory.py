@@ -63,4 +63,5 @@ class Memory:
             found.get("rss_peak_bytes", NULL_INTEGER),
             *device,
             found.get("threads", NULL_INTEGER),
+            NULL_INTEGER, NULL_INTEGER, NULL_INTEGER,
         )

@@ -53,12 +53,12 @@ class Recorder:
         "_append_loss", "_append_pulse", "_append_step", "_backward_id", "_boundary_ids", "_forward_id",
         "_held_from_ns", "_held_ids", "_optimizer_id", "_other_id", "allocated_bytes", "arm_forward",
         "backward_ns", "comm_ns", "cost_ns", "data_ns", "disarm_forward", "ends", "explicit", "fed_by",
-        "forward_ns", "forward_start_ns", "held_ns", "intern", "last_row", "loader", "loss_count",
-        "loss_scale", "loss_sum", "micro_step", "modules_fixed", "modules_interval", "next_sample",
-        "optimizer_ns", "peak_allocated_bytes", "phase", "recent", "reserved_bytes", "rings",
-        "rss_bytes", "samples", "sampling", "saw_comm", "saw_data", "saw_forward", "start_sampling",
-        "step", "step_start_ns", "stop_sampling", "thread", "timed_every", "timing", "tokens", "visit",
-        "waiting",
+        "forward_ns", "forward_start_ns", "grad_norm", "held_ns", "intern", "last_row", "loader",
+        "loss_count", "loss_scale", "loss_sum", "micro_step", "modules_fixed", "modules_interval",
+        "next_sample", "optimizer_ns", "peak_allocated_bytes", "phase", "recent", "reserved_bytes", "rings",
+        "rss_bytes", "samples", "sampling", "saw_comm", "saw_data", "saw_forward", "stale_gradients",
+        "start_sampling", "step", "step_start_ns", "stop_sampling", "thread", "timed_every", "timing",
+        "tokens", "training_mode", "visit", "waiting",
     )
 
     def __init__(self, recording: Recording, *, modules_interval: int, midway: bool = False) -> None:
@@ -140,6 +140,8 @@ class Recorder:
         self.held_ns = 0
         self.forward_start_ns = 0
         self.loss_sum, self.loss_count = 0.0, 0
+        self.grad_norm = NULL_DOUBLE
+        self.training_mode = self.stale_gradients = NULL_BOOLEAN
         self.samples = self.tokens = NULL_INTEGER
         self.cost_ns = 0
 
@@ -281,9 +283,12 @@ class Recorder:
             self.held_ns / 1e9 if self.held_ns else NULL_DOUBLE,
             NULL_DOUBLE if shadow else (worked - known) / 1e9 if worked > known else 0.0,
             self.loss_sum / self.loss_count if self.loss_count else NULL_DOUBLE,
+            self.grad_norm,
             lr,
             self.loss_scale,
             skipped,
+            self.training_mode,
+            self.stale_gradients,
             self.samples,
             self.tokens,
             self.rss_bytes,
@@ -369,5 +374,6 @@ class Recorder:
     def log(self, name: str, value: float) -> None:
         """`probe.log(name, value)`: one row of python.scalars."""
         self.rings["python.scalars"].append(
-            self.step, _now() + ANCHOR_NS, self.intern(name) or NULL_STRING, float(value)
+            self.step, _now() + ANCHOR_NS, self.intern(name) or NULL_STRING, float(value),
+            NULL_INTEGER, self.intern("probe"),
         )
