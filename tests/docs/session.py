@@ -49,7 +49,7 @@ CHECKOUT: dict[str, tuple[str, str]] = {
     ".venv/bin/mypy": ("mypy cli/probe_cli/examples.py", ""),
     ".venv/bin/pytest tests/cli": ("pytest --collect-only -q tests/cli", ""),
     ".venv/bin/pytest -m campaign": (
-        "pytest --collect-only -q -m campaign tests/agent/test_endings.py", "",
+        "pytest --collect-only -q -m campaign tests/agent/test_endings.py", LONG,
     ),
     ".venv/bin/python -m probe_cli.docs": ("python -m probe_cli.docs --check", ""),
     ".venv/bin/python bench/overhead.py": (

@@ -34,8 +34,9 @@ from probe_cli.commands import COMMANDS
 from probe_cli.examples import EXAMPLES
 from probe_cli.main import run
 
-RARELY = ("cli.md",)
-"""The examples of every command's help: those of most are on other pages, too. In the campaign."""
+RARELY = ("act.md", "checkpoint.md", "checkpoint-ranks.md", "cli.md", "diagnose-ranks.md")
+"""In the campaign: the examples of every command's help, which are on other pages too, and the guides whose
+commands tests/acting, tests/together and tests/diagnose give to other jobs every day."""
 each_document = pytest.mark.parametrize(
     "document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix()
 )
