@@ -24,7 +24,7 @@ from typing import Any
 from probe.agent.isolation import Isolation
 from probe.instruments.patch import Patches
 from probe.instruments.recorder import Recorder
-from probe.recording.layout import NULL_STRING
+from probe.recording.layout import NULL_BOOLEAN, NULL_STRING
 
 _now = time.monotonic_ns
 _KEY: Any = "probe"
@@ -42,6 +42,8 @@ class Forward:
         self.recorder = recorder
         self.compiles = False
         self.roots: dict[int, weakref.ref[Any]] = {}
+        self.autocast: str | None = None
+        """dtype of the autocast in which the newest root was called first; None without one."""
         self.around_step: Callable[[Any, Any], Any] = _as_it_is
         """Set by the installation: times a compiled `optimizer.step`."""
         self.trace_region: Callable[[str, int, int], object] | None = None
@@ -129,7 +131,10 @@ class Forward:
         now = _now()
         if not recorder.forward_start_ns:
             recorder.forward_begins(now)
+        if recorder.training_mode == NULL_BOOLEAN and (mode := module.__dict__.get("training")) is not None:
+            recorder.training_mode = mode is True
         if id(module) not in self.roots:
+            self.autocast = autocast_in_force()
             self.roots[id(module)] = weakref.ref(module, self._root_gone(id(module)))
         recorder.cost_ns += _now() - now
 
@@ -184,6 +189,19 @@ class Forward:
     def _compiled_return(self, compiled: Any, start: int) -> None:
         if self.trace_region is not None:
             self.trace_region(f"{type(compiled._orig_mod).__name__} (compiled)", start, _now())
+
+
+def autocast_in_force() -> str | None:
+    """dtype of the autocast that the calling thread is in, such as `bfloat16`; None without, or before
+    torch 2.4. HOT PATH, once for each root."""
+    torch = sys.modules["torch"]
+    for device in ("cuda", "cpu"):
+        try:
+            if torch.is_autocast_enabled(device):
+                return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+        except (TypeError, AttributeError):
+            return None
+    return None
 
 
 def _as_it_is(compiled: Any, _optimizer: Any) -> Any:

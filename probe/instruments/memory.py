@@ -1,8 +1,8 @@
 """Memory: samples of the process's and the device's memory.
 
 Writes process.memory and gives the recorder the last figures for python.steps.
-Runs on the agent's thread, never inside a step: two small reads from /proc and,
-where CUDA is in use, one look at the allocator's own counters (no device call).
+Runs on the agent's thread, never inside a step: small reads from /proc and, where
+CUDA is in use, one look at the allocator's own counters (no device call).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from probe.clock import wall_ns
+from probe.instruments.host_memory import HostMemoryReader
 from probe.instruments.recorder import Recorder
 from probe.recording.layout import NULL_INTEGER
 
@@ -42,17 +43,27 @@ def device_memory() -> tuple[int, int, int] | None:
     return allocated["current"], found["reserved_bytes"]["all"]["current"], allocated["peak"]
 
 
+def device_total() -> int | None:
+    """Memory of the current CUDA device in all, as torch noted it when it began to use it; None without."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    return int(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
+
+
 class Memory:
     """Takes samples; `sample` is called by the agent's thread."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
+        self._host = HostMemoryReader()
         self._append = recorder.rings["process.memory"].append
 
     def sample(self) -> None:
         """One row of process.memory."""
         recorder = self._recorder
         found = process_memory()
+        host = self._host.read()
         device = device_memory() or (NULL_INTEGER,) * 3
         recorder.rss_bytes = found.get("rss_bytes", NULL_INTEGER)
         recorder.allocated_bytes, recorder.reserved_bytes, recorder.peak_allocated_bytes = device
@@ -63,5 +74,5 @@ class Memory:
             found.get("rss_peak_bytes", NULL_INTEGER),
             *device,
             found.get("threads", NULL_INTEGER),
-            NULL_INTEGER, NULL_INTEGER, NULL_INTEGER,
+            *(NULL_INTEGER if value is None else value for value in (*host, device_total())),
         )
