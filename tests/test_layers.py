@@ -67,7 +67,7 @@ LAYERS = (
     _layer(r"probe/server/.*", SERVER, "fastapi starlette uvicorn h11 pydantic duckdb numpy"),
     _layer(r"probe/cluster/.*", CLUSTER, "numpy", "httpx"),
     _layer(r"probe/attach/.*", OUTSIDE, "", "pystack pyinjector"),
-    _layer(r"probe/diagnose/.*", rf"(?:{OUTSIDE}|recording\b|diagnose\b)", "numpy duckdb"),
+    _layer(r"probe/diagnose/.*", rf"(?:{OUTSIDE}|recording\b|diagnose\b)", "numpy duckdb", "tomli"),
     _layer(
         r"cli/probe_cli/docs\.py", rf"(?:{OUTSIDE}|(?:diagnose\.verdict|control\.guard\.rules)\b)",
         "", "typer",

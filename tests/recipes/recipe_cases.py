@@ -1,0 +1,127 @@
+"""Cases of a recipe: tables written as SELECTs, and what the recipe must say of them.
+
+    [[case]]
+    name = "a loss that goes up once"
+    fires = true                                  # true, false or "unknown"
+    [case.expect]                                 # of the findings, any of which may fit
+    step = 7
+    [case.tables]
+    "python.steps" = "SELECT i AS step, 2.0 AS loss FROM range(500) t(i)"
+    [case.parameters]                             # other than the recipe's own
+    sigmas = 4.0
+
+The columns of a SELECT are inserted by their names; rank is 0, run, attempt and pid are there, the rest is
+NULL. A list of SELECTs makes one table of several.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import duckdb
+
+from probe.diagnose.local import make_tables, run_on
+from probe.diagnose.recipes import Outcome, Recipe
+from probe.tables import BY_NAME
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+EXPECTED = ("step", "subject", "severity", "rank", "count", "what", "reason")
+_KEYS = {"name", "fires", "expect", "tables", "parameters"}
+_COMMON = {"rank": "0", "run": "'case'", "attempt": "0", "pid": "1"}
+
+
+class Case(NamedTuple):
+    """One case of one recipe."""
+
+    recipe: str
+    name: str
+    fires: bool | str
+    expect: dict[str, Any]
+    tables: dict[str, list[str]]
+    parameters: dict[str, Any]
+
+
+def cases_beside(recipe: Path) -> list[Case]:
+    """The cases in the file beside a recipe; none when there is no file."""
+    file = recipe.with_suffix(".cases.toml")
+    if not file.exists():
+        return []
+    given = tomllib.loads(file.read_text(encoding="utf-8"))
+    assert set(given) <= {"case"}, f"{file}: only [[case]] is known"
+    return [_case(file, recipe.stem, one) for one in given.get("case", [])]
+
+
+def _case(file: Path, recipe: str, given: dict[str, Any]) -> Case:
+    assert set(given) <= _KEYS, f"{file}: of a case, accepted are {sorted(_KEYS)}, not {sorted(given)}"
+    assert given["fires"] in (True, False, "unknown"), f"{file}: fires is true, false or \"unknown\""
+    expect = given.get("expect", {})
+    assert set(expect) <= set(EXPECTED), f"{file}: of expect, accepted are {EXPECTED}"
+    tables = {
+        name: [sql] if isinstance(sql, str) else list(sql) for name, sql in given.get("tables", {}).items()
+    }
+    assert set(tables) <= set(BY_NAME), f"{file}: no tables are {sorted(set(tables) - set(BY_NAME))}"
+    return Case(recipe, given["name"], given["fires"], expect, tables, given.get("parameters", {}))
+
+
+class Cases:
+    """A database in which cases are judged, one after the other."""
+
+    def __init__(self) -> None:
+        self.connection = duckdb.connect(":memory:", config={"threads": 1})
+        make_tables(self.connection)
+
+    def judge(self, recipe: Recipe, case: Case) -> Outcome:
+        """What the recipe says of the case's tables, which are gone afterwards."""
+        known = recipe.parameters
+        changed = {name: replace(known[name], value=value) for name, value in case.parameters.items()}
+        recipe = replace(recipe, parameters={**known, **changed})
+        self.connection.execute("BEGIN")
+        try:
+            for table, statements in case.tables.items():
+                for sql in statements:
+                    self._insert(table, sql)
+            (outcome,) = run_on(self.connection, [recipe], "JOB")
+            return outcome
+        finally:
+            self.connection.execute("ROLLBACK")
+
+    def _insert(self, table: str, sql: str) -> None:
+        given = set(self.connection.sql(sql).columns)
+        added = "".join(f", {value} AS {name}" for name, value in _COMMON.items() if name not in given)
+        self.connection.execute(f"INSERT INTO {table} BY NAME SELECT *{added} FROM ({sql})")
+
+
+def misfits(case: Case, outcome: Outcome) -> list[str]:
+    """What differs from what the case expects; nothing when it fits."""
+    wanted = {True: "found", False: "clear"}.get(case.fires, case.fires)
+    said = f"{outcome.reason} {[one.verdict.what for one in outcome.verdicts]}"
+    if outcome.state != wanted:
+        return [f"is {outcome.state}, should be {wanted}: {said}"]
+    expect = dict(case.expect)
+    wrong = []
+    if "count" in expect and expect.pop("count") != len(outcome.verdicts):
+        wrong.append(f"{len(outcome.verdicts)} findings: {said}")
+    if "reason" in expect and expect.pop("reason") not in outcome.reason:
+        wrong.append(f"another reason: {said}")
+    if expect and not any(_fits(one, expect) for one in outcome.verdicts):
+        found = [(one.step, one.subject, one.rank, one.verdict.severity) for one in outcome.verdicts]
+        wrong.append(f"no finding fits {expect}: {found} {said}")
+    return wrong
+
+
+def _fits(finding: Any, expect: dict[str, Any]) -> bool:
+    said = {
+        "step": finding.step, "subject": finding.subject, "rank": finding.rank,
+        "severity": finding.verdict.severity,
+    }
+    what = expect.get("what", "")
+    return what in finding.verdict.what and all(
+        said[name] == value for name, value in expect.items() if name != "what"
+    )

@@ -1,0 +1,115 @@
+"""Every recipe that comes with probe: its file, and the cases beside it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from typer.main import get_command
+
+from probe.diagnose import recipes
+from probe.diagnose.recipe import rendered
+from probe.errors import ProbeError
+from probe_cli.arguments import rewrite
+from probe_cli.commands import COMMANDS, app_for
+from probe_cli.main import click_exception
+from recipes.recipe_cases import Case, Cases, cases_beside, misfits
+
+FOLDER = recipes.built_in_folder()
+LIBRARY = recipes.load([FOLDER])
+CASES = [case for recipe in LIBRARY.values() for case in cases_beside(recipe.file)]
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[Cases]:
+    cases = Cases()
+    yield cases
+    cases.connection.close()
+
+
+def test_every_built_in_recipe_can_be_used() -> None:
+    assert [str(problem) for problem in LIBRARY.problems] == []
+
+
+def test_every_file_of_cases_has_its_recipe() -> None:
+    names = {path.name.removesuffix(".cases.toml") for path in FOLDER.glob("*.cases.toml")}
+    assert names <= {path.stem for path in FOLDER.glob("*.sql")}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.recipe}: {case.name}")
+def test_a_recipe_says_of_a_case_what_the_case_expects(case: Case, database: Cases) -> None:
+    assert misfits(case, database.judge(LIBRARY[case.recipe], case)) == []
+
+
+@pytest.mark.parametrize("name", LIBRARY)
+def test_a_recipe_has_a_case_that_fires_and_one_that_must_not(name: str) -> None:
+    fires = [case.fires for case in CASES if case.recipe == name]
+    assert True in fires
+    assert False in fires
+
+
+@pytest.mark.parametrize("name", LIBRARY)
+def test_a_built_in_recipe_says_what_it_needs_when_it_is_wrong_and_what_to_do(name: str) -> None:
+    recipe = LIBRARY[name]
+    assert recipe.needs
+    assert recipe.false_positives
+    assert recipe.why
+    assert recipe.next or recipe.severity == recipes.INFO
+    assert all(parameter.source for parameter in recipe.parameters.values())
+
+
+@pytest.mark.parametrize("name", LIBRARY)
+def test_a_recipe_without_rows_finds_nothing(name: str, database: Cases) -> None:
+    empty = Case(name, "no rows at all", False, {}, {}, {})
+    outcome = database.judge(LIBRARY[name], empty)
+    assert outcome.state in (recipes.CLEAR, recipes.UNKNOWN), outcome
+    assert "its SQL failed" not in outcome.reason
+    assert "its texts name" not in outcome.reason
+
+
+@pytest.mark.parametrize("name", LIBRARY)
+def test_the_commands_that_a_recipe_names_are_commands(name: str, database: Cases) -> None:
+    for words in map(words_of, commands_of(LIBRARY[name])):
+        if words and words[0] == "probe":
+            check_command(words[1:], database)
+
+
+def commands_of(recipe: recipes.Recipe) -> list[str]:
+    """The lines of `next`, filled in: every number is 1."""
+    values: dict[str, Any] = dict.fromkeys(recipe.named(), 1)
+    values.update((name, parameter.value) for name, parameter in recipe.parameters.items())
+    return [rendered(line, {**values, "endpoint": "JOB"}) for line in recipe.next]
+
+
+def words_of(line: str) -> list[str]:
+    """A line's words as a shell parts them; what follows a `#` is for people."""
+    return shlex.split(line, comments=True)
+
+
+def check_command(words: list[str], database: Cases) -> None:
+    """Fail when the command is misspelt, or its SQL names what is not there. Nothing is run."""
+    rewritten = rewrite(words, COMMANDS)
+    group = get_command(app_for(rewritten))
+    context = group.make_context("probe", list(rewritten), obj=None)
+    name, command, rest = group.resolve_command(context, [*context._protected_args, *context.args])
+    parameters = command.make_context(name, list(rest), parent=context).params
+    if name == "query":
+        database.connection.execute(f"EXPLAIN {parameters['sql']}")
+
+
+def test_a_misspelt_command_is_seen(database: Cases) -> None:
+    for line in (
+        "JOB querry 'SELECT 1'", "JOB lr --skale 0.1", "JOB query 'SELECT lost FROM python.steps'",
+        "JOB watch --gradients 1 2 3",
+    ):
+        with pytest.raises((ProbeError, duckdb.Error, click_exception())):
+            check_command(words_of(line), database)
+
+
+def test_each_folder_of_recipes_is_read_as_files_alone(tmp_path: Path) -> None:
+    (tmp_path / "folder.sql").mkdir()
+    assert len(recipes.load([tmp_path]).problems) == 1
