@@ -64,6 +64,8 @@ LAYERS = (
         rf"{STANDARD}|checkpoint(?:_ranks|_sharded)?\b|control\.random_states\b", "", "torch numpy",
     ),
     _layer(r"probe/(?:instruments|control|agent)/.*", JOB, "", "torch numpy"),
+    _layer(r"probe/server/alert_sender\.py", STANDARD, "", "apprise"),
+    _layer(r"probe/server/metrics\.py", SERVER, "numpy", "prometheus_client"),
     _layer(r"probe/server/.*", SERVER, "fastapi starlette uvicorn h11 pydantic duckdb numpy"),
     _layer(r"probe/cluster/.*", CLUSTER, "numpy", "httpx"),
     _layer(r"probe/attach/.*", OUTSIDE, "", "pystack pyinjector"),

@@ -65,13 +65,31 @@ def read_journal(path: Path) -> Iterator[dict[str, Any]]:
         data = path.read_bytes()
     except FileNotFoundError:
         return
+    for record, _ in _records(data):
+        yield record
+
+
+def read_on(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
+    """Whole records from a byte on, and the byte to go on from: for who reads a journal as it grows."""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            data = file.read()
+    except FileNotFoundError:
+        return [], offset
+    found = list(_records(data))
+    return [record for record, _ in found], offset + (found[-1][1] if found else 0)
+
+
+def _records(data: bytes) -> Iterator[tuple[dict[str, Any], int]]:
+    """Each whole record and where it ends."""
     position = data.find(_MARK)
     while 0 <= position <= len(data) - _HEAD.size:
         _, length, checksum = _HEAD.unpack_from(data, position)
         start = position + _HEAD.size
         payload = data[start : start + length]
         if length <= LARGEST_BYTES and len(payload) == length and zlib.crc32(payload) == checksum:
-            yield json.loads(payload)
+            yield json.loads(payload), start + length
             position = data.find(_MARK, start + length)
         else:
             position = data.find(_MARK, position + 1)
