@@ -46,7 +46,7 @@ def _layer(files: str, ours: str, anywhere: str = "", inside: str = "") -> Layer
 
 
 STANDARD = rf"(?:(?:{'|'.join(BASE)})\b|recording(?:$|\.(?:{'|'.join(RECORDING)})\b)|$)"
-JOB = rf"(?:{STANDARD}|(?:agent|checkpoint(?:_ranks|_sharded)?|control|instruments)\b)"
+JOB = rf"(?:{STANDARD}|(?:agent|checkpoint(?:_ranks|_sharded)?|control|instruments|attach\.redaction)\b)"
 OUTSIDE = rf"(?:{STANDARD}|attach\b)"
 CLUSTER = rf"(?:{OUTSIDE}|recording\b|diagnose\b|cluster\b)"
 SERVER = rf"(?:{CLUSTER}|server\b)"

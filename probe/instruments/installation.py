@@ -9,6 +9,8 @@ Runs when the agent starts and stops, and once a round on the agent's thread
     data     python.batches
     collectives  python.collectives
     memory   process.memory
+    scalars  python.scalars        (beside what `probe.log` writes)
+    facts    python.parameters, python.modules, probe.facts
 """
 
 from __future__ import annotations
@@ -23,10 +25,13 @@ from probe.instruments.forward import Forward
 from probe.instruments.governor import Governor
 from probe.instruments.losses import Losses
 from probe.instruments.memory import Memory
+from probe.instruments.model_facts import ModelFacts
 from probe.instruments.module_names import ModuleNames
 from probe.instruments.modules import Modules
 from probe.instruments.optimizers import Optimizers
 from probe.instruments.recorder import Recorder
+from probe.instruments.run_facts import RunFacts
+from probe.instruments.scalars import Scalars
 from probe.recording.recording import Recording
 from probe.settings import Settings
 
@@ -51,6 +56,13 @@ class Installation:
         self.collectives = Collectives(recorder, isolation) if "collectives" in wanted else None
         self.flight = Flight(recorder, self.collectives) if self.collectives is not None else None
         self.memory = Memory(recorder) if "memory" in wanted else None
+        journal = recording.journal
+        self.scalars = Scalars(recorder, isolation, journal) if "scalars" in wanted else None
+        self.model_facts: ModelFacts | None = None
+        self.run_facts: RunFacts | None = None
+        if "facts" in wanted:
+            self.model_facts = ModelFacts(recorder, self.names, self.optimizers, journal)
+            self.run_facts = RunFacts(recorder, self.optimizers, self.forward, self.data, journal)
         self.modules: Modules | None = None
         if "modules" in wanted:
             self.modules = Modules(recorder, isolation, self.forward, self.losses, self.names)
@@ -64,7 +76,7 @@ class Installation:
             # Optimizers last: the first step they end is one that the others have seen from its begin.
             parts = (
                 self.forward, self.losses, self.modules, self.data, self.collectives, self.flight,
-                self.optimizers,
+                self.scalars, self.optimizers,
             )
             self._parts = [part for part in parts if part is not None]
 
@@ -104,6 +116,11 @@ class Installation:
             attempt("flight", self.flight.look)
         if self.modules is not None:
             attempt("modules", self.modules.collect)
+        if self.scalars is not None:
+            attempt("scalars", self.scalars.look)
+        if self.model_facts is not None and self.run_facts is not None:
+            attempt("model facts", self.model_facts.step)
+            attempt("run facts", self.run_facts.step)
 
     def module_path(self, module: Any) -> str | None:
         """Path of a module that a frame belongs to; None when it is not known."""
