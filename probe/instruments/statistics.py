@@ -1,0 +1,342 @@
+"""Statistics of tensors: pure functions, exact to float64, without a collective and without a wait.
+
+HOT PATH on sampled and asked steps, on the training thread. Every function makes new tensors on the device
+where the values are and reads none of them back: what is returned is a vector that the caller reads at once
+(CPU), or copies to the host behind the work already queued (CUDA, see `delivery`). Sums are made in float64,
+a chunk at a time, so that half precision does not overflow and 1e30 has a square. No random numbers, nothing
+in place on what is given, no graph. torch inside functions.
+
+Of a tensor that is spread over ranks (DTensor) the local part is taken: nothing here communicates. With NaNs
+or infinities among the values, norm, mean, deviation and extremes are what IEEE arithmetic makes of them, as
+numpy's are; distributions (`distribution`) are of the finite values alone.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+CHUNK_ELEMENTS = 1 << 18
+"""Converted to float64 at a time on a CPU, 2 MB: it stays in the cache."""
+DEVICE_CHUNK_ELEMENTS = 1 << 23
+"""The same on a device, 64 MB."""
+FUSED_ELEMENTS = 1 << 13
+"""Longest piece for torch's own norm on a CPU: its float32 sums are off by 5e-6 there, by 6e-5 at 3 million."""
+EXACT_ELEMENTS = 1 << 16
+"""Percentiles and counts of up to so many values are of all of them; of more, of a sample with a fixed
+stride: every k-th value from the first, for the smallest whole k with which the sample is no larger."""
+BINS = 32
+PERCENTILES = (1.0, 5.0, 25.0, 50.0, 75.0, 95.0, 99.0)
+MOMENTS = 9
+"""Length of the vector of `moments`."""
+DISTRIBUTION = 5 + len(PERCENTILES) + BINS
+"""Length of the vector of `distribution`."""
+
+
+class Values(NamedTuple):
+    """The numbers of a tensor, as far as they are here."""
+
+    flat: Any
+    """One dimension, of any real dtype; of a sparse tensor the values that are stored."""
+    numel: int
+    """Elements, those that a sparse tensor does not store included: they are 0."""
+    sharded: bool
+    """Whether they are this rank's part only."""
+
+
+class Figures(NamedTuple):
+    """What `moments` of a tensor say. All NaN but the counts for an empty one."""
+
+    numel: int
+    norm: float
+    """L2 norm."""
+    mean: float
+    std: float
+    """Of the population."""
+    min: float
+    max: float
+    abs_max: float
+    zero_ratio: float
+    nan_count: int
+    inf_count: int
+
+
+class Distribution(NamedTuple):
+    """What `distribution` of a tensor says, of its finite values; None where there are none."""
+
+    numel: int
+    """Values counted: all finite ones, or those of the sample."""
+    min: float
+    percentiles: tuple[float, ...]
+    """At `PERCENTILES`, linear between neighbours."""
+    max: float
+    skewness: float | None
+    """Third standardized moment; None when all values are equal."""
+    kurtosis: float | None
+    """Fourth standardized moment, 3 for a normal distribution; None when all values are equal."""
+    counts: list[int]
+    """Of `BINS` bins of equal width; each holds its left edge, the last one both."""
+    edges: list[float]
+
+
+def values_of(tensor: Any) -> Values | None:
+    """The numbers of a tensor, of any class; None for what has no real ones here (complex, quantized, meta,
+    ragged, compressed, or no tensor). Call it with gradients off."""
+    torch: Any = sys.modules["torch"]
+    if not isinstance(tensor, torch.Tensor):
+        return None
+    sharded = is_sharded(tensor)
+    local = getattr(tensor, "_local_tensor", None)
+    if local is not None:
+        tensor = local
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        return None  # a class with an arithmetic of its own
+    tensor = tensor.detach()
+    if tensor.is_complex() or tensor.is_quantized or tensor.is_meta or tensor.is_nested:
+        return None
+    if tensor.is_floating_point() and tensor.element_size() == 1:
+        tensor = tensor.to(torch.bfloat16)  # holds every value of an 8-bit float, and has an arithmetic
+    numel = tensor.numel()
+    if tensor.layout is torch.sparse_coo:
+        tensor = tensor.coalesce().values()
+    elif tensor.layout is not torch.strided:
+        return None
+    return Values(tensor.reshape(-1), numel, sharded)
+
+
+def is_sharded(tensor: Any) -> bool:
+    """Whether a tensor is one rank's part of a larger one: a DTensor that is not replicated, or a parameter
+    that FSDP keeps flat."""
+    placements = getattr(tensor, "placements", None)
+    if placements is not None:
+        sizes = tensor.device_mesh.shape
+        return any(size > 1 and not one.is_replicate() for one, size in zip(placements, sizes, strict=True))
+    return bool(getattr(tensor, "_fsdp_flattened", False) or getattr(tensor, "_is_flat_param", False))
+
+
+def moments(flat: Any) -> Any:
+    """Scale, sum, sum of squares, smallest, largest, non-zeros, NaNs, infinities and count of the values;
+    `figures` reads it. A list of numbers on a CPU; on a device one float64 vector there, NaNs for none."""
+    torch: Any = sys.modules["torch"]
+    if flat.dtype is torch.bool:
+        flat = flat.byte()
+    if flat.is_cpu:
+        return _moments_here(flat)
+    if not flat.numel():
+        return torch.full((MOMENTS,), math.nan, dtype=torch.float64, device=flat.device)
+    least, most = (one.double() for one in torch.aminmax(flat))
+    scale = torch.ones_like(most)
+    if flat.dtype is torch.float64:  # squares of others fit
+        widest = torch.maximum(most, -least)
+        scale = torch.where(torch.isfinite(widest) & (widest > 0), widest, scale)
+    zero = torch.zeros_like(most)
+    total, squares, nonzero, nans, infinities = zero, zero, zero, zero, zero
+    for piece in _pieces(flat):
+        own = piece.double() / scale
+        total, squares = total + own.sum(), squares + torch.dot(own, own)
+        nonzero = nonzero + torch.count_nonzero(piece)
+        nans = nans + torch.count_nonzero(torch.isnan(piece))
+        infinities = infinities + torch.count_nonzero(torch.isinf(piece))
+    count = torch.full_like(most, flat.numel())
+    return torch.stack([scale, total, squares, least, most, nonzero, nans, infinities, count])
+
+
+def _moments_here(flat: Any) -> list[float]:
+    """`moments` on a CPU. NaNs and infinities are looked for only where the sum of squares may hold some."""
+    torch: Any = sys.modules["torch"]
+    if not flat.numel():
+        return [math.nan] * MOMENTS
+    least, most = (float(one) for one in torch.aminmax(flat))
+    scale = 1.0
+    if flat.dtype is torch.float64 and 0.0 < max(most, -least) < math.inf:
+        scale = max(most, -least)
+    total = squares = 0.0
+    nonzero = 0
+    for piece in _pieces(flat):
+        own = piece.double() if scale == 1.0 else piece / scale
+        total += float(own.sum())
+        squares += float(torch.dot(own, own))
+        nonzero += int(torch.count_nonzero(piece))
+    nans = infinities = 0
+    if not math.isfinite(squares):
+        nans = sum(int(torch.count_nonzero(torch.isnan(piece))) for piece in _pieces(flat))
+        infinities = sum(int(torch.count_nonzero(torch.isinf(piece))) for piece in _pieces(flat))
+    return [scale, total, squares, least, most, nonzero, nans, infinities, flat.numel()]
+
+
+def figures(row: Sequence[float], numel: int) -> Figures:
+    """What a vector of `moments` says of `numel` elements, of which those not among its values are 0."""
+    scale, total, squares, least, most, nonzero, nans, infinities, stored = row
+    if not numel:
+        none = math.nan
+        return Figures(0, 0.0, none, none, none, none, none, none, 0, 0)
+    if stored != stored:  # a sparse tensor that stores nothing
+        return Figures(numel, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0, 0)
+    if stored < numel:
+        least, most = min(least, 0.0), max(most, 0.0)
+    mean = total / numel
+    deviation = squares / numel - mean * mean if math.isfinite(total) else math.nan
+    if nans:
+        least = most = math.nan
+    # A NaN stays one through a root, and what rounding made negative is 0.
+    std = math.sqrt(deviation) if deviation > 0 else deviation * 0.0
+    return Figures(
+        numel, math.sqrt(squares) * scale, mean * scale, abs(std) * scale, least, most, max(most, -least),
+        (numel - nonzero) / numel, int(nans), int(infinities),
+    )
+
+
+def measure(tensor: Any) -> Figures | None:
+    """Figures of a tensor, read at once: waits for a device. None for what `values_of` refuses."""
+    torch: Any = sys.modules["torch"]
+    with torch.no_grad():
+        values = values_of(tensor)
+        if values is None:
+            return None
+        found = moments(values.flat)
+        return figures(found if values.flat.is_cpu else found.tolist(), values.numel)
+
+
+def norm(flat: Any) -> Any:
+    """L2 norm of values: one float64 on their device, 0 for none."""
+    torch: Any = sys.modules["torch"]
+    if flat.dtype is torch.float64:
+        return torch.linalg.vector_norm(flat) if flat.numel() else flat.sum()
+    total = None
+    for piece in _pieces(flat):
+        own = piece.double()
+        squares = torch.dot(own, own)
+        total = squares if total is None else total + squares
+    return total.sqrt() if total is not None else torch.zeros((), dtype=torch.float64, device=flat.device)
+
+
+def difference_norm(before: Any, after: Any) -> Any:
+    """L2 norm of what changed between two sets of values: one float64 on their device."""
+    torch: Any = sys.modules["torch"]
+    total = torch.zeros((), dtype=torch.float64, device=after.device)
+    for old, new in zip(_pieces(before), _pieces(after), strict=True):
+        change = new.double() - old.double()
+        total = total + torch.dot(change, change)
+    return total.sqrt()
+
+
+def distribution(flat: Any) -> Any:
+    """Count, smallest, largest, third and fourth standardized moment, percentiles and counts of bins, of the
+    finite values: float64, on their device; `described` reads it."""
+    torch: Any = sys.modules["torch"]
+    stride = -(-flat.numel() // EXACT_ELEMENTS) or 1
+    sample = flat[::stride].double()
+    if not sample.numel():
+        return torch.zeros(DISTRIBUTION, dtype=torch.float64, device=flat.device)
+    finite = torch.isfinite(sample)
+    ordered = torch.sort(torch.where(finite, sample, math.inf)).values
+    count = torch.count_nonzero(finite)
+    last = (count - 1).clamp(min=0)
+    places = torch.tensor(PERCENTILES, dtype=torch.float64, device=flat.device) / 100 * last
+    below = places.floor().long()
+    lower, upper = ordered[below], ordered[torch.minimum(below + 1, last)]
+    percentiles = lower + (upper - lower) * (places - below)
+    least, most = ordered[:1], torch.gather(ordered, 0, last.reshape(1))
+    third, fourth = _standardized(sample, finite, count)
+    edges = _edges(least, most)
+    below_edge = torch.searchsorted(ordered, edges[:-1].contiguous())
+    counts = torch.diff(torch.cat([below_edge, count.reshape(1)]))
+    single = torch.stack([count.double(), least[0], most[0], third, fourth])
+    return torch.cat([single, percentiles, counts.double()])
+
+
+def _standardized(sample: Any, finite: Any, count: Any) -> tuple[Any, Any]:
+    """Third and fourth standardized moment of the finite values; NaN when all are equal."""
+    torch: Any = sys.modules["torch"]
+    kept = torch.where(finite, sample, 0.0)
+    widest = kept.abs().max()
+    kept = kept / torch.where(widest > 0, widest, 1.0)
+    offset = torch.where(finite, kept - kept.sum() / count, 0.0)
+    spread = (torch.dot(offset, offset) / count).sqrt()
+    # What rounding of the mean leaves of equal values is no spread.
+    spread = torch.where(spread > 1e-14, spread, math.nan)
+    offset = offset / spread
+    square = offset * offset
+    return torch.dot(square, offset) / count, torch.dot(square, square) / count
+
+
+def _edges(least: Any, most: Any) -> Any:
+    """Edges of the bins between two values; around one, when they are the same."""
+    torch: Any = sys.modules["torch"]
+    widen = torch.where(least == most, torch.clamp(least.abs() * 1e-6, min=0.5), 0.0)
+    low, high = least - widen, most + widen
+    steps = torch.arange(BINS + 1, dtype=torch.float64, device=least.device) / BINS
+    return low * (1 - steps) + high * steps
+
+
+def described(row: Sequence[float]) -> Distribution | None:
+    """What a vector of `distribution` says; None when no value was finite."""
+    count, least, most, third, fourth = row[:5]
+    if not count:
+        return None
+    percentiles = tuple(row[5 : 5 + len(PERCENTILES)])
+    widen = max(abs(least) * 1e-6, 0.5) if least == most else 0.0
+    low, high = least - widen, most + widen
+    edges = [low * (1 - step / BINS) + high * (step / BINS) for step in range(BINS + 1)]
+    return Distribution(
+        int(count), least, percentiles, most, None if third != third else third,
+        None if fourth != fourth else fourth, [int(one) for one in row[5 + len(PERCENTILES) :]], edges,
+    )
+
+
+def dead_ratio(tensor: Any, unit_dimension: int) -> Any:
+    """Share of the places of one dimension that are 0 at all others: one float64 on its device."""
+    torch: Any = sys.modules["torch"]
+    others = [one for one in range(tensor.dim()) if one != unit_dimension % tensor.dim()]
+    used = (tensor != 0).sum(dim=others) if others else tensor != 0
+    return 1.0 - torch.count_nonzero(used).double() / max(used.numel(), 1)
+
+
+def saturated_ratio(flat: Any, low: float, high: float, margin_ratio: float = 0.01) -> Any:
+    """Share of values within `margin_ratio` of the range from `low` to `high` at either end: one float64."""
+    torch: Any = sys.modules["torch"]
+    margin = margin_ratio * (high - low)
+    count = torch.count_nonzero(flat <= low + margin) + torch.count_nonzero(flat >= high - margin)
+    return count.double() / max(flat.numel(), 1)
+
+
+def total_norm(gradients: Sequence[Any]) -> Any:
+    """L2 norm of all values together, one float64. The sets of values (`Values.flat`) are of any dtypes and
+    devices; None without any value.
+
+    torch's fused norm in float32, on a CPU of pieces so short that its sums stay good to 1e-5. A square that
+    overflowed or vanished is seen and made good on a CPU; on a device it is not."""
+    torch: Any = sys.modules["torch"]
+    fused: dict[Any, list[Any]] = {}
+    norms: list[Any] = []
+    for flat in gradients:
+        if not flat.numel():
+            continue
+        if flat.dtype in (torch.float32, torch.float64):
+            short = flat.is_cpu and flat.numel() > FUSED_ELEMENTS
+            alike = fused.setdefault((flat.device, flat.dtype), [])
+            alike.extend(flat.split(FUSED_ELEMENTS) if short else (flat,))
+        elif flat.is_cpu:
+            norms.append(norm(flat))
+        else:
+            norms.append(torch.linalg.vector_norm(flat, dtype=torch.float32))
+    for ones in fused.values():
+        norms += torch._foreach_norm(ones)
+    if not norms:
+        return None
+    first = norms[0].device
+    total = torch.linalg.vector_norm(torch.stack([one.to(first, torch.float64) for one in norms]))
+    if total.is_cpu and not 1e-15 < float(total) < 1e15:
+        whole = [norm(flat).to(first) for flat in gradients if flat.numel()]
+        total = torch.linalg.vector_norm(torch.stack(whole))
+    return total
+
+
+def _pieces(flat: Any) -> Sequence[Any]:
+    size = CHUNK_ELEMENTS if flat.is_cpu else DEVICE_CHUNK_ELEMENTS
+    if flat.numel() <= size:
+        return (flat,) if flat.numel() else ()
+    pieces: Sequence[Any] = flat.split(size)
+    return pieces
