@@ -1,0 +1,74 @@
+-- title = "loss diverges"
+-- severity = "alarm"
+-- symptoms = ["loss", "nan"]
+-- order = 20
+-- scope = "rank"
+-- needs = "a loss that backward is called on, over some hundred steps, of one objective"
+-- what = "loss rises: {now:.4g} over the last {recent} steps, {best:.4g} around step {step}"
+-- why = [
+--   "it began at {start:.4g}, its best was {best:.4g} around step {step}, now it is {now:.4g} (medians of {block} steps)",
+--   "the rise is {rise_sigmas:.0f} times the scatter within {block} steps",
+--   "gradient norm: {norm_now:.3g} now, {norm_before:.3g} when the loss was best",
+--   "learning rate: {lr:.3g} now, {lr_before:.3g} when the loss was best",
+-- ]
+-- next = [
+--   "probe {endpoint} checkpoint diverging.pt",
+--   "probe {endpoint} lr --scale 0.1",
+--   "probe {endpoint} clip --max-norm 1.0",
+--   "probe {endpoint} query \"SELECT param, norm, update_ratio FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY update_ratio DESC LIMIT 10\"",
+-- ]
+-- false_positives = "curricula that make the data harder; losses whose weights are changed on the way; adversarial training (two optimizers with a backward of their own are left out)"
+-- [parameters.share]
+-- value = 0.25
+-- unit = "ratio of what had been gained"
+-- source = "ours: relative to what the run itself had gained; practice says `increases without bound`, or 50 (absolute), which differs between losses"
+-- [parameters.relative]
+-- value = 0.2
+-- unit = "ratio of the best"
+-- source = "ours: for runs that gained nothing before"
+-- [parameters.sigmas]
+-- value = 3.0
+-- unit = "times the scatter"
+-- source = "ours: of medians, three in a row"
+-- [parameters.block]
+-- value = 20
+-- unit = "steps"
+-- source = "ours"
+-- [parameters.horizon]
+-- value = 2000
+-- unit = "steps"
+-- source = "ours"
+WITH ends AS (SELECT MAX(step) AS last FROM python.steps),
+adversarial AS (
+    SELECT COUNT(*) > 0 AS yes FROM (
+        SELECT step FROM python.torch_trace WHERE stage = 'step' GROUP BY step HAVING COUNT(*) > 1
+    ) JOIN python.steps USING (step) WHERE micro_steps > 1
+), seen AS (
+    SELECT step, loss, grad_norm, lr, (last - step) // $block AS ago FROM python.steps, ends
+    WHERE isfinite(loss) AND step > last - $horizon
+), first AS (
+    SELECT MEDIAN(loss) AS start FROM (SELECT loss FROM python.steps WHERE isfinite(loss) ORDER BY step LIMIT $block)
+), blocks AS (
+    SELECT ago, MIN(step) AS step, MEDIAN(loss) AS level, 1.4826 * MAD(loss) AS spread,
+        MEDIAN(grad_norm) AS norm, MEDIAN(lr) AS lr
+    FROM seen GROUP BY ago HAVING COUNT(*) >= $block / 2
+), best AS (
+    SELECT * FROM blocks WHERE ago >= 3 ORDER BY level LIMIT 1
+), now AS (
+    SELECT MIN(level) AS least, ARG_MIN(level, ago) AS now, MAX(spread) AS spread, COUNT(*) AS n,
+        ARG_MIN(lr, ago) AS lr, MAX(norm) AS norm FROM blocks WHERE ago < 3
+), judged AS (
+    SELECT best.step, best.level AS best, now.now, now.least, start, best.lr AS lr_before, now.lr,
+        best.norm AS norm_before, now.norm AS norm_now, now.least - best.level AS rise, now.n,
+        GREATEST(best.spread, (SELECT MEDIAN(spread) FROM blocks)) AS spread
+    FROM best, now, first
+)
+SELECT CASE WHEN adversarial.yes THEN 'there are several optimizers with a backward each: their losses work against each other' END AS unknown,
+    step, best, now, start, 3 * $block AS recent, $block AS block, rise / NULLIF(spread, 0) AS rise_sigmas,
+    CASE WHEN norm_before IS NOT NULL THEN norm_now END AS norm_now,
+    CASE WHEN norm_now IS NOT NULL THEN norm_before END AS norm_before, lr, lr_before
+FROM judged, adversarial
+WHERE n = 3 AND rise > $sigmas * spread
+    AND rise > GREATEST($share * (start - best), $relative * ABS(best))
+UNION ALL BY NAME
+SELECT format('{} steps with a loss, {} are needed', COUNT(*), 5 * $block) AS unknown FROM seen HAVING COUNT(*) < 5 * $block

@@ -1,0 +1,88 @@
+-- title = "loss spike"
+-- severity = "notice"
+-- symptoms = ["loss", "data", "nan"]
+-- order = 10
+-- scope = "rank"
+-- needs = "a loss that backward is called on, and the steps before it to compare with"
+-- what = "loss jumped to {loss:.4g} at step {step}, {sigmas_above:.0f} times the usual scatter above {usual:.4g}; {outcome}"
+-- why = [
+--   "before it: {usual:.4g} +- {spread:.2g} (median and scatter of {known} steps); at step {step}: {loss:.4g}",
+--   "since then: {later:.4g} (median of the last {later_steps} steps)",
+--   "gradient norm at step {step}: {grad_norm:.3g}, usual {usual_norm:.3g}",
+--   "learning rate went from {lr_before:.3g} to {lr:.3g} at that step",
+--   "{spikes} such jumps in the last {horizon} steps",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT step, micro_step, loader, shapes, samples FROM python.batches WHERE step BETWEEN {step} - 1 AND {step}\"",
+--   "probe {endpoint} query \"SELECT step, param, norm, update_ratio FROM python.gradients WHERE step >= {step} - 20 ORDER BY norm DESC LIMIT 10\"",
+--   "probe {endpoint} checkpoint spike.pt",
+--   "probe {endpoint} spike-guard --threshold 5",
+--   "probe {endpoint} lr --scale 0.5",
+-- ]
+-- false_positives = "a new part of the data that is harder; a loss whose terms are switched on later; reinforcement learning"
+-- [parameters.sigmas]
+-- value = 6.0
+-- unit = "times the scatter"
+-- source = "OLMo: 6 standard deviations over 128 steps; LLM training guides say 2 (alarm at 5), others 10 times the moving average, ByteRobust 5 times. 2 fires on every noisy run. Scatter is 1.4826 times the median absolute deviation, which the spike itself does not widen"
+-- [parameters.window]
+-- value = 128
+-- unit = "steps"
+-- source = "OLMo: 128 steps"
+-- [parameters.enough]
+-- value = 40
+-- unit = "steps"
+-- source = "practice: 50 steps of history before judging; 40, since medians need fewer"
+-- [parameters.beyond]
+-- value = 3.5
+-- unit = "times the highest 2 % before"
+-- source = "ours: heavy-tailed losses of small batches go past 6 sigma by themselves, but rarely so far past their own highest"
+-- [parameters.patience]
+-- value = 50
+-- unit = "steps"
+-- source = "practice: 10 steps to recover; 50, since Adam's second moment keeps a spike for longer"
+-- [parameters.recovered]
+-- value = 0.1
+-- unit = "ratio above the level before"
+-- source = "practice: recovered when below 1.1 times the mean before"
+-- [parameters.horizon]
+-- value = 2000
+-- unit = "steps"
+-- source = "ours: older spikes are history"
+WITH seen AS (
+    SELECT step, loss, grad_norm, lr, LAG(lr) OVER (ORDER BY step) AS lr_before FROM python.steps
+    WHERE isfinite(loss) AND step > (SELECT MAX(step) FROM python.steps) - $horizon
+), before AS (
+    SELECT *, COUNT(*) OVER w AS known, MEDIAN(loss) OVER w AS usual, 1.4826 * MAD(loss) OVER w AS spread,
+        QUANTILE_CONT(loss, 0.98) OVER w AS highest
+    FROM seen WINDOW w AS (ORDER BY step ROWS BETWEEN $window PRECEDING AND 1 PRECEDING)
+), high AS (
+    SELECT *, step - LAG(step) OVER (ORDER BY step) AS gap FROM before
+    WHERE known >= $enough AND loss - usual > $sigmas * GREATEST(spread, 0.002 * ABS(usual))
+        AND loss - usual > $beyond * (highest - usual)
+), starts AS (
+    SELECT * FROM high WHERE gap IS NULL OR gap > 50
+), spike AS (
+    SELECT * FROM starts ORDER BY step DESC LIMIT 1
+), later AS (
+    SELECT MEDIAN(loss) AS later, COUNT(*) AS later_steps FROM (
+        SELECT loss FROM seen WHERE step > (SELECT step FROM spike) ORDER BY step DESC LIMIT 20)
+), after AS (
+    SELECT COUNT(*) AS steps FROM seen WHERE step > (SELECT step FROM spike)
+), judged AS (
+    SELECT spike.*, later, later_steps, after.steps AS passed,
+        (SELECT MEDIAN(grad_norm) FROM seen WHERE step < spike.step) AS usual_norm,
+        (SELECT COUNT(*) FROM starts) AS spikes,
+        later_steps >= 5 AND later <= GREATEST(usual + $recovered * ABS(usual), usual + 3 * spread) AS recovered
+    FROM spike, later, after
+)
+SELECT NULL AS unknown, step, loss, usual, spread, known, grad_norm,
+    CASE WHEN grad_norm IS NOT NULL THEN usual_norm END AS usual_norm, later, later_steps,
+    CASE WHEN lr_before <> lr THEN lr_before END AS lr_before, lr, spikes, $horizon AS horizon,
+    (loss - usual) / GREATEST(spread, 0.002 * ABS(usual)) AS sigmas_above,
+    CASE WHEN recovered THEN 'it recovered' WHEN passed < $patience THEN 'not recovered yet'
+        ELSE format('not recovered after {} steps', passed) END AS outcome,
+    CASE WHEN recovered OR passed < $patience THEN 'notice' ELSE 'alarm' END AS severity
+FROM judged
+UNION ALL BY NAME
+SELECT format('{} steps with a loss, {} are needed', COUNT(*), $enough + 1) AS unknown FROM seen
+HAVING COUNT(*) <= $enough

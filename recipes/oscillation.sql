@@ -1,0 +1,72 @@
+-- title = "loss oscillates"
+-- severity = "notice"
+-- symptoms = ["loss"]
+-- order = 40
+-- scope = "rank"
+-- needs = "a loss that backward is called on, over some hundred steps"
+-- what = "loss swings up and down every {period} steps, by {swing_ratio:.0%} of its level, since step {step} or earlier"
+-- why = [
+--   "over the last {n} steps, its level taken out: correlation {peak:.2f} with itself {period} steps later, {trough:.2f} half a swing later",
+--   "it swings between {low:.4g} and {high:.4g} (5 % and 95 % of the steps)",
+--   "learning rate {lr:.3g}, momentum {momentum:.2g}",
+--   "update ratio {update_ratio:.2g} (median over parameters)",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT step, loss, lr, grad_norm FROM python.steps ORDER BY step DESC LIMIT 4 * {period}\"",
+--   "probe {endpoint} lr --scale 0.3",
+--   "probe {endpoint} checkpoint oscillating.pt",
+-- ]
+-- false_positives = "a cyclic learning rate; data in a fixed order that is shorter than 128 batches; several data sets in turn"
+-- [parameters.window]
+-- value = 400
+-- unit = "steps"
+-- source = "ours"
+-- [parameters.longest]
+-- value = 100
+-- unit = "steps"
+-- source = "ours: four whole swings at least"
+-- [parameters.peak]
+-- value = 0.5
+-- unit = "correlation"
+-- source = "ours: white noise reaches 0.15 over 400 steps. Practice counts turns of the loss (30 % of steps), which two thirds of the steps of pure noise are"
+-- [parameters.trough]
+-- value = -0.4
+-- unit = "correlation"
+-- source = "ours: data that repeat have the peak without it"
+-- [parameters.swing]
+-- value = 0.2
+-- unit = "ratio of the level"
+-- source = "practice: very noisy when the deviation is 0.2 of the mean"
+WITH lately AS (
+    SELECT step, loss, lr FROM python.steps WHERE isfinite(loss) ORDER BY step DESC LIMIT $window
+), level AS (
+    SELECT step, loss, lr, ROW_NUMBER() OVER (ORDER BY step) AS i,
+        loss - AVG(loss) OVER (ORDER BY step ROWS BETWEEN $longest // 2 PRECEDING AND $longest // 2 FOLLOWING) AS x
+    FROM lately
+), bounds AS (
+    SELECT QUANTILE_CONT(x, 0.01) AS low, QUANTILE_CONT(x, 0.99) AS high, COUNT(*) AS n FROM level
+), trimmed AS (
+    SELECT i, LEAST(GREATEST(x, low), high) AS x FROM level, bounds
+), lags AS (
+    SELECT lag, CORR(a.x, b.x) AS r
+    FROM trimmed a, range(1, $longest + 1) t(lag) JOIN trimmed b ON b.i = a.i + lag
+    GROUP BY lag
+), period AS (
+    SELECT p.lag AS period, p.r AS peak, MIN(t.r) AS trough FROM lags p, (SELECT MAX(r) AS highest FROM lags WHERE lag >= 2)
+    JOIN lags t ON t.lag BETWEEN FLOOR(p.lag * 0.45) AND CEIL(p.lag * 0.55)
+    WHERE p.lag >= 2 AND p.r >= GREATEST($peak, 0.9 * highest) GROUP BY p.lag, p.r HAVING MIN(t.r) <= $trough ORDER BY p.lag LIMIT 1
+), size AS (
+    SELECT QUANTILE_CONT(loss, 0.05) AS low, QUANTILE_CONT(loss, 0.95) AS high, MIN(step) AS step, COUNT(*) AS n,
+        QUANTILE_CONT(x, 0.95) - QUANTILE_CONT(x, 0.05) AS swing, MEDIAN(loss) AS middle, ARG_MAX(lr, step) AS lr,
+        MAX(lr) > 1.5 * MIN(lr) AS cyclic
+    FROM level
+), details AS (
+    SELECT (SELECT ARG_MAX(momentum, t_ns) FROM python.optimizers) AS momentum,
+        (SELECT MEDIAN(update_ratio) FROM python.gradients
+            WHERE numel >= 16 AND step > (SELECT MAX(step) FROM python.gradients) - 500) AS update_ratio
+)
+SELECT NULL AS unknown, size.step, period, peak, trough, size.n, low, high, swing / NULLIF(ABS(middle), 0) AS swing_ratio, lr, momentum, update_ratio
+FROM period, size, details
+WHERE size.n >= $window AND swing >= $swing * ABS(middle) AND NOT cyclic
+UNION ALL BY NAME
+SELECT format('{} steps with a loss, {} are needed', n, $window) AS unknown FROM size WHERE n < $window

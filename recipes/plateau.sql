@@ -1,0 +1,71 @@
+-- title = "loss plateau"
+-- severity = "notice"
+-- symptoms = ["loss"]
+-- order = 30
+-- scope = "rank"
+-- needs = "a loss that backward is called on, over a thousand steps, of one objective"
+-- what = "loss has not fallen since step {step}: {now:.4g}, {level_then:.4g} then"
+-- why = [
+--   "{level_then:.4g} around step {step}, {now:.4g} over the last {part} steps; what it fell in between is {gain_ratio:.2%}, within the scatter",
+--   "that is {flat_steps} steps of {seen_steps}; at its start the loss was {start:.4g}",
+--   "learning rate {lr:.3g}, at most {highest_lr:.3g} in this run",
+--   "update ratio {update_ratio:.2g} (median over parameters; 1e-4 to 1e-2 is usual while a model learns)",
+-- ]
+-- next = [
+--   "probe {endpoint} diagnose gradients",
+--   "probe {endpoint} lr",
+--   "probe {endpoint} query \"SELECT step // 100 * 100 AS step, MEDIAN(loss) AS loss, MEDIAN(lr) AS lr FROM python.steps GROUP BY 1 ORDER BY 1\"",
+--   "probe {endpoint} checkpoint plateau.pt",
+-- ]
+-- false_positives = "a model that has learned what there is to learn: `info` then, when the learning rate has decayed or nine tenths of the first loss are gone"
+-- [parameters.window]
+-- value = 1000
+-- unit = "steps"
+-- source = "practice: no improvement over 1,000 steps (LLM training guides), or over 10,000; the shorter, and a share of the run besides"
+-- [parameters.share]
+-- value = 0.3
+-- unit = "ratio of the run"
+-- source = "ours: a long run improves little in any 1,000 steps"
+-- [parameters.improvement]
+-- value = 0.01
+-- unit = "ratio"
+-- source = "practice: mean of 100 steps at least 0.99 times that of 100 steps before"
+WITH adversarial AS (
+    SELECT COUNT(*) > 0 AS yes FROM (
+        SELECT step FROM python.torch_trace WHERE stage = 'step' GROUP BY step HAVING COUNT(*) > 1
+    ) JOIN python.steps USING (step) WHERE micro_steps > 1
+), seen AS (
+    SELECT step, loss, lr, ROW_NUMBER() OVER (ORDER BY step) - 1 AS i, COUNT(*) OVER () AS n
+    FROM python.steps WHERE isfinite(loss)
+), shape AS (
+    SELECT ANY_VALUE(n) AS n, GREATEST(ANY_VALUE(n) // 40, 25) AS part, MAX(lr) AS highest_lr, ARG_MAX(lr, step) AS lr
+    FROM seen
+), blocks AS (
+    SELECT (seen.n - 1 - i) // part AS ago, MIN(step) AS step, MEDIAN(loss) AS level,
+        1.2533 * 1.4826 * MAD(loss) / SQRT(COUNT(*)) AS error, COUNT(*) AS steps
+    FROM seen, shape GROUP BY ago HAVING COUNT(*) >= 10
+), ends AS (
+    SELECT AVG(level) FILTER (ago < 4) AS now, ARG_MAX(level, ago) AS start, MEDIAN(error) AS error FROM blocks
+), fallen AS (
+    SELECT COALESCE(MIN(ago), 1000) AS ago FROM blocks, ends
+    WHERE level - now > GREATEST($improvement * ABS(now), 3 * ends.error)
+), flat AS (
+    SELECT MIN(step) AS step, SUM(steps) AS flat_steps, COUNT(*) AS parts, MAX(blocks.ago) AS oldest
+    FROM blocks, fallen WHERE blocks.ago < fallen.ago
+), trend AS (
+    SELECT ANY_VALUE(flat.step) AS step, ANY_VALUE(flat_steps) AS flat_steps, ANY_VALUE(parts) AS parts,
+        AVG(level) FILTER (2 * ago > oldest) AS level_then, AVG(level) FILTER (2 * ago <= oldest) AS level_since
+    FROM blocks, flat WHERE ago <= oldest
+), ratio AS (
+    SELECT MEDIAN(update_ratio) AS update_ratio FROM python.gradients
+    WHERE numel >= 64 AND step > (SELECT MAX(step) FROM python.gradients) - 500
+)
+SELECT CASE WHEN adversarial.yes THEN 'there are several optimizers with a backward each: their losses work against each other' END AS unknown,
+    trend.step, now, level_then, (level_then - level_since) / NULLIF(ABS(now), 0) AS gain_ratio, flat_steps, n AS seen_steps,
+    part * 4 AS part, start, lr, highest_lr, update_ratio,
+    CASE WHEN lr < 0.1 * highest_lr OR (start > 0 AND now < 0.1 * start) THEN 'info' ELSE 'notice' END AS severity
+FROM trend, ends, shape, ratio, adversarial
+WHERE flat_steps >= $window AND flat_steps >= $share * n
+    AND ABS(level_then - level_since) <= GREATEST(2.5 * error / SQRT(parts / 2), 0.001 * ABS(now))
+UNION ALL BY NAME
+SELECT format('{} steps with a loss, {} are needed', COALESCE(n, 0), $window) AS unknown FROM shape WHERE n < $window OR n IS NULL
