@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from probe.cluster.everywhere import Part
+from probe.cluster.everywhere import Part, Scope
 from probe.server import access, backtraces, cluster_routes, fanout, live
 from probe.server.bodies import QueryBody, RowsBody
 from probe.server.carrying import NOT_CARRIED
@@ -39,21 +39,53 @@ async def answer(
     began = time.monotonic()
     timeout_s = min(body.timeout_s or float("inf"), service.settings.query_timeout_s)
     found = await fanout.find(service, body.endpoint, caller, body.scope)
-    names = {table.full_name for table in mentioned(body.sql)}
+    asked = Asked([body.sql], caller, body.scope, timeout_s)
+    request = {"sql": body.sql, "limit": body.limit}
+    return await run(service, found, asked, request, timeout_s - (time.monotonic() - began), gone)
+
+
+class Asked(NamedTuple):
+    """SQL to be run over the rows of several hosts: by whom it is asked, and its whole deadline."""
+
+    statements: list[str]
+    caller: access.Caller
+    scope: Scope
+    timeout_s: float
+
+    @property
+    def names(self) -> set[str]:
+        """The tables that any of the statements may read."""
+        return {table.full_name for sql in self.statements for table in mentioned(sql)}
+
+    @property
+    def text(self) -> str:
+        """All of it, for what is looked for in a text."""
+        return "\n;\n".join(self.statements)
+
+
+async def run(
+    service: Service, found: fanout.Found, asked: Asked, request: dict[str, Any], timeout_s: float,
+    gone: Callable[[], Awaitable[None]],
+) -> bytes:
+    """What a query worker answers to `request`, over the rows of all hosts that the SQL mentions. `timeout_s`
+    is what is left of the deadline."""
+    began = time.monotonic()
+    names = asked.names
     own, others, whole = await asyncio.gather(
-        service.call(_own_request, service, found.here, body.sql),
-        _rows_of_others(service, found, body, caller, timeout_s * ROWS_SHARE, names),
-        _of_the_job(service, found, caller, body, names),
+        service.call(_own_request, service, found.here, names),
+        _rows_of_others(service, found, asked, names, timeout_s * ROWS_SHARE),
+        _of_the_job(service, found, asked, names),
     )
     parts, missing = others
     own["live"].update(whole[0])
     own["notes"] += list(dict.fromkeys([*missing, *whole[1]]))
-    left_s = max(min(timeout_s, _LEAST_S), timeout_s - (time.monotonic() - began))
+    left_s = max(min(asked.timeout_s, _LEAST_S), timeout_s - (time.monotonic() - began))
     roots = live.rings_folders(service.registry, found.here)
-    request = {**own, "limit": body.limit}
     carried = [(part.host.name, part.content) for part in parts]
     travels = bool(found.met and names - NOT_CARRIED)
-    return await service.pool.run(request, left_s, roots, gone(), carried if travels else None, timeout_s)
+    return await service.pool.run(
+        {**own, **request}, left_s, roots, gone(), carried if travels else None, asked.timeout_s
+    )
 
 
 async def rows(
@@ -62,15 +94,16 @@ async def rows(
     """The rows of this host's ranks that the SQL mentions, packed, for the server that runs it."""
     timeout_s = min(body.timeout_s, service.settings.query_timeout_s)
     found = await fanout.find(service, body.endpoint, caller, "host")
-    request = await service.call(_own_request, service, found.here, body.sql)
+    names = {table.full_name for table in mentioned(body.sql)}
+    own = await service.call(_own_request, service, found.here, names)
+    request = {**own, "sql": body.sql, "limit": 1}
     room_bytes = min(body.room_bytes, service.settings.query_memory_bytes // ROOM_SHARE)
     roots = live.rings_folders(service.registry, found.here)
-    return await service.pool.run({**request, "limit": 1, "room_bytes": room_bytes}, timeout_s, roots, gone())
+    return await service.pool.run({**request, "room_bytes": room_bytes}, timeout_s, roots, gone())
 
 
-def _own_request(service: Service, sources: list[Recorded], sql: str) -> dict[str, Any]:
+def _own_request(service: Service, sources: list[Recorded], names: set[str]) -> dict[str, Any]:
     """What the worker is told of this host's ranks. Blocks."""
-    names = {table.full_name for table in mentioned(sql)}
     live_rows: dict[str, list[dict[str, Any]]] = {}
     notes = [
         f"rows of {recorded.name} stay in memory: {service.sealer.failures[recorded.folder]}"
@@ -83,7 +116,7 @@ def _own_request(service: Service, sources: list[Recorded], sql: str) -> dict[st
         live_rows["python.backtrace"], missing = live.capture_rows(service.registry, sources, service.agents)
         notes += missing
     return {
-        "sql": sql, "live": live_rows, "notes": notes,
+        "live": live_rows, "notes": notes,
         "sources": [
             {
                 "folder": str(recorded.folder), "rings": recorded.meta.rings, "run": recorded.meta.run,
@@ -95,35 +128,35 @@ def _own_request(service: Service, sources: list[Recorded], sql: str) -> dict[st
 
 
 async def _rows_of_others(
-    service: Service, found: fanout.Found, body: QueryBody, caller: access.Caller, timeout_s: float,
-    names: set[str],
+    service: Service, found: fanout.Found, asked: Asked, names: set[str], timeout_s: float
 ) -> tuple[list[Part], list[str]]:
     """Packed rows, and sentences on who sent none."""
     if not found.met or not names - NOT_CARRIED:
         return [], list(found.missing) if names else []
     room_bytes = service.settings.query_memory_bytes // ROOM_SHARE // len(found.met)
-    asked = {
-        "sql": body.sql, "timeout_s": timeout_s, "room_bytes": max(room_bytes, _LEAST_ROOM_BYTES),
+    body = {
+        "sql": asked.text, "timeout_s": timeout_s, "room_bytes": max(room_bytes, _LEAST_ROOM_BYTES),
     }
-    said = await fanout.ask(service, found, caller, "POST", "/v1/rows", asked, timeout_s)
+    said = await fanout.ask(service, found, asked.caller, "POST", "/v1/rows", body, timeout_s)
     return said.parts, said.missing
 
 
 async def _of_the_job(
-    service: Service, found: fanout.Found, caller: access.Caller, body: QueryBody, names: set[str]
+    service: Service, found: fanout.Found, asked: Asked, names: set[str]
 ) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
     """Rows of the tables that are about the whole job, also when one rank was named; and what is missing."""
     if not names & (_CLUSTER | _STACKS):
         return {}, []
-    job = await fanout.job_of(service, found, caller, body.scope)
+    job = await fanout.job_of(service, found, asked.caller, asked.scope)
     rows: dict[str, list[dict[str, Any]]] = {}
     missing: list[str] = []
     if names & _CLUSTER:
-        ranks = await cluster_routes.all_ranks(service, job, caller)
+        ranks = await cluster_routes.all_ranks(service, job, asked.caller)
         rows = {"cluster.ranks": ranks["ranks"], "cluster.hosts": ranks["hosts"]}
         missing += ranks["missing"]
     if names & _STACKS:
-        captured = await backtraces.of_hosts(service, job, caller, backtraces.Want(), backtraces.RANKS_S)
+        want = backtraces.Want()
+        captured = await backtraces.of_hosts(service, job, asked.caller, want, backtraces.RANKS_S)
         rows.update(backtraces.rows(captured))
         missing += captured.missing
     return rows, missing

@@ -18,6 +18,7 @@ from typing import Any
 import duckdb
 import numpy as np
 
+from probe.diagnose.local import make_tables
 from probe.errors import RecordingError
 from probe.recording import places, segments
 from probe.recording.journal import read_journal
@@ -69,21 +70,17 @@ def mentioned(sql: str) -> list[Table]:
 
 def prepare(connection: duckdb.DuckDBPyConnection) -> None:
     """Make all tables, empty, in a new connection: done before a query arrives."""
-    for schema in sorted({table.schema for table in TABLES}):
-        connection.execute(f"CREATE SCHEMA {_name(schema)}")
+    make_tables(connection)
     connection.execute(f"CREATE SCHEMA {_TAILS}")
-    for table in TABLES:
-        columns = ", ".join(f"{_name(column.name)} {column.type}" for column in columns_of(table))
-        connection.execute(f"CREATE TABLE {_full(table)} ({columns})")
 
 
 def build(
-    connection: duckdb.DuckDBPyConnection, plan: Plan, sql: str
+    connection: duckdb.DuckDBPyConnection, plan: Plan, sql: str, tables: Iterable[Table]
 ) -> tuple[list[str], list[str]]:
     """Fill the tables that `sql` mentions; returns (files the query may read, notes for the user)."""
     files: list[str] = []
     notes: list[str] = []
-    for table in mentioned(sql):
+    for table in tables:
         if table.source == "ring":
             files += _ring_table(connection, table, plan, sql, notes)
             continue

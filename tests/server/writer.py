@@ -197,7 +197,8 @@ def obey(writer: Writer, words: list[str]) -> str:
             writer.strange()
         case ["log", name, value]:
             writer.recording.rings["python.scalars"].append(
-                writer.steps, clock.wall_ns(), writer.recording.strings.intern(name), float(value)
+                writer.steps, clock.wall_ns(), writer.recording.strings.intern(name), float(value), N,
+                writer.recording.strings.intern("probe"),
             )
         case ["deaf" | "busy" | "hear" as wanted]:
             writer.hearing, writer.busy = wanted == "hear", wanted == "busy"
