@@ -66,6 +66,7 @@ LAYERS = (
     _layer(r"probe/(?:instruments|control|agent)/.*", JOB, "", "torch numpy"),
     _layer(r"probe/server/alert_sender\.py", STANDARD, "", "apprise"),
     _layer(r"probe/server/metrics\.py", SERVER, "numpy", "prometheus_client"),
+    _layer(r"probe/server/gpu\.py", SERVER, "", "pynvml"),
     _layer(r"probe/server/.*", SERVER, "fastapi starlette uvicorn h11 pydantic duckdb numpy"),
     _layer(r"probe/cluster/.*", CLUSTER, "numpy", "httpx"),
     _layer(r"probe/attach/.*", OUTSIDE, "", "pystack pyinjector"),

@@ -53,6 +53,7 @@ from probe.server.bodies import (
     UndoBody,
 )
 from probe.server.crew import Crew
+from probe.server.facts import FactsGatherer
 from probe.server.handover import Handover
 from probe.server.handover import Request as Asked
 from probe.server.prune import Pruner, Wanted
@@ -87,6 +88,7 @@ class Service:
         self.started = time.monotonic()
         self.last_request = time.monotonic()
         self.queries = 0
+        self.facts = FactsGatherer(registry)
         self.handover = Handover(self._find, self._status)
         self.threads = ThreadPoolExecutor(16, thread_name_prefix="probe-request")
         self.agents = ThreadPoolExecutor(2 * IN_FLIGHT, thread_name_prefix="probe-agents")

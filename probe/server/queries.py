@@ -112,6 +112,8 @@ def _own_request(service: Service, sources: list[Recorded], names: set[str]) -> 
     ]
     if "probe.settings" in names:
         live_rows["probe.settings"] = live.setting_rows(sources)
+    if "process.gpu" in names:
+        service.facts.sample_devices([one for one in sources if service.registry.lives(one)])
     if "python.backtrace" in names:
         live_rows["python.backtrace"], missing = live.capture_rows(service.registry, sources, service.agents)
         notes += missing

@@ -70,11 +70,13 @@ class Server:
             exits.start()
             sealer.start(functools.partial(_tell, loop, self._stopping))
             watch.start(functools.partial(_tell, loop, self._stopping))
+            service.facts.start()
             pool.warm()
             await self._stay(service)
         finally:
             await self._close(sealer, pool, service)
             watch.stop(wait_s=_CLOSE_S)
+            service.facts.stop(wait_s=_CLOSE_S)
             exits.stop(wait_s=_CLOSE_S)
 
     def _roots(self) -> list[Path]:
