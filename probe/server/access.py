@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 VIEWER, OPERATOR, OWNER = "viewer", "operator", "owner"
+MONITOR = "monitor"
+"""Not a caller's: the server itself, which does what the owner has told it to do when something is found."""
 ROLES = (VIEWER, OPERATOR, OWNER)
 """From the least to the most; each may do what those before it may."""
 
@@ -34,6 +36,8 @@ NEEDS: dict[str, str] = {
     "GET /v1/peers": VIEWER,
     "GET /v1/ranks": VIEWER,
     "POST /v1/rows": VIEWER,
+    "GET /v1/monitor": VIEWER,
+    "GET /metrics": VIEWER,
     "POST /v1/relay": OPERATOR,
     "POST /v1/eval": OPERATOR,
     "POST /v1/act": OPERATOR,
@@ -41,6 +45,7 @@ NEEDS: dict[str, str] = {
     "POST /v1/together": OPERATOR,
     "POST /v1/detach": OPERATOR,
     "POST /v1/prune": OWNER,
+    "POST /v1/monitor": OWNER,
 }
 """The least role that a route answers, by method and path."""
 

@@ -38,6 +38,7 @@ from probe.server import (
     diagnosing,
     fanout,
     live,
+    monitor_routes,
     queries,
     together,
 )
@@ -56,6 +57,8 @@ from probe.server.crew import Crew
 from probe.server.facts import FactsGatherer
 from probe.server.handover import Handover
 from probe.server.handover import Request as Asked
+from probe.server.metrics import Metrics
+from probe.server.monitor import Monitor
 from probe.server.prune import Pruner, Wanted
 from probe.server.query import Pool
 from probe.server.registry import Recorded, Registry, Status
@@ -92,6 +95,8 @@ class Service:
         self.handover = Handover(self._find, self._status)
         self.threads = ThreadPoolExecutor(16, thread_name_prefix="probe-request")
         self.agents = ThreadPoolExecutor(2 * IN_FLIGHT, thread_name_prefix="probe-agents")
+        self.monitor = Monitor(self)
+        self.metrics = Metrics(registry, self.monitor)
 
     def touch(self) -> None:
         """A request came: the server stays while it is used."""
@@ -142,6 +147,7 @@ def build(service: Service) -> FastAPI:
     _add_queries(app, service)
     _add_acting(app, service)
     cluster_routes.add(app, service)
+    monitor_routes.add(app, service)
     app.add_exception_handler(ProbeError, _probe_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
@@ -261,11 +267,7 @@ def _add_acting(app: FastAPI, service: Service) -> None:
     async def act(body: ActBody, request: Request) -> dict[str, Any]:
         """Do something to one process, or to all ranks of a job, between two steps; `/v1/undo` takes it
         back."""
-        caller = access.caller(request)
-        if body.action in acting.RUNS_CODE:
-            access.require_code(caller, service.settings, body.action)
-        asked = acting.action(body, caller, service.settings)
-        return await _on_one_or_all(service, body, caller, asked, all_ranks.act)
+        return await act_for(service, body, access.caller(request))
 
     @app.post("/v1/undo", responses=_FOR_AGENTS)
     async def undo(body: UndoBody, request: Request) -> dict[str, Any]:
@@ -283,6 +285,14 @@ def _add_acting(app: FastAPI, service: Service) -> None:
         found = await fanout.find(service, body.endpoint, caller, "host")
         asked = {**body.asked, "caller": caller._asdict()}
         return await together.host_phase(Crew(service, found, caller), {**body.model_dump(), "asked": asked})
+
+
+async def act_for(service: Service, body: ActBody, caller: access.Caller) -> dict[str, Any]:
+    """Do an action for somebody: a caller, or the monitor."""
+    if body.action in acting.RUNS_CODE:
+        access.require_code(caller, service.settings, body.action)
+    asked = acting.action(body, caller, service.settings)
+    return await _on_one_or_all(service, body, caller, asked, all_ranks.act)
 
 
 _B = TypeVar("_B", EvalBody, ActBody, UndoBody)

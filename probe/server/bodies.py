@@ -94,6 +94,28 @@ class TogetherBody(Body):
     scope: Scope = "host"
 
 
+class OnIncident(Body):
+    """An action that is done when `recipe` opens an incident; `words` is how it was typed."""
+
+    recipe: str = Field(min_length=1, max_length=64)
+    words: str = Field(min_length=1, max_length=4096)
+    action: str = Field(min_length=1, max_length=64)
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    now: bool = False
+
+
+class MonitorBody(Body):
+    """Body of `POST /v1/monitor`: destinations to add and to remove (by URL or number), actions of one job
+    to add and, by recipe, to take out; `test`: send a message to every destination now."""
+
+    endpoint: str = Field("", max_length=4096)
+    notify: list[str] = Field(default_factory=list, max_length=32)
+    remove: list[str] = Field(default_factory=list, max_length=32)
+    test: bool = False
+    on: list[OnIncident] = Field(default_factory=list, max_length=32)
+    off: list[str] = Field(default_factory=list, max_length=32)
+
+
 class EndpointBody(Body):
     """Body of `POST /v1/detach`."""
 

@@ -100,6 +100,11 @@ class Rule:
     arguments: dict[str, Any] = field(default_factory=dict)
     now: bool = False
 
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """One rule for each run, recipe and action."""
+        return self.run, self.recipe, self.action
+
 
 @dataclass
 class Kept:

@@ -129,7 +129,7 @@ async def forward(
 
 def role_of(caller: access.Caller) -> str:
     """The role in which another host is asked: never more than the caller's."""
-    return access.OPERATOR if caller.role == access.OWNER else caller.role
+    return access.OPERATOR if caller.role in (access.OWNER, access.MONITOR) else caller.role
 
 
 def candidates(service: Service, name: str) -> list[Host]:

@@ -249,6 +249,11 @@ class Pool:
         worker.idle_since = asyncio.get_running_loop().time()
         self._idle.append(worker)
 
+    def cpu_s(self) -> float:
+        """Processor time that the workers of now have used, all together."""
+        ticks = sum(_cpu_ticks(worker.process.pid) for worker in self._all)
+        return ticks / os.sysconf("SC_CLK_TCK")
+
     def end_idle(self) -> None:
         """End workers that nobody needed for a while; called every few seconds."""
         now = asyncio.get_running_loop().time()
@@ -269,6 +274,15 @@ class Pool:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _cpu_ticks(pid: int) -> int:
+    """Of a process, in user and system mode; 0 when it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return int(fields[11]) + int(fields[12])
+    except (OSError, IndexError, ValueError):
+        return 0
 
 
 def _environment() -> dict[str, str]:

@@ -71,6 +71,7 @@ class Server:
             sealer.start(functools.partial(_tell, loop, self._stopping))
             watch.start(functools.partial(_tell, loop, self._stopping))
             service.facts.start()
+            service.monitor.start()
             pool.warm()
             await self._stay(service)
         finally:
@@ -155,7 +156,8 @@ class Server:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), round_s)
             service.pool.end_idle()
-            if await service.call(service.registry.live):
+            living = await service.call(service.registry.live)
+            if living or service.monitor.busy:
                 last_live = time.monotonic()
             needed = max(last_live, service.last_request)
             if time.monotonic() - needed > self.settings.server_linger_s:
@@ -174,6 +176,7 @@ class Server:
         tasks = [task for state in self._states for task in state.tasks]
         if tasks:
             await asyncio.wait(tasks, timeout=_CLOSE_S)
+        await service.monitor.stop()
         await pool.close()
         await service.everywhere.close()
         sealer.stop(wait_s=_CLOSE_S)

@@ -111,7 +111,8 @@ def routes() -> set[str]:
 
 def test_the_routes_are_those_of_the_architecture() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-    described = {f"{method} {path}" for method, path in re.findall(r"^ +(GET|POST) +(/v1/\w+)", text, re.M)}
+    lines = re.findall(r"^ +(GET|POST) +(/v1/\w+|/metrics)", text, re.M)
+    described = {f"{method} {path}" for method, path in lines}
     assert routes() == described
 
 

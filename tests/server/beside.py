@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import signal
@@ -118,6 +119,15 @@ class Beside:
     def call(self, method: str, target: str, body: object = None, timeout_s: float = PATIENCE_S) -> Any:
         """One request on the unix socket; raises the `ProbeError` that is answered."""
         return wire.call(places.server_socket(self.directory), method, target, body, timeout_s=timeout_s)
+
+    def text(self, target: str, accept: str = "*/*") -> tuple[int, str, str]:
+        """(status, content type, text) of what is no JSON."""
+        connection = http.client.HTTPConnection("localhost", timeout=PATIENCE_S)
+        connection.sock = wire.connect_unix(places.server_socket(self.directory), PATIENCE_S)
+        with contextlib.closing(connection):
+            connection.request("GET", target, headers={"Accept": accept})
+            answer = connection.getresponse()
+            return answer.status, answer.headers["content-type"], answer.read().decode()
 
     def query(self, endpoint: object, sql: str, **more: object) -> dict[str, Any]:
         """Answer of `POST /v1/query`."""

@@ -61,6 +61,9 @@ TABLE: list[tuple[str, str, Any, dict[str, int]]] = [
     ("POST", "/v1/together", DROP, {"viewer": NO, "operator": YES, "code": YES, "owner": YES}),
     ("POST", "/v1/together", JUDGE, {"viewer": NO, "operator": NO, "code": YES, "owner": YES}),
     ("POST", "/v1/detach", NOTHING, {"viewer": NO, "operator": NO, "code": GONE, "owner": GONE}),
+    ("GET", "/v1/monitor", None, {"viewer": YES, "operator": YES, "code": YES, "owner": YES}),
+    ("GET", "/metrics", None, {"viewer": YES, "operator": YES, "code": YES, "owner": YES}),
+    ("POST", "/v1/monitor", {"notify": []}, {"viewer": NO, "operator": NO, "code": NO, "owner": YES}),
     ("POST", "/v1/prune", PRUNE, {"viewer": NO, "operator": NO, "code": NO, "owner": YES}),
 ]
 
@@ -73,6 +76,8 @@ class Ways:
         self.tcp = Tcp(beside, **environ)
 
     def status(self, role: str, method: str, target: str, body: Any) -> tuple[int, Any]:
+        if role == "owner" and target == "/metrics":
+            return self.beside.text(target)[::2]
         if role == "owner":
             try:
                 return 200, self.beside.call(method, target, body)
@@ -97,7 +102,7 @@ def check(ways: Ways, roles: tuple[str, ...]) -> None:
                 assert answer["error"]["code"] == "forbidden" and answer["error"]["hint"]
             if status == NO and role == "viewer":
                 assert "this token has the role viewer" in answer["error"]["message"]
-                needed = "owner" if target == "/v1/prune" else "operator"
+                needed = "owner" if target in ("/v1/prune", "/v1/monitor") else "operator"
                 assert f"needs the role {needed}" in answer["error"]["message"]
 
 

@@ -57,7 +57,8 @@ class Tcp:
                 answer += part
         head_bytes, _, content = answer.partition(b"\r\n\r\n")
         assert b"access-control" not in head_bytes.lower()
-        return int(head_bytes.split()[1]), json.loads(content)
+        is_json = b"content-type: application/json" in head_bytes.lower()
+        return int(head_bytes.split()[1]), json.loads(content) if is_json else content.decode()
 
     def good(self, **more: str) -> dict[str, str]:
         return {"Host": f"127.0.0.1:{self.port}", "Authorization": f"Bearer {self.token}", **more}
