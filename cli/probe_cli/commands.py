@@ -157,12 +157,73 @@ def attach(
 @app.command(epilog=epilog("diagnose"))
 def diagnose(
     context: typer.Context,
+    symptom: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[SYMPTOM]", help="nan, slow, memory, hang, loss, gradients or data: its checks in order."
+        ),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also plain facts, and what could not be judged.")
+    ] = False,
+    no_watch: Annotated[
+        bool, typer.Option("--no-watch", help="For a symptom: ask the job for no deep statistics.")
+    ] = False,
     format: Annotated[Literal["text", "json"], typer.Option("--format", help="How to write it.")] = "text",
 ) -> None:
-    """Say how a process is: running, waiting, hung, stopped or dead, and why."""
-    from probe_cli.diagnosis import show_verdict
+    """Say how a process is and how it learns: what is wrong, why, and what to do next.
 
-    show_verdict(context.obj, format)
+    With a symptom: each check that a specialist would make, its result, and the cause or what is not known.
+    """
+    from probe_cli.diagnosis import Wanted, show_verdict
+
+    show_verdict(context.obj, format, Wanted(symptom, everything, not no_watch))
+
+
+@app.command(epilog=epilog("recipes"))
+def recipes(
+    context: typer.Context,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[show NAME]", help="Show one of them whole.")
+    ] = None,
+    format: Annotated[Literal["text", "json"], typer.Option("--format", help="How to write it.")] = "text",
+) -> None:
+    """List what `diagnose` and the monitor look for, or show one recipe with its thresholds and sources."""
+    from probe_cli.recipes import show_recipes
+
+    show_recipes(context.obj, words or [], format)
+
+
+@app.command(epilog=epilog("monitor"))
+def monitor(
+    context: typer.Context,
+    actions: Annotated[
+        list[str] | None, typer.Argument(metavar="[ACTION]...", help='One for each --on: "lr --scale 0.5".')
+    ] = None,
+    notify: Annotated[
+        list[str] | None,
+        typer.Option("--notify", metavar="URL", help="Send alerts there too; alarm=URL: only alarms."),
+    ] = None,
+    remove: Annotated[
+        list[str] | None, typer.Option("--remove", metavar="URL|N", help="Send none there any more.")
+    ] = None,
+    test: Annotated[bool, typer.Option("--test", help="Send a test to every destination.")] = False,
+    on: Annotated[
+        list[str] | None,
+        typer.Option("--on", metavar='RECIPE "ACTION …"', help="Do it when that is found: once an incident."),
+    ] = None,
+    off: Annotated[
+        list[str] | None, typer.Option("--off", metavar="RECIPE", help="Do nothing more when it is found.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Show what is open now, and end.")] = False,
+    format: Annotated[Literal["table", "json"], typer.Option("--format", help="How to write it.")] = "table",
+) -> None:
+    """Show what is wrong with running jobs as it comes and goes; say who is told and what is done then."""
+    from probe_cli.monitoring import Change, pairs
+    from probe_cli.monitoring import monitor as watch_over
+
+    change = Change(notify or (), remove or (), test, pairs(on or (), actions or ()), off or ())
+    watch_over(context.obj, change, once, format)
 
 
 @app.command(epilog=epilog("backtrace"))

@@ -32,7 +32,20 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "detach": ("probe PID detach",),
     "diagnose": (
         "probe PID diagnose",
-        "probe JOB diagnose --format json",
+        "probe PID diagnose loss",
+        "probe JOB diagnose --all --format json",
+    ),
+    "monitor": (
+        "probe monitor --once",
+        "probe JOB monitor --once --format json",
+        "probe monitor --notify json://127.0.0.1:8080/alerts",
+        "probe monitor --remove 1",
+        'probe PID monitor --on loss-nan "skip-nonfinite on" --on loss-spike "lr --scale 0.5"',
+        "probe PID monitor --off loss-nan",
+    ),
+    "recipes": (
+        "probe recipes",
+        "probe recipes show loss-spike",
     ),
     "eval": (
         "probe PID eval \"optimizer.param_groups[0]['lr']\"",

@@ -50,7 +50,7 @@ def run(
     session = Session(environ, out, err, stdin, transport)
     try:
         try:
-            code = _dispatch(words, session)
+            code = dispatch(words, session)
         except ProbeError as error:
             out.flush()
             report(error, session.err)
@@ -62,7 +62,8 @@ def run(
         return _silently(CLOSED_PIPE)
 
 
-def _dispatch(words: Sequence[str], session: object) -> int:
+def dispatch(words: Sequence[str], session: object) -> int:
+    """Run the command that the words are, in a session; its exit code. Raises its `ProbeError`."""
     from typer import Exit
     from typer.main import get_command
 

@@ -108,7 +108,7 @@ class Metrics:
     def _processes(self) -> dict[tuple[str, ...], tuple[Recorded, bool]]:
         """Processes by their labels; of several lives of one rank the one that lives, else the newest."""
         found: dict[tuple[str, ...], tuple[Recorded, bool]] = {}
-        for recorded in sorted(self._registry.listed(False), key=lambda one: one.meta.started_ns):
+        for recorded in self._registry.processes():
             status, meta = self._registry.status(recorded), recorded.meta
             lives = status.state in LIVE
             if lives or clock.wall_ns() - (status.ended_ns or 0) < UP_FOR_NS:
