@@ -83,6 +83,8 @@ class Recipe:
     next: tuple[str, ...] = ()
     false_positives: str = ""
     deepen: str | None = None
+    follows: tuple[str, ...] = ()
+    """Recipes of which this one's finding is a consequence, where they have found something too."""
     parameters: Mapping[str, Parameter] = field(default_factory=dict)
     placeholders: frozenset[str] = frozenset()
     """Parameters that the SQL itself names, as `$name`; the texts may name others."""
@@ -148,6 +150,7 @@ class Recipe:
             "symptoms": list(self.symptoms), "order": self.order, "scope": self.scope,
             "holds_s": self.holds_s, "needs": self.needs, "what": self.what, "why": list(self.why),
             "next": list(self.next), "false_positives": self.false_positives, "deepen": self.deepen,
+            "follows": list(self.follows),
             "parameters": [vars(parameter) for parameter in self.parameters.values()],
             "sql": self.sql, "file": str(self.file), "built_in": self.built_in,
         }

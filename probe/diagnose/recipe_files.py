@@ -31,7 +31,8 @@ _TOKEN = re.compile(
 _BEGINNINGS = ("SELECT", "WITH", "FROM", "VALUES")
 _REQUIRED = ("title", "severity", "symptoms", "what")
 _OPTIONAL = (
-    "order", "scope", "holds_s", "needs", "why", "next", "false_positives", "deepen", "parameters",
+    "order", "scope", "holds_s", "needs", "why", "next", "false_positives", "deepen", "follows",
+    "parameters",
 )
 _OF_PARAMETER = ("value", "unit", "source")
 
@@ -92,6 +93,7 @@ def parse(text: str, path: Path, built_in: bool = True) -> Recipe:
         next=_templates(file, matter, "next"),
         false_positives=_text(file, matter, "false_positives") if "false_positives" in matter else "",
         deepen=_one_of(file, matter, "deepen", DEEP) if "deepen" in matter else None,
+        follows=_list(file, matter, "follows"),
         parameters=parameters,
         placeholders=placeholders,
         built_in=built_in,

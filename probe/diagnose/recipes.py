@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 import probe
 from probe.diagnose.recipe import (
@@ -36,7 +37,7 @@ from probe.errors import RecipeInvalid, RecipeUnknown
 __all__ = [
     "ALARM", "CLEAR", "FOUND", "INFO", "JOB", "MOST_FINDINGS", "NOTICE", "RANK", "SYMPTOMS", "UNKNOWN",
     "Finding", "Library", "Outcome", "Parameter", "Recipe", "built_in_folder", "load", "named", "of_symptom",
-    "parse", "worst_first",
+    "parse", "unknown_name", "worst_first",
 ]
 
 
@@ -46,6 +47,13 @@ class Library(dict[str, Recipe]):
     def __init__(self) -> None:
         super().__init__()
         self.problems: list[RecipeInvalid] = []
+
+    def as_dict(self) -> dict[str, Any]:
+        """The recipes on the wire."""
+        return {
+            "recipes": [recipe.as_dict() for recipe in self.values()],
+            "problems": [str(problem) for problem in self.problems],
+        }
 
 
 def built_in_folder() -> Path:
@@ -82,9 +90,14 @@ def named(library: Library, name: str) -> Recipe:
     """The recipe of that name; raises `RecipeUnknown`, which lists near names."""
     if name in library:
         return library[name]
-    near = get_close_matches(name, library, n=3, cutoff=0.4)
-    hint = f"Near it: {', '.join(near)}." if near else None
-    raise RecipeUnknown(f"there is no recipe {name!r}", hint=hint)
+    raise unknown_name(name, library)
+
+
+def unknown_name(name: str, names: Iterable[str]) -> RecipeUnknown:
+    """The error about a name that none of `names` is; its hint has the near ones."""
+    near = get_close_matches(name, list(names), n=3, cutoff=0.4)
+    hint = f"Did you mean {' or '.join(near)}? `probe recipes` lists all." if near else None
+    return RecipeUnknown(f"there is no recipe {name!r}", hint=hint)
 
 
 def of_symptom(library: Library, symptom: str) -> list[Recipe]:

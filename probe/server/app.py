@@ -36,10 +36,13 @@ from probe.server import (
     backtraces,
     cluster_routes,
     diagnosing,
+    examining,
     fanout,
     live,
     monitor_routes,
     queries,
+    recipes,
+    summaries,
     together,
 )
 from probe.server.bodies import (
@@ -202,9 +205,29 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         return await service.ask(backtraces.backtrace, service.registry, subject, want)
 
     @app.get("/v1/diagnose", responses=_FOR_AGENTS)
-    async def diagnose(request: Request, endpoint: str = "", scope: Scope = "job") -> dict[str, Any]:
-        """How one process, or a job of several ranks, is, with the evidence and what to do next."""
-        return await diagnosing.answer(service, endpoint, access.caller(request), scope)
+    async def diagnose(
+        request: Request, endpoint: str = "", symptom: str = "", deep: int = 1, scope: Scope = "job"
+    ) -> dict[str, Any]:
+        """How one process, or a job of several ranks, is, with the evidence and what to do next; with a
+        symptom all checks of it."""
+        wanted = examining.Wanted(symptom, bool(deep))
+        return await diagnosing.answer(service, endpoint, access.caller(request), scope, wanted)
+
+    @app.get("/v1/recipes")
+    async def recipe_list() -> dict[str, Any]:
+        """The recipes that are known here, and what is wrong with files of them."""
+        return (await service.call(recipes.library, service.settings)).as_dict()
+
+    @app.get("/v1/summary", responses=_FOR_AGENTS)
+    async def summary(
+        request: Request, endpoint: str = "", until: int | None = None, findings: int = 0,
+        scope: Scope = "job",
+    ) -> dict[str, Any]:
+        """How a run learns, how fast it is and what it needs, as numbers; with `findings=1` what is wrong."""
+        caller = access.caller(request)
+        return await summaries.answer(
+            service, endpoint, caller, until=until, findings=bool(findings), scope=scope
+        )
 
     @app.post("/v1/detach", responses=_FOR_AGENTS)
     async def detach(body: EndpointBody, request: Request) -> dict[str, Any]:

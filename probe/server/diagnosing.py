@@ -1,4 +1,5 @@
-"""How one process is, or a job of several ranks: the verdict, for `GET /v1/diagnose`.
+"""How one process is, or a job of several ranks: the verdict, for `GET /v1/diagnose`; `examining` adds what
+the recipes find.
 
 A living process is looked at for about a second, from outside, so that it answers in every state;
 an ended one by what was noted of its end. A job is judged from the facts of all its ranks, which the
@@ -21,6 +22,7 @@ from probe.diagnose.verdict import Verdict
 from probe.errors import HostUnreachable
 from probe.server import access, fanout, rank_facts
 from probe.server.end_verdicts import verdict_of_end
+from probe.server.examining import DEEP_S, Wanted, add, examine, keep
 from probe.server.registry import LIVE, Recorded, Registry
 from probe.server.watch import Watch
 
@@ -30,29 +32,58 @@ if TYPE_CHECKING:
 
 HOSTS_S = 6.0
 """Deadline of the other hosts: a look takes a second, on a busy machine two."""
+_EVERYTHING = Wanted()
 
 
-async def answer(service: Service, endpoint: str, caller: access.Caller, scope: Scope) -> dict[str, Any]:
-    """The answer of `GET /v1/diagnose`: of a job of several ranks as a whole, else of one process.
+async def answer(
+    service: Service, endpoint: str, caller: access.Caller, scope: Scope, wanted: Wanted = _EVERYTHING
+) -> dict[str, Any]:
+    """The answer of `GET /v1/diagnose`: of a job of several ranks as a whole, else of one process; and what
+    the recipes say of it.
 
     With the scope `host`: the facts of this host's ranks."""
-    text = access.endpoint(endpoint, caller)
+    text = access.endpoint(endpoint, caller).strip()
     registry = service.registry
-    if not text.strip().isdigit():
+    if not text.isdigit():
         found = await fanout.find(service, endpoint, caller, scope)
         if found.elsewhere is not None:
-            return await fanout.forward(service, found, caller, "GET", "/v1/diagnose", {}, HOSTS_S)
+            body = {"symptom": wanted.symptom, "deep": int(wanted.deep)}
+            timeout_s = HOSTS_S + (DEEP_S * 2 if wanted.symptom else 0.0)
+            return await fanout.forward(service, found, caller, "GET", "/v1/diagnose", body, timeout_s)
         if scope == "host" and found.whole:
             return {"facts": await service.ask(facts, registry, found.here)}
         if found.several:
-            here, asked = await asyncio.gather(
-                service.ask(rank_facts.of_host, registry, found.here),
-                fanout.ask(service, found, caller, "GET", "/v1/diagnose", {}, HOSTS_S),
-            )
-            elsewhere = [raw for part in asked.parts for raw in (part.answer or {}).get("facts", ())]
-            return job_answer(here, elsewhere, asked.missing)
+            return await _of_job(service, found, text, caller, wanted)
     subject = await service.call(registry.one if caller.tcp else registry.subject, text)
-    return await service.ask(diagnose, registry, service.watch, subject)
+    look = service.ask(diagnose, registry, service.watch, subject)
+    if isinstance(subject, int):
+        return await look
+    found = fanout.Found([subject], world_size=subject.meta.world_size)
+    called = text or str(subject.meta.pid)
+    said, examined = await asyncio.gather(look, examine(service, found, called, caller, wanted))
+    return await _kept(service, found, add(said, examined), caller)
+
+
+async def _of_job(
+    service: Service, found: fanout.Found, text: str, caller: access.Caller, wanted: Wanted
+) -> dict[str, Any]:
+    """The answer for all ranks of a job."""
+    called = text or (found.here[0].meta.job if found.here else found.endpoint)
+    here, asked, examined = await asyncio.gather(
+        service.ask(rank_facts.of_host, service.registry, found.here),
+        fanout.ask(service, found, caller, "GET", "/v1/diagnose", {}, HOSTS_S),
+        examine(service, found, called, caller, wanted),
+    )
+    elsewhere = [raw for part in asked.parts for raw in (part.answer or {}).get("facts", ())]
+    said = add(job_answer(here, elsewhere, asked.missing), examined)
+    return await _kept(service, found, said, caller)
+
+
+async def _kept(
+    service: Service, found: fanout.Found, said: dict[str, Any], caller: access.Caller
+) -> dict[str, Any]:
+    await service.call(keep, service, found, said, caller)
+    return said
 
 
 def diagnose(registry: Registry, watch: Watch, subject: Recorded | int) -> dict[str, Any]:

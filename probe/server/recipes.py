@@ -113,6 +113,8 @@ async def judge(
     *, scope: Scope = "job", timeout_s: float = DEADLINE_S, background: bool = False,
 ) -> Judged:
     """What recipes say of the processes that were found; raises the `ProbeError` that would end any query."""
+    if not recipes:
+        return Judged([], [])
     timeout_s = min(timeout_s, service.settings.query_timeout_s)
     job = _Job(service, caller, scope, endpoint, timeout_s, background)
     if not found.several:
