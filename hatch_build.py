@@ -1,4 +1,5 @@
-"""Compiles probe/attach/boot.c while a wheel or an editable install is built, where a compiler is.
+"""Compiles probe/attach/boot.c while a wheel or an editable install is built, where a compiler is, and puts
+the recipes into a wheel.
 
 With the library in it a wheel is for one platform, and for every Python 3 there; without one it is for all,
 and the first attach compiles the library where it is needed. See probe/attach/library.py.
@@ -18,7 +19,9 @@ class BootLibrary(BuildHookInterface[Any]):
     """Hatchling's hook; what it says goes to the build's output."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Compile, and put the file into the wheel (an editable install finds it in the sources)."""
+        """Compile, and put the files into the wheel (an editable install finds them in the sources)."""
+        if version == "standard":
+            build_data["force_include"][str(Path(self.root) / "recipes")] = "probe/recipes"
         file = Path(self.root) / "probe" / "attach" / "library.py"
         spec = importlib.util.spec_from_file_location("boot_library", file)
         assert spec is not None and spec.loader is not None
