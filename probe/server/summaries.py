@@ -1,0 +1,134 @@
+"""`GET /v1/summary`: how a run is, as numbers: what `health` shows and `compare` compares.
+
+One request to a query worker for all of it (`diagnose.summary`), and, when they are asked for, what the
+recipes find and what the watch sees now. Of a job of several ranks: learning and speed of the lowest, the
+spread over all. Runs on the server's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+from probe.diagnose.recipe import worst_first
+from probe.diagnose.summary import STATEMENTS, statements_for, summarize
+from probe.errors import ProbeError
+from probe.server import access, fanout, live, queries, recipes
+from probe.server.end_verdicts import verdict_of_end
+from probe.server.registry import LIVE, Recorded
+
+if TYPE_CHECKING:
+    from probe.cluster.everywhere import Scope
+    from probe.server.app import Service
+
+DEADLINE_S = 5.0
+_MOST_ROWS = 4096
+
+
+async def answer(
+    service: Service, endpoint: str, caller: access.Caller, *, until: int | None, findings: bool,
+    scope: Scope = "job",
+) -> dict[str, Any]:
+    """The answer of `GET /v1/summary`. `until`: the last step that counts; `findings`: also what is wrong."""
+    found = await fanout.find(service, endpoint, caller, scope)
+    if found.elsewhere is not None:
+        asked = {"until": until, "findings": int(findings)}
+        body = {name: value for name, value in asked.items() if value is not None}
+        return await fanout.forward(service, found, caller, "GET", "/v1/summary", body, DEADLINE_S)
+    rows, judged, who = await asyncio.gather(
+        _rows(service, found, caller, scope, until),
+        _findings(service, found, endpoint, caller, scope) if findings else _nothing(),
+        service.call(_who, service, found),
+    )
+    results, notes = rows
+    summary = {**who, **summarize(results), **judged, "notes": notes}
+    plain: dict[str, Any] = _plain(summary)
+    return plain
+
+
+async def _rows(
+    service: Service, found: fanout.Found, caller: access.Caller, scope: Scope, until: int | None
+) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
+    """The rows of each statement by its name; none of one that failed, which the notes say."""
+    timeout_s = min(DEADLINE_S, service.settings.query_timeout_s)
+    statements = statements_for(None, until)
+    asked = queries.Asked([sql for sql, _ in statements], caller, scope, timeout_s)
+    batch = [{"sql": sql, "parameters": chosen, "limit": _MOST_ROWS} for sql, chosen in statements]
+    body = await queries.run(service, found, asked, {"batch": batch}, timeout_s, _never)
+    said = json.loads(body)
+    results: dict[str, list[dict[str, Any]]] = {}
+    notes = list(said["notes"])
+    for name, one in zip(STATEMENTS, said["results"], strict=True):
+        if "error" in one:
+            notes.append(f"{name} is not known: {one['error']['message']}")
+        else:
+            results[name] = [dict(zip(one["columns"], row, strict=True)) for row in one["rows"]]
+    return results, notes
+
+
+def _who(service: Service, found: fanout.Found) -> dict[str, Any]:
+    """Which processes these are, how the lowest is, and what the watch says of it now. Blocks on files."""
+    lead = min(found.here, key=lambda one: one.meta.rank, default=None)
+    if lead is None:
+        return {"job": found.endpoint, "world_size": found.world_size, "state": None, "verdict": None}
+    meta, status = lead.meta, service.registry.status(lead)
+    state = status.state
+    verdict = service.watch.current(lead.folder)
+    if state not in LIVE:
+        verdict = verdict_of_end(lead, status)
+    else:
+        state = str(next(iter(live.rank_rows(service.registry, service.watch.current, [lead])))["state"])
+    return {
+        "job": meta.job, "run": meta.run, "attempt": meta.attempt, "rank": meta.rank, "pid": meta.pid,
+        "host": meta.host, "world_size": found.world_size or meta.world_size, "folder": str(lead.folder),
+        "state": state, "how": status.how, "started_ns": meta.started_ns, "ended_ns": status.ended_ns,
+        "whole": found.several, "verdict": None if verdict is None else verdict.as_dict(),
+        "name": _name(lead, found),
+    }
+
+
+def _name(lead: Recorded, found: fanout.Found) -> str:
+    return lead.meta.job if found.several else lead.name
+
+
+async def _findings(
+    service: Service, found: fanout.Found, endpoint: str, caller: access.Caller, scope: Scope
+) -> dict[str, Any]:
+    """What the recipes find, the worst first; a sentence when they cannot be run."""
+    try:
+        library = await service.call(recipes.library, service.settings)
+        shown = endpoint or (found.here[0].name if found.here else found.endpoint)
+        judged = await recipes.judge(service, found, list(library.values()), shown, caller, scope=scope)
+    except ProbeError as error:
+        return {"findings": [], "unjudged": [error.message]}
+    return {
+        "findings": [
+            {
+                "recipe": recipe.name, **one.verdict.as_dict(), "subject": one.subject, "step": one.step,
+                "rank": one.rank,
+            }
+            for recipe, one in worst_first(judged.outcomes)
+        ],
+        "unjudged": [],
+    }
+
+
+async def _nothing() -> dict[str, Any]:
+    return {}
+
+
+async def _never() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+def _plain(value: Any) -> Any:
+    """The same with NaN and infinities as the texts that queries have for them: JSON has none."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    return value
