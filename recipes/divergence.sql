@@ -40,9 +40,10 @@
 -- source = "ours"
 WITH ends AS (SELECT MAX(step) AS last FROM python.steps),
 adversarial AS (
-    SELECT COUNT(*) > 0 AS yes FROM (
-        SELECT step FROM python.torch_trace WHERE stage = 'step' GROUP BY step HAVING COUNT(*) > 1
-    ) JOIN python.steps USING (step) WHERE micro_steps > 1
+    SELECT COALESCE(MEDIAN(micro_steps) > 1, false) AND (
+        EXISTS (SELECT 1 FROM probe.facts WHERE kind = 'hyperparameter' AND name = 'optimizer2')
+        OR EXISTS (SELECT 1 FROM python.torch_trace WHERE stage = 'step' GROUP BY step HAVING COUNT(*) > 1)) AS yes
+    FROM python.steps
 ), seen AS (
     SELECT step, loss, grad_norm, lr, (last - step) // $block AS ago FROM python.steps, ends
     WHERE isfinite(loss) AND step > last - $horizon

@@ -31,9 +31,10 @@
 -- unit = "ratio"
 -- source = "practice: mean of 100 steps at least 0.99 times that of 100 steps before"
 WITH adversarial AS (
-    SELECT COUNT(*) > 0 AS yes FROM (
-        SELECT step FROM python.torch_trace WHERE stage = 'step' GROUP BY step HAVING COUNT(*) > 1
-    ) JOIN python.steps USING (step) WHERE micro_steps > 1
+    SELECT COALESCE(MEDIAN(micro_steps) > 1, false) AND (
+        EXISTS (SELECT 1 FROM probe.facts WHERE kind = 'hyperparameter' AND name = 'optimizer2')
+        OR EXISTS (SELECT 1 FROM python.torch_trace WHERE stage = 'step' GROUP BY step HAVING COUNT(*) > 1)) AS yes
+    FROM python.steps
 ), seen AS (
     SELECT step, loss, lr, ROW_NUMBER() OVER (ORDER BY step) - 1 AS i, COUNT(*) OVER () AS n
     FROM python.steps WHERE isfinite(loss)

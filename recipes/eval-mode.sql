@@ -1,0 +1,44 @@
+-- title = "trains in eval mode"
+-- severity = "notice"
+-- symptoms = ["loss", "gradients"]
+-- order = 205
+-- scope = "rank"
+-- needs = "steps in which the call of the model was seen"
+-- what = "the model trains in eval mode since step {step}: {reason}"
+-- why = [
+--   "`training` was false on {off} of the last {looked} steps, and backward was called on them",
+--   "it was true until step {last_on}: an evaluation before it may have left it so",
+--   "{affected} layers behave otherwise in training: {examples}",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT module, class, training, p FROM python.modules WHERE NOT training ORDER BY module\"",
+--   "probe {endpoint} eval --at-step \"model.train()\"",
+-- ]
+-- false_positives = "fine-tuning with the statistics of batch normalization held on purpose; `info` where no layer behaves otherwise"
+-- [parameters.least]
+-- value = 20
+-- unit = "steps"
+-- source = "ours"
+WITH looked AS (
+    SELECT step, training_mode FROM python.steps WHERE training_mode IS NOT NULL AND micro_steps > 0 ORDER BY step DESC LIMIT 100
+), counted AS (
+    SELECT COUNT(*) AS looked, COUNT(*) FILTER (NOT training_mode) AS off,
+        BOOL_AND(NOT training_mode) FILTER (step > (SELECT MAX(step) FROM looked) - $least) AS now FROM looked
+), before AS (
+    SELECT MAX(step) FILTER (training_mode) AS last_on, MIN(step) AS first FROM python.steps WHERE training_mode IS NOT NULL
+), latest AS (
+    SELECT module, ARG_MAX(class, t_ns) AS class, ARG_MAX(p, t_ns) AS p FROM python.modules GROUP BY module
+), layers AS (
+    SELECT COUNT(*) AS known, COUNT(*) FILTER (differs) AS affected,
+        array_to_string(list(module ORDER BY module) FILTER (differs)[:3], ', ') AS examples
+    FROM (SELECT module, p > 0 OR class LIKE '%BatchNorm%' OR class LIKE '%InstanceNorm%' AS differs FROM latest)
+)
+SELECT NULL AS unknown, COALESCE(last_on + 1, first) AS step, last_on, off, looked,
+    CASE WHEN affected > 0 THEN affected END AS affected, examples,
+    CASE WHEN known = 0 THEN 'dropout is off and batch normalization does not learn its statistics, where there are any'
+        WHEN affected = 0 THEN 'no layer of it behaves otherwise in training'
+        ELSE 'dropout is off, batch normalization does not learn its statistics' END AS reason,
+    CASE WHEN known > 0 AND affected = 0 THEN 'info' ELSE 'notice' END AS severity
+FROM counted, before, layers WHERE looked >= $least AND now
+UNION ALL BY NAME
+SELECT 'too few calls of the model were seen' AS unknown FROM counted WHERE looked < $least

@@ -1,0 +1,50 @@
+-- title = "gradients change with depth"
+-- severity = "notice"
+-- symptoms = ["gradients", "loss"]
+-- order = 245
+-- scope = "rank"
+-- needs = "gradients of several steps, by parameter, of at least six layers"
+-- deepen = "gradients"
+-- what = "gradients {direction} towards the first layers: {times:.2g} times from {last_param} to {first_param}"
+-- why = [
+--   "root mean square of the gradient: {first:.2g} in {first_param}, {last:.2g} in {last_param} (median of the last {n} steps looked at)",
+--   "over {layers} layers it changes by {per_layer:.2g} times a layer, evenly (correlation {r:.2f})",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT place, param, norm, update_ratio FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY place\"",
+--   "probe {endpoint} watch --gradients --activations --steps 3",
+-- ]
+-- false_positives = "layers that are listed in another order than they are called in"
+-- [parameters.times]
+-- value = 100.0
+-- unit = "times"
+-- source = "practice: first layer below 1 % of the last, or a spread of more than 100 times across depth; 2 to 5 times is healthy"
+-- [parameters.r]
+-- value = 0.8
+-- unit = "correlation"
+-- source = "ours: a steady change with depth, not one odd layer"
+-- [parameters.layers]
+-- value = 5
+-- unit = "layers"
+-- source = "ours"
+WITH steps AS (
+    SELECT DISTINCT step FROM python.gradients ORDER BY step DESC LIMIT 5
+), params AS (
+    SELECT param, ANY_VALUE(place) AS place, MEDIAN(norm / SQRT(numel)) AS size, COUNT(*) AS n, MIN(step) AS step
+    FROM python.gradients JOIN steps USING (step)
+    WHERE isfinite(norm) AND norm > 0 AND numel >= 16 AND param LIKE '%weight%' AND NOT regexp_matches(LOWER(param), 'norm|emb|wte|wpe|(^|[.])ln')
+    GROUP BY param
+), layers AS (
+    SELECT *, ROW_NUMBER() OVER (ORDER BY place) AS depth, COUNT(*) OVER () AS layers FROM params
+), fit AS (
+    SELECT CORR(ln(size), depth) AS r, EXP(REGR_SLOPE(ln(size), depth)) AS per_layer, ANY_VALUE(layers) AS layers, MAX(n) AS n, MIN(step) AS step,
+        ARG_MIN(size, depth) AS first, ARG_MAX(size, depth) AS last, ARG_MIN(param, depth) AS first_param, ARG_MAX(param, depth) AS last_param
+    FROM layers
+)
+SELECT NULL AS unknown, first_param AS subject, step, r, per_layer, layers, n, first, last, first_param, last_param,
+    CASE WHEN first < last THEN 'vanish' ELSE 'explode' END AS direction, first / last AS times
+FROM fit
+WHERE layers >= $layers AND n >= 2 AND ABS(r) >= $r AND GREATEST(POW(per_layer, layers - 1), POW(per_layer, 1 - layers)) >= $times
+    AND GREATEST(first / last, last / first) >= $times / 3
+UNION ALL BY NAME
+SELECT 'no gradients by parameter of two steps' AS unknown FROM steps HAVING COUNT(*) < 2

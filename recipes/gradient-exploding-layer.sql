@@ -1,0 +1,51 @@
+-- title = "gradient of one layer explodes"
+-- severity = "notice"
+-- symptoms = ["gradients", "nan"]
+-- order = 235
+-- scope = "rank"
+-- needs = "gradients of several steps, by parameter"
+-- deepen = "gradients"
+-- what = "gradient of {param} grew to {norm:.3g} at step {step}, {times:.0f} times its usual {usual:.3g}"
+-- why = [
+--   "its norms before: {usual:.3g} (median of {n}); the other parameters grew {others:.1f} times in the same steps (median)",
+--   "since then: {later:.3g} (median of {later_n})",
+--   "largest element {abs_max:.3g}, update ratio {ratio:.2g}",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT step, norm, abs_max, weight_norm, update_ratio FROM python.gradients WHERE param = '{param}' ORDER BY step DESC LIMIT 20\"",
+--   "probe {endpoint} clip --max-norm 1.0",
+--   "probe {endpoint} watch --gradients --steps 5",
+-- ]
+-- false_positives = "an embedding or an expert that few batches use"
+-- [parameters.times]
+-- value = 10.0
+-- unit = "times its own median"
+-- source = "practice: any layer above 100 (absolute), or 10 times before; relative to the layer itself was chosen"
+-- [parameters.apart]
+-- value = 5.0
+-- unit = "times what the others grew"
+-- source = "ours: else all explode, which gradients-exploding says"
+-- [parameters.least]
+-- value = 5
+-- unit = "steps looked at"
+-- source = "ours"
+WITH steps AS (
+    SELECT step, ROW_NUMBER() OVER (ORDER BY step DESC) AS ago FROM (SELECT DISTINCT step FROM python.gradients ORDER BY step DESC LIMIT 60)
+), seen AS (
+    SELECT g.param, g.step, g.norm, g.numel, g.abs_max, g.update_ratio, steps.ago,
+        MEDIAN(g.norm) OVER w AS usual, COUNT(*) OVER w AS n, MAX(g.norm) OVER w AS highest
+    FROM python.gradients g JOIN steps USING (step) WHERE isfinite(g.norm) AND g.norm > 0 AND g.numel > 1
+    WINDOW w AS (PARTITION BY g.param ORDER BY g.step ROWS BETWEEN 40 PRECEDING AND 1 PRECEDING)
+), grown AS (
+    SELECT *, norm / usual AS times, MEDIAN(norm / usual) OVER (PARTITION BY step) AS others, COUNT(*) OVER (PARTITION BY step) AS params FROM seen WHERE n >= $least
+), found AS (
+    SELECT * FROM grown WHERE times > $times AND norm > 3 * highest AND times > $apart * others AND params >= 3
+    QUALIFY ROW_NUMBER() OVER (PARTITION BY param ORDER BY step DESC) = 1
+), later AS (
+    SELECT param, MEDIAN(s.norm) AS later, COUNT(*) AS later_n FROM found JOIN seen s USING (param) WHERE s.step >= found.step GROUP BY param
+)
+SELECT NULL AS unknown, found.param, found.param AS subject, step, norm, times, usual, n, others, later, later_n, abs_max, update_ratio AS ratio,
+    CASE WHEN later_n >= 3 AND later > 0.5 * $times * usual THEN 'alarm' ELSE 'notice' END AS severity
+FROM found JOIN later USING (param) QUALIFY ROW_NUMBER() OVER (ORDER BY times DESC) <= 3
+UNION ALL BY NAME
+SELECT format('gradients of {} steps, {} are needed', COUNT(*), $least + 1) AS unknown FROM steps HAVING COUNT(*) <= $least

@@ -1,0 +1,48 @@
+-- title = "gradient distribution shifted or collapsed"
+-- severity = "notice"
+-- symptoms = ["gradients"]
+-- order = 250
+-- scope = "rank"
+-- needs = "gradients of several steps, by parameter"
+-- deepen = "histograms"
+-- what = "gradient of {param} is {kind}: mean {mean:.2g}, deviation {std:.2g}"
+-- why = [
+--   "on the last {n} steps looked at (from step {step}) its mean was {shift:.1f} times its deviation; 1.6 means 95 % on one side of 0",
+--   "before: {shift_before:.2f} times",
+--   "median {p50:.2g}, 5 % and 95 %: {p5:.2g} and {p95:.2g}",
+-- ]
+-- next = [
+--   "probe {endpoint} watch --histograms --steps 3",
+--   "probe {endpoint} query \"SELECT step, mean, std, abs_max, zero_ratio FROM python.gradients WHERE param = '{param}' ORDER BY step DESC LIMIT 10\"",
+-- ]
+-- false_positives = "a parameter whose elements all do the same, such as the scale of a single norm"
+-- [parameters.shift]
+-- value = 1.64
+-- unit = "mean / deviation"
+-- source = "practice: a healthy histogram is centred on 0 (no figure); ours: 1.64, where 95 % of a normal distribution are on one side"
+-- [parameters.least]
+-- value = 3
+-- unit = "steps looked at"
+-- source = "ours"
+-- [parameters.numel]
+-- value = 64
+-- unit = "elements"
+-- source = "ours: few elements have no distribution"
+WITH steps AS (
+    SELECT step, ROW_NUMBER() OVER (ORDER BY step DESC) AS ago FROM (SELECT DISTINCT step FROM python.gradients WHERE mean IS NOT NULL ORDER BY step DESC LIMIT 40)
+), params AS (
+    SELECT param, MIN(place) AS place, COUNT(*) FILTER (ago <= 5) AS n, MIN(step) FILTER (ago <= 5) AS step,
+        MEDIAN(mean) FILTER (ago <= 5) AS mean, MEDIAN(std) FILTER (ago <= 5) AS std,
+        MIN(ABS(mean) / GREATEST(std, 1e-30)) FILTER (ago <= 5) AS shift,
+        MEDIAN(ABS(mean) / GREATEST(std, 1e-30)) FILTER (ago > 5) AS shift_before,
+        ABS(SUM(SIGN(mean)) FILTER (ago <= 5)) AS same, MAX(abs_max) FILTER (ago <= 5) AS largest
+    FROM python.gradients JOIN steps USING (step) WHERE numel >= $numel AND isfinite(mean) AND isfinite(std) GROUP BY param
+), histograms AS (
+    SELECT name AS param, ARG_MAX(p5, t_ns) AS p5, ARG_MAX(p50, t_ns) AS p50, ARG_MAX(p95, t_ns) AS p95 FROM python.histograms WHERE kind = 'gradient' GROUP BY name
+)
+SELECT NULL AS unknown, param, param AS subject, step, n, mean, std, shift, shift_before, p5, p50, p95,
+    CASE WHEN std <= 1e-6 * ABS(mean) THEN 'collapsed to one value' ELSE 'shifted to one side of 0' END AS kind
+FROM params LEFT JOIN histograms USING (param) WHERE n >= $least AND same = n AND largest > 0 AND shift >= $shift
+QUALIFY ROW_NUMBER() OVER (ORDER BY shift DESC) <= 3
+UNION ALL BY NAME
+SELECT format('means of the gradients of {} steps, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least

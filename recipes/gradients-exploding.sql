@@ -1,0 +1,72 @@
+-- title = "gradients explode"
+-- severity = "notice"
+-- symptoms = ["gradients", "loss", "nan"]
+-- order = 230
+-- scope = "rank"
+-- needs = "the norm of all gradients on many steps: the job's own clip_grad_norm_, or sampled steps"
+-- deepen = "gradients"
+-- what = "gradient norm {norm:.3g} at step {step}, {times:.0f} times the usual {usual:.3g}; {outcome}"
+-- why = [
+--   "usual: {usual:.3g} (median of the {known} norms before), highest of them {highest:.3g}",
+--   "the last {later_n} norms: {later:.3g} (median)",
+--   "largest share at step {seen_at}: {param}, norm {param_norm:.3g}",
+--   "learning rate {lr:.3g}; loss {loss:.4g} at that step",
+-- ]
+-- next = [
+--   "probe {endpoint} clip --max-norm {clip:.3g}",
+--   "probe {endpoint} query \"SELECT param, norm, abs_max, update_ratio FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY norm DESC LIMIT 10\"",
+--   "probe {endpoint} checkpoint exploding.pt",
+--   "probe {endpoint} lr --scale 0.1",
+-- ]
+-- false_positives = "a loss summed over batches of very different sizes; reinforcement learning"
+-- [parameters.times]
+-- value = 10.0
+-- unit = "times the median before"
+-- source = "practice: 10 times the norm before (LLM training guides), 5 sigma, or absolute limits of 10, 100 and 1000 that disagree and differ between models; relative to the run itself was chosen"
+-- [parameters.window]
+-- value = 128
+-- unit = "norms"
+-- source = "OLMo: 128 steps"
+-- [parameters.least]
+-- value = 8
+-- unit = "norms"
+-- source = "ours"
+-- [parameters.beyond]
+-- value = 3.0
+-- unit = "times the highest before"
+-- source = "ours: norms of small batches have heavy tails"
+-- [parameters.horizon]
+-- value = 2000
+-- unit = "steps"
+-- source = "ours: older ones are history"
+WITH seen AS (
+    SELECT step, grad_norm, lr, loss FROM python.steps
+    WHERE isfinite(grad_norm) AND grad_norm > 0 AND step > (SELECT MAX(step) FROM python.steps) - $horizon
+), before AS (
+    SELECT *, COUNT(*) OVER w AS known, MEDIAN(grad_norm) OVER w AS usual, MAX(grad_norm) OVER w AS highest
+    FROM seen WINDOW w AS (ORDER BY step ROWS BETWEEN $window PRECEDING AND 1 PRECEDING)
+), high AS (
+    SELECT *, step - LAG(step) OVER (ORDER BY step) AS gap FROM before WHERE known >= $least AND grad_norm > $times * usual
+), start AS (
+    SELECT * FROM high WHERE (gap IS NULL OR gap > 100) AND grad_norm > $beyond * highest ORDER BY step DESC LIMIT 1
+), grown AS (
+    SELECT step, usual FROM before WHERE known >= $least ORDER BY step LIMIT 1
+), later AS (
+    SELECT MEDIAN(grad_norm) AS later, COUNT(*) AS later_n FROM (SELECT grad_norm FROM seen ORDER BY step DESC LIMIT 5)
+), slowly AS (
+    SELECT before.* FROM before, grown, later
+    WHERE NOT EXISTS (SELECT 1 FROM start) AND later > $times * grown.usual
+        AND before.grad_norm > $times * grown.usual ORDER BY before.step LIMIT 1
+), found AS (
+    SELECT * EXCLUDE (gap) FROM start UNION ALL BY NAME SELECT * REPLACE ((SELECT usual FROM grown) AS usual) FROM slowly
+), worst AS (
+    SELECT step AS seen_at, param, norm AS param_norm FROM python.gradients
+    WHERE step >= (SELECT MIN(step) FROM found) AND isfinite(norm) QUALIFY ROW_NUMBER() OVER (ORDER BY step, norm DESC) = 1
+)
+SELECT NULL AS unknown, step, grad_norm AS norm, grad_norm / usual AS times, usual, known, highest, later, later_n, lr, loss, seen_at, param, param_norm,
+    2 * usual AS clip,
+    CASE WHEN later > 0.5 * $times * usual THEN 'and it stays high' ELSE 'once, it is back' END AS outcome,
+    CASE WHEN later > 0.5 * $times * usual THEN 'alarm' ELSE 'notice' END AS severity
+FROM found CROSS JOIN later LEFT JOIN worst ON true
+UNION ALL BY NAME
+SELECT format('{} gradient norms, {} are needed', COUNT(*), $least + 1) AS unknown FROM seen HAVING COUNT(*) <= $least

@@ -1,0 +1,53 @@
+-- title = "gradients vanish"
+-- severity = "notice"
+-- symptoms = ["gradients", "loss"]
+-- order = 240
+-- scope = "rank"
+-- needs = "the norm of all gradients on several steps"
+-- deepen = "gradients"
+-- what = "gradient norm fell to {now:.2g} since step {step}, {ratio:.1g} of what it was, and the loss did not fall with it"
+-- why = [
+--   "{early:.3g} at first (median of {n} norms), {now:.3g} lately (median of {n_now})",
+--   "loss: {loss_early:.4g} then, {loss_now:.4g} now",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT param, norm, zero_ratio, update_ratio FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY place\"",
+--   "probe {endpoint} watch --activations --steps 3",
+-- ]
+-- false_positives = "a model that has learned its data by heart: then the loss has fallen too, and this is not said"
+-- [parameters.ratio]
+-- value = 0.01
+-- unit = "ratio to the beginning"
+-- source = "practice: below 0.1 times the starting norm is to be watched; absolute limits of 1e-2, 1e-3, 1e-4, 1e-5 and 1e-7 are all in use; relative was chosen, and stricter, since norms fall in every training"
+-- [parameters.floor]
+-- value = 1e-7
+-- unit = "gradient norm"
+-- source = "practice: below 1e-7 a layer counts as vanished"
+-- [parameters.kept]
+-- value = 0.5
+-- unit = "ratio of the first loss"
+-- source = "ours: a loss that halved explains a smaller gradient"
+-- [parameters.least]
+-- value = 6
+-- unit = "norms"
+-- source = "ours"
+WITH seen AS (
+    SELECT step, grad_norm, ROW_NUMBER() OVER (ORDER BY step) AS i, COUNT(*) OVER () AS n FROM python.steps WHERE isfinite(grad_norm)
+), ends AS (
+    SELECT GREATEST(ANY_VALUE(n) // 8, 3) AS part, ANY_VALUE(n) AS n FROM seen
+), norms AS (
+    SELECT MEDIAN(grad_norm) FILTER (i <= part) AS early, MEDIAN(grad_norm) FILTER (i > seen.n - part) AS now, MAX(grad_norm) FILTER (i > seen.n - part) AS highest,
+        ANY_VALUE(part) AS part, ANY_VALUE(seen.n) AS n, MAX(step) AS last FROM seen, ends
+), since AS (
+    SELECT MAX(step) AS step FROM seen, norms WHERE grad_norm > 10 * highest
+), losses AS (
+    SELECT MEDIAN(loss) FILTER (i <= 20) AS loss_early, MEDIAN(loss) FILTER (i > k - 20) AS loss_now FROM (
+        SELECT loss, ROW_NUMBER() OVER (ORDER BY step) AS i, COUNT(*) OVER () AS k FROM python.steps WHERE isfinite(loss))
+)
+SELECT NULL AS unknown, COALESCE(since.step, 0) AS step, early, now, now / NULLIF(early, 0) AS ratio, part AS n, part AS n_now, loss_early, loss_now,
+    CASE WHEN highest = 0 THEN 'alarm' ELSE 'notice' END AS severity
+FROM norms, since, losses
+WHERE n >= $least AND (highest < $ratio * early OR highest < $floor)
+    AND COALESCE(loss_now > $kept * loss_early OR loss_early <= 0, true)
+UNION ALL BY NAME
+SELECT format('{} gradient norms, {} are needed', COALESCE(n, 0), $least) AS unknown FROM ends WHERE COALESCE(n, 0) < $least

@@ -1,0 +1,47 @@
+-- title = "input-bound"
+-- severity = "notice"
+-- symptoms = ["slow", "data"]
+-- order = 110
+-- scope = "rank"
+-- needs = "steps that take their batches from a DataLoader"
+-- what = "{share:.0%} of the step time is waiting for data: {data_ms:.1f} of {wall_ms:.1f} ms"
+-- why = [
+--   "median of the last {n} steps: waiting {data_ms:.1f} ms, step {wall_ms:.1f} ms",
+--   "it began around step {since}; before that {share_before:.0%} was waiting",
+--   "slowest loader: {loader}, {fetch_ms:.1f} ms a batch",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT loader, COUNT(*), MEDIAN(fetch_s), MAX(fetch_s) FROM python.batches GROUP BY ALL\"",
+--   "probe {endpoint} backtrace --workers",
+--   "probe {endpoint} eval \"print(train_loader.num_workers, train_loader.prefetch_factor, train_loader.pin_memory)\"",
+-- ]
+-- false_positives = "a model so small that any loader is slower"
+-- [parameters.share]
+-- value = 0.3
+-- unit = "ratio of the step"
+-- source = "ours: no document gives a figure; practice calls a device that is busy less than half of the time badly fed"
+-- [parameters.recent]
+-- value = 100
+-- unit = "steps"
+-- source = "practice: throughput is judged over 100 steps"
+WITH seen AS (
+    SELECT step, data_s, wall_s - COALESCE(held_s, 0) AS wall_s FROM python.steps
+    WHERE data_s IS NOT NULL AND step > (SELECT MAX(step) FROM python.steps) - 2048
+), recent AS (
+    SELECT * FROM seen ORDER BY step DESC LIMIT $recent
+), now AS (
+    SELECT COUNT(*) AS n, MEDIAN(data_s) AS data_s, MEDIAN(wall_s) AS wall_s, MEDIAN(data_s / NULLIF(wall_s, 0)) AS share FROM recent
+), blocks AS (
+    SELECT step // 25 AS block, MIN(step) AS step, MEDIAN(data_s / NULLIF(wall_s, 0)) AS share FROM seen GROUP BY block
+), since AS (
+    SELECT MAX(step) AS last_good, AVG(share) AS share_before FROM blocks WHERE share < $share / 2
+), loaders AS (
+    SELECT loader, MEDIAN(fetch_s) AS fetch_s FROM python.batches
+    WHERE step IN (SELECT step FROM recent) GROUP BY loader ORDER BY fetch_s DESC LIMIT 1
+)
+SELECT NULL AS unknown, COALESCE(last_good + 25, (SELECT MIN(step) FROM seen)) AS step, share, n,
+    1e3 * now.data_s AS data_ms, 1e3 * now.wall_s AS wall_ms, last_good + 25 AS since, share_before, loader, 1e3 * fetch_s AS fetch_ms
+FROM now, since LEFT JOIN loaders ON true
+WHERE n >= 30 AND share >= $share
+UNION ALL BY NAME
+SELECT 'fewer than 30 steps waited for a DataLoader' AS unknown FROM now WHERE n < 30

@@ -1,0 +1,41 @@
+-- title = "small eps in normalization"
+-- severity = "info"
+-- symptoms = ["nan"]
+-- order = 430
+-- scope = "rank"
+-- needs = "the list of modules, which is written when the model is known"
+-- what = "{n} normalization layers have eps {eps:.0e}, the first {module} ({class}); {reason}"
+-- why = ["usual: 1e-5 (torch's default), 1e-6 in large language models", "weights of {dtype}; smallest normal number {tiny:.1e}"]
+-- next = [
+--   "probe {endpoint} query \"SELECT module, class, eps FROM python.modules WHERE eps < 1e-6\"",
+--   "probe {endpoint} eval --at-step \"for m in model.modules():\n    if type(m).__name__.endswith('Norm'): m.eps = max(m.eps or 0, 1e-6)\"",
+-- ]
+-- false_positives = "1e-12, with which BERT was trained in float32: `info`; a notice below that, or where half precision rounds it to 0"
+-- [parameters.eps]
+-- value = 1e-6
+-- unit = "eps"
+-- source = "practice: raise what is below 1e-6 (LLM training guides); torch's default is 1e-5; BERT has 1e-12"
+-- [parameters.least]
+-- value = 1e-12
+-- unit = "eps"
+-- source = "BERT: 1e-12, the smallest in wide use"
+WITH latest AS (
+    SELECT module, ARG_MAX(class, t_ns) AS class, ARG_MAX(eps, t_ns) AS eps, MAX(step) AS step FROM python.modules GROUP BY module
+), types AS (
+    SELECT MODE(dtype) AS dtype FROM python.parameters
+), scaler AS (
+    SELECT COUNT(*) > 0 AS yes FROM python.steps WHERE loss_scale > 1
+), small AS (
+    SELECT COUNT(*) AS n, MIN(eps) AS eps, ARG_MIN(module, (eps, module)) AS module, ARG_MIN(class, (eps, module)) AS class, MIN(step) AS step
+    FROM latest WHERE eps < $eps AND regexp_matches(class, 'Norm')
+), judged AS (
+    SELECT *, scaler.yes OR COALESCE(dtype LIKE '%16%', false) AS half FROM small, types, scaler WHERE n > 0
+)
+SELECT NULL AS unknown, module AS subject, n, eps, module, class, step, replace(dtype, 'torch.', '') AS dtype,
+    CASE WHEN half THEN 6e-8 ELSE 1.2e-38 END AS tiny,
+    CASE WHEN half THEN 'half precision may round it to 0: a constant input then divides by 0'
+        WHEN eps < $least THEN 'a constant input is then divided by next to nothing' ELSE 'enough in float32' END AS reason,
+    CASE WHEN half OR eps < $least THEN 'notice' ELSE 'info' END AS severity
+FROM judged
+UNION ALL BY NAME
+SELECT 'the modules are not known yet' AS unknown FROM latest HAVING COUNT(*) = 0

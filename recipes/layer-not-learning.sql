@@ -1,0 +1,51 @@
+-- title = "layer does not learn"
+-- severity = "notice"
+-- symptoms = ["gradients", "loss"]
+-- order = 220
+-- scope = "rank"
+-- needs = "gradients of several steps, by parameter"
+-- deepen = "gradients"
+-- what = "{param} does not learn: {reason}"
+-- why = [
+--   "on the last {n} steps looked at (from step {step}) its gradient norm was {norm:.3g}, that of the others {others:.3g} (median)",
+--   "its update ratio {ratio:.2g}, that of the others {others_ratio:.2g}",
+--   "{missing} of {n} times it had no gradient at all",
+--   "{zero_ratio:.0%} of its gradient's elements are exactly 0",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT step, norm, zero_ratio, update_ratio FROM python.gradients WHERE param = '{param}' ORDER BY step DESC LIMIT 10\"",
+--   "probe {endpoint} query \"SELECT * FROM python.optimizers ORDER BY t_ns DESC LIMIT 5\"",
+--   "probe {endpoint} watch --activations --steps 3",
+-- ]
+-- false_positives = "experts of a mixture that were not chosen; an adapter that begins with zeros; parameters that only some batches use"
+-- [parameters.least]
+-- value = 3
+-- unit = "steps looked at"
+-- source = "ours"
+-- [parameters.behind]
+-- value = 1e-5
+-- unit = "ratio to the others"
+-- source = "practice: first layers below 1 % of the last are vanishing (that is gradient-depth); ours: a hundred-thousandth is no learning at all"
+WITH steps AS (
+    SELECT DISTINCT step FROM python.gradients ORDER BY step DESC LIMIT 8
+), seen AS (
+    SELECT g.* FROM python.gradients g JOIN steps USING (step) WHERE numel > 1
+), params AS (
+    SELECT param, MIN(place) AS place, MIN(step) AS step, COUNT(*) AS n, COUNT(*) FILTER (norm IS NULL) AS missing, ANY_VALUE(numel) AS numel,
+        MAX(norm) AS norm, MEDIAN(norm / SQRT(numel)) AS size, MAX(update_ratio) AS ratio, MAX(update_norm) AS moved, MIN(zero_ratio) AS zero_ratio
+    FROM seen GROUP BY param
+), usual AS (
+    SELECT MEDIAN(norm) AS others, MEDIAN(size) AS others_size, MEDIAN(ratio) AS others_ratio, COUNT(*) AS params FROM params WHERE norm > 0
+), silent AS (
+    SELECT *, CASE WHEN missing = n THEN 'it never gets a gradient, and is in an optimizer'
+        WHEN norm = 0 THEN 'its gradient is exactly 0'
+        WHEN moved = 0 AND others_ratio > 0 THEN 'it has a gradient and is not changed: its group may have a learning rate of 0'
+        ELSE 'its gradient is next to nothing' END AS reason
+    FROM params, usual
+    WHERE n >= $least AND params >= 2 AND (missing = n OR norm = 0 OR (moved = 0 AND others_ratio > 0)
+        OR (size < $behind * others_size AND numel >= 64 AND NOT param LIKE '%bias' AND COALESCE(ratio < 1e-4 * others_ratio, true)))
+)
+SELECT NULL AS unknown, param, param AS subject, step, n, norm, others, ratio, others_ratio, NULLIF(missing, 0) AS missing, zero_ratio, reason
+FROM silent QUALIFY ROW_NUMBER() OVER (ORDER BY place) <= 5
+UNION ALL BY NAME
+SELECT format('gradients of {} steps, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least

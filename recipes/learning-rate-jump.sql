@@ -1,0 +1,47 @@
+-- title = "learning rate jumps"
+-- severity = "notice"
+-- symptoms = ["loss", "nan"]
+-- order = 340
+-- scope = "rank"
+-- needs = "the learning rate of some hundred steps"
+-- what = "learning rate jumped from {before:.3g} to {lr:.3g} at step {step}, {times:.1f} times"
+-- why = [
+--   "it had not risen for {quiet} steps; the highest until then was {highest:.3g}",
+--   "loss: {loss_before:.4g} before (median of 50 steps), {loss_after:.4g} after",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT step, lr, loss, grad_norm FROM python.steps WHERE step BETWEEN {step} - 5 AND {step} + 5 ORDER BY step\"",
+--   "probe {endpoint} lr",
+--   "probe {endpoint} lr --scale 0.1",
+-- ]
+-- false_positives = "warm restarts: `info` when the rate was as high before and the loss does not suffer"
+-- [parameters.times]
+-- value = 1.5
+-- unit = "times"
+-- source = "practice: a rate that rose by more than 1.5 times explains a spike (LLM training guides); ours: and had not been rising before, which a warm-up does"
+-- [parameters.quiet]
+-- value = 20
+-- unit = "steps without a rise"
+-- source = "ours"
+WITH seen AS (
+    SELECT step, lr, loss, LAG(lr) OVER w AS before, MAX(lr) OVER (ORDER BY step ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS highest
+    FROM python.steps WHERE lr IS NOT NULL WINDOW w AS (ORDER BY step)
+), rises AS (
+    SELECT *, lr > before AS rises FROM seen WHERE before IS NOT NULL
+), quiet AS (
+    SELECT *, COUNT(*) OVER w AS known, COALESCE(COUNT(*) FILTER (rises) OVER w, 0) AS risen FROM rises
+    WINDOW w AS (ORDER BY step ROWS BETWEEN $quiet PRECEDING AND 1 PRECEDING)
+), jump AS (
+    SELECT * FROM quiet WHERE rises AND known >= $quiet AND risen = 0 AND before > 0 AND lr >= $times * before
+        AND step NOT IN (SELECT step + d FROM probe.actions, range(3) t(d) WHERE action = 'lr' AND step IS NOT NULL)
+        AND step >= COALESCE((SELECT MIN(step) FROM rises WHERE lr < before), 0)
+    ORDER BY lr > 1.2 * highest DESC, step DESC LIMIT 1
+), around AS (
+    SELECT MEDIAN(s.loss) FILTER (s.step < jump.step) AS loss_before, MEDIAN(s.loss) FILTER (s.step >= jump.step) AS loss_after
+    FROM jump JOIN python.steps s ON s.step BETWEEN jump.step - 50 AND jump.step + 50 WHERE isfinite(s.loss)
+)
+SELECT NULL AS unknown, step, lr, before, lr / before AS times, highest, known AS quiet, loss_before, loss_after,
+    CASE WHEN lr <= 1.2 * highest AND COALESCE(loss_after <= loss_before + 0.2 * ABS(loss_before), true) THEN 'info' ELSE 'notice' END AS severity
+FROM jump, around
+UNION ALL BY NAME
+SELECT 'the learning rate of fewer than 30 steps is known' AS unknown FROM seen HAVING COUNT(*) < 30

@@ -1,0 +1,55 @@
+-- title = "learning rate too high"
+-- severity = "notice"
+-- symptoms = ["gradients", "loss", "nan"]
+-- order = 310
+-- scope = "rank"
+-- needs = "update ratios (how much of a weight a step changes) of several steps"
+-- deepen = "gradients"
+-- what = "each step changes the weights by {ratio:.2%} (median over parameters): learning rate {lr:.3g} is too high for {phase} training"
+-- why = [
+--   "update ratio {ratio:.2g} on the last {n} steps looked at, {kind}; usual in {phase} training: {low:.0e} to {high:.0e}",
+--   "most changed: {param}, {most:.2g} of its weight in one step",
+--   "loss: {loss_then:.4g} some steps before, {loss_now:.4g} now: it does not fall",
+-- ]
+-- next = [
+--   "probe {endpoint} checkpoint before.pt",
+--   "probe {endpoint} lr --scale 0.1",
+--   "probe {endpoint} query \"SELECT param, update_ratio, weight_norm, norm FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY update_ratio DESC LIMIT 10\"",
+--   "probe {endpoint} clip --max-norm 1.0",
+-- ]
+-- false_positives = "weights that begin at 0, such as adapters; the first steps of a training from scratch with a large rate and a short warm-up"
+-- [parameters.limit]
+-- value = 0.1
+-- unit = "update ratio"
+-- source = "practice: above 0.1 a step destroys what was learned; reduce the rate 5 to 10 times (LLM training guides)"
+-- [parameters.over]
+-- value = 10.0
+-- unit = "times the top of the phase's range"
+-- source = "practice: 1e-3 to 1e-2 in the first 1,000 steps, 1e-4 to 1e-3 until 10,000, 1e-5 to 1e-4 later; ours: ten times more, and only where the loss does not fall, since small models live above these ranges"
+-- [parameters.least]
+-- value = 3
+-- unit = "steps looked at"
+-- source = "ours"
+WITH steps AS (
+    SELECT DISTINCT step FROM python.gradients WHERE update_ratio IS NOT NULL AND step >= 10 ORDER BY step DESC LIMIT 5
+), seen AS (
+    SELECT step, MEDIAN(update_ratio) AS ratio, ANY_VALUE(update_kind) AS kind, MAX(update_ratio) AS most, ARG_MAX(param, update_ratio) AS param
+    FROM python.gradients JOIN steps USING (step) WHERE isfinite(update_ratio) AND numel >= 16 GROUP BY step
+), now AS (
+    SELECT MEDIAN(ratio) AS ratio, MIN(ratio) AS least_ratio, COUNT(*) AS n, MIN(step) AS step, MAX(step) AS last, ANY_VALUE(kind) AS kind,
+        ARG_MAX(most, step) AS most, ARG_MAX(param, step) AS param FROM seen
+), phase AS (
+    SELECT *, CASE WHEN last < 1000 THEN 'early' WHEN last < 10000 THEN 'middle' ELSE 'late' END AS phase,
+        CASE WHEN last < 1000 THEN 1e-2 WHEN last < 10000 THEN 1e-3 ELSE 1e-4 END AS high FROM now
+), losses AS (
+    SELECT MEDIAN(loss) FILTER (ago <= 50) AS loss_now, MEDIAN(loss) FILTER (ago > 250) AS loss_then, ARG_MIN(lr, ago) AS lr, 1.4826 * MAD(loss) FILTER (ago <= 50) AS spread
+    FROM (SELECT loss, lr, ROW_NUMBER() OVER (ORDER BY step DESC) AS ago FROM python.steps WHERE isfinite(loss) ORDER BY step DESC LIMIT 300)
+)
+SELECT NULL AS unknown, step, ratio, n, kind, most, param, phase, high / 10 AS low, high, lr,
+    CASE WHEN loss_now > loss_then - 0.02 * ABS(loss_then) THEN loss_then END AS loss_then, loss_now,
+    CASE WHEN least_ratio > $limit AND loss_now > loss_then THEN 'alarm' ELSE 'notice' END AS severity
+FROM phase, losses
+WHERE n >= $least AND (least_ratio > $limit
+    OR (least_ratio > $over * high AND loss_now > loss_then - 0.02 * ABS(loss_then) - 0.2 * spread))
+UNION ALL BY NAME
+SELECT format('update ratios of {} steps, {} are needed', COUNT(*), $least) AS unknown FROM seen HAVING COUNT(*) < $least

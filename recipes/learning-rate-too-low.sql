@@ -1,0 +1,60 @@
+-- title = "learning rate too low"
+-- severity = "notice"
+-- symptoms = ["gradients", "loss"]
+-- order = 320
+-- scope = "rank"
+-- needs = "update ratios (how much of a weight a step changes) of several steps"
+-- deepen = "gradients"
+-- what = "each step changes the weights by {ratio:.1e} of their size (median over parameters): learning rate {lr:.3g} is too low for {phase} training"
+-- why = [
+--   "update ratio {ratio:.2g} on the last {n} steps looked at, {kind}; usual in {phase} training: {usual}",
+--   "the learning rate is at its highest so far, {highest_lr:.3g}: this is neither warm-up nor the end of a schedule",
+--   "loss: {loss_first:.4g} at first, {loss_now:.4g} now",
+-- ]
+-- next = [
+--   "probe {endpoint} lr",
+--   "probe {endpoint} lr --scale 5",
+--   "probe {endpoint} query \"SELECT param, update_ratio, weight_norm, norm FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY update_ratio LIMIT 10\"",
+-- ]
+-- false_positives = "gentle fine-tuning on purpose; a model that has converged and gets no gradients: not said when the loss has halved"
+-- [parameters.early]
+-- value = 1e-5
+-- unit = "update ratio"
+-- source = "practice: 1e-3 to 1e-2 in the first 1,000 steps, below 1e-7 alarm (LLM training guides), below 1e-6 or 1e-5 caution (others); ours: a hundredth of the bottom of the range"
+-- [parameters.later]
+-- value = 1e-6
+-- unit = "update ratio"
+-- source = "practice: 1e-5 to 1e-4 after 10,000 steps; ours: a tenth of that"
+-- [parameters.decayed]
+-- value = 0.5
+-- unit = "ratio of the highest rate"
+-- source = "ours: below it a schedule is at work, as it should be"
+-- [parameters.kept]
+-- value = 0.5
+-- unit = "ratio of the first loss"
+-- source = "ours"
+-- [parameters.least]
+-- value = 3
+-- unit = "steps looked at"
+-- source = "ours"
+WITH steps AS (
+    SELECT DISTINCT step FROM python.gradients WHERE update_ratio IS NOT NULL AND step >= 10 ORDER BY step DESC LIMIT 5
+), now AS (
+    SELECT MEDIAN(update_ratio) AS ratio, COUNT(DISTINCT step) AS n, MIN(step) AS step, MAX(step) AS last, ANY_VALUE(update_kind) AS kind
+    FROM python.gradients JOIN steps USING (step) WHERE isfinite(update_ratio) AND numel >= 16
+), rates AS (
+    SELECT MAX(lr) AS highest_lr, ARG_MAX(lr, step) AS lr, MIN(lr) FILTER (lr > 0) AS lowest_lr, COUNT(*) AS steps FROM python.steps WHERE lr IS NOT NULL
+), losses AS (
+    SELECT MEDIAN(loss) FILTER (i <= 20) AS loss_first, MEDIAN(loss) FILTER (i > k - 20) AS loss_now
+    FROM (SELECT loss, ROW_NUMBER() OVER (ORDER BY step) AS i, COUNT(*) OVER () AS k FROM python.steps WHERE isfinite(loss))
+), warming AS (
+    SELECT COALESCE(MAX(lr) > 1.001 * MIN(lr), false) AS up FROM (SELECT lr, step FROM python.steps WHERE lr IS NOT NULL ORDER BY step DESC LIMIT 50)
+)
+SELECT NULL AS unknown, step, ratio, n, kind, highest_lr, lr, loss_first, loss_now,
+    CASE WHEN last < 1000 THEN 'early' WHEN last < 10000 THEN 'middle' ELSE 'late' END AS phase,
+    CASE WHEN last < 1000 THEN '1e-3 to 1e-2' WHEN last < 10000 THEN '1e-4 to 1e-3' ELSE '1e-5 to 1e-4' END AS usual
+FROM now, rates, losses, warming
+WHERE n >= $least AND steps >= 50 AND lr > 0 AND ratio < CASE WHEN last < 1000 THEN $early WHEN last < 10000 THEN ($early * $later) ** 0.5 ELSE $later END
+    AND lr >= $decayed * highest_lr AND NOT warming.up AND COALESCE(loss_now > $kept * loss_first OR loss_first <= 0, true)
+UNION ALL BY NAME
+SELECT format('update ratios of {} steps, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least

@@ -1,0 +1,35 @@
+-- title = "learning rate has come to nothing"
+-- severity = "notice"
+-- symptoms = ["loss", "gradients"]
+-- order = 350
+-- scope = "rank"
+-- needs = "the learning rate of some hundred steps"
+-- what = "learning rate is {lr:.3g} since step {step}, and the training goes on: nothing is learned"
+-- why = [
+--   "it was {highest:.3g} at most; the last {n} steps were made with less than a millionth of that",
+--   "a schedule that ends before the training does: its number of steps is too small, or it is stepped too often",
+-- ]
+-- next = [
+--   "probe {endpoint} lr",
+--   "probe {endpoint} query \"SELECT step // 100 * 100 AS step, MIN(lr), MAX(lr) FROM python.steps GROUP BY 1 ORDER BY 1\"",
+--   "probe {endpoint} stop --checkpoint last.pt",
+-- ]
+-- false_positives = "a last step or two at 0, as cosine schedules have it"
+-- [parameters.steps]
+-- value = 50
+-- unit = "steps"
+-- source = "ours"
+-- [parameters.ratio]
+-- value = 1e-6
+-- unit = "ratio of the highest rate"
+-- source = "ours; practice calls a rate below 1e-8 too low in any case"
+WITH seen AS (
+    SELECT step, lr, MAX(lr) OVER () AS highest FROM python.steps WHERE lr IS NOT NULL
+), alive AS (
+    SELECT COALESCE(MAX(step) FILTER (lr > $ratio * highest), -1) AS last FROM seen
+), dead AS (
+    SELECT COUNT(*) AS n, MIN(step) AS step, MAX(lr) AS lr, MAX(highest) AS highest FROM seen, alive WHERE step > last
+)
+SELECT NULL AS unknown, step, lr, highest, n FROM dead WHERE n >= $steps
+UNION ALL BY NAME
+SELECT 'the learning rate of fewer than 50 steps is known' AS unknown FROM seen HAVING COUNT(*) < $steps

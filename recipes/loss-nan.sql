@@ -1,0 +1,52 @@
+-- title = "loss is NaN or infinite"
+-- severity = "alarm"
+-- symptoms = ["nan", "loss"]
+-- order = 410
+-- scope = "rank"
+-- needs = "a loss that backward is called on"
+-- what = "loss became {kind} at step {step}, {outcome}"
+-- why = [
+--   "loss before it: {before:.4g} (median of {known} steps)",
+--   "{bad} of the {since} losses since then are not finite",
+--   "gradient norm before it: {norm:.3g}, at most {norm_max:.3g} in the 20 steps before",
+--   "learning rate {lr:.3g}; it had been {lr_before:.3g} 20 steps before",
+--   "factor of the GradScaler {loss_scale:.6g}",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT step, micro_step, direction, module, param, cause, evidence FROM python.nonfinite ORDER BY t_ns\"",
+--   "probe {endpoint} eval \"print([name for name, p in model.named_parameters() if not p.isfinite().all()])\"",
+--   "probe {endpoint} query \"SELECT step, loader, shapes FROM python.batches WHERE step = {step}\"",
+--   "probe {endpoint} skip-nonfinite on",
+-- ]
+-- false_positives = "a single infinite loss that a GradScaler skips; not said where nan-origin names where it came from"
+-- [parameters.window]
+-- value = 20
+-- unit = "steps"
+-- source = "ours"
+WITH losses AS (
+    SELECT step, micro_step, loss, isnan(loss) AS nan, NOT isfinite(loss) AS bad FROM python.losses WHERE loss IS NOT NULL
+    UNION ALL
+    SELECT step, 0, loss, isnan(loss), NOT isfinite(loss) FROM python.steps
+    WHERE loss IS NOT NULL AND NOT EXISTS (SELECT 1 FROM python.losses)
+), last AS (
+    SELECT MAX(step) AS step FROM losses
+), first AS (
+    SELECT step, nan FROM losses, (SELECT COALESCE(MAX(step), -1) AS good FROM losses WHERE NOT bad) b
+    WHERE bad AND step > good - 1000 ORDER BY step, micro_step LIMIT 1
+), since AS (
+    SELECT COUNT(*) AS since, COUNT(*) FILTER (bad) AS bad, BOOL_AND(bad) FILTER (losses.step > last.step - 3) AS still
+    FROM losses, first, last WHERE losses.step >= first.step
+), before AS (
+    SELECT MEDIAN(loss) FILTER (isfinite(loss)) AS before, COUNT(*) AS known, ARG_MAX(grad_norm, s.step) AS norm, MAX(grad_norm) AS norm_max, ARG_MIN(lr, s.step) AS lr_before
+    FROM python.steps s, first WHERE s.step BETWEEN first.step - $window AND first.step - 1
+), rates AS (
+    SELECT ANY_VALUE(lr) AS lr, ANY_VALUE(loss_scale) AS loss_scale FROM python.steps s, first WHERE s.step = first.step
+)
+SELECT NULL AS unknown, first.step, CASE WHEN nan THEN 'NaN' ELSE 'infinite' END AS kind, before, NULLIF(known, 0) AS known, bad, since,
+    norm, norm_max, lr, CASE WHEN lr_before <> lr THEN lr_before END AS lr_before, loss_scale,
+    CASE WHEN still THEN 'and has been since' ELSE 'and was finite again later' END AS outcome,
+    CASE WHEN still THEN 'alarm' ELSE 'notice' END AS severity
+FROM first, since, before, rates
+WHERE NOT EXISTS (SELECT 1 FROM python.nonfinite n WHERE n.direction <> 'unknown' AND n.step BETWEEN first.step - 50 AND first.step + 5)
+UNION ALL BY NAME
+SELECT 'no loss was seen' AS unknown FROM losses HAVING COUNT(*) = 0

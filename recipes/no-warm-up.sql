@@ -1,0 +1,43 @@
+-- title = "no warm-up"
+-- severity = "notice"
+-- symptoms = ["loss", "nan"]
+-- order = 360
+-- scope = "rank"
+-- needs = "loss and learning rate from the first step of the training on"
+-- what = "training began with its highest learning rate, {lr:.3g}, without a warm-up, and the loss went up to {worst:.4g} in its first {window} steps"
+-- why = [
+--   "learning rate {lr_first:.3g} on step {step} and {highest:.3g} at most afterwards",
+--   "loss: {loss_first:.4g} at first, {worst:.4g} at its worst around step {worst_step}, {loss_after:.4g} after {window} steps",
+--   "gradient norm: {norm:.3g} at its highest in these steps",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT step, lr, loss, grad_norm FROM python.steps ORDER BY step LIMIT 50\"",
+--   "probe {endpoint} lr --scale 0.1",
+-- ]
+-- false_positives = "training that goes on from a checkpoint whose optimizer state was not loaded: it wants a warm-up as well"
+-- [parameters.window]
+-- value = 100
+-- unit = "steps"
+-- source = "practice: warm-up over 3 % to 10 % of the steps, or 100 to 2,000"
+-- [parameters.rise]
+-- value = 0.2
+-- unit = "ratio of the first loss"
+-- source = "ours: without a rise the missing warm-up did no harm, and many trainings need none"
+WITH seen AS (
+    SELECT step, loss, lr, grad_norm FROM python.steps WHERE step < 3 * $window
+), rates AS (
+    SELECT ARG_MIN(lr, step) AS lr_first, MIN(step) AS step, MAX(lr) AS highest, COUNT(*) AS n FROM seen WHERE lr IS NOT NULL
+), blocks AS (
+    SELECT step // 5 AS block, MIN(step) AS step, MEDIAN(loss) AS level, COUNT(*) AS n FROM seen
+    WHERE isfinite(loss) AND step < $window GROUP BY block
+), levels AS (
+    SELECT (SELECT MEDIAN(loss) FROM (SELECT loss FROM seen WHERE isfinite(loss) ORDER BY step LIMIT 2)) AS loss_first,
+        MAX(level) AS worst, ARG_MAX(step, level) AS worst_step, ARG_MAX(level, step) AS loss_after FROM blocks
+), norms AS (
+    SELECT MAX(grad_norm) FILTER (isfinite(grad_norm)) AS norm FROM seen WHERE step < $window
+)
+SELECT NULL AS unknown, rates.step, lr_first, lr_first AS lr, highest, loss_first, worst, worst_step, loss_after, norm
+FROM rates, levels, norms
+WHERE n >= 20 AND rates.step <= 2 AND lr_first > 0 AND lr_first >= 0.9 * highest AND worst - loss_first > $rise * ABS(loss_first)
+UNION ALL BY NAME
+SELECT 'the first steps of the training are not recorded' AS unknown FROM rates WHERE COALESCE(n < 20 OR step > 2, true)

@@ -1,0 +1,31 @@
+-- title = "parameters in no optimizer"
+-- severity = "notice"
+-- symptoms = ["gradients", "loss"]
+-- order = 210
+-- scope = "rank"
+-- needs = "the list of parameters, which is written when the model and its optimizer are known"
+-- what = "{n} parameters of {module} need a gradient and are in no optimizer: {examples}"
+-- why = [
+--   "{elements:,} elements, {share:.1%} of all that need a gradient; they stay as they were initialized",
+--   "first: {param}, shape {shape}",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT param, shape FROM python.parameters WHERE requires_grad AND optimizer IS NULL ORDER BY place\"",
+--   "probe {endpoint} checkpoint before-restart.pt",
+--   "probe {endpoint} stop",
+-- ]
+-- false_positives = "a teacher, or a moving average of the weights, that was not frozen; parameters of an optimizer that is made later"
+WITH latest AS (
+    SELECT param, ARG_MAX(place, t_ns) AS place, ARG_MAX(module, t_ns) AS module, ARG_MAX(shape, t_ns) AS shape, ARG_MAX(numel, t_ns) AS numel,
+        ARG_MAX(requires_grad, t_ns) AS requires_grad, ARG_MAX((optimizer, param_group), t_ns)[1] AS optimizer, MAX(step) AS step
+    FROM python.parameters GROUP BY param
+), forgotten AS (
+    SELECT *, CASE WHEN module = '' THEN 'the model' ELSE module END AS owner FROM latest
+    WHERE requires_grad AND optimizer IS NULL AND EXISTS (SELECT 1 FROM latest WHERE optimizer IS NOT NULL)
+)
+SELECT NULL AS unknown, ARG_MIN(owner, place) AS subject, ARG_MIN(owner, place) AS module, COUNT(*) AS n, SUM(numel) AS elements,
+    SUM(numel) / (SELECT SUM(numel) FROM latest WHERE requires_grad) AS share, ARG_MIN(param, place) AS param,
+    ARG_MIN(shape, place) AS shape, array_to_string(list(param ORDER BY place)[:4], ', ') AS examples, MIN(step) AS step
+FROM forgotten GROUP BY split_part(owner, '.', 1), split_part(owner, '.', 2)
+UNION ALL BY NAME
+SELECT 'the parameters are not known yet' AS unknown FROM latest HAVING COUNT(*) = 0

@@ -1,0 +1,53 @@
+-- title = "a module became slower"
+-- severity = "notice"
+-- symptoms = ["slow"]
+-- order = 520
+-- scope = "rank"
+-- needs = "module times of ten sampled steps"
+-- what = "{module} ({stage}) takes {now_ms:.2f} ms, {times:.1f} times the {before_ms:.2f} ms before step {step}; the others take {others:.1f} times"
+-- why = [
+--   "median of the last {n} sampled steps against the {n_before} before; it changed between steps {last_fast} and {step}",
+--   "that is {added_ms:.1f} ms more in each step",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT step, duration FROM python.torch_trace WHERE module = '{module}' AND stage = '{stage}' ORDER BY step DESC LIMIT 20\"",
+--   "probe {endpoint} profile --steps 3 -o slow.json",
+--   "probe {endpoint} capture {module} -o slow.pt",
+-- ]
+-- false_positives = "a module that does more for some inputs"
+-- [parameters.times]
+-- value = 1.5
+-- unit = "times"
+-- source = "practice: step times within 10 % are healthy, twice is an alarm; single modules scatter more"
+-- [parameters.share]
+-- value = 0.05
+-- unit = "ratio of the step"
+-- source = "ours: less is not worth a notice"
+WITH steps AS (
+    SELECT step, ROW_NUMBER() OVER (ORDER BY step) AS i, COUNT(*) OVER () AS n FROM (SELECT DISTINCT step FROM python.torch_trace WHERE step > 2 ORDER BY step DESC LIMIT 64)
+), times AS (
+    SELECT t.module, t.stage, t.step, ANY_VALUE(s.i) AS i, ANY_VALUE(s.n) AS n, SUM(t.duration) AS duration
+    FROM python.torch_trace t JOIN steps s USING (step) WHERE t.stage <> 'step' AND t.duration IS NOT NULL AND NOT COALESCE(t.recompute, false)
+    GROUP BY t.module, t.stage, t.step
+), sides AS (
+    SELECT module, stage, MEDIAN(duration) FILTER (i > n - 3) AS now, MIN(duration) FILTER (i > n - 3) AS least,
+        QUANTILE_CONT(duration, 0.25) FILTER (i <= n - 3) AS before, COUNT(*) FILTER (i > n - 3) AS recent, COUNT(*) FILTER (i <= n - 3) AS earlier
+    FROM times GROUP BY module, stage
+), changes AS (
+    SELECT *, MEDIAN(now / before) OVER () AS others, MAX(now - before) OVER () AS most FROM sides WHERE recent = 3 AND earlier >= 4 AND before > 0
+), usual AS (
+    SELECT MEDIAN(wall_s) AS wall_s FROM (SELECT wall_s FROM python.steps ORDER BY step DESC LIMIT 200)
+), slower AS (
+    SELECT changes.* FROM changes, usual
+    WHERE now > $times * before AND least > $times * before AND now - before > $share * wall_s AND now / before > 1.3 * others AND now - before > 0.6 * most
+), leaf AS (
+    SELECT * FROM slower a WHERE NOT EXISTS (SELECT 1 FROM slower b WHERE b.stage = a.stage AND b.module <> a.module AND starts_with(b.module, a.module || '.'))
+    ORDER BY contains(module, '.') OR regexp_matches(module, '^[0-9a-z_]+$') DESC, length(module) DESC, now - before DESC LIMIT 1
+), since AS (
+    SELECT MAX(t.step) AS last_fast FROM times t, leaf WHERE t.module = leaf.module AND t.stage = leaf.stage AND t.duration < (leaf.before + leaf.now) / 2
+)
+SELECT NULL AS unknown, module || ' ' || stage AS subject, module, stage, 1e3 * now AS now_ms, 1e3 * before AS before_ms, now / before AS times, others, recent AS n, earlier AS n_before,
+    last_fast, (SELECT MIN(step) FROM times t WHERE t.step > last_fast) AS step, 1e3 * (now - before) AS added_ms
+FROM leaf, since WHERE last_fast IS NOT NULL
+UNION ALL BY NAME
+SELECT format('modules of {} steps, 7 are needed', COUNT(*)) AS unknown FROM steps HAVING COUNT(*) < 7

@@ -1,0 +1,83 @@
+-- title = "steps became slower"
+-- severity = "notice"
+-- symptoms = ["slow"]
+-- order = 510
+-- scope = "rank"
+-- needs = "some hundred steps, before and after"
+-- what = "steps take {now_ms:.1f} ms, {times:.2f} times the {before_ms:.1f} ms before step {step}: {blame}"
+-- why = [
+--   "{phase}: {phase_now:.1f} ms now, {phase_before:.1f} ms before; that is {phase_share:.0%} of what steps became longer",
+--   "in ms, before and now: data {data}, forward {forward}, backward {backward}, optimizer {optimizer}, communication {comm}, other {other}",
+--   "tokens in a batch: {tokens_before:.0f} before, {tokens_now:.0f} now",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT step // 20 * 20 AS step, MEDIAN(wall_s), MEDIAN(data_s), MEDIAN(forward_s), MEDIAN(backward_s), MEDIAN(optimizer_s), MEDIAN(other_s) FROM python.steps GROUP BY 1 ORDER BY 1 DESC LIMIT 20\"",
+--   "probe {endpoint} backtrace",
+--   "probe {endpoint} profile --steps 3 -o slow.json",
+-- ]
+-- false_positives = "batches that grew (`info` then); another job on the same machine: all phases are slower by the same share then (`info` below twice the time)"
+-- [parameters.times]
+-- value = 1.3
+-- unit = "times"
+-- source = "practice: 10 % either way is healthy, twice is an alarm; 1.3 is what people notice"
+-- [parameters.recent]
+-- value = 60
+-- unit = "steps"
+-- source = "ours"
+-- [parameters.block]
+-- value = 20
+-- unit = "steps"
+-- source = "ours"
+-- [parameters.horizon]
+-- value = 2048
+-- unit = "steps"
+-- source = "ours: slower than lately, not than last week"
+WITH ends AS (
+    SELECT MAX(step) AS last, MIN(step) AS first FROM python.steps
+), seen AS (
+    SELECT step, wall_s - COALESCE(held_s, 0) AS wall_s, data_s, forward_s, backward_s, optimizer_s, comm_s, other_s, tokens,
+        (last - step) // $block AS ago FROM python.steps, ends
+    WHERE step > last - $horizon AND step > first + 10 AND NOT COALESCE(sampled, false) AND wall_s > 0
+), blocks AS (
+    SELECT ago, MIN(step) AS step, MEDIAN(wall_s) AS wall, MEDIAN(tokens) AS tokens FROM seen GROUP BY ago HAVING COUNT(*) >= $block / 2
+), now AS (
+    SELECT MIN(wall) AS wall, MEDIAN(wall) AS usual, COUNT(*) AS n FROM blocks WHERE ago < $recent // $block
+), old AS (
+    SELECT QUANTILE_CONT(wall, 0.25) AS wall, COUNT(*) AS n, 1.4826 * MAD(wall) AS spread FROM blocks WHERE ago >= $recent // $block
+), since AS (
+    SELECT COALESCE(MIN(ago), 1000000) AS ago FROM blocks, now, old WHERE blocks.wall < old.wall + 0.4 * (now.usual - old.wall)
+), change AS (
+    SELECT MIN(step) AS step FROM blocks, since WHERE blocks.ago < since.ago
+), parts AS (
+    SELECT seen.step >= change.step AS after, MEDIAN(wall_s) AS wall, MEDIAN(data_s) AS data, MEDIAN(forward_s) AS forward, MEDIAN(backward_s) AS backward,
+        MEDIAN(optimizer_s) AS optimizer, MEDIAN(comm_s) AS comm, MEDIAN(other_s) AS other, MEDIAN(tokens) AS tokens
+    FROM seen, change GROUP BY after
+), phases AS (
+    SELECT u.name AS phase, b.v AS before, a.v AS now
+    FROM (SELECT unnest(['waiting for data', 'forward', 'backward', 'the optimizer', 'communication', 'other (evaluation, logging, checkpoints)']) AS name, unnest([1, 2, 3, 4, 5, 6]) AS i) u
+    JOIN (SELECT unnest([data, forward, backward, optimizer, comm, other]) AS v, unnest([1, 2, 3, 4, 5, 6]) AS i FROM parts WHERE NOT after) b USING (i)
+    JOIN (SELECT unnest([data, forward, backward, optimizer, comm, other]) AS v, unnest([1, 2, 3, 4, 5, 6]) AS i FROM parts WHERE after) a USING (i)
+), sides AS (
+    SELECT b.wall AS before, a.wall AS now, a.wall / b.wall AS times, a.tokens AS tokens_now, b.tokens AS tokens_before,
+        format('{:.1f} {:.1f}', 1e3 * COALESCE(b.data, 0), 1e3 * COALESCE(a.data, 0)) AS data, format('{:.1f} {:.1f}', 1e3 * COALESCE(b.forward, 0), 1e3 * COALESCE(a.forward, 0)) AS forward,
+        format('{:.1f} {:.1f}', 1e3 * COALESCE(b.backward, 0), 1e3 * COALESCE(a.backward, 0)) AS backward, format('{:.1f} {:.1f}', 1e3 * COALESCE(b.optimizer, 0), 1e3 * COALESCE(a.optimizer, 0)) AS optimizer,
+        format('{:.1f} {:.1f}', 1e3 * COALESCE(b.comm, 0), 1e3 * COALESCE(a.comm, 0)) AS comm, format('{:.1f} {:.1f}', 1e3 * COALESCE(b.other, 0), 1e3 * COALESCE(a.other, 0)) AS other
+    FROM parts a, parts b WHERE a.after AND NOT b.after
+), worst AS (
+    SELECT phase, before, now FROM phases WHERE now IS NOT NULL AND before IS NOT NULL ORDER BY now - before DESC LIMIT 1
+), judged AS (
+    SELECT sides.*, change.step, worst.phase, worst.before AS phase_before, worst.now AS phase_now,
+        (worst.now - worst.before) / (sides.now - sides.before) AS phase_share, worst.now / NULLIF(worst.before, 0) AS phase_times,
+        COALESCE(tokens_now > 1.1 * tokens_before AND tokens_now / tokens_before > times / 1.2, false) AS larger
+    FROM sides LEFT JOIN worst ON true, change, now, old
+    WHERE now.n >= $recent // $block AND old.n >= 5 AND now.wall > $times * old.wall AND now.wall - old.wall > 4 * old.spread AND sides.times >= 1.2
+)
+SELECT NULL AS unknown, step, times, 1e3 * now AS now_ms, 1e3 * before AS before_ms, phase, 1e3 * phase_now AS phase_now, 1e3 * phase_before AS phase_before, phase_share,
+    data, forward, backward, optimizer, comm, other, CASE WHEN larger THEN tokens_before END AS tokens_before, tokens_now,
+    CASE WHEN larger THEN 'the batches became larger' WHEN phase IS NULL THEN 'phases are not known'
+        WHEN phase_times >= 1.25 * times OR phase_share >= 0.7 THEN format('{} does', phase)
+        ELSE 'all phases do, as when the machine is shared or throttled' END AS blame,
+    CASE WHEN larger OR (NOT COALESCE(phase_times >= 1.25 * times OR phase_share >= 0.7, false) AND times < 2) THEN 'info' ELSE 'notice' END AS severity
+FROM judged
+UNION ALL BY NAME
+SELECT 'too few steps to compare' AS unknown FROM old WHERE n < 5

@@ -1,0 +1,46 @@
+-- title = "throughput dropped"
+-- severity = "notice"
+-- symptoms = ["slow"]
+-- order = 530
+-- scope = "rank"
+-- needs = "the samples or tokens of some hundred steps"
+-- what = "{now:,.0f} {unit} per second, {drop:.0%} less than the {before:,.0f} before step {step}"
+-- why = [
+--   "median over {block} steps; it was {before:,.0f} for most of the last {seen} steps",
+--   "a step takes {wall_now:.1f} ms ({wall_before:.1f} before) and has {size_now:,.0f} {unit} ({size_before:,.0f} before)",
+-- ]
+-- next = ["probe {endpoint} diagnose slow", "probe {endpoint} profile --steps 3 -o slow.json"]
+-- false_positives = "another job on the same machine; data that changed"
+-- [parameters.drop]
+-- value = 0.5
+-- unit = "ratio"
+-- source = "practice: within 5 % is healthy, a drop of 50 % is a warning, of 80 % an alarm"
+-- [parameters.severe]
+-- value = 0.8
+-- unit = "ratio"
+-- source = "practice: 80 % is an alarm"
+-- [parameters.block]
+-- value = 20
+-- unit = "steps"
+-- source = "ours"
+WITH ends AS (
+    SELECT MAX(step) AS last, MIN(step) AS first, COUNT(tokens) > 0.5 * COUNT(*) AS by_tokens FROM python.steps
+), seen AS (
+    SELECT step, wall_s - COALESCE(held_s, 0) AS wall_s, CASE WHEN by_tokens THEN tokens ELSE samples END AS size, (last - step) // $block AS ago
+    FROM python.steps, ends WHERE step > last - 2048 AND step > first + 10 AND NOT COALESCE(sampled, false)
+), blocks AS (
+    SELECT ago, MIN(step) AS step, MEDIAN(size / wall_s) AS rate, MEDIAN(wall_s) AS wall, MEDIAN(size) AS size FROM seen
+    WHERE size IS NOT NULL AND wall_s > 0 GROUP BY ago HAVING COUNT(*) >= $block / 2
+), now AS (
+    SELECT MAX(rate) AS best, MEDIAN(rate) AS rate, MEDIAN(wall) AS wall, MEDIAN(size) AS size, COUNT(*) AS n FROM blocks WHERE ago < 3
+), old AS (
+    SELECT QUANTILE_CONT(rate, 0.75) AS rate, MEDIAN(wall) AS wall, MEDIAN(size) AS size, COUNT(*) AS n FROM blocks WHERE ago >= 3
+), since AS (
+    SELECT COALESCE(MIN(blocks.ago), 1000000) AS ago FROM blocks, now, old WHERE blocks.rate > (now.rate + old.rate) / 2
+)
+SELECT NULL AS unknown, (SELECT MIN(b.step) FROM blocks b WHERE b.ago < since.ago) AS step, now.rate AS now, old.rate AS before, 1 - now.rate / old.rate AS drop,
+    CASE WHEN by_tokens THEN 'tokens' ELSE 'samples' END AS unit, 1e3 * now.wall AS wall_now, 1e3 * old.wall AS wall_before, now.size AS size_now, old.size AS size_before,
+    (SELECT COUNT(*) FROM seen) AS seen, CASE WHEN now.best < (1 - $severe) * old.rate THEN 'alarm' ELSE 'notice' END AS severity
+FROM now, old, since, ends WHERE now.n = 3 AND old.n >= 5 AND now.best < (1 - $drop) * old.rate
+UNION ALL BY NAME
+SELECT 'samples and tokens of too few steps are known' AS unknown FROM old WHERE n < 5

@@ -1,0 +1,44 @@
+-- title = "zero_grad forgotten"
+-- severity = "alarm"
+-- symptoms = ["gradients", "loss"]
+-- order = 200
+-- scope = "rank"
+-- needs = "steps on which probe looked whether gradients of the step before were still there"
+-- what = "gradients are never cleared: on {stale} of the last {looked} steps looked at, those of the step before were still there"
+-- why = [
+--   "first seen at step {step}; every backward adds to the sum of all before",
+--   "gradient norm {norm_now:.3g} now, {norm_first:.3g} at the beginning",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT step, stale_gradients, grad_norm, loss FROM python.steps ORDER BY step DESC LIMIT 20\"",
+--   "probe {endpoint} checkpoint before-restart.pt",
+--   "probe {endpoint} stop",
+-- ]
+-- false_positives = "a loop that accumulates over optimizer steps on purpose"
+-- [parameters.share]
+-- value = 0.9
+-- unit = "ratio of the steps looked at"
+-- source = "ours: a GAN leaves some behind on the way, a forgotten call all"
+-- [parameters.least]
+-- value = 5
+-- unit = "steps"
+-- source = "ours"
+WITH looked AS (
+    SELECT step, stale_gradients AS stale, grad_norm FROM python.steps
+    WHERE stale_gradients IS NOT NULL AND step > 0 ORDER BY step DESC LIMIT 200
+), counted AS (
+    SELECT COUNT(*) AS looked, COUNT(*) FILTER (stale) AS stale FROM looked
+), norms AS (
+    SELECT ARG_MAX(grad_norm, step) AS norm_now, ARG_MIN(grad_norm, step) AS norm_first FROM python.steps WHERE grad_norm IS NOT NULL
+), adversarial AS (
+    SELECT COALESCE(MEDIAN(micro_steps) > 1, false) AND (
+        EXISTS (SELECT 1 FROM probe.facts WHERE kind = 'hyperparameter' AND name = 'optimizer2')
+        OR EXISTS (SELECT 1 FROM python.torch_trace WHERE stage = 'step' GROUP BY step HAVING COUNT(*) > 1)) AS yes
+    FROM python.steps
+)
+SELECT CASE WHEN adversarial.yes THEN 'there are several optimizers with a backward each: one leaves gradients for the other, which clears its own' END AS unknown,
+    (SELECT MIN(step) FROM python.steps WHERE stale_gradients AND step > 0) AS step, stale, looked,
+    CASE WHEN norm_first IS NOT NULL THEN norm_now END AS norm_now, norm_first
+FROM counted, norms, adversarial WHERE looked >= $least AND stale >= $share * looked
+UNION ALL BY NAME
+SELECT 'too few steps were looked at' AS unknown FROM counted WHERE looked < $least
