@@ -72,10 +72,13 @@ LAYERS = (
     _layer(r"probe/attach/.*", OUTSIDE, "", "pystack pyinjector"),
     _layer(r"probe/diagnose/.*", rf"(?:{OUTSIDE}|recording\b|diagnose\b)", "numpy duckdb", "tomli"),
     _layer(
-        r"cli/probe_cli/docs\.py", rf"(?:{OUTSIDE}|(?:diagnose\.(?:verdict|recipes)|control\.guard\.rules)\b)",
-        "", "typer",
+        r"cli/probe_cli/docs\.py",
+        rf"(?:{OUTSIDE}|(?:diagnose\.(?:verdict|recipes)|control\.guard\.rules)\b)", "", "typer",
     ),
-    _layer(r"cli/probe_cli/.*", rf"(?:{OUTSIDE}|diagnose\.(?:recipes|local)\b)", "typer click", "httpx rich duckdb"),
+    _layer(
+        r"cli/probe_cli/.*", rf"(?:{OUTSIDE}|diagnose\.(?:recipes|local)\b)",
+        "typer click", "httpx rich duckdb",
+    ),
 )
 
 
