@@ -3,8 +3,8 @@
 Runs on the agent's thread. It looks at the last few hundred steps: what the
 hooks' own clock says they cost on every step, and how much longer a sampled
 step takes than its neighbours (that includes what no clock of ours can see).
-From that follows how often modules may be recorded. Each look is two rows of
-probe.overhead. `decide` is a pure function.
+From that follows how often modules may be recorded. Each look is a row of
+probe.overhead for each of them, and one for gradients, which space themselves. `decide` is a pure function.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from statistics import median
 from typing import NamedTuple
 
 from probe.clock import wall_ns
+from probe.instruments.gradients import Gradients
 from probe.instruments.recorder import Recorder, StepCost
 from probe.recording.layout import NULL_DOUBLE, NULL_INTEGER
 
@@ -78,11 +79,15 @@ def decide(
 class Governor:
     """Applies decisions to the recorder and writes probe.overhead."""
 
-    def __init__(self, recorder: Recorder, budget_ratio: float, *, modules: bool) -> None:
+    def __init__(
+        self, recorder: Recorder, budget_ratio: float, *, modules: bool, gradients: Gradients | None = None
+    ) -> None:
         self._recorder = recorder
         self._budget_ratio = budget_ratio
         self._modules = modules
         self._append = recorder.rings["probe.overhead"].append
+        self._gradients = gradients
+        self._gradients_before = (0, 0)
         self._looked_at = 0
         self._next_look_s = 0.0
 
@@ -97,6 +102,7 @@ class Governor:
         decision = decide(recent, self._budget_ratio, before, recorder.timed_every)
         if decision is None:
             return
+        steps = recorder.step - self._looked_at
         self._looked_at = recorder.step
         self._next_look_s = now + LOOK_EVERY_S
         timed = decision.timed_every_steps
@@ -109,6 +115,18 @@ class Governor:
             cost = NULL_DOUBLE if decision.modules_cost_ns is None else decision.modules_cost_ns
             interval = recorder.modules_interval if action != "off" else NULL_INTEGER
             self._write("modules", decision, cost, interval, action)
+
+        if self._gradients is not None:
+            self._note_gradients(decision, self._gradients, steps)
+
+    def _note_gradients(self, decision: Decision, gradients: Gradients, steps: int) -> None:
+        """What gradients cost since the last look: they space themselves, each time by what it cost."""
+        spent = gradients.spent_ns + gradients.norm.spent_ns
+        before, interval = self._gradients_before
+        change = (gradients.interval > interval) - (gradients.interval < interval)
+        action = ("kept", "lengthened", "shortened")[change if interval else 0]
+        self._gradients_before = (spent, gradients.interval)
+        self._write("gradients", decision, (spent - before) / steps, gradients.interval, action)
 
     def _apply(self, before: int, wanted: int) -> str:
         recorder = self._recorder

@@ -71,6 +71,10 @@ class ModuleNames:
         walked = sorted(self._walked.values(), key=lambda entry: -entry[1])
         return [root for reference, _ in walked if (root := reference()) is not None]
 
+    def inner(self, root: Any) -> Any:
+        """The model itself, where a root only wraps it for several ranks."""
+        return root.module if type(root).__name__ in _WRAPPERS and hasattr(root, "module") else root
+
     # The agent's thread -----------------------------------------------------
 
     def collect(self) -> None:
@@ -103,7 +107,7 @@ class ModuleNames:
         return True
 
     def _walk(self, key: int, root: Any) -> None:
-        inner = root.module if type(root).__name__ in _WRAPPERS and hasattr(root, "module") else root
+        inner = self.inner(root)
         try:
             modules = list(inner.named_modules())
         except RuntimeError:  # the training thread changes the model this instant

@@ -28,6 +28,8 @@ from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE
 
 _now = time.monotonic_ns
 SILENCE = 8
+NEVER = sys.maxsize
+"""Of `Optimizers.look_at`: no step is that late."""
 
 
 class Optimizers:
@@ -37,12 +39,21 @@ class Optimizers:
         self.recorder = recorder
         self.seen: list[weakref.ref[Any]] = []
         self._schedulers: list[weakref.ref[Any]] = []
+        self._scalers: list[weakref.ref[Any]] = []
         self.made_any = False
+        self.made_count = 0
+        """Optimizers that were made or found so far."""
         self.trace_step: Any = None
         """Set by the modules instrument: writes a `step` row on sampled steps."""
         self.before_step: Any = None
         self.after_step: Any = None
         """Called with the optimizer right before and after each of its steps while an action is in force."""
+        self.look: Any = None
+        """Set by the gradients instrument: called with the optimizer, its arguments and keywords right before
+        a step, from step `look_at` on."""
+        self.look_at = NEVER
+        self.look_after: Any = None
+        """Set by what looked before a step: called once with the optimizer and its learning rate after it."""
         self._leader: weakref.ref[Any] | None = None
         self._scaler: weakref.ref[Any] | None = None
         self._others = 0
@@ -157,9 +168,21 @@ class Optimizers:
         """The gradient scaler that stepped last; None when none did, or it is gone."""
         return self._scaler() if self._scaler is not None else None
 
+    def newest_scaler(self) -> Any:
+        """The gradient scaler that stepped last, else the one made last; None without."""
+        found = self.scaler()
+        if found is None and self._scalers:
+            found = self._scalers[-1]()
+        return found
+
     def leader(self) -> Any:
         """The optimizer that counts steps; None when none is alive."""
         return self._leader() if self._leader is not None else None
+
+    def expected_leader(self) -> Any:
+        """The optimizer that counts steps, or is going to: before its first step nobody is elected."""
+        leader = self.leader()
+        return max(self.alive(), key=_parameter_count, default=None) if leader is None else leader
 
     # HOT PATH ---------------------------------------------------------------
 
@@ -168,10 +191,11 @@ class Optimizers:
 
     def _made(self, optimizer: Any) -> None:
         self.made_any = True
+        self.made_count += 1
         self.seen.append(weakref.ref(optimizer))
         self._leader = None
 
-    def _before(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         now = _now()
         recorder = self.recorder
         if self._depth and self._stepping == id(optimizer) and self._micro_step == recorder.micro_step:
@@ -179,8 +203,11 @@ class Optimizers:
             return
         self._depth, self._stepping, self._micro_step = 1, id(optimizer), recorder.micro_step
         self._nested_ns = recorder.optimizer_begins(now)
-        self._start_ns = now
+        self.look_after = None
         recorder.cost_ns += _now() - now
+        if recorder.step >= self.look_at and self.look is not None:
+            self.look(optimizer, args, kwargs)
+        self._start_ns = _now()  # looking is not stepping
         if self.before_step is not None:
             self.before_step(optimizer)
 
@@ -199,6 +226,8 @@ class Optimizers:
             if recorder.sampling and self.trace_step is not None:
                 self.trace_step(type(optimizer).__name__, self._start_ns, now)
             self._start_ns = 0
+        if self.look_after is not None:
+            self._look_after(optimizer)
         if not recorder.explicit and self._leads(optimizer):
             unknown = self._scaled and hasattr(optimizer, "_step_supports_amp_scaling")
             rate = _learning_rate(optimizer)  # as it was used: what is in force may give another back
@@ -210,6 +239,11 @@ class Optimizers:
             recorder.cost_ns += _now() - now
             if self.after_step is not None:
                 self.after_step(optimizer)
+
+    def _look_after(self, optimizer: Any) -> None:
+        """What was looked at before this step is looked at again, once."""
+        look, self.look_after = self.look_after, None
+        look(optimizer, _learning_rate(optimizer))
 
     def _leads(self, optimizer: Any) -> bool:
         leader = self.leader()
@@ -254,7 +288,16 @@ class Optimizers:
 
             return step
 
+        def wrap_init(original: Any) -> Any:
+            def __init__(scaler: Any, *args: Any, **kwargs: Any) -> None:
+                original(scaler, *args, **kwargs)
+                self._scalers[:] = [one for one in self._scalers if one() is not None]
+                self._scalers.append(weakref.ref(scaler))
+
+            return __init__
+
         self._patches.wrap(scaler_class, "step", wrap_step)
+        self._patches.wrap(scaler_class, "__init__", wrap_init)
 
     def _scaler_stepped(self, scaler: Any, optimizer: Any, before: int) -> None:
         """After `scaler.step(optimizer)`: no optimizer step in between means a skipped update."""

@@ -20,15 +20,28 @@ class Patches:
         self.live = [True]
         self._made: list[tuple[Any, str, Any, Any, bool]] = []
 
-    def wrap(self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]]) -> None:
-        """Replace `owner.name` by `make(original)`."""
+    @property
+    def made(self) -> bool:
+        """Whether any wrapper is in place."""
+        return bool(self._made)
+
+    def has(self, owner: Any, name: str) -> bool:
+        """Whether `owner.name` has a wrapper of these."""
+        return any(made[0] is owner and made[1] == name for made in self._made)
+
+    def wrap(
+        self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]], *, traced: bool = False
+    ) -> None:
+        """Replace `owner.name` by `make(original)`. `traced`: torch.compile traces what is wrapped, and so
+        has to trace the wrapper, which then does nothing but call the original."""
         self.live[0] = True
         own = name in vars(owner)
         original = getattr(owner, name)
         wrapper = functools.wraps(original)(make(original))
         # What we wrap is never part of a graph; torch.compile stops in front of it with us or
         # without, and must not trace the wrapper.
-        wrapper._torchdynamo_disable = True  # type: ignore[attr-defined]
+        if not traced:
+            wrapper._torchdynamo_disable = True  # type: ignore[attr-defined]
         # What stands in the class is kept as it is: C++ classes bind their methods by a descriptor.
         stood = vars(owner)[name] if own else None
         setattr(owner, name, wrapper)

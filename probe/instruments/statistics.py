@@ -23,7 +23,7 @@ CHUNK_ELEMENTS = 1 << 18
 DEVICE_CHUNK_ELEMENTS = 1 << 23
 """The same on a device, 64 MB."""
 FUSED_ELEMENTS = 1 << 13
-"""Longest piece for torch's own norm on a CPU: its float32 sums are off by 5e-6 there, by 6e-5 at 3 million."""
+"""Longest piece for torch's own norm on a CPU: its float32 sums are off by 5e-6 there, 6e-5 at 3 million."""
 EXACT_ELEMENTS = 1 << 16
 """Percentiles and counts of up to so many values are of all of them; of more, of a sample with a fixed
 stride: every k-th value from the first, for the smallest whole k with which the sample is no larger."""
@@ -85,12 +85,22 @@ def values_of(tensor: Any) -> Values | None:
     """The numbers of a tensor, of any class; None for what has no real ones here (complex, quantized, meta,
     ragged, compressed, or no tensor). Call it with gradients off."""
     torch: Any = sys.modules["torch"]
+    if type(tensor) in (torch.nn.Parameter, torch.Tensor) and tensor.layout is torch.strided:
+        common = tensor.dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+        if common and (tensor.is_cpu or tensor.is_cuda) and not tensor.is_nested:
+            own = tensor.__dict__
+            sharded = bool(own) and ("_fsdp_flattened" in own or "_is_flat_param" in own)
+            return Values(tensor.detach().reshape(-1), tensor.numel(), sharded)
     if not isinstance(tensor, torch.Tensor):
         return None
     sharded = is_sharded(tensor)
     local = getattr(tensor, "_local_tensor", None)
-    if local is not None:
-        tensor = local
+    return _values_of_odd(tensor if local is None else local, sharded)
+
+
+def _values_of_odd(tensor: Any, sharded: bool) -> Values | None:
+    """Of sparse tensors, and of dtypes that are rare."""
+    torch: Any = sys.modules["torch"]
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         return None  # a class with an arithmetic of its own
     tensor = tensor.detach()
@@ -215,11 +225,12 @@ def norm(flat: Any) -> Any:
 def difference_norm(before: Any, after: Any) -> Any:
     """L2 norm of what changed between two sets of values: one float64 on their device."""
     torch: Any = sys.modules["torch"]
-    total = torch.zeros((), dtype=torch.float64, device=after.device)
+    total = None
     for old, new in zip(_pieces(before), _pieces(after), strict=True):
         change = new.double() - old.double()
-        total = total + torch.dot(change, change)
-    return total.sqrt()
+        squares = torch.dot(change, change)
+        total = squares if total is None else total + squares
+    return torch.zeros((), dtype=torch.float64, device=after.device) if total is None else total.sqrt()
 
 
 def distribution(flat: Any) -> Any:
@@ -303,35 +314,35 @@ def saturated_ratio(flat: Any, low: float, high: float, margin_ratio: float = 0.
 
 
 def total_norm(gradients: Sequence[Any]) -> Any:
-    """L2 norm of all values together, one float64. The sets of values (`Values.flat`) are of any dtypes and
-    devices; None without any value.
+    """L2 norm of all values together: a number on a CPU, one float64 on a device. The sets of values
+    (`Values.flat`) are of any dtypes and devices; None without any value.
 
     torch's fused norm in float32, on a CPU of pieces so short that its sums stay good to 1e-5. A square that
     overflowed or vanished is seen and made good on a CPU; on a device it is not."""
     torch: Any = sys.modules["torch"]
     fused: dict[Any, list[Any]] = {}
-    norms: list[Any] = []
+    norms: dict[Any, list[Any]] = {}
     for flat in gradients:
-        if not flat.numel():
+        size = flat.numel()
+        if not size:
             continue
         if flat.dtype in (torch.float32, torch.float64):
-            short = flat.is_cpu and flat.numel() > FUSED_ELEMENTS
             alike = fused.setdefault((flat.device, flat.dtype), [])
-            alike.extend(flat.split(FUSED_ELEMENTS) if short else (flat,))
-        elif flat.is_cpu:
-            norms.append(norm(flat))
+            alike.extend(flat.split(FUSED_ELEMENTS) if size > FUSED_ELEMENTS and flat.is_cpu else (flat,))
         else:
-            norms.append(torch.linalg.vector_norm(flat, dtype=torch.float32))
-    for ones in fused.values():
-        norms += torch._foreach_norm(ones)
-    if not norms:
+            own = norm(flat) if flat.is_cpu else torch.linalg.vector_norm(flat, dtype=torch.float32)
+            norms.setdefault(flat.device, []).append(own.double())
+    totals = [torch.stack(found) for found in norms.values()]
+    totals += [torch.stack(torch._foreach_norm(ones)) for ones in fused.values()]
+    if not totals:
         return None
-    first = norms[0].device
-    total = torch.linalg.vector_norm(torch.stack([one.to(first, torch.float64) for one in norms]))
-    if total.is_cpu and not 1e-15 < float(total) < 1e15:
-        whole = [norm(flat).to(first) for flat in gradients if flat.numel()]
-        total = torch.linalg.vector_norm(torch.stack(whole))
-    return total
+    if all(one.is_cpu for one in totals):
+        total = math.hypot(*[value for one in totals for value in one.tolist()])
+        if 1e-15 < total < 1e15:
+            return total
+        return math.hypot(*[float(norm(flat)) for flat in gradients])
+    first = next(one.device for one in totals if not one.is_cpu)
+    return torch.linalg.vector_norm(torch.cat([one.to(first, torch.float64) for one in totals]))
 
 
 def _pieces(flat: Any) -> Sequence[Any]:
