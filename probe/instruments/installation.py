@@ -11,6 +11,7 @@ Runs when the agent starts and stops, and once a round on the agent's thread
     memory   process.memory
     scalars  python.scalars        (beside what `probe.log` writes)
     facts    python.parameters, python.modules, probe.facts
+    gradients  python.gradients, python.optimizers, grad_norm of python.steps; for who asks python.activations
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ from probe.instruments.data import Data
 from probe.instruments.flight import Flight
 from probe.instruments.forward import Forward
 from probe.instruments.governor import Governor
+from probe.instruments.gradients import Gradients
 from probe.instruments.losses import Losses
 from probe.instruments.memory import Memory
 from probe.instruments.model_facts import ModelFacts
 from probe.instruments.module_names import ModuleNames
 from probe.instruments.modules import Modules
 from probe.instruments.optimizers import Optimizers
+from probe.instruments.parameter_names import ParameterNames
 from probe.instruments.recorder import Recorder
 from probe.instruments.run_facts import RunFacts
 from probe.instruments.scalars import Scalars
@@ -68,15 +71,22 @@ class Installation:
             self.modules = Modules(recorder, isolation, self.forward, self.losses, self.names)
             self.optimizers.trace_step = isolation.guard("modules", self.modules.trace_step)
             self.forward.trace_region = isolation.guard("modules", self.modules.trace_region)
+        self.gradients = Gradients(
+            recorder, isolation, self.optimizers, ParameterNames(recorder, self.names), settings.budget_ratio,
+            lambda: self.forward.compiles, samples="gradients" in wanted,
+        )
         self.from_start = not midway
         """Whether the job's first step is the first one counted."""
-        self.governor = Governor(recorder, settings.budget_ratio, modules=self.modules is not None)
+        self.governor = Governor(
+            recorder, settings.budget_ratio, modules=self.modules is not None,
+            gradients=self.gradients if self.gradients.samples else None,
+        )
         self._parts: list[Any] = []
         if wanted:
             # Optimizers last: the first step they end is one that the others have seen from its begin.
             parts = (
                 self.forward, self.losses, self.modules, self.data, self.collectives, self.flight,
-                self.scalars, self.optimizers,
+                self.scalars, self.gradients, self.optimizers,
             )
             self._parts = [part for part in parts if part is not None]
 
@@ -109,6 +119,7 @@ class Installation:
         if self._parts:
             attempt("names", self.names.collect)
             attempt("losses", self.losses.collect)
+            attempt("gradients", self.gradients.collect)
             attempt("governor", self.governor.look)
         if self.collectives is not None:
             attempt("collectives", self.collectives.collect)
