@@ -76,7 +76,7 @@ LAYERS = (
         rf"(?:{OUTSIDE}|(?:diagnose\.(?:verdict|recipes)|control\.guard\.rules)\b)", "", "typer",
     ),
     _layer(
-        r"cli/probe_cli/.*", rf"(?:{OUTSIDE}|diagnose\.(?:recipes|local)\b)",
+        r"cli/probe_cli/.*", rf"(?:{OUTSIDE}|diagnose\.(?:recipes?|local|training_log)\b)",
         "typer click", "httpx rich duckdb",
     ),
 )

@@ -169,6 +169,9 @@ def diagnose(
     no_watch: Annotated[
         bool, typer.Option("--no-watch", help="For a symptom: ask the job for no deep statistics.")
     ] = False,
+    log: Annotated[
+        str | None, typer.Option("--log", metavar="FILE", help="What a run printed (`-`: stdin), with no job.")
+    ] = None,
     format: Annotated[Literal["text", "json"], typer.Option("--format", help="How to write it.")] = "text",
 ) -> None:
     """Say how a process is and how it learns: what is wrong, why, and what to do next.
@@ -177,6 +180,11 @@ def diagnose(
     """
     from probe_cli.diagnosis import Wanted, show_verdict
 
+    if log is not None:
+        from probe_cli.log_diagnosis import diagnose_log
+
+        diagnose_log(context.obj, log, format)
+        return
     show_verdict(context.obj, format, Wanted(symptom, everything, not no_watch))
 
 

@@ -31,7 +31,8 @@ def main() -> int:
     except KeyboardInterrupt:
         return _silently(130)
     finally:
-        gc.freeze()
+        if "duckdb" not in sys.modules:  # it complains of whatever of it is not collected at exit
+            gc.freeze()
 
 
 def run(
