@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from probe.agent.isolation import Isolation
 from probe.clock import ANCHOR_NS
+from probe.instruments.batch_history import Batches
 from probe.instruments.patch import Patches
 from probe.instruments.recorder import Recorder
 from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_INTEGER, NULL_STRING
@@ -41,6 +42,8 @@ class Data:
     def __init__(self, recorder: Recorder, isolation: Isolation, made_optimizer: Any) -> None:
         self.recorder = recorder
         self.loaders: list[weakref.ref[Any]] = []
+        self.batches: Batches | None = None
+        """Set by the sentinel: remembers what the last batches were."""
         self._made_optimizer = made_optimizer
         ring = recorder.rings["python.batches"]
         self._append, self._put = ring.append, ring.put
@@ -49,6 +52,7 @@ class Data:
         self._labels: dict[int, tuple[Any, int]] = {}
         self._names: dict[int, str] = {}
         self._described: dict[Any, tuple[int, int, int, int]] = {}
+        self._sizes: dict[Any, int] = {}
         self._starts: dict[int, Start] = {}
         self._patches = Patches()
         self._isolation = isolation
@@ -65,6 +69,7 @@ class Data:
         broke = self._isolation.guard("data", self._broke)
         started = self._isolation.guard("data", self._started)
         about_to_start = self._isolation.guard("data", self._about_to_start)
+        drawn = self._isolation.guard("batches", self._drawn)
         recorder = self.recorder
         live = self._patches.live
 
@@ -83,7 +88,7 @@ class Data:
                 finally:
                     if outcome != "done":
                         broke(fetch, outcome)
-                arrived(fetch, batch)
+                arrived(fetch, iterator, batch)
                 return batch
 
             return __next__
@@ -100,7 +105,18 @@ class Data:
 
             return __iter__
 
+        def wrap_next_index(original: Any) -> Any:
+            def _next_index(iterator: Any) -> Any:
+                indices = original(iterator)
+                if live[0]:
+                    drawn(iterator, indices)
+                return indices
+
+            return _next_index
+
         self._patches.wrap(dataloader._BaseDataLoaderIter, "__next__", wrap_next)
+        if self.batches is not None:
+            self._patches.wrap(dataloader._BaseDataLoaderIter, "_next_index", wrap_next_index)
         self._patches.wrap(dataloader.DataLoader, "__iter__", wrap_iter)
 
     def uninstall(self) -> None:
@@ -138,6 +154,10 @@ class Data:
             self.loaders = [reference for reference in self.loaders if reference() is not None]
             self.loaders.append(weakref.ref(loader))
 
+    def _drawn(self, iterator: Any, indices: Any) -> None:
+        if self.batches is not None:
+            self.batches.indices_drawn(iterator, indices)
+
     def _begin(self, iterator: Any) -> list[int]:
         recorder = self.recorder
         if recorder.visit is not None and not recorder.saw_forward:
@@ -157,16 +177,37 @@ class Data:
         recorder.cost_ns += start - now
         return [number, start, recorder.step, recorder.micro_step, label]
 
-    def _arrived(self, fetch: list[int] | None, batch: Any) -> None:
+    def _arrived(self, fetch: list[int] | None, iterator: Any, batch: Any) -> None:
         now = _now()
         if fetch is None:
             return
-        samples, tokens, shapes, dtypes = self._describe(batch)
+        tensors: list[Any] = []
+        if type(batch) is list and all(type(item) is self._tensor for item in batch):
+            tensors = batch
+        else:
+            _tensors_in(batch, tensors, DEEPEST)
+        key = tuple([(tensor.shape, tensor.dtype) for tensor in tensors])
+        samples, tokens, shapes, dtypes = self._describe(key, tensors)
         self._finish(fetch, now, samples, tokens, shapes, dtypes, "done")
         recorder = self.recorder
         recorder.add_batch(samples, tokens)
         recorder.expect_forward()
+        if self.batches is not None:
+            size_bytes = self._sizes.get(key)
+            if size_bytes is None:
+                size_bytes = self._measure(key, tensors)
+            self.batches.arrived(
+                iterator, batch, tensors, size_bytes, recorder.step, recorder.micro_step,
+                self._names[fetch[4]],
+            )
         recorder.cost_ns += _now() - now
+
+    def _measure(self, key: Any, tensors: list[Any]) -> int:
+        """Bytes of a batch of that shape, remembered; once a shape."""
+        found = sum(int(tensor.numel() * tensor.element_size()) for tensor in tensors)
+        if len(self._sizes) < MOST_SHAPES:
+            self._sizes[key] = found
+        return found
 
     def _broke(self, fetch: list[int] | None, outcome: str) -> None:
         if fetch is not None:
@@ -203,14 +244,8 @@ class Data:
         self._labels[id(dataset)] = (reference, label)
         return label
 
-    def _describe(self, batch: Any) -> tuple[int, int, int, int]:
+    def _describe(self, key: Any, tensors: list[Any]) -> tuple[int, int, int, int]:
         """samples, tokens, shapes and dtypes of a batch; remembered per shape."""
-        tensors: list[Any] = []
-        if type(batch) is list and all(type(item) is self._tensor for item in batch):
-            tensors = batch
-        else:
-            _tensors_in(batch, tensors, DEEPEST)
-        key = tuple([(tensor.shape, tensor.dtype) for tensor in tensors])
         known = self._described.get(key)
         if known is not None:
             return known

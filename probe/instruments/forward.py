@@ -19,7 +19,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 from probe.agent.isolation import Isolation
 from probe.instruments.patch import Patches
@@ -31,8 +31,26 @@ _KEY: Any = "probe"
 _HOT_MODULES = (
     "probe.instruments.", "probe.agent.isolation", "probe.recording.ring", "probe.recording.strings",
 )
+_CALLER = 4
+"""Frames from `_keywords` up to torch's: `begin`, the hook, its guard."""
+_CALLS = ("inner", "_call_impl")
 PATIENCE = 64
 """Module calls without gradients after which a wait for the training forward is given up."""
+
+
+class RootCall(NamedTuple):
+    """The call of a root module in the micro step that runs, and what else its result depends on."""
+
+    module: Any
+    args: Any
+    kwargs: Any
+    """None when they could not be read."""
+    autocast: Any
+    """dtype of autocast on the CPU, None when it was off."""
+    random_state: Any
+    """Of torch on the CPU, right before the call."""
+    batch: Any
+    """The last batch that had come then, see `batch_history`."""
 
 
 class Forward:
@@ -48,6 +66,8 @@ class Forward:
         """Set by the installation: times a compiled `optimizer.step`."""
         self.trace_region: Callable[[str, int, int], object] | None = None
         """Set by the modules instrument: writes the forward row of a compiled region."""
+        self.keep: Callable[[Any, Any, Any], object] | None = None
+        """Set by the sentinel: keeps the call until its backward is done, to be looked at if that is bad."""
         self._made_optimizer = made_optimizer
         self._isolation = isolation
         self._patches = Patches()
@@ -106,7 +126,7 @@ class Forward:
         """Stop waiting."""
         self._hooks.pop(_KEY, None)
 
-    def _first_call(self, module: Any, _args: Any) -> None:
+    def _first_call(self, module: Any, args: Any) -> None:
         recorder = self.recorder
         if recorder.elsewhere():
             return
@@ -117,14 +137,14 @@ class Forward:
                 self.disarm()
             return
         self._hooks.pop(_KEY, None)
-        self.begin(module)
+        self.begin(module, args)
 
     def trains(self) -> bool:
         """Whether a module call now is a forward of the training, and no evaluation inside of it."""
         return self._grad_enabled() or not self._made_optimizer()
 
-    def begin(self, module: Any) -> None:
-        """The training thread calls an outermost module."""
+    def begin(self, module: Any, args: Any = None) -> None:
+        """The training thread calls an outermost module; `args` when called by torch's hook."""
         recorder = self.recorder
         if recorder.visit is not None and not recorder.saw_forward and self._grad_enabled():
             recorder.visit("forward", NULL_STRING)
@@ -136,6 +156,8 @@ class Forward:
         if id(module) not in self.roots:
             self.autocast = autocast_in_force()
             self.roots[id(module)] = weakref.ref(module, self._root_gone(id(module)))
+        if self.keep is not None and args is not None:
+            self.keep(module, args, _keywords())
         recorder.cost_ns += _now() - now
 
     def _root_gone(self, key: int) -> Callable[[object], object]:
@@ -201,6 +223,21 @@ def autocast_in_force() -> str | None:
                 return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
         except (TypeError, AttributeError):
             return None
+    return None
+
+
+def _keywords() -> Any:
+    """Keywords of the module call whose hook called us; None when torch's frame is not where it was.
+
+    A hook on all modules is not told them, and one that would be has to be put into the module. The copy
+    of torch's own variables that reading leaves in its frame ends with this call of the module."""
+    frame: Any = sys._getframe(_CALLER)
+    for _ in range(_CALLER):
+        if frame is None:
+            return None
+        if frame.f_code.co_name in _CALLS:
+            return frame.f_locals.get("kwargs")
+        frame = frame.f_back
     return None
 
 

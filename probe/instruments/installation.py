@@ -9,6 +9,7 @@ Runs when the agent starts and stops, and once a round on the agent's thread
     data     python.batches
     collectives  python.collectives
     memory   process.memory
+    nonfinite  python.nonfinite, python.inputs   (with losses)
     scalars  python.scalars        (beside what `probe.log` writes)
     facts    python.parameters, python.modules, probe.facts
     gradients  python.gradients, python.optimizers, grad_norm of python.steps; for who asks python.activations
@@ -35,6 +36,7 @@ from probe.instruments.parameter_names import ParameterNames
 from probe.instruments.recorder import Recorder
 from probe.instruments.run_facts import RunFacts
 from probe.instruments.scalars import Scalars
+from probe.instruments.sentinel import Sentinel
 from probe.recording.recording import Recording
 from probe.settings import Settings
 
@@ -71,6 +73,13 @@ class Installation:
             self.modules = Modules(recorder, isolation, self.forward, self.losses, self.names)
             self.optimizers.trace_step = isolation.guard("modules", self.modules.trace_step)
             self.forward.trace_region = isolation.guard("modules", self.modules.trace_region)
+        self.sentinel: Sentinel | None = None
+        if "nonfinite" in wanted and "losses" in wanted:
+            self.sentinel = Sentinel(
+                recorder, isolation, self.forward, self.losses, self.names, self.optimizers, recording.journal
+            )
+            if self.data is not None:
+                self.data.batches = self.sentinel.batches
         self.gradients = Gradients(
             recorder, isolation, self.optimizers, ParameterNames(recorder, self.names), settings.budget_ratio,
             lambda: self.forward.compiles, samples="gradients" in wanted,
@@ -85,7 +94,7 @@ class Installation:
         if wanted:
             # Optimizers last: the first step they end is one that the others have seen from its begin.
             parts = (
-                self.forward, self.losses, self.modules, self.data, self.collectives, self.flight,
+                self.forward, self.losses, self.sentinel, self.modules, self.data, self.collectives, self.flight,
                 self.scalars, self.gradients, self.optimizers,
             )
             self._parts = [part for part in parts if part is not None]
@@ -120,6 +129,9 @@ class Installation:
             attempt("names", self.names.collect)
             attempt("losses", self.losses.collect)
             attempt("gradients", self.gradients.collect)
+        if self.sentinel is not None:
+            attempt("nonfinite", self.sentinel.collect)
+        if self._parts:
             attempt("governor", self.governor.look)
         if self.collectives is not None:
             attempt("collectives", self.collectives.collect)

@@ -32,6 +32,12 @@ class Losses:
         self.values = values
         self.after_backward: Any = None
         self.nested_backward: Any = None
+        self.sentinel_begins: Any = None
+        self.sentinel_ends: Any = None
+        """Called around each backward: with its root, its loss if that can be read, and whether a GradScaler
+        scaled it; with nothing."""
+        self.late: Any = None
+        """Called on the agent's thread with step, micro step and value of a loss that a device delivered."""
         self._depth = 0
         self._start_ns = 0
         self._unscaled: tuple[int, Any] | None = None
@@ -101,7 +107,12 @@ class Losses:
     def _begin(self, tensors: Any) -> None:
         now = _now()
         recorder = self.recorder
-        recorder.backward_begins(now, self._read(tensors, now) if self.values else None)
+        root = tensors if isinstance(tensors, self._tensor) else next(iter(tensors), None)
+        unscaled = self._before_scaling(root)
+        loss = self._read(root if unscaled is None else unscaled, now) if self.values else None
+        recorder.backward_begins(now, loss)
+        if self.sentinel_begins is not None:
+            self.sentinel_begins(root, loss, unscaled is not None)
         self._start_ns = start = _now()
         recorder.cost_ns += start - now
 
@@ -111,6 +122,8 @@ class Losses:
         if recorder.sampling and self.after_backward is not None:
             self.after_backward(now)
         recorder.backward_ends(now, self._start_ns)
+        if self.sentinel_ends is not None:
+            self.sentinel_ends()
         recorder.cost_ns += _now() - now
 
     def _note_scaled(self, outputs: Any, result: Any) -> None:
@@ -118,14 +131,13 @@ class Losses:
         if hasattr(result, "detach") and hasattr(outputs, "detach"):
             self._unscaled = (id(result), outputs.detach())
 
-    def _read(self, tensors: Any, now: int) -> float | None:
-        """Value of the root of a backward call, None when it is no scalar or not here yet."""
-        root = tensors if isinstance(tensors, self._tensor) else next(iter(tensors), None)
-        unscaled = self._unscaled
-        if unscaled is not None:
-            self._unscaled = None
-            if unscaled[0] == id(root):
-                root = unscaled[1]
+    def _before_scaling(self, root: Any) -> Any:
+        """The loss that a GradScaler scaled to make this root; None when none did."""
+        unscaled, self._unscaled = self._unscaled, None
+        return unscaled[1] if unscaled is not None and unscaled[0] == id(root) else None
+
+    def _read(self, root: Any, now: int) -> float | None:
+        """Its value, None when it is no scalar or not here yet."""
         if root is None or root.numel() != 1:
             return None
         if root.is_cpu:
@@ -155,5 +167,7 @@ class Losses:
             value = float(host)
             self.recorder.note_loss(step, micro_step, now + ANCHOR_NS, value)
             arrived.setdefault(step, []).append(value)
+            if self.late is not None:
+                self.late(step, micro_step, value)
         for step, values in arrived.items():
             self.recorder.deliver_loss(step, values)

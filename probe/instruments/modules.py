@@ -139,7 +139,7 @@ class Modules:
             return
         stack = self._stack
         if not stack and not inside_backward and not recorder.forward_start_ns and self.forward.trains():
-            self.forward.begin(module)
+            self.forward.begin(module, args)
         self._calls += 1
         call = Call(module, self.names.of(module), start, recorder.micro_step, inside_backward)
         stack.append(call)

@@ -1,0 +1,129 @@
+"""Batches: which samples the last ones were made of, and the last batch itself.
+
+HOT PATH, on the training thread: `indices_drawn` and `arrived` run once a batch, two
+look-ups each. Nothing is copied: the indices are the lists that the sampler made, and
+the last batch is held only until the next one comes, which is as long as a training
+loop's own variable holds it. Standard library only.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from typing import Any, NamedTuple
+
+from probe.clock import wall_ns
+
+LAST = 64
+"""Batches whose indices are remembered."""
+LONGEST_INDICES = 8192
+"""Of longer batches the indices are not: 64 of those would be memory that shows."""
+LARGEST_BYTES = 64 << 20
+"""A larger batch is only referred to weakly, tensor by tensor."""
+MOST_TENSORS = 64
+"""Of one batch, referred to."""
+MOST_DRAWN = 4096
+"""Of one iterator, batches drawn ahead and not yet given."""
+
+
+class Batch(NamedTuple):
+    """A batch that a loader gave. `content` is what it gave, None when that is too large to hold."""
+
+    step: int
+    micro_step: int
+    loader: str
+    indices: Any
+    arrived_ns: int
+    content: Any
+    tensors: tuple[weakref.ref[Any], ...]
+
+    def alive(self) -> Any:
+        """The batch, or its tensors where only those are still there; None when it is gone."""
+        if self.content is not None:
+            return self.content
+        found = [tensor for reference in self.tensors if (tensor := reference()) is not None]
+        return found if found and len(found) == len(self.tensors) else None
+
+
+class Batches:
+    """The last batches. `last` is the newest, with its content while it is the newest."""
+
+    def __init__(self) -> None:
+        self.last: Batch | None = None
+        self.before: deque[Batch] = deque(maxlen=LAST)
+        self._drawn: dict[int, tuple[weakref.ref[Any], dict[int, Any]]] = {}
+
+    def forget(self) -> None:
+        """Let go of everything."""
+        self.last = None
+        self.before.clear()
+        self._drawn.clear()
+
+    def of_step(self, step: int) -> list[Batch]:
+        """The batches that came in a step, the oldest first; without contents."""
+        found = [*self.before, *([self.last] if self.last is not None else [])]
+        return [batch for batch in found if batch.step == step]
+
+    # HOT PATH ---------------------------------------------------------------
+
+    def indices_drawn(self, iterator: Any, indices: Any) -> None:
+        """A loader's iterator drew the indices of one of its next batches; workers have it made ahead."""
+        kept = self._drawn.get(id(iterator))
+        if kept is None or kept[0]() is not iterator:
+            self._drawn = {key: entry for key, entry in self._drawn.items() if entry[0]() is not None}
+            kept = self._drawn[id(iterator)] = (weakref.ref(iterator), {})
+        drawn: dict[int, Any] = kept[1]
+        if len(drawn) < MOST_DRAWN:
+            ahead = getattr(iterator, "_send_idx", None)
+            drawn[iterator._num_yielded if ahead is None else ahead] = indices
+
+    def arrived(
+        self,
+        iterator: Any,
+        content: Any,
+        tensors: list[Any],
+        size_bytes: int,
+        step: int,
+        micro_step: int,
+        loader: str,
+    ) -> None:
+        """A batch came."""
+        last = self.last
+        if last is not None:
+            self.before.append(last._replace(content=None))
+        held = size_bytes <= LARGEST_BYTES
+        self.last = Batch(
+            step,
+            micro_step,
+            loader,
+            self._indices(iterator),
+            wall_ns(),
+            content if held else None,
+            tuple([weakref.ref(tensor) for tensor in tensors[:MOST_TENSORS]]),
+        )
+
+    def _indices(self, iterator: Any) -> Any:
+        """Of the batch that the iterator just gave; None when its loader tells none, or in another order."""
+        kept: Any = self._drawn.get(id(iterator))
+        if kept is None or kept[0]() is not iterator:
+            return None
+        given = getattr(iterator, "_rcvd_idx", None)
+        indices = kept[1].pop((iterator._num_yielded if given is None else given) - 1, None)
+        if getattr(iterator, "_dataset_kind", None) != 0 or not getattr(iterator, "_in_order", True):
+            return None
+        return indices if not hasattr(indices, "__len__") or len(indices) <= LONGEST_INDICES else None
+
+
+def as_list(indices: Any) -> list[Any] | None:
+    """Indices as numbers and texts that JSON knows; None when they are not known."""
+    if indices is None:
+        return None
+    several = list(indices) if isinstance(indices, (list, tuple)) else [indices]
+    if all(one is None for one in several):
+        return None
+    return [one if isinstance(one, (int, str)) else _plain(one) for one in several]
+
+
+def _plain(index: Any) -> int | str:
+    whole = getattr(index, "__index__", None)  # of NumPy and torch
+    return int(whole()) if whole is not None else str(index)[:100]

@@ -1,0 +1,123 @@
+"""Loss graph: which operation between the model and the loss gave something that is not finite.
+
+Reads what the nodes of the autograd graph kept of their forward, and does the operation again
+from that. Only ever in a forked child (`frozen`): unpacking what was kept may run code of the
+job's. torch is the job's own, inside functions.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from probe.agent.isolation import capture
+from probe.instruments.replay import saved
+from probe.instruments.tensor_looks import is_bad, torch_module
+
+MOST_NODES = 512
+
+
+def nodes(root: Any) -> Iterator[Any]:
+    """The nodes from a loss on, nearest first, up to `MOST_NODES`."""
+    first = getattr(root, "grad_fn", None)
+    waiting, seen = [first] if first is not None else [], {first}
+    while waiting and len(seen) <= MOST_NODES:
+        node = waiting.pop(0)
+        yield node
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                waiting.append(following)
+
+
+def names(root: Any) -> list[str]:
+    """Names of the nodes nearest to the loss."""
+    return [node.name() for node, _ in zip(nodes(root), range(64), strict=False)]
+
+
+def look(root: Any) -> dict[str, Any] | None:
+    """The node farthest from the loss that made something bad of finite inputs: its name and what it kept."""
+    farthest = None
+    for node in nodes(root):
+        made, error = capture(functools.partial(_again, node))
+        if error is None and made:
+            farthest = node
+    return (
+        None
+        if farthest is None
+        else {
+            "op": farthest.name(),
+            "inputs": saved(farthest),
+            "cause": _cause(farthest),
+            "nothing_counted": farthest.name().startswith("NllLoss"),
+        }
+    )
+
+
+def _again(node: Any) -> bool:
+    """Whether this operation made something that is not finite out of what is."""
+    name = node.name()
+    if name.startswith("NllLoss"):
+        return bool((node._saved_total_weight == 0).all()) and node._saved_reduction == 1
+    if name.startswith("MeanBackward"):
+        return bool(getattr(node, "_saved_self_sym_numel", 1) == 0)
+    made = _DONE_AGAIN[name.rstrip("0123456789")](node) if name.rstrip("0123456789") in _DONE_AGAIN else None
+    if made is None:
+        made = getattr(node, "_saved_result", None)
+    given = [
+        getattr(node, kept, None)
+        for kept in ("_saved_self", "_saved_other", "_saved_target", "_saved_exponent")
+    ]
+    return is_bad(made) and not any(is_bad(one) for one in given)
+
+
+def _of_self(function: str) -> Callable[[Any], Any]:
+    return lambda node: getattr(torch_module(), function)(node._saved_self)
+
+
+def _divided(node: Any) -> Any:
+    """Dividing by zero shows in the divisor alone: the other is kept only where its gradient is wanted."""
+    divisor = node._saved_other
+    if divisor is None or not hasattr(divisor, "detach"):
+        return None
+    return torch_module().reciprocal(divisor)
+
+
+def _squared_difference(node: Any) -> Any:
+    return (node._saved_self - node._saved_target) ** 2
+
+
+def _product(node: Any) -> Any:
+    if node._saved_self is None or node._saved_other is None:
+        return None
+    return node._saved_self * node._saved_other
+
+
+_DONE_AGAIN: dict[str, Callable[[Any], Any]] = {
+    **{
+        f"{name.capitalize()}Backward": _of_self(name)
+        for name in ("log", "log2", "log10", "log1p", "acos", "asin", "atanh")
+    },
+    "DivBackward": _divided,
+    "MulBackward": _product,
+    "MseLossBackward": _squared_difference,
+    "PowBackward": lambda node: torch_module().pow(node._saved_self, node._saved_exponent),
+    "BinaryCrossEntropyBackward": lambda node: torch_module().nn.functional.binary_cross_entropy(
+        node._saved_self, node._saved_target, reduction="none"
+    ),
+}
+
+
+def _cause(node: Any) -> str | None:
+    """Words for the row: see python.nonfinite."""
+    name = node.name()
+    if name.startswith(("Log", "BinaryCrossEntropy")):
+        kept = getattr(node, "_saved_self", None)
+        negative = kept is not None and bool((kept < 0).any())
+        return "out of domain" if negative else "log of zero"
+    if name.startswith(("Div", "Reciprocal", "Rsqrt", "NllLoss", "Mean")):
+        return "division by zero"
+    if name.startswith(("Sqrt", "Acos", "Asin", "Atanh")):
+        return "out of domain"
+    return "overflow" if name.startswith(("Exp", "Mul", "MseLoss", "Pow", "Sum")) else None

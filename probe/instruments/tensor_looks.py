@@ -1,0 +1,124 @@
+"""Looking at tensors: what is not finite, statistics of values, names and hashes of a batch.
+
+Runs in a forked child or on the agent's thread, never on the training thread. Answers are
+plain values. Standard library only; torch is the job's own, inside functions.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+DEEPEST = 6
+MOST_TENSORS = 256
+MOST_POSITIONS = 64
+"""Samples of a batch that are named for holding something not finite."""
+_PIECE = 1 << 22
+
+
+def torch_module() -> Any:
+    """The job's torch."""
+    return sys.modules["torch"]
+
+
+def is_looked_at(value: Any) -> bool:
+    """Whether a value is a tensor with numbers of its own that can be compared."""
+    torch = torch_module()
+    if not isinstance(value, torch.Tensor) or value.is_meta or value.layout is not torch.strided:
+        return False
+    return bool((value.is_floating_point() or value.is_complex()) and value.numel())
+
+
+def is_bad(value: Any) -> bool:
+    """Whether a tensor holds a NaN or an infinity."""
+    if not is_looked_at(value):
+        return False
+    torch = torch_module()
+    return not bool(torch.isfinite(value.detach()).all())
+
+
+def local(tensor: Any) -> Any:
+    """Of a sharded tensor the part that is here."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def counts(tensor: Any) -> tuple[int, int]:
+    """NaNs and infinities."""
+    torch = torch_module()
+    return int(torch.isnan(tensor).sum()), int(torch.isinf(tensor).sum())
+
+
+def statistics(tensor: Any) -> dict[str, Any]:
+    """shape, dtype, nan, inf, and min, max, mean, std, zeros and negatives of what is finite."""
+    torch = torch_module()
+    tensor = tensor.detach()
+    found: dict[str, Any] = {
+        "shape": str(list(tensor.shape)),
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+    }
+    if tensor.is_meta or tensor.layout is not torch.strided or not tensor.numel() or tensor.is_complex():
+        return found
+    if tensor.is_floating_point():
+        found["nan"], found["inf"] = counts(tensor)
+        tensor = tensor[torch.isfinite(tensor)] if found["nan"] or found["inf"] else tensor
+    if not tensor.numel():
+        return found
+    exact = tensor.double()
+    found["min"], found["max"] = float(exact.min()), float(exact.max())
+    found["mean"] = float(exact.mean())
+    found["std"] = float(exact.std(correction=0))
+    found["elements"] = tensor.numel()
+    found["zeros"], found["negatives"] = int((tensor == 0).sum()), int((tensor < 0).sum())
+    return found
+
+
+def tensors_in(value: Any, name: str = "", depth: int = DEEPEST) -> Iterator[tuple[str, Any]]:
+    """Tensors in containers, with the key or place of each."""
+    torch = torch_module()
+    if isinstance(value, torch.Tensor):
+        yield name, value
+    elif depth and isinstance(value, dict):
+        for key in dict.keys(value):
+            yield from tensors_in(
+                dict.__getitem__(value, key), f"{name}.{key}" if name else str(key), depth - 1
+            )
+    elif depth and isinstance(value, (list, tuple)):
+        for number, item in enumerate(value):
+            yield from tensors_in(item, f"{name}[{number}]", depth - 1)
+    elif depth and hasattr(type(value), "__dataclass_fields__") and hasattr(value, "__dict__"):
+        yield from tensors_in(dict(vars(value)), name, depth - 1)
+
+
+def content_hash(tensors: list[tuple[str, Any]]) -> str:
+    """BLAKE2 (16 bytes, hexadecimal) of dtypes, shapes and bytes, in order."""
+    torch = torch_module()
+    found = hashlib.blake2b(digest_size=16)
+    for name, tensor in tensors:
+        found.update(f"{name} {tensor.dtype} {list(tensor.shape)};".encode())
+        if tensor.is_meta or tensor.layout is not torch.strided:
+            continue
+        plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        address, size = plain.data_ptr(), plain.numel() * plain.element_size()
+        for start in range(0, size, _PIECE):
+            found.update(ctypes.string_at(address + start, min(_PIECE, size - start)))
+    return found.hexdigest()
+
+
+def batch_look(content: Any) -> dict[str, Any]:
+    """tensors (name and statistics each), hash, and the positions of samples that are not finite."""
+    tensors = list(tensors_in(content))[:MOST_TENSORS]
+    bad: set[int] = set()
+    samples = next((len(tensor) for _, tensor in tensors if tensor.dim()), 0)
+    for _, tensor in tensors:
+        if is_bad(tensor) and tensor.dim() and len(tensor) == samples:
+            finite = torch_module().isfinite(tensor).reshape(samples, -1).all(dim=1)
+            bad |= set((~finite).nonzero().flatten().tolist()[:MOST_POSITIONS])
+    return {
+        "tensors": [{"name": name or "batch", **statistics(tensor)} for name, tensor in tensors],
+        "hash": content_hash(tensors),
+        "bad_positions": sorted(bad)[:MOST_POSITIONS],
+        "bad": any(is_bad(tensor) for _, tensor in tensors),
+    }
