@@ -14,7 +14,7 @@ from probe_cli.terminal import Output, escape_controls
 _COLOURS = {"ok": ("green",), "notice": ("yellow",), "alarm": ("red",)}
 _WORST_FIRST = {"alarm": 0, "notice": 1, "info": 2, "ok": 3}
 _OUTCOMES = {"found": ("yellow",), "clear": ("green",), "unknown": ("dim",)}
-_DEEP_S = 20.0
+_DEEP_S = 60.0
 """A symptom's diagnosis may wait for steps of the job."""
 
 

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 def make_tables(connection: duckdb.DuckDBPyConnection, tables: Iterable[Table] = TABLES) -> None:
     """Make the tables that queries know, empty."""
     wanted = list(tables)
-    for schema in sorted({table.schema for table in wanted}):
-        connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
+    made = [f'CREATE SCHEMA IF NOT EXISTS "{schema}"' for schema in sorted({one.schema for one in wanted})]
     for table in wanted:
         columns = ", ".join(f'"{column.name}" {column.type}' for column in columns_of(table))
-        connection.execute(f'CREATE TABLE "{table.schema}"."{table.name}" ({columns})')
+        made.append(f'CREATE TABLE "{table.schema}"."{table.name}" ({columns})')
+    connection.execute("; ".join(["BEGIN", *made, "COMMIT"]))  # one transaction: half the time
 
 
 def run_on(

@@ -69,6 +69,15 @@ def read_journal(path: Path) -> Iterator[dict[str, Any]]:
         yield record
 
 
+def read_payloads(path: Path) -> list[bytes]:
+    """Whole records in the order written, as the JSON that is in the file: for who wants few of them."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    return [payload for payload, _ in _payloads(data)]
+
+
 def read_on(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
     """Whole records from a byte on, and the byte to go on from: for who reads a journal as it grows."""
     try:
@@ -83,13 +92,19 @@ def read_on(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
 
 def _records(data: bytes) -> Iterator[tuple[dict[str, Any], int]]:
     """Each whole record and where it ends."""
+    for payload, end in _payloads(data):
+        yield json.loads(payload), end
+
+
+def _payloads(data: bytes) -> Iterator[tuple[bytes, int]]:
+    """The JSON of each whole record and where it ends."""
     position = data.find(_MARK)
     while 0 <= position <= len(data) - _HEAD.size:
         _, length, checksum = _HEAD.unpack_from(data, position)
         start = position + _HEAD.size
         payload = data[start : start + length]
         if length <= LARGEST_BYTES and len(payload) == length and zlib.crc32(payload) == checksum:
-            yield json.loads(payload), start + length
+            yield payload, start + length
             position = data.find(_MARK, start + length)
         else:
             position = data.find(_MARK, position + 1)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from probe.tables import Table
 
 SHARE_RATIO = 0.25
-"""Of the time that is left: what one statement may take."""
+"""Of the time that is left: what one statement may take, and never more than a query."""
 LONGEST_TEXT = 2000
 _LOOK_S = 0.05
 
@@ -36,6 +36,7 @@ class Batch(Query):
     def __init__(self, request: dict[str, Any]) -> None:
         self.statements: list[dict[str, Any]] = request["batch"]
         super().__init__({**request, "sql": "\n".join(one["sql"] for one in request["batch"])})
+        self.share_s: float = request["share_s"]
         self._until = self.deadline
         self._turn = threading.Lock()
         self._over = threading.Event()
@@ -53,7 +54,8 @@ class Batch(Query):
         self.connection = connection
         began = time.monotonic()
         self.files, notes = views.build(connection, self.plan, self.sql, self.tables)
-        lock(connection, self.files)
+        views.settle(connection, self.plan, self.sql, self.tables)
+        lock(connection, [])
         filled_ms = _since(began)
         self._until = self.deadline
         watch = threading.Thread(target=self._watch, name="probe-shares")
@@ -78,11 +80,11 @@ class Batch(Query):
         import duckdb
 
         began = time.monotonic()
-        left_s = self.deadline - began
-        if left_s <= 0:
+        if began >= self.deadline:
             return _failed(QueryTimeout("there was no time left for it"), began)
+        share_s = min(self.share_s, (self.deadline - began) * SHARE_RATIO)
         with self._turn:
-            self._until = began + left_s * SHARE_RATIO
+            self._until = began + share_s
         try:
             columns, rows = _rows(connection, one)
             return {"columns": columns, "rows": rows, "elapsed_ms": _since(began)}
@@ -91,7 +93,7 @@ class Batch(Query):
         except (duckdb.Error, MemoryError, RuntimeError, RecursionError) as error:
             if isinstance(error, duckdb.Error) and not self.again and is_about(error, self.files):
                 raise  # a segment may be damaged: the worker looks, and runs all once more
-            failed, recycle = explain(error, left_s * SHARE_RATIO)
+            failed, recycle = explain(error, round(share_s, 2))
             if recycle:
                 raise
         finally:

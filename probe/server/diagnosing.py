@@ -23,6 +23,7 @@ from probe.errors import HostUnreachable
 from probe.server import access, fanout, rank_facts
 from probe.server.end_verdicts import verdict_of_end
 from probe.server.examining import DEEP_S, Wanted, add, examine, keep
+from probe.server.recipes import DEADLINE_S
 from probe.server.registry import LIVE, Recorded, Registry
 from probe.server.watch import Watch
 
@@ -48,7 +49,7 @@ async def answer(
         found = await fanout.find(service, endpoint, caller, scope)
         if found.elsewhere is not None:
             body = {"symptom": wanted.symptom, "deep": int(wanted.deep)}
-            timeout_s = HOSTS_S + (DEEP_S * 2 if wanted.symptom else 0.0)
+            timeout_s = DEADLINE_S + (DEADLINE_S + 2 * DEEP_S if wanted.symptom else 0.0)
             return await fanout.forward(service, found, caller, "GET", "/v1/diagnose", body, timeout_s)
         if scope == "host" and found.whole:
             return {"facts": await service.ask(facts, registry, found.here)}

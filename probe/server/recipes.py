@@ -31,8 +31,13 @@ if TYPE_CHECKING:
     from probe.cluster.everywhere import Scope
     from probe.server.app import Service
 
-DEADLINE_S = 10.0
-"""Of all recipes of one request together."""
+DEADLINE_S = 15.0
+"""Of all recipes of one request together, when somebody waits for them; each has a query's deadline, too."""
+UNHURRIED_S = 60.0
+"""The same when nobody waits, and they give way to whatever else the machine does."""
+RECENT = (32_768, 2 << 20)
+"""Rows of each ring's table and bytes of each journal's, of each process: at least so many of the newest are
+there for a recipe, so that a round costs the same after a month as after an hour."""
 _LOOK_S = 1.0
 """The folders are looked at for changes at most so often."""
 
@@ -93,12 +98,12 @@ def _state(folders: Sequence[Path]) -> list[tuple[str, int, int]]:
 
 async def run(
     service: Service, sources: Sequence[Recorded], recipes: Sequence[Recipe], endpoint: str,
-    *, background: bool = False, timeout_s: float = DEADLINE_S,
+    *, background: bool = True, timeout_s: float = UNHURRIED_S,
 ) -> list[Outcome]:
     """What recipes say of recordings of this host: one process, or the ranks of one job. `endpoint` goes into
     the commands. `background`: nobody waits, so it gives way to the training from its beginning.
 
-    For the monitor, which asks for its own host alone and nobody asks for it."""
+    For the monitor, which is about its own host alone."""
     here = list(sources)
     found = fanout.Found(here, endpoint, whole=len(here) > 1)
     judged = await judge(
@@ -115,7 +120,6 @@ async def judge(
     """What recipes say of the processes that were found; raises the `ProbeError` that would end any query."""
     if not recipes:
         return Judged([], [])
-    timeout_s = min(timeout_s, service.settings.query_timeout_s)
     job = _Job(service, caller, scope, endpoint, timeout_s, background)
     if not found.several:
         alone = _world_size(found) == 1
@@ -181,7 +185,10 @@ class _Job(NamedTuple):
             {"sql": sql, "parameters": parameters, "limit": MOST_FINDINGS} for sql, parameters in statements
         ]
         asked = queries.Asked([sql for sql, _ in statements], self.caller, self.scope, self.timeout_s)
-        request = {"batch": batch, "background": self.background}
+        request = {
+            "batch": batch, "background": self.background, "recent": RECENT,
+            "share_s": self.service.settings.query_timeout_s,
+        }
         answer: dict[str, Any] = json.loads(
             await queries.run(self.service, found, asked, request, self.timeout_s, _NEVER)
         )

@@ -42,7 +42,7 @@ class Query:
 
     def __init__(self, request: dict[str, Any]) -> None:
         from probe.server.carrying import Carried
-        from probe.server.views import Plan, Source
+        from probe.server.views import Plan, Recent, Source
 
         self.sql: str = request["sql"]
         self.limit: int = request.get("limit", 0)
@@ -67,6 +67,7 @@ class Query:
             ],
             request["live"],
             Carried(request["parts"], self.tables) if "parts" in request else None,
+            recent=Recent(*request["recent"]) if "recent" in request else None,
         )
         if self.plan.carried is not None:
             self.notes = [*self.notes, *self.plan.carried.notes]

@@ -9,11 +9,11 @@ then seen once, in its ring. Runs in the query worker; may import duckdb, numpy.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import duckdb
 import numpy as np
@@ -21,7 +21,7 @@ import numpy as np
 from probe.diagnose.local import make_tables
 from probe.errors import RecordingError
 from probe.recording import places, segments
-from probe.recording.journal import read_journal
+from probe.recording.journal import read_payloads
 from probe.recording.reader import RingFile
 from probe.recording.strings import read_strings
 from probe.server.carrying import NOT_CARRIED, Carried, wanted_columns
@@ -29,6 +29,8 @@ from probe.server.tails import Tails
 from probe.tables import COMMON, RINGS, TABLES, Table, columns_of
 
 _TAILS = "ring_tails"
+_TABLE_OF = re.compile(rb'\{"table":"([\w.]+)"')
+"""How a record of rows begins (`recording.journal` writes no spaces, and `table` first)."""
 _NAME_BUILDERS = ("query", "u&")
 """Without these words SQL cannot name a table that its text does not contain."""
 
@@ -58,6 +60,18 @@ class Plan:
     """Rows of other hosts' ranks."""
     skip_files: set[str] = field(default_factory=set)
     """Segments found damaged; left out."""
+    sealed: set[str] = field(default_factory=set)
+    """Tables of which segments are read; `build` says it."""
+    recent: Recent | None = None
+    """Not all rows are wanted, only about so many of the newest."""
+
+
+class Recent(NamedTuple):
+    """How much of each table of each process, at least, where there is so much: rows of rings, bytes of
+    journals."""
+
+    rows: int
+    journal_bytes: int
 
 
 def mentioned(sql: str) -> list[Table]:
@@ -75,17 +89,18 @@ def prepare(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def build(
-    connection: duckdb.DuckDBPyConnection, plan: Plan, sql: str, tables: Iterable[Table]
+    connection: duckdb.DuckDBPyConnection, plan: Plan, sql: str, tables: Sequence[Table]
 ) -> tuple[list[str], list[str]]:
     """Fill the tables that `sql` mentions; returns (files the query may read, notes for the user)."""
     files: list[str] = []
     notes: list[str] = []
+    rare = _journal_rows(plan, {table.full_name for table in tables if table.source == "journal"})
     for table in tables:
         if table.source == "ring":
             files += _ring_table(connection, table, plan, sql, notes)
             continue
         if table.source == "journal":
-            _insert(connection, table, _journal_rows(plan.sources, table))
+            _insert(connection, table, rare.pop(table.full_name, []))
         elif table.full_name == "probe.rings":
             _insert(connection, table, _rings_rows(connection, plan))
         elif table.full_name == "probe.tables":
@@ -123,7 +138,7 @@ def _ring_table(
     tails = Tails(connection, table, tail)
     for source in plan.sources:
         try:
-            files += _add_source(table, tails, source)
+            files += _add_source(table, tails, source, plan.recent)
         except (RecordingError, OSError) as error:
             notes.append(f"{table.full_name} of pid {source.pid} could not be read: {error}")
     tails.flush()
@@ -133,6 +148,7 @@ def _ring_table(
     names = ", ".join(_name(column.name) for column in columns)
     parts = [f"SELECT {names} FROM {tail}"]
     if files:
+        plan.sealed.add(table.full_name)
         types = ", ".join(f"'{column.name}': {column.type}" for column in COMMON if column.name != "pid")
         parts.insert(
             0,
@@ -148,7 +164,17 @@ def _ring_table(
     return files
 
 
-def _add_source(table: Table, tails: Tails, source: Source) -> list[str]:
+def settle(connection: duckdb.DuckDBPyConnection, plan: Plan, sql: str, tables: Iterable[Table]) -> None:
+    """Read the segments of these tables once, for many statements; after this no file is needed any more."""
+    for table in tables:
+        if table.full_name in plan.sealed:
+            kept = ", ".join(map(_name, wanted_columns(table, sql)))
+            target = f"{_TAILS}.{_name(f'all of {table.full_name}')}"
+            connection.execute(f"CREATE TABLE {target} AS SELECT {kept} FROM {_full(table)}")
+            connection.execute(f"CREATE OR REPLACE VIEW {_full(table)} AS SELECT {kept} FROM {target}")
+
+
+def _add_source(table: Table, tails: Tails, source: Source, recent: Recent | None) -> list[str]:
     """Copy the unsealed rows of one process into the tails; returns its segments."""
     folder = places.segments_folder(source.folder, table.full_name, source.rank)
     sealed = segments.visible(segments.listing(folder, source.pid))
@@ -157,7 +183,19 @@ def _add_source(table: Table, tails: Tails, source: Source) -> list[str]:
     except FileNotFoundError:
         # The rings go away only after everything in them was sealed.
         sealed = segments.visible(segments.listing(folder, source.pid))
+    if recent is not None:
+        sealed = _newest(sealed, recent.rows)
     return [str(segment.path) for segment in sealed]
+
+
+def _newest(sealed: Sequence[segments.Segment], rows: int) -> list[segments.Segment]:
+    kept: list[segments.Segment] = []
+    for segment in reversed(sealed):
+        if rows <= 0:
+            break
+        kept.append(segment)
+        rows -= segment.last - segment.first + 1
+    return kept[::-1]
 
 
 def _read_tail(table: Table, tails: Tails, source: Source, after: int) -> None:
@@ -168,17 +206,33 @@ def _read_tail(table: Table, tails: Tails, source: Source, after: int) -> None:
         tails.add(source, rows, columns, read_strings(source.rings / "strings"))
 
 
-def _journal_rows(sources: Iterable[Source], table: Table) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for source in sources:
+def _journal_rows(plan: Plan, tables: set[str]) -> dict[str, list[dict[str, Any]]]:
+    """Rows of the tables by name; each journal is gone through once, and only what is wanted is decoded."""
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in tables}
+    for source in plan.sources if tables else []:
         common = {"rank": source.rank, "run": source.run, "attempt": source.attempt, "pid": source.pid}
-        for record in chain.from_iterable(map(read_journal, places.journals(source.folder))):
-            if isinstance(record, dict) and record.get("table") == table.full_name:
-                rows = record.get("rows")
+        for path in places.journals(source.folder):
+            for name, payload in _chosen(read_payloads(path), tables, plan.recent):
+                rows = json.loads(payload).get("rows")
                 for row in rows if isinstance(rows, list) else []:
                     if isinstance(row, dict):
-                        found.append({**row, **common})
+                        found[name].append({**row, **common})
     return found
+
+
+def _chosen(
+    payloads: Sequence[bytes], tables: set[str], recent: Recent | None
+) -> list[tuple[str, bytes]]:
+    """The records of these tables, all or the newest, in their order."""
+    chosen: list[tuple[str, bytes]] = []
+    sizes: dict[str, int] = {}
+    for payload in reversed(payloads):
+        match = _TABLE_OF.match(payload)
+        name = match[1].decode() if match is not None else ""
+        if name in tables and (recent is None or sizes.get(name, 0) < recent.journal_bytes):
+            sizes[name] = sizes.get(name, 0) + len(payload)
+            chosen.append((name, payload))
+    return chosen[::-1]
 
 
 def _rings_rows(connection: duckdb.DuckDBPyConnection, plan: Plan) -> list[dict[str, Any]]:
