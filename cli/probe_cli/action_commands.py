@@ -295,9 +295,23 @@ def memory_snapshot(
 def watch(
     context: typer.Context,
     expressions: Annotated[
-        str, typer.Argument(metavar="EXPRESSIONS", help='Python, commas between: "loss, x.norm()".')
-    ],
-    steps: _Steps = 100,
+        str | None, typer.Argument(metavar="[EXPRESSIONS]", help='Python, commas between: "loss, x.norm()".')
+    ] = None,
+    gradients: Annotated[
+        bool, typer.Option("--gradients", help="Gradient, weight and update of every parameter.")
+    ] = False,
+    histograms: Annotated[
+        bool, typer.Option("--histograms", help="Distributions of gradients and weights, and of outputs.")
+    ] = False,
+    activations: Annotated[
+        bool, typer.Option("--activations", help="What every module puts out.")
+    ] = False,
+    updates: Annotated[
+        bool, typer.Option("--updates", help="Measure the update of every parameter, not only of some.")
+    ] = False,
+    steps: Annotated[
+        int | None, typer.Option("--steps", metavar="N", min=1, help="For how many steps.")
+    ] = None,
     every: Annotated[
         int | None, typer.Option("--every", metavar="K", min=1, help="Only every K-th step.")
     ] = None,
@@ -306,10 +320,14 @@ def watch(
         Literal["table", "ndjson"], typer.Option("--format", help="How to write it.")
     ] = "table",
 ) -> None:
-    """Evaluate expressions at the end of each step; Ctrl-C ends it."""
+    """Evaluate expressions at the end of each step, or look deep into steps; Ctrl-C ends it."""
     from probe_cli.watching import watch as watch_job
 
-    watch_job(context.obj, expressions, steps, every, wait, format)
+    deep = {
+        "gradients": gradients, "histograms": histograms, "activations": activations, "updates": updates,
+    }
+    kinds = [name for name, wanted in deep.items() if wanted]
+    watch_job(context.obj, expressions, kinds, steps, every, wait, format)
 
 
 @app.command(epilog=epilog("actions"))

@@ -1,6 +1,7 @@
-"""`probe watch`: expressions of the job, step by step, as they come.
+"""`probe watch`: expressions of the job, step by step, as they come; and what was seen deep inside of steps.
 
-The job records them (python.variables); here the rows are asked for and written.
+The job records them (python.variables, and python.gradients, python.activations, python.histograms); here
+the rows are asked for and written.
 Ctrl-C ends the watch in the job too. The command's main thread.
 """
 
@@ -10,12 +11,14 @@ import json
 import time
 from typing import Any, Literal, NamedTuple
 
-from probe.errors import ProbeError, ServerUnavailable
+from probe.errors import BadRequest, ProbeError, ServerUnavailable
 from probe_cli.acting import ask_to_act, ask_to_undo, command
 from probe_cli.answers import Answer, readable
+from probe_cli.deep_watch import write_deep
 from probe_cli.session import Session
 from probe_cli.terminal import cut, escape_controls
 
+DEFAULT_STEPS, DEEP_STEPS = 100, 5
 _LOOK_S = 0.25
 _NARROWEST_COLUMN = 10
 _WIDEST_COLUMN = 40
@@ -82,15 +85,24 @@ def _text(value: object) -> str:
 
 def watch(
     session: Session,
-    expressions: str,
-    steps: int,
+    expressions: str | None,
+    kinds: list[str],
+    steps: int | None,
     every: int | None,
     wait_s: float | None,
     format: Literal["table", "ndjson"],
 ) -> None:
-    """Have the job record expressions for some steps, and write them as they come."""
+    """Have the job record expressions for some steps, and write them as they come; of `kinds` of deep
+    statistics, the worst at the end."""
+    if expressions is None and not kinds:
+        raise BadRequest(
+            "watch needs expressions, or something to look into",
+            hint="Such as `probe PID watch loss`, or `probe PID watch --gradients`.",
+        )
     session.connect()  # without a server there is nobody to read the rows from: ask before anything is begun
-    arguments = {"expressions": expressions, "steps": steps, "every": every}
+    steps = steps or (DEFAULT_STEPS if expressions is not None else DEEP_STEPS)
+    arguments: dict[str, Any] = {"expressions": expressions, "steps": steps, "every": every}
+    arguments.update(dict.fromkeys(kinds, True))
     answer = ask_to_act(session, "watch", arguments, wait_s=wait_s)
     for note in answer.get("notes") or ():
         session.note(str(note))
@@ -101,7 +113,10 @@ def watch(
         those = [one for one in answer.get("answers") or () if "answer" in one]
         pids = [int(one["pid"]) for one in those] or [_pid(action_id)]
         written = Written(session, format, [int(one["rank"]) for one in those])
-        _follow(session, Watched(action_id, pids), written)
+        watched = Watched(action_id, pids)
+        _follow(session, watched, written)
+        if kinds:
+            write_deep(session, kinds, action_id, [int(one["rank"]) for one in those], format)
     except (KeyboardInterrupt, BrokenPipeError):
         _end(session, action_id)
         raise

@@ -215,14 +215,17 @@ class Acting:
             self._install()
             for entry in ended:
                 self._collect(entry)
+                outcome = self._isolation.attempt(f"action {entry.action_id}", entry.action.outcome)
+                entry.what = f"{entry.what}: {outcome}" if outcome else entry.what
                 self._note(entry, "ended")
 
     def _collect(self, entry: Entry) -> None:
         if _has(entry.action, "collect"):
-            rows = self._isolation.attempt(f"action {entry.action_id}", entry.action.collect)
-            if rows:
-                rows = [{"watch_id": entry.action_id, **row} for row in rows]
-                if self._journal({"table": "python.variables", "rows": rows}, bulk=True) is False:
+            tables = self._isolation.attempt(f"action {entry.action_id}", entry.action.collect)
+            for table, rows in (tables or {}).items():
+                if table == "python.variables":
+                    rows = [{"watch_id": entry.action_id, **row} for row in rows]
+                if rows and self._journal({"table": table, "rows": rows}, bulk=True) is False:
                     entry.what = f"{entry.what}; the recording has no room for more values"
                     self._isolation.attempt(f"action {entry.action_id}", entry.action.cancel)
 

@@ -27,6 +27,8 @@ from probe.settings import Settings
 
 if TYPE_CHECKING:
     from probe.control.safepoint import SafePoint
+    from probe.instruments.activations import Activations
+    from probe.instruments.gradients import Gradients
     from probe.instruments.installation import Installation
     from probe.instruments.recorder import Recorder
 
@@ -116,6 +118,16 @@ class Site:
         """Whether the job calls torch.compile: its modules must see no hook."""
         return self._instruments.forward.compiles
 
+    @property
+    def gradients(self) -> Gradients:
+        """Statistics of gradients, to be asked for."""
+        return self._instruments.gradients
+
+    @property
+    def activations(self) -> Activations:
+        """Statistics of what modules put out, to be asked for."""
+        return self._instruments.activations
+
     def guard(self, name: str, hook: Callable[..., Any]) -> Callable[..., Any]:
         """`hook`, but never raising into the training, and silent while something is done between two
         steps: for what an action puts into torch's tables."""
@@ -186,10 +198,14 @@ class Action:
         """Let go of everything: nobody asks any more."""
         self.standing = False
 
-    def collect(self) -> list[dict[str, Any]]:
-        """Rows of python.variables since the last time, without their `watch_id`. On the agent's thread
-        once a second while standing, and once more at the end."""
-        return []
+    def collect(self) -> dict[str, list[dict[str, Any]]]:
+        """Rows since the last time, by the name of their journal's table; those of python.variables without
+        their `watch_id`. On the agent's thread once a second while standing, and once more at the end."""
+        return {}
+
+    def outcome(self) -> str:
+        """What came of it, when it has ended by itself; empty when there is nothing to say."""
+        return ""
 
     def before_step(self, optimizer: Any) -> None:
         """Right before an optimizer's step, while standing. HOT PATH."""

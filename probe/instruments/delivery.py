@@ -34,6 +34,11 @@ class Delivery:
         arrived.record(torch.cuda.current_stream(figures.device))
         self._pending.append((host, arrived, then))
 
+    @property
+    def pending(self) -> bool:
+        """Whether anything is on its way."""
+        return bool(self._pending)
+
     def collect(self) -> None:
         """Hand out what has arrived; on the agent's thread."""
         while self._pending and self._pending[0][1].query():

@@ -46,7 +46,7 @@ ROWS_PER_STEP = 2
 COPY_BYTES, COPY_RATIO = 8 << 20, 0.01
 """Copies of parameters in one sample, at most; and of the memory that is free, the lesser of the two."""
 ASKED_COPY_BYTES, ASKED_COPY_RATIO = 512 << 20, 0.05
-"""The same on a step that was asked for."""
+"""The same when the updates of all parameters were asked for."""
 DEADLINE_NS = 1_000_000_000
 """What statistics that were asked for take of one step, at most; they go on in the next one."""
 _BYTES_PER_NS = 1000
@@ -55,10 +55,12 @@ _NS_PER_ELEMENT = 3
 
 
 class Asked:
-    """Deep statistics of the steps that follow, wanted by somebody. `histograms`, when it is not None, gets
-    `(step, kind, name, row)` with the row of `statistics.distribution`."""
+    """Deep statistics of the steps that follow, wanted by somebody. `updates`: the updates of all parameters
+    are to be measured. `histograms`, when it is not None, gets `(step, kind, name, row)` with the row of
+    `statistics.distribution`."""
 
-    def __init__(self, *, histograms: Callable[..., object] | None = None) -> None:
+    def __init__(self, *, updates: bool = False, histograms: Callable[..., object] | None = None) -> None:
+        self.updates = updates
         self.histograms = histograms
         self.rows = 0
         self.late_steps: list[int] = []
@@ -89,6 +91,8 @@ class Gradients:
         self.samples = samples
         """Whether anything is recorded without being asked for."""
         self.asked: Asked | None = None
+        self.claimed = False
+        """Whether somebody watches: one at a time."""
         self.fixed_interval: int | None = None
         """Steps between samples, whatever they cost: for measuring and for tests."""
         self.interval = LEAST_STEPS
@@ -223,7 +227,7 @@ class Gradients:
         if asked is None:
             limit = max(SHORTEST_PORTION_NS, int(PORTION * usual_wall_ns(self.recorder)))
             limit -= self._window_ns
-        room = self._copy_bytes if asked is None else self._asked_copy_bytes
+        room = self._asked_copy_bytes if asked is not None and asked.updates else self._copy_bytes
         entries: list[Entry] = []
         late = False
         for number, parameter in self._waiting(optimizer):

@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import Any
 
 from probe.agent.isolation import Isolation
+from probe.instruments.activations import Activations
 from probe.instruments.collectives import Collectives
 from probe.instruments.data import Data
 from probe.instruments.flight import Flight
@@ -84,6 +85,10 @@ class Installation:
             recorder, isolation, self.optimizers, ParameterNames(recorder, self.names), settings.budget_ratio,
             lambda: self.forward.compiles, samples="gradients" in wanted,
         )
+        self.activations = Activations(
+            recorder, isolation, self.forward, self.names, self.gradients.delivery
+        )
+        """Only on steps that somebody asks for."""
         self.from_start = not midway
         """Whether the job's first step is the first one counted."""
         self.governor = Governor(
@@ -119,6 +124,7 @@ class Installation:
 
     def uninstall(self) -> None:
         """Take every hook out, the last one first."""
+        self._isolation.attempt("activations", self.activations.end)
         for part in reversed(self._parts):
             self._isolation.attempt(type(part).__name__.lower(), part.uninstall)
 

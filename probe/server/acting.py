@@ -24,6 +24,13 @@ _LONGEST_ACTION_S = 120.0
 """What an action may take after the step's end it waited for: a large checkpoint on a slow disk."""
 
 
+def runs_code(action: object, arguments: object) -> bool:
+    """Whether an action evaluates expressions: a watch that only looks deep into steps does not."""
+    return action in RUNS_CODE and not (
+        isinstance(arguments, dict) and arguments.get("expressions") is None
+    )
+
+
 def evaluation(body: EvalBody, caller: Caller, settings: Settings) -> Request:
     """The agent's side of `POST /v1/eval`."""
     timeout_s = body.timeout_s or settings.eval_timeout_s

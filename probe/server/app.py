@@ -303,7 +303,7 @@ def _add_acting(app: FastAPI, service: Service) -> None:
     async def host_phase(body: TogetherBody, request: Request) -> dict[str, Any]:
         """One phase of what all ranks of a job do before the same step: for the ranks of this host."""
         caller = access.caller(request)
-        if "code" in body.asked or body.asked.get("action") in acting.RUNS_CODE:
+        if "code" in body.asked or acting.runs_code(body.asked.get("action"), body.asked.get("arguments")):
             access.require_code(caller, service.settings, "eval")
         found = await fanout.find(service, body.endpoint, caller, "host")
         asked = {**body.asked, "caller": caller._asdict()}
@@ -312,7 +312,7 @@ def _add_acting(app: FastAPI, service: Service) -> None:
 
 async def act_for(service: Service, body: ActBody, caller: access.Caller) -> dict[str, Any]:
     """Do an action for somebody: a caller, or the monitor."""
-    if body.action in acting.RUNS_CODE:
+    if acting.runs_code(body.action, body.arguments):
         access.require_code(caller, service.settings, body.action)
     asked = acting.action(body, caller, service.settings)
     return await _on_one_or_all(service, body, caller, asked, all_ranks.act)

@@ -1,6 +1,7 @@
-"""Watch: the values of expressions at the end of every so many steps, in python.variables.
+"""Watch: the values of expressions at the end of every so many steps, in python.variables; and, when asked
+for, deep statistics of the same steps (`deep_watch`).
 
-Each is judged first: only what reads, and does not wait for anything, is
+Each expression is judged first: only what reads, and does not wait for anything, is
 evaluated on the training thread. Rows are put into memory there, and journalled
 by the agent's thread (`collect`). Standard library only; torch inside functions.
 """
@@ -18,6 +19,8 @@ from typing import Any, NamedTuple
 from probe import clock
 from probe.agent.isolation import capture, describe
 from probe.control.action import Action, Site, only, whole_number
+from probe.control.actions import deep_watch
+from probe.control.actions.deep_watch import KINDS, DeepWatch
 from probe.control.evaluate import CUTS
 from probe.control.guard.judge import READING, classify
 from probe.control.guard.watching import CHECK_NAME, Watch, with_checks
@@ -49,17 +52,23 @@ class Expression(NamedTuple):
 
 
 class WatchValues(Action):
-    """Evaluate `expressions` at every `every`-th boundary, `steps` times."""
+    """Evaluate `expressions` at every `every`-th boundary, and look deep into every `every`-th step, `steps`
+    times."""
 
     name = "watch"
 
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
         super().__init__(arguments, site)
-        only(arguments, "expressions", "steps", "every")
-        trees = _parsed(arguments.get("expressions"))
-        self._wanted = whole_number(arguments, "steps", DEFAULT_STEPS, least=1)
+        only(arguments, "expressions", "steps", "every", *KINDS)
+        deep = any(arguments.get(kind) for kind in KINDS)
+        trees = [] if deep and arguments.get("expressions") is None else _parsed(arguments.get("expressions"))
+        default = DEFAULT_STEPS if trees else deep_watch.DEFAULT_STEPS
+        self._wanted = whole_number(arguments, "steps", default, least=1)
         self._every = whole_number(arguments, "every", 1, least=1)
-        if self._wanted * len(trees) > MOST_VALUES:
+        self._deep = DeepWatch(arguments, self._wanted, site)
+        self._looking = False
+        """Whether the step that runs is looked into."""
+        if trees and self._wanted * len(trees) > MOST_VALUES:
             most = MOST_VALUES // len(trees)
             raise BadRequest(
                 f"a watch keeps at most {MOST_VALUES} values, and this would be {self._wanted * len(trees)}",
@@ -71,7 +80,8 @@ class WatchValues(Action):
             Expression(text, frozenset(names_used(tree)), _compiled(tree)) for text, tree in trees
         ]
         self._rows: deque[dict[str, Any]] = deque()
-        self._taken = 0
+        self._taken = self._looks = 0
+        self._over = False
         self._next_step: int | None = None
         self._late = 0
         self._seconds: deque[float] = deque(maxlen=64)
@@ -82,24 +92,59 @@ class WatchValues(Action):
     # The training thread ----------------------------------------------------
 
     def begin(self) -> None:
-        """The first values, of the step that has just ended. Refused when none of the names exists."""
-        self._take()
-        if len(self._failed) == len(self._expressions) and all(
+        """The first values, of the step that has just ended; deep statistics of the one that begins. Refused
+        when none of the names exists."""
+        self._deep.claim()
+        if self._expressions:
+            self._take()
+        else:
+            self._wait()
+        if self._failed and len(self._failed) == len(self._expressions) and all(
             text.startswith("NameError") for text in self._failed.values()
         ):
             self._rows.clear()
+            self._deep.release()
             raise ActionRefused("; ".join(self._failed.values()), hint=self._near())
         self._first = list(self._rows)
-        self.standing = self._taken < self._wanted
+        self.standing = self._taken < self._wanted or bool(self._deep)
+        if self._deep:
+            self._deep.on()
+            self._looking = True
 
     def at_boundary(self) -> None:
         """A step has ended."""
+        if self._over:
+            return
+        if self._looking:
+            self._deep.off()
+            self._looking = False
+            self._looks += 1
         step = self.site.recorder.counted_step
         if step is not None and self._next_step is not None and step < self._next_step:
             return
-        self._take()
-        if self._taken >= self._wanted:
-            self.standing = False
+        if self._looks >= self._wanted or (not self._deep and self._taken >= self._wanted):
+            self._end()
+            return
+        if self._expressions and self._taken < self._wanted:
+            self._take()
+        else:
+            self._wait()
+        if self._deep:
+            self._deep.on()
+            self._looking = True
+        elif self._taken >= self._wanted:
+            self._end()
+
+    def _end(self) -> None:
+        """It has all; what a device still computes is waited for by the agent's thread."""
+        self._over = True
+        self._deep.release()
+        self.standing = bool(self._deep) and self._deep.arriving
+
+    def _wait(self) -> None:
+        """Until the next step that is to be looked into."""
+        step = self.site.recorder.counted_step
+        self._next_step = None if step is None else step + self._every
 
     def _take(self) -> None:
         """One row for each expression."""
@@ -122,7 +167,7 @@ class WatchValues(Action):
         self._seconds.append(time.monotonic() - begun_s)
         if self._late >= LATE_TIMES:
             self._ended_by = f"its expressions took longer than {DEADLINE_S:g} s {LATE_TIMES} times"
-            self.standing = False
+            self.cancel()
 
     def _values(self) -> list[tuple[float | None, str | None]]:
         scope = self.site.scope()
@@ -156,31 +201,49 @@ class WatchValues(Action):
 
     # Other threads ----------------------------------------------------------
 
-    def collect(self) -> list[dict[str, Any]]:
+    def collect(self) -> dict[str, list[dict[str, Any]]]:
         """Rows that are not journalled yet."""
-        found = []
+        if self._over and self.standing and not self._deep.arriving:
+            self.standing = False
+        values = []
         while self._rows:
-            found.append(self._rows.popleft())
-        return found
+            values.append(self._rows.popleft())
+        return {"python.variables": values, "python.histograms": self._deep.collect()}
+
+    def outcome(self) -> str:
+        """What was seen deep inside of steps."""
+        return self._deep.in_words()
+
+    def cancel(self) -> None:
+        """Look no more, and evaluate nothing."""
+        self.standing = False
+        self._over = True
+        if self._looking:
+            self._deep.off()
+        self._deep.release()
 
     def report(self) -> dict[str, Any]:
         """What it sees first, and what it costs."""
-        texts = ", ".join(expression.text for expression in self._expressions)
+        texts = ", ".join([*(expression.text for expression in self._expressions), *self._deep.kinds])
         rhythm = "each step" if self._every == 1 else f"every {self._every} steps"
         notes = [f"{name} gave {text}" for name, text in self._failed.items()]
-        notes.append(f"{_micro(self._seconds)} of the training thread for each row of values")
+        notes += self._deep.notes()
+        if self._seconds:
+            notes.append(f"{_micro(self._seconds)} of the training thread for each row of values")
         return {
             "what": f"watches {texts}, {rhythm}, {self._wanted} times", "notes": notes,
             "expressions": [expression.text for expression in self._expressions],
-            "steps": self._wanted, "every": self._every, "first": self._first,
-            "cost_s": statistics.median(self._seconds),
+            "deep": self._deep.kinds, "steps": self._wanted, "every": self._every, "first": self._first,
+            "cost_s": statistics.median(self._seconds) if self._seconds else None,
         }
 
     def undo(self) -> str:
         """End it."""
         if not self.standing:
             raise NotUndoable(f"the watch has ended: {self._ended_by or 'it had all its values'}")
-        self.standing = False
+        self.cancel()
+        if not self._expressions:
+            return f"the watch ended after {self._looks} of {self._wanted} steps: {self._deep.in_words()}"
         return f"the watch ended after {self._taken} of {self._wanted} times, {_micro(self._seconds)} each"
 
 
