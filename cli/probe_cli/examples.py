@@ -91,6 +91,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "watch": (
         "probe PID watch \"loss, optimizer.param_groups[0]['lr']\" --steps 5",
         "probe PID watch \"loss\" --steps 10 --every 5 --format ndjson",
+        "probe PID watch --gradients --histograms --activations --updates --steps 3",
     ),
     "actions": (
         "probe PID actions",
