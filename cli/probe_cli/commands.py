@@ -234,6 +234,33 @@ def monitor(
     watch_over(context.obj, change, once, format)
 
 
+@app.command(epilog=epilog("health"))
+def health(
+    context: typer.Context,
+    watch: Annotated[
+        float | None, typer.Option("--watch", metavar="S", min=0.2, help="Again every S seconds.")
+    ] = None,
+    format: Annotated[Literal["text", "json"], typer.Option("--format", help="How to write it.")] = "text",
+) -> None:
+    """Show on one screen how a run learns, how fast it is, what it needs, and what is wrong."""
+    from probe_cli.health import show_health
+
+    show_health(context.obj, format, watch)
+
+
+@app.command(epilog=epilog("compare"))
+def compare(
+    context: typer.Context,
+    other: Annotated[str, typer.Argument(metavar="OTHER", help="The other run: any endpoint, alive or not.")],
+    everything: Annotated[bool, typer.Option("--all", help="Also what does not differ.")] = False,
+    format: Annotated[Literal["text", "json"], typer.Option("--format", help="How to write it.")] = "text",
+) -> None:
+    """Say what differs between two runs: learning, speed, configuration, environment, code."""
+    from probe_cli.compare import compare_runs
+
+    compare_runs(context.obj, other, everything, format)
+
+
 @app.command(epilog=epilog("backtrace"))
 def backtrace(
     context: typer.Context,

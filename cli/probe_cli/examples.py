@@ -47,6 +47,14 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "probe recipes",
         "probe recipes show loss-spike",
     ),
+    "health": (
+        "probe PID health",
+        "probe JOB health --format json",
+    ),
+    "compare": (
+        "probe PID compare JOB",
+        "probe JOB compare PID --all --format json",
+    ),
     "eval": (
         "probe PID eval \"optimizer.param_groups[0]['lr']\"",
         "probe JOB eval -f look.py",

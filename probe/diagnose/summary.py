@@ -74,18 +74,18 @@ Row = dict[str, Any]
 
 
 class Spread(NamedTuple):
-    """Some values: their median, quartiles, 95th percentile and how many they are."""
+    """Some values: their median, quartiles, 95th percentile and how many they are (`size`)."""
 
     median: float
     p25: float
     p75: float
     p95: float
-    count: int
+    size: int
 
     @property
     def notch(self) -> float:
         """Half the width of the median's interval (`NOTCH`)."""
-        return NOTCH * (self.p75 - self.p25) / math.sqrt(self.count)
+        return NOTCH * (self.p75 - self.p25) / math.sqrt(self.size)
 
 
 def spread(values: Sequence[float]) -> Spread | None:
@@ -93,7 +93,8 @@ def spread(values: Sequence[float]) -> Spread | None:
     found = sorted(value for value in values if math.isfinite(value))
     if not found:
         return None
-    return Spread(*(_quantile(found, share) for share in (0.5, 0.25, 0.75, 0.95)), len(found))
+    median, p25, p75, p95 = (_quantile(found, share) for share in (0.5, 0.25, 0.75, 0.95))
+    return Spread(median, p25, p75, p95, len(found))
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:
@@ -164,7 +165,7 @@ def _learning(steps: Sequence[Row], run: Row, results: Mapping[str, Sequence[Row
 
 def trend(now: Spread | None, before: Spread | None) -> str | None:
     """`falling`, `rising` or `flat` (their intervals overlap); None while it cannot be said."""
-    if now is None or before is None or min(now.count, before.count) < LOSS_STEPS // 2:
+    if now is None or before is None or min(now.size, before.size) < LOSS_STEPS // 2:
         return None
     if now.median + now.notch < before.median - before.notch:
         return "falling"

@@ -17,6 +17,7 @@ from probe.diagnose.summary import STATEMENTS, statements_for, summarize
 from probe.errors import ProbeError
 from probe.server import access, fanout, live, queries, recipes
 from probe.server.end_verdicts import verdict_of_end
+from probe.server.examining import finding
 from probe.server.registry import LIVE, Recorded
 
 if TYPE_CHECKING:
@@ -37,12 +38,9 @@ async def answer(
         asked = {"until": until, "findings": int(findings)}
         body = {name: value for name, value in asked.items() if value is not None}
         return await fanout.forward(service, found, caller, "GET", "/v1/summary", body, DEADLINE_S)
-    rows, judged, who = await asyncio.gather(
-        _rows(service, found, caller, scope, until),
-        _findings(service, found, endpoint, caller, scope) if findings else _nothing(),
-        service.call(_who, service, found),
-    )
-    results, notes = rows
+    who = await service.call(_who, service, found)
+    results, notes = await _rows(service, found, caller, scope, until)
+    judged = await _findings(service, found, endpoint, caller, scope) if findings else {}
     summary = {**who, **summarize(results), **judged, "notes": notes}
     plain: dict[str, Any] = _plain(summary)
     return plain
@@ -56,7 +54,8 @@ async def _rows(
     statements = statements_for(None, until)
     asked = queries.Asked([sql for sql, _ in statements], caller, scope, timeout_s)
     batch = [{"sql": sql, "parameters": chosen, "limit": _MOST_ROWS} for sql, chosen in statements]
-    body = await queries.run(service, found, asked, {"batch": batch}, timeout_s, _never)
+    request = {"batch": batch, "share_s": timeout_s}
+    body = await queries.run(service, found, asked, request, timeout_s, _never)
     said = json.loads(body)
     results: dict[str, list[dict[str, Any]]] = {}
     notes = list(said["notes"])
@@ -96,27 +95,34 @@ def _name(lead: Recorded, found: fanout.Found) -> str:
 async def _findings(
     service: Service, found: fanout.Found, endpoint: str, caller: access.Caller, scope: Scope
 ) -> dict[str, Any]:
-    """What the recipes find, the worst first; a sentence when they cannot be run."""
+    """What is wrong, the worst first: the open incidents of what the monitor watches, else what the recipes
+    find now. `judged`: `monitor` or `now`; `unjudged`: why nothing is known."""
+    watched = await service.call(_incidents, service, found)
+    if watched is not None:
+        return {"findings": watched, "judged": "monitor", "unjudged": []}
     try:
         library = await service.call(recipes.library, service.settings)
         shown = endpoint or (found.here[0].name if found.here else found.endpoint)
         judged = await recipes.judge(service, found, list(library.values()), shown, caller, scope=scope)
     except ProbeError as error:
-        return {"findings": [], "unjudged": [error.message]}
+        return {"findings": [], "judged": "now", "unjudged": [error.message]}
     return {
-        "findings": [
-            {
-                "recipe": recipe.name, **one.verdict.as_dict(), "subject": one.subject, "step": one.step,
-                "rank": one.rank,
-            }
-            for recipe, one in worst_first(judged.outcomes)
-        ],
-        "unjudged": [],
+        "findings": [finding(recipe, one) for recipe, one in worst_first(judged.outcomes)],
+        "judged": "now", "unjudged": [],
     }
 
 
-async def _nothing() -> dict[str, Any]:
-    return {}
+def _incidents(service: Service, found: fanout.Found) -> list[dict[str, Any]] | None:
+    """Open incidents of these processes; None when the monitor does not watch them."""
+    runs = {(one.meta.run, one.meta.attempt) for one in found.here}
+    ranks = {one.meta.rank for one in found.here}
+    watches = service.settings.monitor and any(service.registry.lives(one) for one in found.here)
+    if not watches or found.met:
+        return None
+    return [
+        one for one in service.monitor.listed()
+        if (one["run"], one["attempt"]) in runs and (one["rank"] is None or one["rank"] in ranks)
+    ]
 
 
 async def _never() -> None:

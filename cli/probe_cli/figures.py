@@ -1,0 +1,97 @@
+"""Figures as people read them: four digits that count, sizes, times, shares, bars. Pure.
+
+What is not known is `unknown`, never 0. The command's main thread; standard library only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+UNKNOWN = "unknown"
+_BLOCKS = " ▏▎▍▌▋▊▉█"
+_LEVELS = "▁▂▃▄▅▆▇█"
+_TEXTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+
+def value(found: object) -> float | None:
+    """A number of an answer; NaN and infinities come as texts. None when it is none."""
+    if isinstance(found, (int, float)):
+        return float(found)
+    return _TEXTS.get(found) if isinstance(found, str) else None
+
+
+def figure(found: object) -> str:
+    """A number with four digits that count: `0.0003`, `2.374`, `18,500`."""
+    number = value(found)
+    if number is None:
+        return UNKNOWN
+    if not math.isfinite(number):
+        return "NaN" if math.isnan(number) else "inf" if number > 0 else "-inf"
+    if number == int(number) and abs(number) < 1e15:
+        return f"{int(number):,}"
+    if abs(number) >= 1e4:
+        return f"{number:,.0f}"
+    return f"{number:.4g}" if abs(number) >= 1e-3 else f"{number:.2e}".replace("e-0", "e-")
+
+
+def short(found: object) -> str:
+    """A large number with three digits: `18.5 k`, `1.2 M`."""
+    number = value(found)
+    if number is None or not math.isfinite(number):
+        return figure(found)
+    for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(number) >= limit:
+            return f"{number / (1e3 if unit == 'k' else limit):.3g} {unit}"
+    return figure(number) if abs(number) < 100 else f"{number:,.0f}"
+
+
+def duration(found: object) -> str:
+    """Seconds as text: `0.21 ms`, `1.5 s`."""
+    number = value(found)
+    if number is None:
+        return UNKNOWN
+    if abs(number) < 1e-3:
+        return f"{number * 1e3:.2g} ms"
+    return f"{number * 1e3:.3g} ms" if abs(number) < 1 else f"{number:.3g} s"
+
+
+def size(found: object) -> str:
+    """Bytes as text: `328 MiB`."""
+    number = value(found)
+    if number is None:
+        return UNKNOWN
+    for unit in ("B", "KiB", "MiB"):
+        if abs(number) < 1024:
+            return f"{number:.3g} {unit}"
+        number /= 1024
+    return f"{number:.3g} GiB" if abs(number) < 1000 else f"{number:,.0f} GiB"
+
+
+def share(found: object) -> str:
+    """A ratio as a percentage."""
+    number = value(found)
+    return UNKNOWN if number is None else f"{100 * number:.0f} %"
+
+
+def bar(ratio: float, width: int) -> str:
+    """A bar of at most `width` columns for a ratio up to 1, in eighths."""
+    eighths = max(0, min(width * 8, round(ratio * width * 8)))
+    full, rest = divmod(eighths, 8)
+    return "█" * full + (_BLOCKS[rest] if rest else "")
+
+
+def sparkline(values: Sequence[float | None], width: int) -> str:
+    """The course of some values in at most `width` columns; empty for fewer than two."""
+    found = [one for one in values if one is not None and math.isfinite(one)]
+    if len(found) < 2:
+        return ""
+    if len(found) > width:
+        found = [
+            sum(part) / len(part)
+            for place in range(width)
+            if (part := found[place * len(found) // width : (place + 1) * len(found) // width])
+        ]
+    least, most = min(found), max(found)
+    span = most - least
+    return "".join(_LEVELS[int((one - least) / span * 7.999) if span > 0 else 3] for one in found)
