@@ -17,9 +17,11 @@ _MADE = "<!-- Made by `python -m probe_cli.docs`; change the declaration, not th
 
 def pages() -> dict[str, str]:
     """Text of every generated page by its file name."""
+    from probe_cli.recipe_page import recipes_page
+
     made = {
         "tables.md": tables_page(), "settings.md": settings_page(), "cli.md": cli_page(),
-        "verdicts.md": verdicts_page(), "guard.md": guard_page(),
+        "verdicts.md": verdicts_page(), "guard.md": guard_page(), "recipes.md": recipes_page(),
     }
     return {name: "\n".join([_MADE, "", *lines]).rstrip() + "\n" for name, lines in made.items()}
 

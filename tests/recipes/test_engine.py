@@ -1,0 +1,180 @@
+"""What a recipe's file may say, and what its rows mean."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from probe.diagnose import procedures, recipes
+from probe.diagnose.local import make_tables, run_on
+from probe.diagnose.recipes import Outcome, Recipe
+from probe.errors import RecipeInvalid, RecipeUnknown
+
+GOOD = """\
+-- title = "loss is NaN or infinite"
+-- severity = "alarm"
+-- symptoms = ["nan", "loss"]
+-- order = 110
+-- needs = "a loss"
+-- what = "loss became {kind} at step {step}"
+-- why = [
+--   "before it: {before:.2f} (median of {window} steps)",
+--   "never said: {nothing}",
+-- ]
+-- next = ["probe {endpoint} lr --scale 0.1", "probe {endpoint} undo {nothing}"]
+--
+-- [parameters.window]
+-- value = 20
+-- unit = "steps"
+-- source = "ours"
+SELECT 7 AS step, $window AS before, 'it''s ; $nothing' AS kind -- ; $no
+"""
+
+
+def made(text: str = GOOD, name: str = "loss-nan") -> Recipe:
+    return recipes.parse(text, Path(f"own/{name}.sql"))
+
+
+@pytest.mark.parametrize(
+    ("there", "instead", "said"),
+    [
+        ('"alarm"', '"bad"', "line 2: `severity` is 'bad'; accepted are info, notice, alarm"),
+        ('["nan", "loss"]', '["naan"]', "line 3: `symptoms` is 'naan'; accepted are nan, slow,"),
+        ("order =", "ordr =", "line 4: `ordr` is not known; accepted are title,"),
+        ("order = 110", "order = 1000", "line 4: `order` must be a whole number below 1000"),
+        ("{kind}", "{kind.x}", "line 6: `what`: {kind.x} is no name of a column"),
+        ("{kind}", "{}", "line 6: `what`"),
+        ("value = 20", "value = [20]", "line 13: [parameters.window]: value must be a number"),
+        ('unit = "steps"', 'units = "steps"', "exactly value, unit, source"),
+        ("$window", "$windw", "the SQL names $windw, and there is no [parameters.windw]"),
+        ("$window", "?", "line 17: ?: parameters have names"),
+        ("SELECT 7", "DELETE 7", "line 17: the SQL begins with DELETE; a recipe is one SELECT"),
+        ("-- ; $no\n", "; SELECT 2\n", "line 17: more than one statement"),
+        ('-- title = "loss is NaN or infinite"\n', "", "`title` is missing"),
+        ("order = 110", "order = 11o", "at line 4"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_said_with_its_line_and_what_is_accepted(
+    there: str, instead: str, said: str
+) -> None:
+    assert there in GOOD
+    with pytest.raises(RecipeInvalid) as raised:
+        made(GOOD.replace(there, instead, 1))
+    assert said in raised.value.message
+    assert "own/loss-nan.sql" in raised.value.message
+
+
+def test_a_parameter_that_is_used_nowhere_and_a_name_with_capitals_are_refused() -> None:
+    unused = GOOD.replace("$window", "1").replace("{window}", "some")
+    with pytest.raises(RecipeInvalid, match="used neither in the SQL"):
+        made(unused)
+    with pytest.raises(RecipeInvalid, match="lower-case"):
+        made(name="LossNaN")
+
+
+def test_a_row_is_a_finding_with_its_columns_and_parameters_in_the_texts() -> None:
+    recipe = made()
+    outcome = recipe.judge(["step", "kind", "before", "nothing"], [[7.0, None, math.nan, None]], "a b")
+    [finding] = outcome.verdicts
+    assert outcome.state == "found" and finding.step == 7 and finding.subject == ""
+    assert finding.verdict.what == "loss became ? at step 7"
+    assert finding.verdict.why == ["before it: NaN (median of 20 steps)"], "a line with a NULL is left out"
+    assert finding.verdict.next == ["probe 'a b' lr --scale 0.1"]
+    assert (finding.verdict.state, finding.verdict.severity) == ("loss is NaN or infinite", "alarm")
+
+
+def test_a_row_may_say_how_bad_it_is_who_it_is_about_or_that_it_is_unknown() -> None:
+    columns = ["step", "kind", "before", "nothing", "severity", "subject", "rank", "unknown"]
+    rows = [
+        [1, "NaN", 1.0, 1, "info", "a", 3, None], [2, "NaN", 1.0, 1, "nonsense", "b", None, None],
+        [None, None, None, None, None, None, None, "too short"],
+    ]
+    outcome = made().judge(columns, rows, "")
+    assert [(one.subject, one.verdict.severity, one.rank) for one in outcome.verdicts] == [
+        ("b", "alarm", None), ("a", "info", 3),
+    ]
+    assert outcome.verdicts[0].verdict.next[0] == "probe lr --scale 0.1"
+    only = made().judge(columns, rows[2:], "")
+    assert (only.state, only.reason) == ("unknown", "too short (needs a loss)")
+    assert made().judge(columns, [], "").state == "clear"
+    lacking = made().judge(["step"], [], "")
+    assert lacking.state == "unknown" and "its SELECT does not return" in lacking.reason
+
+
+def test_a_recipe_of_the_user_takes_the_place_of_a_built_in_one_unless_it_is_broken(tmp_path: Path) -> None:
+    built_in, own = tmp_path / "built-in", tmp_path / "own"
+    for folder in (built_in, own):
+        folder.mkdir()
+    (built_in / "loss-nan.sql").write_text(GOOD)
+    (built_in / "other.sql").write_text(GOOD.replace("order = 110", "order = 5"))
+    (own / "loss-nan.sql").write_text(GOOD.replace("alarm", "notice"))
+    (own / "other.sql").write_text("SELECT 1")
+    (own / "parameters.toml").write_text("[other]\nwindow = 50\nwindw = 1\n[no-such]\nx = 1\n")
+    library = recipes.load([built_in, own, tmp_path / "missing"])
+    assert list(library) == ["other", "loss-nan"], "in the order of the checks"
+    assert library["loss-nan"].severity == "notice"
+    assert library["other"].statement()[1] == {"window": 50}
+    said = "\n".join(str(problem) for problem in library.problems)
+    assert len(library.problems) == 4
+    for part in ("own/other.sql, line 1", "windw; accepted are window", "[no-such] is no recipe", "missing"):
+        assert part in said
+    with pytest.raises(RecipeUnknown) as raised:
+        recipes.named(library, "los-nan")
+    assert "loss-nan" in raised.value.hint
+
+
+def test_a_recipe_whose_sql_fails_is_unknown_and_the_others_are_judged() -> None:
+    connection = duckdb.connect(":memory:", config={"threads": 1})
+    make_tables(connection)
+    wrong = made(GOOD.replace("SELECT 7", "SELECT lost"), "wrong")
+    good = made(GOOD.replace("AS kind", "AS kind, NULL AS nothing"))
+    assert [one.state for one in run_on(connection, [wrong, good], "1")] == ["unknown", "found"]
+    connection.close()
+
+
+# Procedures ---------------------------------------------------------------------------
+
+_FINE = {"state": "running", "severity": "ok", "what": "fine", "next": []}
+
+
+def outcome(name: str, order: int, state: str, *more: str) -> Outcome:
+    """One of a recipe that is made for it; `more`: further lines of its front matter."""
+    front = "\n".join(f"-- {line}" for line in more)
+    text = GOOD.replace("-- order = 110", f"-- order = {order}\n{front}" if front else f"-- order = {order}")
+    recipe = made(text.replace("loss is NaN", name), name)
+    if state == "unknown":
+        return recipe.unknown("too short")
+    rows = [[order, name, 1.0, None]] if state == "found" else []
+    return recipe.judge(["step", "kind", "before", "nothing"], rows, "4242")
+
+
+def test_the_cause_is_the_first_that_is_found_and_follows_from_no_other() -> None:
+    checks = [
+        outcome("sign", 10, "found"), outcome("effect", 200, "found", 'follows = ["origin"]'),
+        outcome("clear", 210, "clear"), outcome("origin", 300, "found"), outcome("late", 400, "unknown"),
+    ]
+    found = procedures.examine("nan", _FINE, checks, "4242")
+    assert [(one.number, one.outcome) for one in found.checks] == [
+        (1, "found"), (2, "found"), (3, "clear"), (4, "found"), (5, "unknown"),
+    ]
+    assert found.conclusion.cause == "origin"
+    assert set(found.conclusion.consequences) == {"sign", "effect"}
+    assert found.conclusion.next == ["probe 4242 lr --scale 0.1"]
+
+
+def test_without_a_cause_it_says_what_is_not_known_and_what_to_do_to_know_it() -> None:
+    checks = [outcome("sign", 10, "found"), outcome("deep", 200, "unknown", 'deepen = "gradients"')]
+    found = procedures.examine("loss", _FINE, checks, "4242").conclusion
+    assert found.cause is None and "no check says why; 1 of 2 checks could not be judged" in found.what
+    assert found.next[:2] == ["probe 4242 watch --gradients --steps 5", "probe 4242 diagnose loss"]
+    assert procedures.examine("loss", _FINE, [], "1").conclusion.what == "nothing was found"
+
+
+def test_a_process_that_hangs_is_the_cause_whatever_else_is_found() -> None:
+    stuck = {"state": "holds the GIL", "severity": "alarm", "what": "stuck", "next": ["probe 1 backtrace"]}
+    found = procedures.examine("hang", stuck, [outcome("sign", 510, "found")], "1")
+    assert found.checks[0].check_name == "process"
+    assert (found.conclusion.cause, found.conclusion.next) == ("process", ["probe 1 backtrace"])
