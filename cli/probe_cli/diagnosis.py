@@ -5,6 +5,7 @@ The command's main thread."""
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -14,6 +15,8 @@ from probe_cli.terminal import Output, escape_controls
 _COLOURS = {"ok": ("green",), "notice": ("yellow",), "alarm": ("red",)}
 _WORST_FIRST = {"alarm": 0, "notice": 1, "info": 2, "ok": 3}
 _OUTCOMES = {"found": ("yellow",), "clear": ("green",), "unknown": ("dim",)}
+MOST_OF_ONE = 3
+"""Findings of one recipe that are written out."""
 _DEEP_S = 60.0
 """A symptom's diagnosis may wait for steps of the job."""
 
@@ -50,7 +53,8 @@ def everything_lines(answer: dict[str, Any], out: Output, wanted: Wanted) -> Ite
     shown = [
         one for one in answer.get("findings") or () if wanted.everything or one["severity"] != "info"
     ]
-    for one in sorted([answer, *shown], key=lambda one: _WORST_FIRST.get(str(one["severity"]), 0)):
+    few = _few(shown, wanted)
+    for one in sorted([answer, *few], key=lambda one: _WORST_FIRST.get(str(one["severity"]), 0)):
         yield from verdict_lines(one, out)
     if wanted.everything:
         for one in answer.get("unknown") or ():
@@ -85,7 +89,7 @@ def symptom_lines(answer: dict[str, Any], out: Output, wanted: Wanted) -> Iterat
         yield f"{check['number']:>3}  {outcome}  {name}  {_safe(_said(check))}".rstrip()
     cause = str(conclusion["cause"] or "")
     causes: list[dict[str, Any]] = []
-    for one in answer["findings"]:
+    for one in _few(answer["findings"], wanted):
         if one["recipe"] == cause and not causes:
             causes.append(one)
         else:
@@ -100,18 +104,26 @@ def _said(check: Mapping[str, Any]) -> str:
 def _concluded(answer: Mapping[str, Any], causes: list[dict[str, Any]]) -> dict[str, Any]:
     """The conclusion as a verdict: the cause, or that it is not known."""
     conclusion = answer["conclusion"]
-    found = any(check["outcome"] == "found" for check in answer["checks"])
     why = list(causes[0]["why"]) if causes else []
     if conclusion["consequences"]:
         beside = "with it" if conclusion["cause"] else "seen"
         why.append(f"{beside}: {', '.join(conclusion['consequences'])}")
-    state, severity = ("cause", "alarm") if conclusion["cause"] else ("cause not known", "notice")
-    if not found:
-        state, severity = f"no sign of {answer['symptom']}", "ok"
-    return {
-        "state": state, "severity": severity, "what": conclusion["what"], "why": why,
-        "next": conclusion["next"],
-    }
+    severity = {"cause": "alarm", "nothing found": "ok"}.get(str(conclusion["state"]), "notice")
+    return {**conclusion, "severity": severity, "why": why}
+
+
+def _few(findings: list[dict[str, Any]], wanted: Wanted) -> Iterator[dict[str, Any]]:
+    """The findings, of one recipe not more than some unless everything is wanted; how many are left out."""
+    counts = Counter(str(one["recipe"]) for one in findings)
+    shown: Counter[str] = Counter()
+    for one in findings:
+        name = str(one["recipe"])
+        shown[name] += 1
+        left = counts[name] - MOST_OF_ONE
+        if wanted.everything or shown[name] < MOST_OF_ONE or left <= 0:
+            yield one
+        elif shown[name] == MOST_OF_ONE:
+            yield {**one, "what": f"{one['what']} (and {left} more: --all)"}
 
 
 def verdict_lines(verdict: Mapping[str, Any], out: Output) -> list[str]:

@@ -22,6 +22,7 @@ THE_PROCESS = "process"
 """Name of the check that is the look at the process itself."""
 _LOOKED_AT = ("hang", "slow", "memory")
 MOST_NEXT = 6
+CAUSE, SOMETHING, NOT_KNOWN, NOTHING = "cause", "found", "cause not known", "nothing found"
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,12 @@ class Check:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What the checks come to: `cause` and `consequences` are names of checks; `next` are commands."""
+    """What the checks come to: `cause` and `consequences` are names of checks; `next` are commands.
 
+    `state`: `cause`; `found`, where something was and no check says that the symptom is there; `cause not
+    known`; `nothing found`."""
+
+    state: str
     what: str
     cause: str | None
     consequences: list[str]
@@ -107,7 +112,7 @@ def _conclude(
 ) -> Conclusion:
     if verdict is not None and verdict["severity"] == ALARM:  # it will not go on: nothing else matters
         beside = [check.check_name for check in checks[1:] if check.outcome == FOUND]
-        return Conclusion(checks[0].what, THE_PROCESS, beside, list(verdict["next"])[:MOST_NEXT])
+        return Conclusion(CAUSE, checks[0].what, THE_PROCESS, beside, list(verdict["next"])[:MOST_NEXT])
     causes, others = causal(outcomes)
     named = [THE_PROCESS] if verdict is not None and checks[0].outcome == FOUND else []
     unknown = [one for one in outcomes if one.state == UNKNOWN]
@@ -115,16 +120,24 @@ def _conclude(
     if causes:
         first, rest = causes[0], [*named, *(one.recipe.name for one in (*causes[1:], *others))]
         what = f"{first.recipe.title}: {what_came_of(first)}"
-        return Conclusion(what, first.recipe.name, rest, _next(first.verdicts[0], []))
+        sure = bool(named) or any(_is_a_sign(one) for one in (*causes, *others))
+        return Conclusion(
+            CAUSE if sure else SOMETHING, what, first.recipe.name, rest, _next(first.verdicts[0], [])
+        )
     wanted = to_know(symptom, unknown, endpoint)
     if others:
         what = f"{what_came_of(others[0])}, and no check says why{left}"
         names = [*named, *(one.recipe.name for one in others)]
-        return Conclusion(what, None, names, _next(others[0].verdicts[0], wanted))
+        return Conclusion(NOT_KNOWN, what, None, names, _next(others[0].verdicts[0], wanted))
     if named and verdict is not None:
         what = f"{checks[0].what}, and no check says why{left}"
-        return Conclusion(what, None, named, [*wanted, *verdict["next"]][:MOST_NEXT])
-    return Conclusion(f"nothing was found{left}", None, [], wanted)
+        return Conclusion(NOT_KNOWN, what, None, named, [*wanted, *verdict["next"]][:MOST_NEXT])
+    return Conclusion(NOTHING, f"of {len(checks)} checks none found anything{left}", None, [], wanted)
+
+
+def _is_a_sign(outcome: Outcome) -> bool:
+    """Whether it says that there is something wrong, and not only what may lead there."""
+    return outcome.recipe.order < CAUSES_FROM or outcome.verdicts[0].verdict.severity == ALARM
 
 
 def _next(finding: Finding, more: Sequence[str]) -> list[str]:

@@ -170,7 +170,7 @@ def test_without_a_cause_it_says_what_is_not_known_and_what_to_do_to_know_it() -
     found = procedures.examine("loss", _FINE, checks, "4242").conclusion
     assert found.cause is None and "no check says why; 1 of 2 checks could not be judged" in found.what
     assert found.next[:2] == ["probe 4242 watch --gradients --steps 5", "probe 4242 diagnose loss"]
-    assert procedures.examine("loss", _FINE, [], "1").conclusion.what == "nothing was found"
+    assert procedures.examine("loss", _FINE, [], "1").conclusion.state == "nothing found"
 
 
 def test_a_process_that_hangs_is_the_cause_whatever_else_is_found() -> None:
