@@ -99,7 +99,7 @@ class Batches:
             self._indices(iterator),
             wall_ns(),
             content if held else None,
-            tuple([weakref.ref(tensor) for tensor in tensors[:MOST_TENSORS]]),
+            () if held else tuple([weakref.ref(tensor) for tensor in tensors[:MOST_TENSORS]]),
         )
 
     def _indices(self, iterator: Any) -> Any:

@@ -31,8 +31,8 @@ _KEY: Any = "probe"
 _HOT_MODULES = (
     "probe.instruments.", "probe.agent.isolation", "probe.recording.ring", "probe.recording.strings",
 )
-_CALLER = 4
-"""Frames from `_keywords` up to torch's: `begin`, the hook, its guard."""
+_NEAREST, _CALLER = 4, 9
+"""Frames from `keywords` up to torch's: `keep`, its guard, `begin`, the hook, its guard, and no further."""
 _CALLS = ("inner", "_call_impl")
 PATIENCE = 64
 """Module calls without gradients after which a wait for the training forward is given up."""
@@ -48,7 +48,7 @@ class RootCall(NamedTuple):
     autocast: Any
     """dtype of autocast on the CPU, None when it was off."""
     random_state: Any
-    """Of torch on the CPU, right before the call."""
+    """Of torch on the CPU, right before the call; None where the model draws none."""
     batch: Any
     """The last batch that had come then, see `batch_history`."""
 
@@ -66,7 +66,7 @@ class Forward:
         """Set by the installation: times a compiled `optimizer.step`."""
         self.trace_region: Callable[[str, int, int], object] | None = None
         """Set by the modules instrument: writes the forward row of a compiled region."""
-        self.keep: Callable[[Any, Any, Any], object] | None = None
+        self.keep: Callable[[Any, Any], object] | None = None
         """Set by the sentinel: keeps the call until its backward is done, to be looked at if that is bad."""
         self._made_optimizer = made_optimizer
         self._isolation = isolation
@@ -157,7 +157,7 @@ class Forward:
             self.autocast = autocast_in_force()
             self.roots[id(module)] = weakref.ref(module, self._root_gone(id(module)))
         if self.keep is not None and args is not None:
-            self.keep(module, args, _keywords())
+            self.keep(module, args)
         recorder.cost_ns += _now() - now
 
     def _root_gone(self, key: int) -> Callable[[object], object]:
@@ -226,13 +226,13 @@ def autocast_in_force() -> str | None:
     return None
 
 
-def _keywords() -> Any:
-    """Keywords of the module call whose hook called us; None when torch's frame is not where it was.
+def keywords() -> Any:
+    """Keywords of the module call whose hook called `keep`; None when torch's frame is not where it was.
 
     A hook on all modules is not told them, and one that would be has to be put into the module. The copy
     of torch's own variables that reading leaves in its frame ends with this call of the module."""
-    frame: Any = sys._getframe(_CALLER)
-    for _ in range(_CALLER):
+    frame: Any = sys._getframe(_NEAREST)
+    for _ in range(_CALLER - _NEAREST):
         if frame is None:
             return None
         if frame.f_code.co_name in _CALLS:

@@ -237,6 +237,7 @@ def _forward(scene: Scene, named: list[tuple[str, Any]]) -> dict[str, Any]:
     output, error = capture(lambda: watched.run(module, args, kwargs))
     found: dict[str, Any] = {
         "root": modules.name(module),
+        "random": scene.call.random_state is not None,
         "inputs": [{"name": name, **statistics(one)} for name, one in tensors_in([args, kwargs])][
             : replay.MOST_INPUTS
         ],
@@ -271,7 +272,8 @@ def _prepared(scene: Scene) -> tuple[Any, Any, Any]:
     call = scene.call
     torch.set_num_threads(1)
     _no_collectives()
-    torch.set_rng_state(call.random_state)
+    if call.random_state is not None:
+        torch.set_rng_state(call.random_state)
     if call.autocast is not None:
         torch.set_autocast_enabled("cpu", True)
         torch.set_autocast_dtype("cpu", call.autocast)

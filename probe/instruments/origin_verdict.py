@@ -225,9 +225,7 @@ def _diverged(event: Event, lines: list[str]) -> bool:
         return False
     last, lowest = losses[-1], max(min(abs(one) for one in losses[:-1]), 1e-12)
     tail = losses[-GROWING_STEPS:]
-    growing = len(tail) == GROWING_STEPS and all(
-        one < other for one, other in itertools.pairwise(tail)
-    )
+    growing = len(tail) == GROWING_STEPS and all(one < other for one, other in itertools.pairwise(tail))
     if last > LEAP_RATIO * lowest or (growing and last > GROWTH_RATIO * lowest):
         lines.append(f"the loss had grown from {lowest:.4g} to {last:.4g} in the {len(losses)} before")
         return True
@@ -262,6 +260,7 @@ def _of_forward(event: Event, found: dict[str, Any], lines: list[str]) -> Origin
             "parameter", param=birth["name"], module=_owner_of(birth["name"]), cause="bad weight", **common
         )
     if birth is not None and birth["source"] == "operation":
+        lines.append("the step was repeated with the same inputs" + _WITH[bool(forward.get("random"))])
         return _of_birth(event, birth, lines, common)
     if forward and "refused" not in forward and "stopped" not in forward:
         lines.append(f"the forward of {forward['root']} was repeated and is finite: what follows it is not")
@@ -284,14 +283,14 @@ def _batch_inputs(batch: dict[str, Any]) -> list[Any]:
     return list(batch["tensors"][:4])
 
 
+_WITH = {True: " and random numbers", False: ""}
+
+
 def _of_birth(event: Event, birth: dict[str, Any], lines: list[str], common: dict[str, Any]) -> Origin:
     cause, why = _cause_of(birth)
     made = "NaN" if birth["kind"] == "nan" else "infinities"
     of = "infinities that were meant" if birth.get("masked") else "finite numbers"
-    lines.append(
-        f"repeated with the same inputs and random numbers, `{birth['op']}` in "
-        f"{birth['module'] or 'no module'} was the first to make {made} of {of}"
-    )
+    lines.append(f"`{birth['op']}` in {birth['module'] or 'no module'} was the first to make {made} of {of}")
     lines += [why] if why else []
     if cause in ("overflow", None) and _diverged(event, lines):
         cause = "learning rate"

@@ -13,6 +13,7 @@ is counted until the run was finite again for `REARM_STEPS` steps. torch is the 
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import sys
@@ -24,7 +25,7 @@ from typing import Any
 from probe.agent.isolation import Isolation, capture, describe
 from probe.instruments import frozen, origin
 from probe.instruments.batch_history import Batches
-from probe.instruments.forward import Forward, RootCall
+from probe.instruments.forward import Forward, RootCall, keywords
 from probe.instruments.losses import Losses
 from probe.instruments.module_names import ModuleNames
 from probe.instruments.nonfinite_events import KeptBatch, NonfiniteEvent
@@ -38,6 +39,12 @@ _now = time.monotonic_ns
 REARM_STEPS = 10
 """Steps without anything bad after which the next one is an event of its own."""
 LARGEST_CANARY = 4096
+MOST_READ = 64
+"""Elements read of a gradient: below a NaN in one of its samples every element of it is NaN."""
+FIRST_CALLS, ASK_EVERY = 32, 64
+"""Calls of which everything is asked, and how often later ones are."""
+STALE_EVERY = 8
+"""Steps of which one is looked at for gradients that nobody cleared."""
 MOST_PASSED = 256
 """Parameters looked through for a small one."""
 MOST_CANARIES = 2
@@ -50,7 +57,8 @@ MOST_SKIPS = 10
 """Steps in a row that a GradScaler would skip before it is more than the search for its scale."""
 _ROW = [column.name for column in BY_NAME["python.steps"].columns]
 _NORM_FIELD, _SKIPPED_FIELD = _ROW.index("grad_norm"), _ROW.index("skipped")
-_HALF = ("torch.float16", "torch.bfloat16")
+_NO_KEYWORDS: dict[str, Any] = {}
+_string_at = ctypes.string_at
 _LAST_WAIT_S = 2.0
 """How long the end of the process waits for a look that is under way."""
 
@@ -78,9 +86,10 @@ class Sentinel:
         self._pid = os.getpid()
         self._call: RootCall | None = None
         self._root: Any = None
-        self._canaries: list[tuple[weakref.ref[Any], bool]] = []
+        self._canaries: list[tuple[weakref.ref[Any], int]] = []
         self._chosen_for: tuple[Any, ...] = ()
-        self._asked = 0
+        self._asked = self._calls = 0
+        self._asks, self._draws = False, True
         self._gradient: Any = None
         self._gradient_version = self._gradient_step = -1
         self._gradient_stale = False
@@ -96,6 +105,7 @@ class Sentinel:
         """Be told of losses, of the calls of models, and of the end of backward."""
         guard = self._isolation.guard
         self._torch: Any = sys.modules["torch"]
+        self._generator, self._float32 = self._torch.default_generator, self._torch.float32
         self._forward.keep = guard("nonfinite", self._keep)
         self._losses.sentinel_begins = guard("nonfinite", self._backward_begins)
         self._losses.sentinel_ends = guard("nonfinite", self._backward_ends)
@@ -119,12 +129,22 @@ class Sentinel:
 
     # HOT PATH ---------------------------------------------------------------
 
-    def _keep(self, module: Any, args: Any, kwargs: Any) -> None:
-        """The model is called: what it takes to call it again, until the backward is done."""
-        torch = self._torch
-        autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-        state = torch.default_generator.get_state()
-        self._call = RootCall(module, args, kwargs, autocast, state, self.batches.last)
+    def _keep(self, module: Any, args: Any) -> None:
+        """The model is called: what it takes to call it again, until the backward is done.
+
+        Keywords and autocast are asked for at the first calls, at some of the later ones, and at all where
+        the job uses them: in the middle of a step each question costs as much as all of the rest."""
+        self._calls += 1
+        full = self._asks or self._calls <= FIRST_CALLS or not args or self._calls % ASK_EVERY == 0
+        given, autocast = _NO_KEYWORDS, None
+        if full:
+            torch = self._torch
+            given = keywords()
+            if torch.is_autocast_enabled("cpu"):
+                autocast = torch.get_autocast_dtype("cpu")
+            self._asks = self._asks or bool(given) or autocast is not None
+        state = self._generator.get_state() if self._draws else None
+        self._call = RootCall(module, args, given, autocast, state, self.batches.last)
         if not self._canaries and self._asked != id(module):
             self._asked = id(module)
             self._choose_at_once(module)
@@ -132,7 +152,12 @@ class Sentinel:
     def _backward_begins(self, root: Any, loss: float | None, scaled: bool) -> None:
         recorder = self.recorder
         self._root, self._scaled = root, scaled
-        if recorder.timing and self._canaries and recorder.stale_gradients == NULL_BOOLEAN:
+        if (
+            recorder.timing
+            and self._canaries
+            and recorder.stale_gradients == NULL_BOOLEAN
+            and (recorder.step <= FIRST_CALLS or recorder.step % STALE_EVERY == 0)
+        ):
             self._note_gradient()
         if loss is None:
             return
@@ -149,10 +174,36 @@ class Sentinel:
     def _backward_ends(self) -> None:
         recorder = self.recorder
         if recorder.timing and self._canaries:
-            if self._gradient_step == recorder.step:
-                self._judge_gradient()
-            self._look_at_canaries()
+            bad, first = False, True
+            for reference, whole in self._canaries:
+                parameter = reference()
+                gradient = parameter.grad if parameter is not None else None
+                if first and self._gradient_step == recorder.step:
+                    self._judge_gradient(gradient)
+                first = False
+                if gradient is not None:
+                    bad = self._is_bad(gradient, whole) or bad
+            if bad:
+                self._bad_gradient()
+            else:
+                self._skips = 0
+                self._looked_step = recorder.step
         self._call = self._root = None
+
+    def _is_bad(self, gradient: Any, whole: int) -> bool:
+        """Whether a NaN or an infinity is in it. `whole`: elements of a float32 parameter on the host, whose
+        gradient is read where it lies: an operation of torch costs five times as much in the middle of a step."""
+        if whole and gradient.dtype is self._float32 and gradient.is_cpu and gradient.is_contiguous():
+            values = memoryview(_string_at(gradient.data_ptr(), 4 * whole)).cast("f")
+            total = sum(values if whole <= MOST_READ else values[:: whole // MOST_READ])
+            return bool(total - total != 0.0)
+        summed = gradient.detach().float().sum()
+        if summed.is_cpu:
+            total = summed.item()
+            return bool(total - total != 0.0)
+        if summed.is_cuda:
+            self._send(summed)
+        return False
 
     def _choose_at_once(self, module: Any) -> None:
         """Before the agent's thread has chosen: a run may break in its first steps."""
@@ -164,28 +215,7 @@ class Sentinel:
         }
         canary = _first_small(module, trained, self._torch)
         if canary is not None:
-            self._canaries = [(weakref.ref(canary), str(canary.dtype) in _HALF)]
-
-    def _look_at_canaries(self) -> None:
-        bad = False
-        for reference, half in self._canaries:
-            parameter = reference()
-            gradient = parameter.grad if parameter is not None else None
-            if gradient is None:
-                continue
-            if gradient.requires_grad:
-                gradient = gradient.detach()
-            total = (gradient.float() if half else gradient).sum()
-            if total.is_cpu:
-                value = total.item()
-                bad = bad or value - value != 0.0
-            elif total.is_cuda:
-                self._send(total)
-        if bad:
-            self._bad_gradient()
-        else:
-            self._skips = 0
-            self._looked_step = self.recorder.step
+            self._canaries = [_canary(canary)]
 
     def _note_gradient(self) -> None:
         """Before backward: whether the leading model's gradient of before is still there."""
@@ -197,12 +227,10 @@ class Sentinel:
             self._gradient_version = gradient._version
             self._gradient_stale = bool(gradient.any()) if gradient.is_cpu else True
 
-    def _judge_gradient(self) -> None:
+    def _judge_gradient(self, now: Any) -> None:
         """After backward: it was stale if this very backward added to it. A backward that went through
         another model says nothing."""
         before, self._gradient, self._gradient_step = self._gradient, None, -1
-        parameter = self._canaries[0][0]()
-        now = parameter.grad if parameter is not None else None
         if now is None or (now is before and now._version == self._gradient_version):
             return
         if before is None or before.is_cpu:  # what it held on a device is not known without waiting
@@ -360,8 +388,22 @@ class Sentinel:
             if canary is not None and all(canary is not one for _, one in found):
                 found.append((trained[id(canary)], canary))
         found.sort(key=lambda entry: not entry[0])
-        self._canaries = [(weakref.ref(one), str(one.dtype) in _HALF) for _, one in found[:MOST_CANARIES]]
+        self._canaries = [_canary(one) for _, one in found[:MOST_CANARIES]]
+        self._draws = any(_draws(module) for root in roots for module in root.modules())
         self._chosen_for = key
+
+
+def _canary(parameter: Any) -> tuple[weakref.ref[Any], int]:
+    """A reference, and the elements of what can be read where it lies."""
+    readable = str(parameter.dtype) == "torch.float32" and parameter.is_cpu
+    return weakref.ref(parameter), parameter.numel() if readable else 0
+
+
+def _draws(module: Any) -> bool:
+    """Whether a module may draw random numbers in its forward: by its class, or by what it says of itself."""
+    name = type(module).__name__.lower()
+    rate = getattr(module, "p", None) if "dropout" in name else getattr(module, "dropout", None)
+    return (isinstance(rate, float) and rate > 0) or "rrelu" in name or "droppath" in name
 
 
 def _first_small(root: Any, trained: dict[int, bool], torch: Any) -> Any:
