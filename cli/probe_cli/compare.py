@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import os
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -108,7 +108,7 @@ def _table(shown: list[Difference], out: Output) -> Iterator[str]:
 def _short(*texts: str) -> tuple[str, ...]:
     """First lines, cut; of long ones that begin alike, what is around where they begin to differ."""
     firsts = [escape_controls(text.partition("\n")[0].strip()) for text in texts]
-    alike = len(os.path.commonprefix(firsts))
+    alike = sum(itertools.takewhile(bool, (len(set(signs)) == 1 for signs in zip(*firsts, strict=False))))
     skip = alike - _BEFORE if max(map(len, firsts)) > _LONGEST and alike > _BEFORE else 0
     cut = [f"…{text[skip:]}" if skip else text for text in firsts]
     return tuple(text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…" for text in cut)

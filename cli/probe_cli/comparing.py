@@ -47,7 +47,8 @@ PHASES = ("data_s", "forward_s", "backward_s", "optimizer_s", "comm_s", "other_s
 _COMPUTE = (
     r"(^|\.)(batch_size|micro_batch_size|block_size|seq_len|max_seq_len|n_layer|n_head|n_embd|hidden_size)$",
     r"^model\.", r"^amp\.", r"num_threads|NUM_THREADS", r"matmul_precision",
-    r"^hardware\.(device|cpu|cpus)$", r"^torch$", r"compile", r"^CUDA_", r"deterministic", r"^hardware\.host$",
+    r"^hardware\.(device|cpu|cpus)$", r"^torch$", r"compile", r"^CUDA_", r"deterministic",
+    r"^hardware\.host$",
 )
 CAUSES: dict[str, tuple[str, ...]] = {
     "data_s": (
@@ -219,8 +220,12 @@ def _conclusion(lines: Sequence[Difference], names: tuple[str, str]) -> str:
         said.append(_learns(lines, loss, names[1]))
     if said:
         return ". ".join(said)
-    if step.differs is None and loss.differs is None:
+    unknown = [word for word, line in (("step time", step), ("loss", loss)) if UNKNOWN in (line.a, line.b)]
+    if len(unknown) == 2:
         return "neither step time nor loss is known of both: what differs is in the facts alone"
+    if unknown:
+        known = "loss" if unknown == ["step time"] else "step time"
+        return f"no difference in {known} that is beyond the noise; {unknown[0]} is not known of both"
     return "no difference in step time or loss that is beyond the noise"
 
 

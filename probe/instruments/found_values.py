@@ -59,6 +59,19 @@ def from_frames(thread: int | None) -> Iterator[tuple[str, Value]]:
                 yield path, value
 
 
+def models_in_frames(thread: int | None, kind: type) -> list[Any]:
+    """The objects of a class, or derived from it, in the user's frames of that thread: variables, and what
+    the objects have that are called `self` there."""
+    frame = None if thread is None else sys._current_frames().get(thread)
+    own = [one for one in frames.walk(frame) if frames.is_user_code(one.f_code.co_filename)]
+    layers: list[dict[str, Any]] = []
+    for one in own:
+        variables = frames.variables(one)
+        layers += [variables, one.f_globals, public(variables.get("self"))]
+    found = [thing for layer in layers for thing in list(layer.values()) if issubclass(type(thing), kind)]
+    return list({id(thing): thing for thing in found}.values())
+
+
 def loose(name: str, thing: Any) -> Iterator[tuple[str, Value]]:
     """A variable that is a number."""
     if type(thing) in (int, float, bool):

@@ -67,7 +67,8 @@ class Installation:
         self.model_facts: ModelFacts | None = None
         self.run_facts: RunFacts | None = None
         if "facts" in wanted:
-            self.model_facts = ModelFacts(recorder, self.names, self.optimizers, journal)
+            known = (self.names, self.optimizers, self.forward)
+            self.model_facts = ModelFacts(recorder, *known, journal)
             self.run_facts = RunFacts(recorder, self.optimizers, self.forward, self.data, journal)
         self.modules: Modules | None = None
         if "modules" in wanted:

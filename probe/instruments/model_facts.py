@@ -14,10 +14,13 @@ from __future__ import annotations
 
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from probe import clock
+from probe.instruments.forward import Forward
+from probe.instruments.found_values import models_in_frames
 from probe.instruments.module_names import ModuleNames
 from probe.instruments.optimizers import Optimizers
 from probe.instruments.recorder import Recorder
@@ -58,9 +61,11 @@ class ModelFacts:
     """Looks at the models; `step` once a round of the agent's thread."""
 
     def __init__(
-        self, recorder: Recorder, names: ModuleNames, optimizers: Optimizers, journal: Journal
+        self, recorder: Recorder, names: ModuleNames, optimizers: Optimizers, forward: Forward,
+        journal: Journal,
     ) -> None:
         self._recorder = recorder
+        self._forward = forward
         self._names = names
         self._optimizers = optimizers
         self._journal = journal
@@ -133,6 +138,8 @@ class ModelFacts:
                 yield
             if totals.get("parameters", 0) >= largest.get("parameters", 1):
                 largest = totals
+        if self._found_more(held.keys() - inside):
+            return  # once more, when their modules have names
         if not self._in_its_mode():
             return  # an evaluation began meanwhile: what was read may be its
         self._whole = True
@@ -140,6 +147,16 @@ class ModelFacts:
             for _ in self._write(table, found):
                 yield
         self._note(largest)
+
+    def _found_more(self, missing: set[int]) -> bool:
+        """Look for the models of the parameters that an optimizer has and no known model does: one that is
+        never called first in a step. Whether there are any."""
+        roots = self._forward.roots
+        found = models_in_frames(self._recorder.thread, self._torch.nn.Module) if missing else []
+        fresh = [model for model in found if id(model) not in roots and _has_one_of(model, missing)]
+        for model in fresh:
+            roots[id(model)] = weakref.ref(model)
+        return bool(fresh)
 
     def _holders(self, held: dict[int, Held]) -> Iterator[None]:
         for optimizer in self._optimizers.alive():
@@ -177,6 +194,7 @@ class ModelFacts:
             for key, parameter in _items(facts.get("_parameters")):
                 if parameter is not None and id(parameter) not in seen:
                     seen.add(id(parameter))
+                    inside.add(id(parameter))
                     described = self._parameter(f"{name}.{key}".strip("."), name, parameter, held)
                     described["place"] = totals["count"] = totals.get("count", -1) + 1
                     _add(row, totals, described)
@@ -290,6 +308,20 @@ def _add(row: Row, totals: dict[str, Any], described: Row) -> None:
     dtypes = totals.setdefault("dtypes", {})
     if described.get("dtype"):
         dtypes[described["dtype"]] = dtypes.get(described["dtype"], 0) + numel
+
+
+def _has_one_of(model: Any, wanted: set[int]) -> bool:
+    """Whether one of these parameters is in the model."""
+    waiting, seen = [model], set()
+    while waiting:
+        module = waiting.pop()
+        if module is not None and id(module) not in seen:
+            seen.add(id(module))
+            facts = _dictionary(module)
+            if any(id(parameter) in wanted for _, parameter in _items(facts.get("_parameters"))):
+                return True
+            waiting += [child for _, child in _items(facts.get("_modules"))]
+    return False
 
 
 def _inner(root: Any) -> Any:

@@ -30,6 +30,8 @@ _now = time.monotonic_ns
 MOST_NAMES = 200
 """Names that are kept; values under further ones are not, which the journal says once."""
 LONGEST_NAME = 200
+_MARK = "_wrapped_by_probe"
+"""On each wrapper; what is bound to an instance shows it, too."""
 Logged = tuple[Any, Any]
 """What one call logged: values by name, and the step it named."""
 
@@ -121,7 +123,7 @@ class Scalars:
         self._journal = journal
         self._isolation = isolation
         self._patches = Patches()
-        self._wrapped: set[int] = set()
+        self._present: list[Wrap] = []
         self._names: dict[str, int] = {}
         self._sources: dict[str, int] = {}
         self._left_out = ""
@@ -143,28 +145,24 @@ class Scalars:
         """Wrap the libraries that were loaded since; say once when there were too many names."""
         if len(sys.modules) != self._loaded:
             self._loaded = len(sys.modules)
-            for place, wrap in enumerate(WRAPS):
-                if place not in self._wrapped and self._wrap(wrap):
-                    self._wrapped.add(place)
+            self._present = [wrap for wrap in WRAPS if wrap.module in sys.modules]
+        for wrap in self._present:
+            self._wrap(wrap)
         if self._left_out and not self._said:
             self._said = True
             text = f"python.scalars keeps {MOST_NAMES} names; {self._left_out!r} and others are left out"
             self._journal.append({"event": "scalars left out", "what": text})
 
-    def _wrap(self, wrap: Wrap) -> bool:
+    def _wrap(self, wrap: Wrap) -> None:
+        """Wrap one function, unless that is done. A module that is only being imported may lack it yet, and
+        `wandb.init` puts another one in the place of `wandb.log` each time."""
         module: Any = sys.modules.get(wrap.module)
-        if module is None:
-            return False
-        # A module that is only being imported has not everything yet: then at the next look.
-        found = vars(module).get(wrap.owner) if wrap.owner else module
-        if found is None or wrap.function not in vars(found):
-            self._loaded = 0
-            return False
-        if not wrap.owner and not isinstance(vars(found)[wrap.function], (FunctionType, MethodType)):
-            return True  # before `wandb.init`: the run's method comes in its place, which is wrapped
-        self._sources[wrap.source] = self._recorder.intern(wrap.source)
-        self._patches.wrap(found, wrap.function, functools.partial(self._around, wrap))
-        return True
+        found = module if module is None or not wrap.owner else vars(module).get(wrap.owner)
+        current = None if found is None else vars(found).get(wrap.function)
+        if isinstance(current, (FunctionType, MethodType)) and not hasattr(current, _MARK):
+            self._sources[wrap.source] = self._recorder.intern(wrap.source)
+            self._patches.wrap(found, wrap.function, functools.partial(self._around, wrap))
+            setattr(vars(found)[wrap.function], _MARK, True)
 
     def _around(self, wrap: Wrap, original: Any) -> Any:
         live, depth = self._patches.live, self._depth
