@@ -43,14 +43,12 @@ WITH lately AS (
     SELECT step, loss, lr, ROW_NUMBER() OVER (ORDER BY step) AS i,
         loss - AVG(loss) OVER (ORDER BY step ROWS BETWEEN $longest // 2 PRECEDING AND $longest // 2 FOLLOWING) AS x
     FROM lately
-), bounds AS (
-    SELECT QUANTILE_CONT(x, 0.01) AS low, QUANTILE_CONT(x, 0.99) AS high, COUNT(*) AS n FROM level
-), trimmed AS (
-    SELECT i, LEAST(GREATEST(x, low), high) AS x FROM level, bounds
+), series AS (
+    SELECT list(LEAST(GREATEST(x, low), high) ORDER BY i) AS xs, COUNT(*) AS n
+    FROM level, (SELECT QUANTILE_CONT(x, 0.01) AS low, QUANTILE_CONT(x, 0.99) AS high FROM level)
 ), lags AS (
-    SELECT lag, CORR(a.x, b.x) AS r
-    FROM trimmed a, range(1, $longest + 1) t(lag) JOIN trimmed b ON b.i = a.i + lag
-    GROUP BY lag
+    SELECT lag, list_dot_product(xs[: n - lag], xs[lag + 1 :]) / NULLIF(list_dot_product(xs, xs), 0) * n / (n - lag) AS r
+    FROM series, range(1, $longest + 1) t(lag) WHERE n > 2 * $longest
 ), period AS (
     SELECT p.lag AS period, p.r AS peak, MIN(t.r) AS trough FROM lags p, (SELECT MAX(r) AS highest FROM lags WHERE lag >= 2)
     JOIN lags t ON t.lag BETWEEN FLOOR(p.lag * 0.45) AND CEIL(p.lag * 0.55)
