@@ -53,6 +53,8 @@ class GradientNorm:
     ) -> None:
         self.recorder = recorder
         self.due = 0
+        self.fixed_interval: int | None = None
+        """As of `Gradients`."""
         self.measures = True
         """False: only what clipping tells."""
         self.spent_ns = self.spent_cpu_ns = 0
@@ -199,8 +201,7 @@ class GradientNorm:
                 self._covered.clear()
             those = {id(parameter) for parameter in parameters}
             found = self._covered[key] = frozenset(
-                id(optimizer) for optimizer in self._optimizers.alive()
-                if all(id(one) in those for one in _parameters(optimizer) if one.grad is not None)
+                id(optimizer) for optimizer in self._optimizers.alive() if _within(optimizer, those)
             )
         return found
 
@@ -263,7 +264,7 @@ class GradientNorm:
         if self._measured >= FIRST_STEPS:
             allowed_ns = self._budget_ratio * SHARE * usual_wall_ns(self.recorder)
             interval = interval_for(median(self._costs), allowed_ns)
-        self.due = self.recorder.step + interval
+        self.due = self.recorder.step + (self.fixed_interval or interval)
 
     def _tell(self, norm: Any, scale: Any) -> None:
         """Put a norm into the row of the step that runs; later, when a device has it."""
@@ -282,6 +283,13 @@ class GradientNorm:
 
     def _tensor(self) -> Any:
         return sys.modules["torch"].Tensor
+
+
+def _within(optimizer: Any, those: set[int]) -> bool:
+    """Whether all gradients of an optimizer are of parameters with these ids."""
+    parameters = _parameters(optimizer)
+    with_gradient = [one for one in parameters if one.grad is not None]
+    return all(id(one) in those for one in with_gradient or parameters)
 
 
 def _parameters(optimizer: Any) -> list[Any]:

@@ -83,9 +83,7 @@ class Rows:
         step, t_ns = self._recorder.step, time.monotonic_ns() + ANCHOR_NS
         reason = self._reasons[sample.asked is not None]
         elsewhere: dict[Any, list[tuple[Entry, float]]] = {}
-        for place, entry in enumerate(sample.entries):
-            if not entry.name:
-                entry.place = place
+        for entry in sample.entries:
             own_rate = _rate(optimizer, entry.group, rate)
             if entry.weight.is_cpu:
                 factors = [_number(sample.unscale), _number(sample.unclip)]

@@ -224,19 +224,20 @@ class Gradients:
     def _entries(self, optimizer: Any, closure: bool, asked: Asked | None, now: int) -> list[Entry]:
         """Look at parameters before the step, as many as there is time for."""
         limit = DEADLINE_NS
-        if asked is None:
+        if asked is None and self.fixed_interval is None:
             limit = max(SHORTEST_PORTION_NS, int(PORTION * usual_wall_ns(self.recorder)))
             limit -= self._window_ns
         room = self._asked_copy_bytes if asked is not None and asked.updates else self._copy_bytes
         entries: list[Entry] = []
         late = False
-        for number, parameter in self._waiting(optimizer):
+        for place, number, parameter in self._waiting(optimizer):
             expected = 0 if not parameter.is_cpu else _NS_PER_ELEMENT * parameter.numel()
             if entries and _now() - now + expected > limit:
                 late = True
                 break
             entry = self._entry(parameter, number, room, closure, asked)
             if entry is not None:
+                entry.place = place if entry.text is None else entry.place
                 room -= entry.copied_bytes
                 entries.append(entry)
             self._done.add(id(parameter))
@@ -247,16 +248,19 @@ class Gradients:
             self._done.clear()
         return entries
 
-    def _waiting(self, optimizer: Any) -> Iterator[tuple[int, Any]]:
-        """Number of the group and parameter, of those that had no turn yet; all, once all had."""
+    def _waiting(self, optimizer: Any) -> Iterator[tuple[int, int, Any]]:
+        """Place in the optimizer, number of the group, and parameter, of those that had no turn yet; all,
+        once all had."""
         groups = optimizer.param_groups
         done = self._done
         if all(id(one) in done for group in groups for one in group["params"]):
             done.difference_update([id(one) for group in groups for one in group["params"]])
+        place = 0
         for number, group in enumerate(groups):
             for parameter in group["params"]:
                 if id(parameter) not in done:
-                    yield number, parameter
+                    yield place, number, parameter
+                place += 1
 
     def _entry(
         self, parameter: Any, number: int, room: int, closure: bool, asked: Asked | None
