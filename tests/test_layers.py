@@ -75,6 +75,7 @@ LAYERS = (
         r"cli/probe_cli/docs\.py",
         rf"(?:{OUTSIDE}|(?:diagnose\.(?:verdict|recipes)|control\.guard\.rules)\b)", "", "typer",
     ),
+    _layer(r"cli/probe_cli/export\.py", OUTSIDE, "", "tensorboard wandb mlflow"),
     _layer(
         r"cli/probe_cli/.*", rf"(?:{OUTSIDE}|diagnose\.(?:recipes?|local|training_log)\b)",
         "typer click", "httpx rich duckdb",

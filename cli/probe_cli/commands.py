@@ -170,7 +170,7 @@ def diagnose(
         bool, typer.Option("--no-watch", help="For a symptom: ask the job for no deep statistics.")
     ] = False,
     log: Annotated[
-        str | None, typer.Option("--log", metavar="FILE", help="What a run printed (`-`: stdin), with no job.")
+        str | None, typer.Option("--log", metavar="FILE", help="What a run printed (`-`: stdin), no job.")
     ] = None,
     format: Annotated[Literal["text", "json"], typer.Option("--format", help="How to write it.")] = "text",
 ) -> None:
@@ -259,6 +259,25 @@ def compare(
     from probe_cli.compare import compare_runs
 
     compare_runs(context.obj, other, everything, format)
+
+
+@app.command(epilog=epilog("export"))
+def export(
+    context: typer.Context,
+    tensorboard: Annotated[
+        str | None, typer.Option("--tensorboard", metavar="DIR", help="As event files in DIR.")
+    ] = None,
+    wandb: Annotated[
+        str | None, typer.Option("--wandb", metavar="PROJECT", help="As a run of W&B, online or offline.")
+    ] = None,
+    mlflow: Annotated[
+        str | None, typer.Option("--mlflow", metavar="URI", help="As a run of MLflow: a server or a folder.")
+    ] = None,
+) -> None:
+    """Write a recording for TensorBoard, W&B or MLflow; again, it takes its own place."""
+    from probe_cli.export import export as export_to
+
+    export_to(context.obj, tensorboard, wandb, mlflow)
 
 
 @app.command(epilog=epilog("backtrace"))

@@ -35,6 +35,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "probe PID diagnose loss",
         "probe JOB diagnose --all --format json",
     ),
+    "export": ("probe PID export --tensorboard curves",),
     "monitor": (
         "probe monitor --once",
         "probe JOB monitor --once --format json",
@@ -95,6 +96,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "profile": ("probe PID profile --steps 3 -o trace.json",),
     "capture": ("probe PID capture blocks.0.attention --steps 1 -o attention.pt",),
+    "save-batch": ("probe PID save-batch batch.pt",),
     "memory-snapshot": ("probe PID memory-snapshot -o memory.pickle",),
     "watch": (
         "probe PID watch \"loss, optimizer.param_groups[0]['lr']\" --steps 5",

@@ -41,7 +41,6 @@ def judge(session: Session, file: str) -> dict[str, Any]:
     from pathlib import Path
 
     from probe.diagnose import local, recipes, training_log
-    from probe.diagnose.recipe import ALARM, worst_first
 
     log = _read(session, file)
     folders = [recipes.built_in_folder()]
@@ -58,9 +57,9 @@ def judge(session: Session, file: str) -> dict[str, Any]:
     own = training_log.summary(log)
     found: list[dict[str, Any]] = [
         {"recipe": recipe.name, **one.verdict.as_dict(), "next": [], "subject": one.subject, "step": one.step}
-        for recipe, one in worst_first(outcomes)
+        for recipe, one in recipes.worst_first(outcomes)
     ]
-    if own.severity != ALARM or not found:  # else a recipe has said it, and better
+    if own.severity != recipes.ALARM or not found:  # else a recipe has said it, and better
         found.append({"recipe": None, **own.as_dict(), "subject": "", "step": None})
     found[-1]["next"] = _NEXT
     unknown = [one for one in outcomes if one.state == recipes.UNKNOWN]

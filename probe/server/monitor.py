@@ -1,10 +1,11 @@
 """Monitor: runs the recipes while jobs run, and sends what they and the watch find to who wants to know.
 
-A task of the server's event loop. Every second it reads what was noted of each process; every
-PROBE_MONITOR_INTERVAL_S, and more rarely where that takes long, it has a query worker run the recipes over
-the runs that got rows since, and once more when a process has ended. What is found becomes incidents
-(`run_incidents`), messages (`alerts`) and, where somebody configured that, an action on the job. A run that
-cannot be judged costs itself a round. Standard library, and numpy through the ring reader.
+A task of the server's event loop. Every second it reads what was noted of each process, and the last rows of
+each run. It has a query worker run the recipes over the runs that got rows since: every
+PROBE_MONITOR_INTERVAL_S, and more rarely as far as that takes more than a hundredth of a core, but at once
+where there is a sign that something began (`triggers`) and once more when a process has ended. What is found
+becomes incidents (`run_incidents`), messages (`alerts`) and, where somebody configured that, an action on the
+job. A run that cannot be judged costs itself a round. Standard library, and numpy through the ring reader.
 """
 
 from __future__ import annotations
@@ -25,21 +26,23 @@ from probe.diagnose import recipes as formats
 from probe.diagnose.incidents import OPENED, RAISED, RESOLVED, RETURNED, SEVERITIES, Judged, Seen
 from probe.errors import ProbeError, RecordingError
 from probe.recording import places
-from probe.recording.reader import RingFile
 from probe.server import access, recipes
 from probe.server.alerts import Alerts, Message
 from probe.server.destinations import Rule, Store, may_act
 from probe.server.registry import Recorded
 from probe.server.run_incidents import LATE_S, WATCHED, News, RunIncidents, as_dict, of_event
+from probe.server.triggers import Triggers
 
 if TYPE_CHECKING:
     from probe.server.app import Service
 
 _log = logging.getLogger("probe.monitor")
 TICK_S = 1.0
-COST_TIMES = 100.0
-"""Rounds of all runs together take no more than a hundredth of one core."""
-LONGEST_PAUSE_S = 60.0
+COST_RATIO = 0.01
+"""Rounds of all runs together take no more of one core, in the long run."""
+CREDIT_S, RESERVE_S, DEBT_S = 3.0, 1.0, 1.0
+"""Processor time that may be used ahead, how much of that is kept for rounds after a sign, and how much these
+may borrow: paid back by those that are not urgent."""
 ACT_AGAIN_S = 600.0
 """At most one automatic action on a run within this time."""
 ACT_WAIT_S = 30.0
@@ -47,8 +50,6 @@ ENDED_KEPT = 200
 """Incidents of runs that have ended, which are listed on."""
 GRACE_S = 60.0
 """A process that has ended is looked at for so long: how it ended is noted after it."""
-_SIGNS = ("python.steps", "python.losses", "python.scalars", "python.gradients", "python.activations")
-"""Rings of which a new row is worth a round."""
 _WORDS = {OPENED: "", RAISED: "worse: ", RETURNED: "still there: ", RESOLVED: "over: "}
 
 
@@ -57,9 +58,12 @@ class _Run:
     """What the monitor remembers of one run."""
 
     state: RunIncidents
-    due_s: float = 0.0
-    marks: tuple[int, ...] = ()
-    highest: dict[Path, int] = field(default_factory=dict)
+    triggers: dict[Path, Triggers] = field(default_factory=dict)
+    judged_s: float = 0.0
+    """When its last round began."""
+    judged_rows: int = -1
+    urgent: bool = True
+    """Something began, or ended: the next round is not put off."""
     ended_s: dict[str, float] = field(default_factory=dict)
     """When each process that has ended was seen to have."""
     acted_s: float | None = None
@@ -76,6 +80,8 @@ class Monitor:
         self._began_ns = clock.wall_ns()
         self._runs: dict[tuple[str, int], _Run] = {}
         self._ignored: set[Path] = set()
+        self._credit_s = CREDIT_S
+        self._counted_s = time.monotonic()
         self._ended: deque[dict[str, Any]] = deque(maxlen=ENDED_KEPT)
         self._task: asyncio.Task[None] | None = None
         self._acting: set[asyncio.Task[None]] = set()
@@ -116,8 +122,8 @@ class Monitor:
         for run, news in await self._service.call(self._look):
             self._tell(run, news)
         if self._service.settings.monitor:
-            for run in list(self._runs.values()):
-                if time.monotonic() >= run.due_s:
+            for run in sorted(self._runs.values(), key=lambda run: run.judged_s):
+                if self._is_due(run):
                     await self._judge(run)
         await self._service.call(self._forget)
 
@@ -145,9 +151,11 @@ class Monitor:
                 continue
             if ended:
                 run.ended_s[str(recorded.folder)] = time.monotonic()
-                run.due_s, run.marks = 0.0, ()
+                run.urgent, run.judged_rows = True, -1
             if news:
                 found.append((run, news))
+        for run in self._runs.values():
+            run.urgent |= _signs(run)
         return found
 
     def _forget(self) -> None:
@@ -164,28 +172,35 @@ class Monitor:
 
     # Recipes ---------------------------------------------------------------------------
 
+    def _is_due(self, run: _Run) -> bool:
+        """Whether a round is to be made now: there are new rows, and there is time for it."""
+        now_s = time.monotonic()
+        earned_s = (now_s - self._counted_s) * COST_RATIO
+        self._credit_s, self._counted_s = min(CREDIT_S, self._credit_s + earned_s), now_s
+        ended = run.judged_rows < 0 and run.judged_s > 0
+        waited = now_s - run.judged_s >= self._service.settings.monitor_interval_s
+        if _rows(run) == run.judged_rows or not (waited or ended):
+            return False
+        return ended or self._credit_s > (-DEBT_S if run.urgent else RESERVE_S)
+
     async def _judge(self, run: _Run) -> None:
-        """One round of recipes over a run, if it got rows since the last."""
+        """One round of recipes over a run."""
         ranks = run.state.recorded
-        marks = await self._service.call(_marks, run, ranks)
-        interval_s = self._service.settings.monitor_interval_s
-        if not ranks or marks == run.marks:
-            run.due_s = time.monotonic() + min(interval_s, TICK_S)
+        if not ranks:
             return
-        run.marks = marks
-        began_s, used_s = time.monotonic(), self._service.pool.cpu_s()
+        urgent, run.urgent = run.urgent, False
+        run.judged_rows, run.judged_s = _rows(run), time.monotonic()
+        used_s = self._service.pool.cpu_s()
         try:
-            outcomes = await self._outcomes(ranks)
+            outcomes = await self._outcomes(ranks, background=not urgent)
             news = await self._service.call(run.state.judged, [_judged(one) for one in outcomes])
             self._tell(run, news)
             run.failure = ""
         except ProbeError as error:
             self._failed(run, f"the recipes were not run: {error.message}")
-        cost_s = max(0.0, self._service.pool.cpu_s() - used_s)
-        pause_s = min(LONGEST_PAUSE_S, COST_TIMES * cost_s * max(1, len(self._runs)))
-        run.due_s = began_s + max(interval_s, pause_s)
+        self._credit_s -= max(0.0, self._service.pool.cpu_s() - used_s)
 
-    async def _outcomes(self, ranks: Sequence[Recorded]) -> list[formats.Outcome]:
+    async def _outcomes(self, ranks: Sequence[Recorded], *, background: bool) -> list[formats.Outcome]:
         first = ranks[0].meta
         wanted = [
             one for one in (await self._recipes()).values()
@@ -194,7 +209,7 @@ class Monitor:
         ]
         several = len(ranks) > 1 or (first.world_size or 1) > 1
         endpoint = first.job if several else str(first.pid)
-        return await recipes.run(self._service, ranks, wanted, endpoint, background=True)
+        return await recipes.run(self._service, ranks, wanted, endpoint, background=background)
 
     async def _recipes(self) -> formats.Library:
         return await self._service.call(recipes.library, self._service.settings)
@@ -279,18 +294,17 @@ def _is_recent(recorded: Recorded) -> bool:
     return False
 
 
-def _marks(run: _Run, ranks: Sequence[Recorded]) -> tuple[int, ...]:
-    """Changes whenever there is something new to judge. Blocks."""
-    found: list[int] = [len(ranks)]
-    for recorded in ranks:
-        for table in _SIGNS:
-            path = Path(recorded.meta.rings) / f"{table}.ring"
-            with contextlib.suppress(OSError, RecordingError), RingFile(path) as ring:
-                run.highest[path] = ring.highest(run.highest.get(path, 0))
-                found.append(run.highest[path])
-        with contextlib.suppress(OSError):
-            found.append(places.journals(recorded.folder)[0].stat().st_size)
-    return tuple(found)
+def _signs(run: _Run) -> bool:
+    """Whether something began in a run: on its lowest rank, which is the one that is judged first. Blocks."""
+    ranks = run.state.recorded
+    if not ranks:
+        return False
+    return run.triggers.setdefault(ranks[0].folder, Triggers()).look(ranks[0])
+
+
+def _rows(run: _Run) -> int:
+    """Rows there are to judge, as of the last look."""
+    return sum(one.rows for one in run.triggers.values())
 
 
 def _judged(outcome: formats.Outcome) -> Judged:
