@@ -21,10 +21,23 @@ GPT = {"job": "gpt", "run": "run-x", "world_size": 6}
 STEPS = "SELECT rank, max(step), count(*) FROM python.steps GROUP BY rank ORDER BY rank"
 
 
+RECIPE = """\
+-- title = "rows are seen"
+-- severity = "info"
+-- symptoms = ["data"]
+-- scope = "{scope}"
+-- what = "{{n}} of {{ranks}}"
+SELECT count(*) AS n, list(DISTINCT rank ORDER BY rank)::VARCHAR AS ranks FROM python.steps
+"""
+
+
 @pytest.fixture(scope="module")
-def trio() -> Iterator[list[Node]]:
+def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Node]]:
     """Three hosts: two with two ranks each of six, one without any."""
-    with nodes(3, PROBE_ALLOW_EVAL="1") as found:
+    own = tmp_path_factory.mktemp("recipes")
+    for scope in ("rank", "job"):
+        (own / f"seen-by-{scope}.sql").write_text(RECIPE.format(scope=scope))
+    with nodes(3, PROBE_ALLOW_EVAL="1", PROBE_RECIPES=str(own)) as found:
         for number, node in enumerate(found[:2]):
             for local in (0, 1):
                 rank = 2 * number + local
@@ -62,6 +75,14 @@ def test_joins_windows_and_every_column_work_over_the_ranks_of_all_hosts(trio: l
     texts = "SELECT rank, module, count(*) FROM python.torch_trace WHERE step = 0 GROUP BY ALL ORDER BY ALL"
     rows = trio[1].query("gpt", texts)["rows"]
     assert {row[1] for row in rows if row[0] == 0} == {row[1] for row in rows if row[0] == 3} != set()
+
+
+def test_a_recipe_sees_the_lowest_rank_or_all_of_them_on_whatever_host_they_are(trio: list[Node]) -> None:
+    for node in trio:
+        answer = node.call("GET", "/v1/diagnose?endpoint=gpt&symptom=data")
+        seen = {one["recipe"]: one["what"] for one in answer["findings"] if "seen" in one["recipe"]}
+        assert seen == {"seen-by-rank": "10 of [0]", "seen-by-job": "100 of [0, 1, 2, 3]"}
+        assert "ranks 4-5: no host known" in answer["notes"]
 
 
 def test_strange_values_arrive_as_they_are(trio: list[Node]) -> None:
