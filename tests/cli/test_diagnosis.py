@@ -1,0 +1,110 @@
+"""`probe diagnose` and `probe recipes`: what is written of what the server says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from command_harness import Result
+
+Command = Callable[..., Result]
+
+
+class Wire:
+    """A transport that answers the same to everything and keeps what was asked."""
+
+    def __init__(self, answer: dict[str, Any]) -> None:
+        self.answer = answer
+        self.asked: list[str] = []
+
+    def ask(self, method: str, target: str, body: Any, timeout_s: float) -> Any:
+        self.asked.append(target)
+        return self.answer
+
+
+def finding(recipe: str, severity: str, what: str = "it is so") -> dict[str, Any]:
+    return {
+        "recipe": recipe, "state": recipe, "severity": severity, "what": what, "why": ["seen"],
+        "next": ["probe 7 lr"], "subject": "", "step": 1, "rank": 0,
+    }
+
+
+ANSWER: dict[str, Any] = {
+    "state": "running", "severity": "ok", "what": "step 9", "why": [], "next": [],
+    "notes": ["own.sql: wrong"],
+    "findings": [finding("loss-nan", "alarm"), *[finding("dead", "notice", f"unit {n}") for n in range(5)],
+                 finding("frozen", "info")],
+    "judged": {"found": 3, "clear": 12, "unknown": 1},
+    "unknown": [{"recipe": "gap", "title": "a gap", "reason": "nothing was logged"}],
+}
+
+
+def test_the_worst_comes_first_and_what_was_not_judged_is_counted(command: Command) -> None:
+    wire = Wire(ANSWER)
+    said = command("7", "diagnose", transport=wire)
+    assert wire.asked == ["/v1/diagnose?endpoint=7&deep=1"]
+    lines = [line for line in said.out.splitlines() if not line.startswith(" ")]
+    assert lines == [
+        "LOSS-NAN  it is so", "DEAD  unit 0", "DEAD  unit 1", "DEAD  unit 2 (and 2 more: --all)",
+        "RUNNING  step 9",
+        "12 checks clear, 1 with something that is no more than a fact, 1 could not be judged: "
+        "`diagnose --all` says which and why",
+    ]
+    assert "own.sql: wrong" in said.err
+    whole = command("7", "diagnose", "--all", transport=wire).out
+    assert "FROZEN  it is so" in whole and "DEAD  unit 4" in whole
+    assert "UNKNOWN  a gap: nothing was logged" in whole
+    assert json.loads(command("7", "diagnose", "--format", "json", transport=wire).out) == ANSWER
+
+
+def test_of_a_symptom_every_check_is_written_and_the_cause_comes_last(command: Command) -> None:
+    checks = [
+        {"number": 1, "check_name": "loss-nan", "title": "NaN", "outcome": "found", "what": "it is so"},
+        {"number": 2, "check_name": "dead", "title": "dead units", "outcome": "clear", "what": ""},
+        {"number": 3, "check_name": "data", "title": "bad data", "outcome": "found", "what": "a NaN in it"},
+        {"number": 4, "check_name": "gap", "title": "a gap", "outcome": "unknown", "what": "not logged"},
+    ]
+    conclusion = {
+        "state": "cause", "what": "bad data: a NaN in it", "cause": "data", "consequences": ["loss-nan"],
+        "next": ["probe 7 skip-nonfinite on"],
+    }
+    found = [finding("loss-nan", "alarm"), finding("data", "notice")]
+    wire = Wire({**ANSWER, "findings": found, "symptom": "nan", "checks": checks, "conclusion": conclusion})
+    said = command("7", "diagnose", "nan", "--no-watch", transport=wire)
+    assert wire.asked == ["/v1/diagnose?endpoint=7&deep=0&symptom=nan"]
+    assert said.out.splitlines() == [
+        "  1  found    loss-nan  it is so",
+        "  2  clear    dead      dead units",
+        "  3  found    data      a NaN in it",
+        "  4  unknown  gap       not logged",
+        "LOSS-NAN  it is so",
+        "  why    seen",
+        "  next   probe 7 lr",
+        "CAUSE  bad data: a NaN in it",
+        "  why    seen",
+        "         with it: loss-nan",
+        "  next   probe 7 skip-nonfinite on",
+    ]
+
+
+def test_recipes_are_listed_and_shown_and_near_names_are_told(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "own-one.sql").write_text(
+        '-- title = "ours"\n-- severity = "info"\n-- symptoms = ["data"]\n-- what = "{n} of {most}"\n'
+        '-- [parameters.most]\n-- value = 3\n-- unit = "rows"\n-- source = "a guess"\nSELECT $most AS n\n'
+    )
+    (tmp_path / "broken.sql").write_text("SELECT 1")
+    mine = {"PROBE_RECIPES": str(tmp_path)}
+    listed = command("recipes", **mine)
+    assert "own-one" in listed.out and "ours  (your own)" in listed.out and "loss-spike" in listed.out
+    assert "broken.sql, line 1" in listed.err
+    shown = command("recipes", "show", "own-one", **mine).out
+    assert "most       3      rows  a guess" in shown and shown.endswith("SELECT $most AS n\n")
+    whole = json.loads(command("recipes", "show", "own-one", "--format", "json", **mine).out)
+    assert whole["parameters"] == [{"name": "most", "value": 3, "unit": "rows", "source": "a guess"}]
+    wrong = command("recipes", "show", "loss-spik")
+    assert wrong.code == 2 and "loss-spike" in wrong.err
+    assert command("recipes", "list").code == 2
+    wire = Wire({"recipes": [], "problems": ["theirs"]})
+    assert "theirs" in command("7", "recipes", transport=wire).err and wire.asked == ["/v1/recipes"]
