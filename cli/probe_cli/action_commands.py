@@ -291,6 +291,22 @@ def memory_snapshot(
     act(context.obj, "memory_snapshot", asked, wait_s=wait, format=format)
 
 
+@app.command("save-batch", epilog=epilog("save-batch"))
+def save_batch(
+    context: typer.Context,
+    path: Annotated[str, typer.Argument(metavar="FILE", help="Where it goes, for torch.load.")],
+    drop: Annotated[bool, typer.Option("--drop", help="And let go of it in the job.")] = False,
+    overwrite: _Overwrite = False,
+    wait: _Wait = None,
+    format: _Format = "text",
+) -> None:
+    """Save the batch that the last NaN or infinity came with, else the last batch."""
+    from probe_cli.acting import act, path_for
+
+    asked = {"path": path_for(context.obj, path), "drop": drop or None, "overwrite": overwrite or None}
+    act(context.obj, "save_batch", asked, wait_s=wait, format=format)
+
+
 @app.command(epilog=epilog("watch"))
 def watch(
     context: typer.Context,

@@ -138,6 +138,17 @@ class Site:
         data = self._instruments.data
         return data.position() if data is not None else None
 
+    def kept_batch(self) -> Any:
+        """The batch of the last event that the sentinel traced, else the last batch there was; None when
+        neither is held. See `instruments.nonfinite_events.KeptBatch`."""
+        sentinel = self._instruments.sentinel
+        return sentinel.batch_to_save() if sentinel is not None else None
+
+    def drop_batch(self) -> None:
+        """Let go of the batch of the last event."""
+        if self._instruments.sentinel is not None:
+            self._instruments.sentinel.kept = None
+
     def names(self, *wanted: str) -> dict[str, Any]:
         """What names mean in the user's frames; those that do not exist are left out."""
         return self.scope().resolve(wanted)

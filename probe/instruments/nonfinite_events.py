@@ -167,9 +167,9 @@ class NonfiniteEvent:
 
 
 class KeptBatch(NamedTuple):
-    """The batch of an event, for who wants to save it."""
+    """A batch for who wants to save it, and the event it is of; None when it is just the last."""
 
-    event: NonfiniteEvent
+    event: NonfiniteEvent | None
     batch: Batch
 
 

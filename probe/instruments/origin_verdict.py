@@ -246,8 +246,10 @@ def _of_forward(event: Event, found: dict[str, Any], lines: list[str]) -> Origin
     }
     if batch.get("bad"):
         lines.append(_batch_line(batch))
-        return Origin("data", cause="data", inputs=_batch_inputs(batch), **common)
-    if batch:
+        if birth is None or birth["source"] != "operation":
+            return Origin("data", cause="data", inputs=_batch_inputs(batch), **common)
+        lines.append("that is not what the model made it of")
+    elif batch:
         lines.append("the batch was finite as it was loaded")
     if birth is not None and birth["source"] == "input":
         lines.append(

@@ -18,6 +18,8 @@ MOST_INPUTS = 4
 _WRAPPERS = ("DistributedDataParallel", "DataParallel")
 _UNSET = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
 """Operations whose output holds whatever was in memory."""
+_MASKED = ("softmax", "attention", "logsumexp")
+"""Operations that are given -inf on purpose, and make NaN of nothing but that."""
 _SAVED = "_saved_"
 
 
@@ -72,7 +74,7 @@ class Forward:
                 self._of[_place(tensor)] = {
                     "source": kind,
                     "name": name,
-                    "deliberate": kind == "buffer" and _only_infinite(tensor),
+                    "deliberate": kind in ("buffer", "input") and _only_infinite(tensor),
                     "kind": _kind(tensor),
                 }
 
@@ -120,7 +122,7 @@ class Forward:
         if own is not None:
             return own
         kind = _kind(output)
-        if before and kind == "inf":
+        if before and (kind == "inf" or not any(part in operation for part in _MASKED)):
             return before[0]
         birth = {
             "source": "operation",

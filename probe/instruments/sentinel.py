@@ -127,6 +127,13 @@ class Sentinel:
         self.batches.forget()
         self.kept = self._call = self._root = None
 
+    def batch_to_save(self) -> KeptBatch | None:
+        """The batch of the last event, else the last one that came; None when none is held."""
+        last = self.batches.last
+        if self.kept is not None or last is None or last.content is None:
+            return self.kept
+        return KeptBatch(None, last)
+
     # HOT PATH ---------------------------------------------------------------
 
     def _keep(self, module: Any, args: Any) -> None:
@@ -192,7 +199,7 @@ class Sentinel:
 
     def _is_bad(self, gradient: Any, whole: int) -> bool:
         """Whether a NaN or an infinity is in it. `whole`: elements of a float32 parameter on the host, whose
-        gradient is read where it lies: an operation of torch costs five times as much in the middle of a step."""
+        gradient is read where it lies: an operation of torch costs five times as much inside a step."""
         if whole and gradient.dtype is self._float32 and gradient.is_cpu and gradient.is_contiguous():
             values = memoryview(_string_at(gradient.data_ptr(), 4 * whole)).cast("f")
             total = sum(values if whole <= MOST_READ else values[:: whole // MOST_READ])

@@ -11,6 +11,7 @@ from probe.control.actions.loss_scale import LossScale
 from probe.control.actions.lr import Lr
 from probe.control.actions.memory_snapshot import MemorySnapshot
 from probe.control.actions.profile import Profile
+from probe.control.actions.save_batch import SaveBatch
 from probe.control.actions.skip_nonfinite import SkipNonfinite
 from probe.control.actions.spike_guard import SpikeGuard
 from probe.control.actions.stop import Stop
@@ -20,6 +21,6 @@ ACTIONS: dict[str, type[Action]] = {
     kind.name: kind
     for kind in (
         Lr, Checkpoint, Clip, SkipNonfinite, SpikeGuard, LossScale, Pause, Resume, Stop, Profile, Capture,
-        WatchValues, MemorySnapshot,
+        WatchValues, MemorySnapshot, SaveBatch,
     )
 }
