@@ -18,7 +18,7 @@ import platform
 import shlex
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from probe.server import notes
 from probe.server.git_facts import git_facts
 from probe.server.gpu import Devices
 from probe.server.registry import Recorded, Registry
+from probe.settings import BY_NAME
 
 _log = logging.getLogger("probe.facts")
 ROUND_S, GPU_S = 1.0, 30.0
@@ -247,7 +248,7 @@ def peak_rows(recorded: Recorded, facts: Facts) -> list[Row]:
     dtype = facts.get(("model", "dtype")) if autocast == "off" else autocast
     device = facts.get(("hardware", "device"))
     precision = facts.get(("environment", "torch.float32_matmul_precision"))
-    said = _positive(recorded.meta.settings.get("peak_tflops", ""))
+    said = _said_peak(recorded.meta.settings)
     peak = said or peak_tflops(device, dtype, precision)
     if peak is None:
         return []
@@ -255,9 +256,10 @@ def peak_rows(recorded: Recorded, facts: Facts) -> list[Row]:
     return [fact("hardware", "peak_tflops", peak), fact("hardware", "peak_source", source)]
 
 
-def _positive(text: str) -> float | None:
+def _said_peak(settings: Mapping[str, str]) -> float | None:
+    """What PROBE_PEAK_TFLOPS was in the process; None where it was not set."""
+    setting = BY_NAME["peak_tflops"]
     try:
-        value = float(text)
+        return setting.parse(settings.get(setting.name) or setting.default) or None
     except ValueError:
         return None
-    return value if 0 < value < float("inf") else None

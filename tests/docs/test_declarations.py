@@ -22,7 +22,9 @@ OURS = sorted((*ROOT.glob("probe/**/*.py"), *ROOT.glob("cli/**/*.py")))
 INSTALLATION = ROOT / "probe" / "instruments" / "installation.py"
 WRITERS = {
     "ring": ("probe/instruments", "probe/agent"),
-    "journal": ("probe/agent", "probe/server", "probe/control"),
+    "journal": (
+        "probe/agent", "probe/server", "probe/control", "probe/control/actions", "probe/instruments",
+    ),
     "live": ("probe/server",),
 }
 
