@@ -234,19 +234,10 @@ class GradientNorm:
         if self._clip is not None and self._clip[0] == recorder.step:
             self.due = max(self.due, recorder.step + 1)
             return
-        flats: list[Any] = []
-        for parameter in _parameters(optimizer):
-            gradient = parameter.grad
-            if gradient is None:
-                continue
-            if statistics.is_sharded(gradient) or statistics.is_sharded(parameter):
-                self.due = recorder.step + LONGEST_STEPS
-                return
-            values = statistics.values_of(gradient)
-            if values is None:
-                self.due = recorder.step + LONGEST_STEPS
-                return
-            flats.append(values.flat)
+        flats = _whole_gradients(optimizer)
+        if flats is None:
+            self.due = recorder.step + LONGEST_STEPS
+            return
         total = statistics.total_norm(flats)
         if total is not None:
             self._tell(total, getattr(optimizer, "grad_scale", None))
@@ -283,6 +274,25 @@ class GradientNorm:
 
     def _tensor(self) -> Any:
         return sys.modules["torch"].Tensor
+
+
+def _whole_gradients(optimizer: Any) -> list[Any] | None:
+    """All gradients of an optimizer; None when one is a part of something, or has no real numbers."""
+    found = []
+    kinds = statistics.common_kinds()
+    for parameter in _parameters(optimizer):
+        gradient = parameter.grad
+        if gradient is None:
+            continue
+        if not statistics.is_common(gradient, kinds) or type(parameter) not in kinds[0] or parameter.__dict__:
+            if statistics.is_sharded(gradient) or statistics.is_sharded(parameter):
+                return None
+            values = statistics.values_of(gradient)
+            if values is None:
+                return None
+            gradient = values.flat
+        found.append(gradient)
+    return found
 
 
 def _within(optimizer: Any, those: set[int]) -> bool:

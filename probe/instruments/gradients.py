@@ -63,6 +63,8 @@ class Asked:
         self.updates = updates
         self.histograms = histograms
         self.rows = 0
+        self.done: set[int] = set()
+        """Parameters that had their turn, while there is no time for all in one step."""
         self.late_steps: list[int] = []
         """Steps in which there was no time for all parameters."""
 
@@ -97,7 +99,7 @@ class Gradients:
         """Steps between samples, whatever they cost: for measuring and for tests."""
         self.interval = LEAST_STEPS
         self.spent_ns = 0
-        """What samples, and what was asked for, cost in all; without the norms of whole steps."""
+        """What samples cost in all; without the norms of whole steps, and what was asked for."""
         self.delivery = Delivery()
         self.norm = GradientNorm(recorder, isolation, optimizers, self.delivery, budget_ratio, compiles)
         self._isolation = isolation
@@ -170,7 +172,8 @@ class Gradients:
                 sample = Open(entries or [], closure, asked, scale, undone, measure and closure)
                 self._optimizers.look_after = lambda one, rate: self._finish_guarded(one, rate, sample)
         own_cpu = _cpu() - begun_cpu - (self.norm.spent_cpu_ns - spent_cpu)
-        self._spend(_now() - begun - (self.norm.spent_ns - spent), own_cpu if taken and asked is None else 0)
+        own = _now() - begun - (self.norm.spent_ns - spent)
+        self._spend(own, own_cpu if taken and asked is None else 0, asked)
         self._choose_next()
 
     def _counts_steps(self, optimizer: Any) -> bool:
@@ -230,7 +233,8 @@ class Gradients:
         room = self._asked_copy_bytes if asked is not None and asked.updates else self._copy_bytes
         entries: list[Entry] = []
         late = False
-        for place, number, parameter in self._waiting(optimizer):
+        done = self._done if asked is None else asked.done
+        for place, number, parameter in _waiting(optimizer, done):
             expected = 0 if not parameter.is_cpu else _NS_PER_ELEMENT * parameter.numel()
             if entries and _now() - now + expected > limit:
                 late = True
@@ -240,27 +244,14 @@ class Gradients:
                 entry.place = place if entry.text is None else entry.place
                 room -= entry.copied_bytes
                 entries.append(entry)
-            self._done.add(id(parameter))
-        self._left_out = self._left_out or late
-        if late and asked is not None and self.recorder.step not in asked.late_steps[-1:]:
+            done.add(id(parameter))
+        if asked is None:
+            self._left_out = self._left_out or late
+        elif not late:
+            done.difference_update([id(one) for group in optimizer.param_groups for one in group["params"]])
+        elif self.recorder.step not in asked.late_steps[-1:]:
             asked.late_steps.append(self.recorder.step)
-        if asked is not None and not late:
-            self._done.clear()
         return entries
-
-    def _waiting(self, optimizer: Any) -> Iterator[tuple[int, int, Any]]:
-        """Place in the optimizer, number of the group, and parameter, of those that had no turn yet; all,
-        once all had."""
-        groups = optimizer.param_groups
-        done = self._done
-        if all(id(one) in done for group in groups for one in group["params"]):
-            done.difference_update([id(one) for group in groups for one in group["params"]])
-        place = 0
-        for number, group in enumerate(groups):
-            for parameter in group["params"]:
-                if id(parameter) not in done:
-                    yield place, number, parameter
-                place += 1
 
     def _entry(
         self, parameter: Any, number: int, room: int, closure: bool, asked: Asked | None
@@ -307,14 +298,14 @@ class Gradients:
         else:
             self._window_rows += len(sample.entries)
         sampled = sample.asked is None and bool(sample.entries)
-        self._spend(_now() - begun, _cpu() - begun_cpu if sampled else 0)
+        self._spend(_now() - begun, _cpu() - begun_cpu if sampled else 0, sample.asked)
         if sampled and self._window is not None and len(self._optimizers.seen) == 1:
             self._close_window()
             self._choose_next()
 
-    def _spend(self, cost_ns: int, sampled_ns: int) -> None:
+    def _spend(self, cost_ns: int, sampled_ns: int, asked: Asked | None) -> None:
         """`sampled_ns`: processor time of the sample under way."""
-        self.spent_ns += cost_ns
+        self.spent_ns += cost_ns if asked is None else 0
         self.recorder.cost_ns += cost_ns
         self._window_ns += sampled_ns
 
@@ -344,6 +335,20 @@ class Gradients:
         if cuda.is_initialized():
             return int(cuda.mem_get_info()[0])
         return self._memory.read().available_bytes or 0
+
+
+def _waiting(optimizer: Any, done: set[int]) -> Iterator[tuple[int, int, Any]]:
+    """Place in the optimizer, number of the group, and parameter, of those that are not `done`; all, once all
+    are."""
+    groups = optimizer.param_groups
+    if all(id(one) in done for group in groups for one in group["params"]):
+        done.difference_update([id(one) for group in groups for one in group["params"]])
+    place = 0
+    for number, group in enumerate(groups):
+        for parameter in group["params"]:
+            if id(parameter) not in done:
+                yield place, number, parameter
+            place += 1
 
 
 def _warm_up() -> None:

@@ -85,17 +85,29 @@ def values_of(tensor: Any) -> Values | None:
     """The numbers of a tensor, of any class; None for what has no real ones here (complex, quantized, meta,
     ragged, compressed, or no tensor). Call it with gradients off."""
     torch: Any = sys.modules["torch"]
-    if type(tensor) in (torch.nn.Parameter, torch.Tensor) and tensor.layout is torch.strided:
-        common = tensor.dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-        if common and (tensor.is_cpu or tensor.is_cuda) and not tensor.is_nested:
-            own = tensor.__dict__
-            sharded = bool(own) and ("_fsdp_flattened" in own or "_is_flat_param" in own)
-            return Values(tensor.detach().reshape(-1), tensor.numel(), sharded)
+    if is_common(tensor, common_kinds()):
+        sharded = bool(tensor.__dict__) and is_sharded(tensor)
+        return Values(tensor.detach().reshape(-1), tensor.numel(), sharded)
     if not isinstance(tensor, torch.Tensor):
         return None
     sharded = is_sharded(tensor)
     local = getattr(tensor, "_local_tensor", None)
     return _values_of_odd(tensor if local is None else local, sharded)
+
+
+def common_kinds() -> tuple[tuple[type, ...], tuple[Any, ...], Any]:
+    """For `is_common`: classes, dtypes, layout."""
+    torch: Any = sys.modules["torch"]
+    dtypes = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+    return (torch.Tensor, torch.nn.Parameter), dtypes, torch.strided
+
+
+def is_common(tensor: Any, kinds: tuple[tuple[type, ...], tuple[Any, ...], Any]) -> bool:
+    """Whether it is what nearly every tensor is: dense, real, of torch's own class, on a CPU or CUDA."""
+    classes, dtypes, strided = kinds
+    if type(tensor) not in classes or tensor.dtype not in dtypes or tensor.layout is not strided:
+        return False
+    return (tensor.is_cpu or tensor.is_cuda) and not tensor.is_nested
 
 
 def _values_of_odd(tensor: Any, sharded: bool) -> Values | None:
@@ -314,8 +326,8 @@ def saturated_ratio(flat: Any, low: float, high: float, margin_ratio: float = 0.
 
 
 def total_norm(gradients: Sequence[Any]) -> Any:
-    """L2 norm of all values together: a number on a CPU, one float64 on a device. The sets of values
-    (`Values.flat`) are of any dtypes and devices; None without any value.
+    """L2 norm of all values together: a number on a CPU, one float64 on a device. The tensors are dense, of
+    any real dtypes, shapes and devices; None without any value.
 
     torch's fused norm in float32, on a CPU of pieces so short that its sums stay good to 1e-5. A square that
     overflowed or vanished is seen and made good on a CPU; on a device it is not."""
@@ -328,9 +340,11 @@ def total_norm(gradients: Sequence[Any]) -> Any:
             continue
         if flat.dtype in (torch.float32, torch.float64):
             alike = fused.setdefault((flat.device, flat.dtype), [])
-            alike.extend(flat.split(FUSED_ELEMENTS) if size > FUSED_ELEMENTS and flat.is_cpu else (flat,))
+            long = size > FUSED_ELEMENTS and flat.is_cpu
+            alike.extend(flat.reshape(-1).split(FUSED_ELEMENTS) if long else (flat,))
         else:
-            own = norm(flat) if flat.is_cpu else torch.linalg.vector_norm(flat, dtype=torch.float32)
+            here = flat.is_cpu
+            own = norm(flat.reshape(-1)) if here else torch.linalg.vector_norm(flat, dtype=torch.float32)
             norms.setdefault(flat.device, []).append(own.double())
     totals = [torch.stack(found) for found in norms.values()]
     totals += [torch.stack(torch._foreach_norm(ones)) for ones in fused.values()]
@@ -340,7 +354,7 @@ def total_norm(gradients: Sequence[Any]) -> Any:
         total = math.hypot(*[value for one in totals for value in one.tolist()])
         if 1e-15 < total < 1e15:
             return total
-        return math.hypot(*[float(norm(flat)) for flat in gradients])
+        return math.hypot(*[float(norm(flat.reshape(-1))) for flat in gradients])
     first = next(one.device for one in totals if not one.is_cpu)
     return torch.linalg.vector_norm(torch.cat([one.to(first, torch.float64) for one in totals]))
 

@@ -81,6 +81,7 @@ def test_a_deep_watch_leaves_rows_and_then_no_hook(fork: Fork, place: Place) -> 
         " WHERE reason = 'asked' GROUP BY step ORDER BY step",
     )
     steps = [step for step, *_ in rows]
+    assert len({count for _, count, _ in rows}) == 1, "not all parameters were looked at"
     assert steps == list(range(steps[0], steps[0] + 3))
     assert all(measured for *_, measured in rows)
     sql = "SELECT DISTINCT step FROM python.activations ORDER BY step"
