@@ -309,8 +309,13 @@ def _insert(connection: duckdb.DuckDBPyConnection, table: Table, rows: list[dict
 
 def _as_text(value: Any) -> str | None:
     """One type for all: DuckDB guesses an array's type from a sample of its values."""
-    if value is None or isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode() if value else value
+    if value is None:
+        return None
+    kind = type(value)
+    if kind is str:
+        return str(value) if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
+    if kind is int or (kind is float and value - value == 0.0):  # thousands of them: in half the time
+        return repr(value)
     return json.dumps(value)
 
 
