@@ -25,15 +25,16 @@ PAUSE_S = 1.5
 
 
 class Fault(NamedTuple):
-    """What is to be said of a fault: one of `recipes`, about `subject` (the beginning of it) where it has one,
-    and a step at most `near` from that of the fault where it begins on the way."""
+    """What is to be said of a fault: one of `recipes`, about `subject` (its beginning) where it has one, and a
+    step at most `near` from that of the fault where it begins on the way."""
 
     recipes: tuple[str, ...]
     subject: str = ""
     near: int | None = None
     watch_s: float = 40.0
     """Not found by then: missed."""
-    options: tuple[str, ...] = ()
+    watched: tuple[str, ...] = ()
+    """Options of `probe PID watch`: what is not looked at by itself, and has to be asked for."""
 
 
 NAN = ("nan-origin", "loss-nan")
@@ -54,11 +55,13 @@ FAULTS: dict[str, Fault] = {
     "overfits": Fault(("validation-rising",), "val/loss"),
     "gap": Fault(("train-validation-gap",), "val/loss"),
     "explodes": Fault(("gradients-exploding",), near=0),
-    "explodes-one-layer": Fault(("gradient-exploding-layer",), "blocks.1.mlp.0.weight", near=200, watch_s=60.0),
+    "explodes-one-layer": Fault(
+        ("gradient-exploding-layer",), "blocks.1.mlp.0.weight", near=200, watch_s=60.0,
+    ),
     "vanishes": Fault(("gradients-vanishing",), near=200),
     "vanishes-depth": Fault(("gradient-depth",), "0"),
-    "dead-units": Fault(("dead-units",), "3"),
-    "saturated-units": Fault(("saturated-units",), "3"),
+    "dead-units": Fault(("dead-units",), "3", watched=("--activations", "--steps", "3")),
+    "saturated-units": Fault(("saturated-units",), "3", watched=("--activations", "--steps", "3")),
     "shifted-gradient": Fault(("gradient-shifted",), "blocks.0.attention.qkv.weight"),
     "frozen-layer": Fault(("frozen-parameters",), "blocks.0"),
     "forgotten": Fault(("parameters-forgotten",), "head"),
@@ -124,17 +127,18 @@ def plant(name: str, seed: int) -> Trial:
     """One trial."""
     fault, trial, place = FAULTS[name], Trial(name, seed), Place()
     try:
-        with running(place, PROGRAM, "--fault", name, "--seed", str(seed), "--forever", *fault.options) as job:
+        with running(place, PROGRAM, "--fault", name, "--seed", str(seed), "--forever") as job:
             _, began_ns, step = job.wait_for("FAULT").split()
             trial.step = int(step)
+            if fault.watched:
+                run_probe(place, str(job.pid), "watch", *fault.watched)
             while time.time_ns() < int(began_ns) + fault.watch_s * 1e9:
                 time.sleep(PAUSE_S)
                 found, elapsed_s = ask(place, job.pid)
                 trial.asked_s.append(round(elapsed_s, 2))
                 right = [one for one in found if fits(one, fault, trial.step)]
-                trial.others = sorted({
-                    f"{one['severity']} {one['recipe']}" for one in found if one not in right and one["severity"] != "info"
-                })
+                others = [one for one in found if one not in right and one["severity"] != "info"]
+                trial.others = sorted({f"{one['severity']} {one['recipe']}" for one in others})
                 if right:
                     trial.verdict_s = (time.time_ns() - int(began_ns)) / 1e9
                     trial.named, trial.said_step = right[0]["recipe"], right[0]["step"]
@@ -158,8 +162,9 @@ def clean(name: str, seed: int, seconds: float) -> tuple[list[dict[str, Any]], i
                 for one in ask(place, job.pid)[0]:
                     if one["severity"] != "info":
                         found[one["recipe"], one["subject"]] = one
-            last = run_probe(place, str(job.pid), "query", "SELECT MAX(step) FROM python.steps", "--format", "csv")
-            step = int(last.stdout.split()[-1] if last.stdout else 0)
+            last = "SELECT MAX(step) FROM python.steps"
+            answer = run_probe(place, str(job.pid), "query", last, "--format", "csv").stdout
+            step = int(answer.split()[-1] if answer else 0)
         place.close()
     finally:
         place.remove()
@@ -204,14 +209,14 @@ def main(words: list[str] | None = None) -> int:
                 false += [{**one, "job": name, "seed": seed} for one in found]
                 print(f"{name} {seed}: {len(found)} false alarms in {step} steps", flush=True)
                 for one in found:
-                    print(f"   FALSE {one['severity']} {one['recipe']} {one['step']}: {one['what']}", flush=True)
+                    print(f"   {one['severity']} {one['recipe']} {one['step']}: {one['what']}", flush=True)
                 continue
             trial = plant(name, seed)
             trials.append(trial)
+            after = "never" if trial.verdict_s is None else f"after {trial.verdict_s:.1f} s"
             print(
-                f"{name} {seed}: {trial.named or 'MISSED'} at {trial.said_step} (fault {trial.step}) "
-                f"after {trial.verdict_s and round(trial.verdict_s, 1)} s, asked {trial.asked_s[-3:]} s: {trial.said} | {trial.others}",
-                flush=True,
+                f"{name} {seed}: {trial.named or 'MISSED'} at {trial.said_step} (fault {trial.step}) {after}, "
+                f"asked {trial.asked_s[-3:]} s: {trial.said} | {trial.others}", flush=True,
             )
     named = sum(trial.verdict_s is not None for trial in trials)
     print("\n".join([

@@ -20,6 +20,10 @@
 -- value = 0.3
 -- unit = "ratio of the step"
 -- source = "ours: no document gives a figure; practice calls a device that is busy less than half of the time badly fed"
+-- [parameters.least]
+-- value = 0.002
+-- unit = "s"
+-- source = "ours: steps so short that collating a batch is a large part of them are worth a mention, `info`"
 -- [parameters.recent]
 -- value = 100
 -- unit = "steps"
@@ -41,6 +45,7 @@ WITH seen AS (
 )
 SELECT NULL AS unknown, COALESCE(last_good + 25, (SELECT MIN(step) FROM seen)) AS step, share, n,
     1e3 * now.data_s AS data_ms, 1e3 * now.wall_s AS wall_ms, last_good + 25 AS since, share_before, loader, 1e3 * fetch_s AS fetch_ms
+    , CASE WHEN now.data_s < $least THEN 'info' ELSE 'notice' END AS severity
 FROM now, since LEFT JOIN loaders ON true
 WHERE n >= 30 AND share >= $share
 UNION ALL BY NAME

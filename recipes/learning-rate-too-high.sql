@@ -5,9 +5,10 @@
 -- scope = "rank"
 -- needs = "update ratios (how much of a weight a step changes) of several steps"
 -- deepen = "gradients"
--- what = "each step changes the weights by {ratio:.2%} (median over parameters): learning rate {lr:.3g} is too high for {phase} training"
+-- what = "{seen} (median over parameters): learning rate {lr:.3g} is too high for {phase} training"
 -- why = [
 --   "update ratio {ratio:.2g} on the last {n} steps looked at, {kind}; usual in {phase} training: {low:.0e} to {high:.0e}",
+--   "weight norms are {grown:.1f} times what they were at first",
 --   "most changed: {param}, {most:.2g} of its weight in one step",
 --   "loss: {loss_then:.4g} some steps before, {loss_now:.4g} now: it does not fall",
 -- ]
@@ -26,6 +27,10 @@
 -- value = 10.0
 -- unit = "times the top of the phase's range"
 -- source = "practice: 1e-3 to 1e-2 in the first 1,000 steps, 1e-4 to 1e-3 until 10,000, 1e-5 to 1e-4 later; ours: ten times more, and only where the loss does not fall, since small models live above these ranges"
+-- [parameters.growth]
+-- value = 10.0
+-- unit = "times"
+-- source = "practice: weight norms grow by 10 % to 50 % over a training, ten times is an alarm; an adaptive optimizer with a rate far too high makes large weights, and its ratios small again"
 -- [parameters.least]
 -- value = 3
 -- unit = "steps looked at"
@@ -41,15 +46,21 @@ WITH steps AS (
 ), phase AS (
     SELECT *, CASE WHEN last < 1000 THEN 'early' WHEN last < 10000 THEN 'middle' ELSE 'late' END AS phase,
         CASE WHEN last < 1000 THEN 1e-2 WHEN last < 10000 THEN 1e-3 ELSE 1e-4 END AS high FROM now
+), grown AS (
+    SELECT MEDIAN(now / first) AS grown, COUNT(*) AS params FROM (
+        SELECT ARG_MAX(weight_norm, step) AS now, ARG_MIN(weight_norm, step) AS first FROM python.gradients
+        WHERE weight_norm > 0 AND numel >= 16 GROUP BY param HAVING COUNT(*) >= 3)
 ), losses AS (
     SELECT MEDIAN(loss) FILTER (ago <= 50) AS loss_now, MEDIAN(loss) FILTER (ago > 250) AS loss_then, ARG_MIN(lr, ago) AS lr, 1.4826 * MAD(loss) FILTER (ago <= 50) AS spread
     FROM (SELECT loss, lr, ROW_NUMBER() OVER (ORDER BY step DESC) AS ago FROM python.steps WHERE isfinite(loss) ORDER BY step DESC LIMIT 300)
 )
 SELECT NULL AS unknown, step, ratio, n, kind, most, param, phase, high / 10 AS low, high, lr,
     CASE WHEN loss_now > loss_then - 0.02 * ABS(loss_then) THEN loss_then END AS loss_then, loss_now,
+    CASE WHEN grown > $growth THEN grown END AS grown,
+    CASE WHEN grown > $growth THEN format('the weights have grown {:.0f} times', grown) ELSE format('each step changes the weights by {:.2f} %', 100 * ratio) END AS seen,
     CASE WHEN least_ratio > $limit AND loss_now > loss_then THEN 'alarm' ELSE 'notice' END AS severity
-FROM phase, losses
-WHERE n >= $least AND (least_ratio > $limit
+FROM phase, losses, grown
+WHERE n >= $least AND (least_ratio > $limit OR grown > $growth
     OR (least_ratio > $over * high AND loss_now > loss_then - 0.02 * ABS(loss_then) - 0.2 * spread))
 UNION ALL BY NAME
 SELECT format('update ratios of {} steps, {} are needed', COUNT(*), $least) AS unknown FROM seen HAVING COUNT(*) < $least

@@ -16,7 +16,7 @@
 -- ]
 -- false_positives = "a module that does more for some inputs"
 -- [parameters.times]
--- value = 1.5
+-- value = 1.6
 -- unit = "times"
 -- source = "practice: step times within 10 % are healthy, twice is an alarm; single modules scatter more"
 -- [parameters.share]
@@ -31,7 +31,7 @@ WITH steps AS (
     GROUP BY t.module, t.stage, t.step
 ), sides AS (
     SELECT module, stage, MEDIAN(duration) FILTER (i > n - 3) AS now, MIN(duration) FILTER (i > n - 3) AS least,
-        QUANTILE_CONT(duration, 0.25) FILTER (i <= n - 3) AS before, COUNT(*) FILTER (i > n - 3) AS recent, COUNT(*) FILTER (i <= n - 3) AS earlier
+        MEDIAN(duration) FILTER (i <= n - 3 AND i <= GREATEST(n // 2, 4)) AS before, QUANTILE_CONT(duration, 0.8) FILTER (i <= GREATEST(n // 2, 4)) AS high, COUNT(*) FILTER (i > n - 3) AS recent, COUNT(*) FILTER (i <= n - 3) AS earlier
     FROM times GROUP BY module, stage
 ), changes AS (
     SELECT *, MEDIAN(now / before) OVER () AS others, MAX(now - before) OVER () AS most FROM sides WHERE recent = 3 AND earlier >= 4 AND before > 0
@@ -39,7 +39,7 @@ WITH steps AS (
     SELECT MEDIAN(wall_s) AS wall_s FROM (SELECT wall_s FROM python.steps ORDER BY step DESC LIMIT 200)
 ), slower AS (
     SELECT changes.* FROM changes, usual
-    WHERE now > $times * before AND least > $times * before AND now - before > $share * wall_s AND now / before > 1.3 * others AND now - before > 0.6 * most
+    WHERE now > $times * before AND least > $times * before AND now - before > $share * wall_s AND least > 1.2 * high AND now / before > 1.5 * others AND now - before > 0.6 * most
 ), leaf AS (
     SELECT * FROM slower a WHERE NOT EXISTS (SELECT 1 FROM slower b WHERE b.stage = a.stage AND b.module <> a.module AND starts_with(b.module, a.module || '.'))
     ORDER BY contains(module, '.') OR regexp_matches(module, '^[0-9a-z_]+$') DESC, length(module) DESC, now - before DESC LIMIT 1

@@ -15,7 +15,7 @@
 --   "probe {endpoint} backtrace",
 --   "probe {endpoint} profile --steps 3 -o slow.json",
 -- ]
--- false_positives = "batches that grew (`info` then); another job on the same machine: all phases are slower by the same share then (`info` below twice the time)"
+-- false_positives = "batches that grew (`info` then); another job on the same machine: all phases are slower by the same share then (`info` below four times)"
 -- [parameters.times]
 -- value = 1.3
 -- unit = "times"
@@ -43,9 +43,12 @@ WITH ends AS (
 ), now AS (
     SELECT MIN(wall) AS wall, MEDIAN(wall) AS usual, COUNT(*) AS n FROM blocks WHERE ago < $recent // $block
 ), old AS (
-    SELECT QUANTILE_CONT(wall, 0.25) AS wall, COUNT(*) AS n, 1.4826 * MAD(wall) AS spread FROM blocks WHERE ago >= $recent // $block
+    SELECT LEAST(QUANTILE_CONT(wall, 0.25), MEDIAN(wall) FILTER (ago > oldest - 5)) AS wall, COUNT(*) AS n
+    FROM blocks, (SELECT MAX(ago) AS oldest FROM blocks) WHERE ago >= $recent // $block
 ), since AS (
     SELECT COALESCE(MIN(ago), 1000000) AS ago FROM blocks, now, old WHERE blocks.wall < old.wall + 0.4 * (now.usual - old.wall)
+), steady AS (
+    SELECT MEDIAN(wall) AS wall, COALESCE(1.4826 * MAD(wall), 0) AS spread, COUNT(*) AS n FROM blocks, since WHERE blocks.ago >= since.ago
 ), change AS (
     SELECT MIN(step) AS step FROM blocks, since WHERE blocks.ago < since.ago
 ), parts AS (
@@ -69,15 +72,15 @@ WITH ends AS (
     SELECT sides.*, change.step, worst.phase, worst.before AS phase_before, worst.now AS phase_now,
         (worst.now - worst.before) / (sides.now - sides.before) AS phase_share, worst.now / NULLIF(worst.before, 0) AS phase_times,
         COALESCE(tokens_now > 1.1 * tokens_before AND tokens_now / tokens_before > times / 1.2, false) AS larger
-    FROM sides LEFT JOIN worst ON true, change, now, old
-    WHERE now.n >= $recent // $block AND old.n >= 5 AND now.wall > $times * old.wall AND now.wall - old.wall > 4 * old.spread AND sides.times >= 1.2
+    FROM sides LEFT JOIN worst ON true, change, now, old, steady
+    WHERE now.n >= $recent // $block AND old.n >= 5 AND now.wall > $times * old.wall AND now.wall - steady.wall > 3 * steady.spread AND now.wall > $times * steady.wall AND steady.n >= 3 AND sides.times >= 1.2
 )
 SELECT NULL AS unknown, step, times, 1e3 * now AS now_ms, 1e3 * before AS before_ms, phase, 1e3 * phase_now AS phase_now, 1e3 * phase_before AS phase_before, phase_share,
     data, forward, backward, optimizer, comm, other, CASE WHEN larger THEN tokens_before END AS tokens_before, tokens_now,
     CASE WHEN larger THEN 'the batches became larger' WHEN phase IS NULL THEN 'phases are not known'
         WHEN phase_times >= 1.25 * times OR phase_share >= 0.7 THEN format('{} does', phase)
         ELSE 'all phases do, as when the machine is shared or throttled' END AS blame,
-    CASE WHEN larger OR (NOT COALESCE(phase_times >= 1.25 * times OR phase_share >= 0.7, false) AND times < 2) THEN 'info' ELSE 'notice' END AS severity
+    CASE WHEN larger OR (NOT COALESCE(phase_times >= 1.25 * times OR phase_share >= 0.7, false) AND times < 4) THEN 'info' ELSE 'notice' END AS severity
 FROM judged
 UNION ALL BY NAME
 SELECT 'too few steps to compare' AS unknown FROM old WHERE n < 5

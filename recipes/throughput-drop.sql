@@ -10,7 +10,7 @@
 --   "a step takes {wall_now:.1f} ms ({wall_before:.1f} before) and has {size_now:,.0f} {unit} ({size_before:,.0f} before)",
 -- ]
 -- next = ["probe {endpoint} diagnose slow", "probe {endpoint} profile --steps 3 -o slow.json"]
--- false_positives = "another job on the same machine; data that changed"
+-- false_positives = "data that changed; another job on the same machine: all phases are slower by the same share then, and the finding one degree less severe"
 -- [parameters.drop]
 -- value = 0.5
 -- unit = "ratio"
@@ -26,21 +26,23 @@
 WITH ends AS (
     SELECT MAX(step) AS last, MIN(step) AS first, COUNT(tokens) > 0.5 * COUNT(*) AS by_tokens FROM python.steps
 ), seen AS (
-    SELECT step, wall_s - COALESCE(held_s, 0) AS wall_s, CASE WHEN by_tokens THEN tokens ELSE samples END AS size, (last - step) // $block AS ago
+    SELECT step, wall_s - COALESCE(held_s, 0) AS wall_s, CASE WHEN by_tokens THEN tokens ELSE samples END AS size, forward_s, backward_s, optimizer_s, (last - step) // $block AS ago
     FROM python.steps, ends WHERE step > last - 2048 AND step > first + 10 AND NOT COALESCE(sampled, false)
 ), blocks AS (
-    SELECT ago, MIN(step) AS step, MEDIAN(size / wall_s) AS rate, MEDIAN(wall_s) AS wall, MEDIAN(size) AS size FROM seen
+    SELECT ago, MIN(step) AS step, MEDIAN(size / wall_s) AS rate, MEDIAN(wall_s) AS wall, MEDIAN(size) AS size, MEDIAN(forward_s) AS forward, MEDIAN(backward_s) AS backward, MEDIAN(optimizer_s) AS optimizer FROM seen
     WHERE size IS NOT NULL AND wall_s > 0 GROUP BY ago HAVING COUNT(*) >= $block / 2
 ), now AS (
-    SELECT MAX(rate) AS best, MEDIAN(rate) AS rate, MEDIAN(wall) AS wall, MEDIAN(size) AS size, COUNT(*) AS n FROM blocks WHERE ago < 3
+    SELECT MAX(rate) AS best, MEDIAN(rate) AS rate, MEDIAN(wall) AS wall, MEDIAN(size) AS size, MEDIAN(forward) AS forward, MEDIAN(backward) AS backward, MEDIAN(optimizer) AS optimizer, COUNT(*) AS n FROM blocks WHERE ago < 3
 ), old AS (
-    SELECT QUANTILE_CONT(rate, 0.75) AS rate, MEDIAN(wall) AS wall, MEDIAN(size) AS size, COUNT(*) AS n FROM blocks WHERE ago >= 3
+    SELECT GREATEST(QUANTILE_CONT(rate, 0.75), MEDIAN(rate) FILTER (ago > oldest - 5)) AS rate, MEDIAN(wall) AS wall, MEDIAN(size) AS size, QUANTILE_CONT(forward, 0.25) AS forward, QUANTILE_CONT(backward, 0.25) AS backward, QUANTILE_CONT(optimizer, 0.25) AS optimizer, COUNT(*) AS n FROM blocks, (SELECT MAX(ago) AS oldest FROM blocks) WHERE ago >= 3
 ), since AS (
     SELECT COALESCE(MIN(blocks.ago), 1000000) AS ago FROM blocks, now, old WHERE blocks.rate > (now.rate + old.rate) / 2
 )
 SELECT NULL AS unknown, (SELECT MIN(b.step) FROM blocks b WHERE b.ago < since.ago) AS step, now.rate AS now, old.rate AS before, 1 - now.rate / old.rate AS drop,
     CASE WHEN by_tokens THEN 'tokens' ELSE 'samples' END AS unit, 1e3 * now.wall AS wall_now, 1e3 * old.wall AS wall_before, now.size AS size_now, old.size AS size_before,
-    (SELECT COUNT(*) FROM seen) AS seen, CASE WHEN now.best < (1 - $severe) * old.rate THEN 'alarm' ELSE 'notice' END AS severity
+    (SELECT COUNT(*) FROM seen) AS seen, CASE WHEN COALESCE(LEAST(now.forward / old.forward, now.backward / old.backward, now.optimizer / old.optimizer) > 0.5 * old.rate / now.rate, false)
+        THEN CASE WHEN now.best < (1 - $severe) * old.rate THEN 'notice' ELSE 'info' END
+        WHEN now.best < (1 - $severe) * old.rate THEN 'alarm' ELSE 'notice' END AS severity
 FROM now, old, since, ends WHERE now.n = 3 AND old.n >= 5 AND now.best < (1 - $drop) * old.rate
 UNION ALL BY NAME
 SELECT 'samples and tokens of too few steps are known' AS unknown FROM old WHERE n < 5

@@ -2,8 +2,8 @@
 
 `--fault NAME` plants it, `--seed` changes weights, data and the step `--at` which it begins (where it begins
 on the way), `--pace MS` makes each step longer. Prints `READY` after three steps, `FAULT NS STEP` when the
-fault begins (of what is wrong from the start after READY, with the time of the first step), and a `RESULT` line. The faults are subclasses of
-`Training`; `FAULTS` is their list. Validation losses are logged with `probe.log` where probe is there.
+fault begins (of what is wrong from the start after READY, with the time of the first step), and a `RESULT` line. The
+faults are subclasses of `Training`; `FAULTS` is their list. Validation losses are logged with `probe.log` where probe is there.
 """
 
 from __future__ import annotations
@@ -492,11 +492,11 @@ class FlatSchedule(Training):
 class NoWarmUp(Training):
     """The highest rate from the first step on, and too high for it."""
 
-    lr = 0.1
+    lr = 0.5
     warm_up = 1
 
     def rate(self, step: int) -> float:
-        return 1.0 if step < 100 else 0.1
+        return 1.0 if step < 100 else 0.01
 
 
 class RateJumps(Training):
@@ -689,7 +689,8 @@ class CleanGan(Regression):
         judge = functional.binary_cross_entropy_with_logits
         made = self.model(x)
         self.other_optimizer.zero_grad()
-        (judge(self.other(torch.cat([x, y], 1)), real) + judge(self.other(torch.cat([x, made.detach()], 1)), fake)).backward()
+        right = judge(self.other(torch.cat([x, y], 1)), real)
+        (right + judge(self.other(torch.cat([x, made.detach()], 1)), fake)).backward()
         self.other_optimizer.step()
         self.optimizer.zero_grad()
         loss = judge(self.other(torch.cat([x, made], 1)), real)
