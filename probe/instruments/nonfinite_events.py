@@ -72,8 +72,8 @@ class NonfiniteEvent:
                 found["look"] = (
                     why or f"the look ended after {time.monotonic() - self.begun_s:.0f} s, before it was done"
                 )
-        elif not self._on_a_device():
-            origin.look_without_fork(self.scene, found.__setitem__)
+        else:
+            origin.look_without_fork(self.scene, found.__setitem__, on_a_device=self._on_a_device())
         self.took_s = time.monotonic() - self.begun_s
         self.event_id = uuid.uuid4().hex[:12]
         self.row = self._row(found)

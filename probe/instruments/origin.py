@@ -51,7 +51,11 @@ class Scene(NamedTuple):
 
 
 def look(scene: Scene, send: Send) -> None:
-    """All there is to see, the cheapest first: what was sent before a kill is kept."""
+    """All there is to see, the cheapest first: what was sent before a kill is kept.
+
+    On one thread, as a loader's worker does: the others of OpenMP's are not in the fork, and would be
+    waited for."""
+    torch_module().set_num_threads(1)
     _attempt(send, "batch", lambda: _batch(scene))
     named = list(named_parameters(scene.roots))
     _attempt(send, "parameters", lambda: _parameters(scene, named))
@@ -64,9 +68,12 @@ def look(scene: Scene, send: Send) -> None:
         _attempt(send, "backward", lambda: _backward(scene))
 
 
-def look_without_fork(scene: Scene, send: Send) -> None:
-    """What can be read beside the training; it may have gone on since."""
-    _attempt(send, "batch", lambda: _batch(scene))
+def look_without_fork(scene: Scene, send: Send, *, on_a_device: bool) -> None:
+    """What can be read beside the training; it may have gone on since. Of what is on a device nothing is:
+    that would wait for it."""
+    _attempt(send, "batch", lambda: None if on_a_device and not _on_host(scene) else _batch(scene))
+    if on_a_device:
+        return
     _attempt(send, "parameters", lambda: _parameters(scene, list(named_parameters(scene.roots))))
 
 
@@ -85,6 +92,11 @@ def named_parameters(roots: list[Any]) -> Iterator[tuple[str, Any]]:
             if id(parameter) not in seen:
                 seen.add(id(parameter))
                 yield prefix + name, parameter
+
+
+def _on_host(scene: Scene) -> bool:
+    content = scene.batch.alive() if scene.batch is not None else None
+    return all(tensor.is_cpu for _, tensor in tensors_in(content))
 
 
 def _batch(scene: Scene) -> dict[str, Any] | None:
@@ -267,10 +279,9 @@ def _backward(scene: Scene) -> dict[str, Any]:
 
 
 def _prepared(scene: Scene) -> tuple[Any, Any, Any]:
-    """Module and arguments as they were called; this process computes on one thread."""
+    """Module and arguments as they were called, and what else they depend on."""
     torch = torch_module()
     call = scene.call
-    torch.set_num_threads(1)
     _no_collectives()
     if call.random_state is not None:
         torch.set_rng_state(call.random_state)

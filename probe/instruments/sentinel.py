@@ -93,6 +93,7 @@ class Sentinel:
         self._gradient: Any = None
         self._gradient_version = self._gradient_step = -1
         self._gradient_stale = False
+        self._left = (0, 0)
         self._armed = True
         self._finite_steps = self._skips = 0
         self._looked_step = -1
@@ -187,6 +188,8 @@ class Sentinel:
                 gradient = parameter.grad if parameter is not None else None
                 if first and self._gradient_step == recorder.step:
                     self._judge_gradient(gradient)
+                if first and gradient is not None and not gradient.is_cpu:
+                    self._left = (id(gradient), gradient._version)
                 first = False
                 if gradient is not None:
                     bad = self._is_bad(gradient, whole) or bad
@@ -232,7 +235,10 @@ class Sentinel:
         self._gradient_stale = False
         if gradient is not None:
             self._gradient_version = gradient._version
-            self._gradient_stale = bool(gradient.any()) if gradient.is_cpu else True
+            if gradient.is_cpu:
+                self._gradient_stale = bool(gradient.any())
+            else:  # without asking the device: nobody wrote to it since backward did
+                self._gradient_stale = self._left == (id(gradient), gradient._version)
 
     def _judge_gradient(self, now: Any) -> None:
         """After backward: it was stale if this very backward added to it. A backward that went through
@@ -240,7 +246,7 @@ class Sentinel:
         before, self._gradient, self._gradient_step = self._gradient, None, -1
         if now is None or (now is before and now._version == self._gradient_version):
             return
-        if before is None or before.is_cpu:  # what it held on a device is not known without waiting
+        if before is None or before.is_cpu or self._gradient_stale:  # else its values on a device would tell
             self.recorder.stale_gradients = self._gradient_stale
 
     def _bad_gradient(self) -> None:
@@ -273,7 +279,7 @@ class Sentinel:
     def _fire(self, seen_by: str, kind: str) -> None:
         """On the training thread, while everything is as it was: fork, and go on."""
         self._finite_steps = 0
-        if not self._armed:
+        if not self._armed or self.recorder.counted_step is None:
             return
         self._armed = False
         call = self._call

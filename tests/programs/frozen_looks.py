@@ -67,14 +67,15 @@ def main() -> None:
 
     def computes(send: frozen.Send) -> None:
         torch.set_num_threads(1)
-        x = torch.randn(64, 64, requires_grad=True)
+        x = torch.randn(1000, 1000, requires_grad=True)
         (x @ x).sum().backward()
         send("finite", bool(torch.isfinite(x.grad).all()) if x.grad is not None else None)
 
     loader = DataLoader(range(64), batch_size=4, num_workers=2)
     batches = iter(loader)
     next(batches)
-    (torch.randn(64, 64, requires_grad=True) @ torch.randn(64, 64)).sum().backward()
+    # With threads that are not there in a fork.
+    (torch.randn(1000, 1000, requires_grad=True) @ torch.randn(1000, 1000)).exp().sum().backward()
     state = torch.get_rng_state()
     found = {
         "refusal": frozen.refusal(),
