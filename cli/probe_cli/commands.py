@@ -273,11 +273,12 @@ def export(
     mlflow: Annotated[
         str | None, typer.Option("--mlflow", metavar="URI", help="As a run of MLflow: a server or a folder.")
     ] = None,
+    csv: Annotated[str | None, typer.Option("--csv", metavar="DIR", help="As one table in DIR.")] = None,
 ) -> None:
     """Write a recording for TensorBoard, W&B or MLflow; again, it takes its own place."""
     from probe_cli.export import export as export_to
 
-    export_to(context.obj, tensorboard, wandb, mlflow)
+    export_to(context.obj, tensorboard, wandb, mlflow, csv)
 
 
 @app.command(epilog=epilog("backtrace"))

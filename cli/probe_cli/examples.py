@@ -35,7 +35,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "probe PID diagnose loss",
         "probe JOB diagnose --all --format json",
     ),
-    "export": ("probe PID export --tensorboard curves",),
+    "export": ("probe PID export --csv curves",),
     "monitor": (
         "probe monitor --once",
         "probe JOB monitor --once --format json",

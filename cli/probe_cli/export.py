@@ -1,4 +1,4 @@
-"""`probe export`: a recording for the tools that people look at curves with: TensorBoard, W&B, MLflow.
+"""`probe export`: a recording for the tools that people look at curves with: TensorBoard, W&B, MLflow, CSV.
 
 Steps' figures, logged values, gradients of each parameter, histograms and verdicts, asked of the server a
 page at a time and written here. The other tool is imported when it is meant and does what it always does with
@@ -8,6 +8,8 @@ itself. The command's main thread.
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -74,18 +76,23 @@ class Writer(Protocol):
         """Finish; says where it is."""
 
 
-def export(session: Session, tensorboard: str | None, wandb: str | None, mlflow: str | None) -> None:
+def export(
+    session: Session, tensorboard: str | None, wandb: str | None, mlflow: str | None, files: str | None
+) -> None:
     """Write what is recorded to the one tool that is named."""
-    one_of(tensorboard=tensorboard, wandb=wandb, mlflow=mlflow)
+    one_of(tensorboard=tensorboard, wandb=wandb, mlflow=mlflow, csv=files)
     ranks = _rows(session, _RANKS)
     if not ranks:
         raise EndpointUnknown("no step is recorded yet: there is nothing to export")
     several = len(ranks) > 1
-    for row in ranks if tensorboard is not None else ranks[:1]:
+    in_files = tensorboard is not None or files is not None
+    for row in ranks if in_files else ranks[:1]:
         rank, name = int(row["rank"]), f"{safe_name(row['run'])}-rank{row['rank']}"
         writer: Writer
         if tensorboard is not None:
             writer = TensorBoard(Path(tensorboard) / name)
+        elif files is not None:
+            writer = Csv(Path(files) / f"{name}.csv")
         elif wandb is not None:
             writer = Wandb(wandb, name)
         else:
@@ -95,7 +102,7 @@ def export(session: Session, tensorboard: str | None, wandb: str | None, mlflow:
             writer.write(item)
             count += 1
         session.out.line(f"{count:,} values of rank {rank} written to {writer.close()}")
-    if several and tensorboard is None:
+    if several and not in_files:
         session.note(f"only rank {ranks[0]['rank']} was exported; `probe JOB/RANK export` is for another")
 
 
@@ -118,7 +125,7 @@ def items(session: Session, rank: int) -> Iterator[Item]:
     yield from _histograms(session, rank)
     for row in _paged(session, "SELECT step, t_ns, state, severity, what, why FROM probe.verdicts", rank):
         text = "\n\n".join(filter(None, [f"**{row['severity']}: {row['state']}** {row['what']}", row["why"]]))
-        yield Text("probe/verdicts", _step(row), row["t_ns"] / 1e9, text)
+        yield Text("verdicts", _step(row), row["t_ns"] / 1e9, text)
 
 
 def _histograms(session: Session, rank: int) -> Iterator[Histogram]:
@@ -162,6 +169,15 @@ def _rows(session: Session, sql: str) -> list[dict[str, Any]]:
 
 
 # Where it goes -------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _said_by(tool: str, kind: type[BaseException]) -> Iterator[None]:
+    """What the other tool refuses is for the user to read, not for a traceback."""
+    try:
+        yield
+    except kind as error:
+        raise UsageError(f"{tool}: {error}", hint=f"So says {tool}: its own settings apply.") from None
 
 
 def _missing(what: str, package: str) -> PackageMissing:
@@ -217,6 +233,30 @@ class TensorBoard:
         return str(self._folder)
 
 
+class Csv:
+    """One line for each number: tag, step, time, value. Histograms and verdicts are for `query`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("w", encoding="utf-8", newline="")
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror}") from None
+        self._lines = csv.writer(self._file)
+        self._lines.writerow(("tag", "step", "t_s", "value"))
+
+    def write(self, item: Item) -> None:
+        """See `Writer`."""
+        if isinstance(item, Scalar):
+            self._lines.writerow((item.tag, item.step, repr(item.t_s), repr(item.value)))
+
+    def close(self) -> str:
+        """See `Writer`."""
+        self._file.close()
+        return str(self._path)
+
+
 class Wandb:
     """A run of W&B with the name of ours; online or offline as W&B is set up."""
 
@@ -226,7 +266,8 @@ class Wandb:
         except ImportError:
             raise _missing("W&B", "wandb") from None
         self._wandb = wandb
-        self._run = wandb.init(project=project, id=safe_name(name, 100), name=name, resume="allow")
+        with _said_by("W&B", wandb.Error):
+            self._run = wandb.init(project=project, id=safe_name(name, 100), name=name, resume="allow")
         self._by_step: dict[int, dict[str, Any]] = {}
         self._texts: list[tuple[int, str]] = []
 
@@ -246,7 +287,7 @@ class Wandb:
         for step, values in sorted(self._by_step.items()):
             self._run.log(values, step=step)
         if self._texts:
-            self._run.summary["probe/verdicts"] = [f"step {step}: {text}" for step, text in self._texts]
+            self._run.summary["verdicts"] = [f"step {step}: {text}" for step, text in self._texts]
         where = str(self._run.url or self._run.dir)
         self._run.finish()
         return where
@@ -258,17 +299,20 @@ class MLflow:
     def __init__(self, uri: str, name: str) -> None:
         try:
             from mlflow.entities import Metric
+            from mlflow.exceptions import MlflowException
             from mlflow.tracking import MlflowClient
         except ImportError:
             raise _missing("MLflow", "mlflow") from None
         self._metric = Metric
-        self._client = MlflowClient(tracking_uri=uri)
-        found = self._client.get_experiment_by_name("probe")
-        experiment = self._client.create_experiment("probe") if found is None else found.experiment_id
-        runs = self._client.search_runs([experiment], f"tags.`probe.run` = '{name}'", max_results=1)
-        self._run = runs[0] if runs else self._client.create_run(
-            experiment, run_name=name, tags={"probe.run": name}
-        )
+        self._error = MlflowException
+        with _said_by("MLflow", MlflowException):
+            self._client = MlflowClient(tracking_uri=uri)
+            found = self._client.get_experiment_by_name("probe")
+            experiment = self._client.create_experiment("probe") if found is None else found.experiment_id
+            runs = self._client.search_runs([experiment], f"tags.`probe.run` = '{name}'", max_results=1)
+            self._run = runs[0] if runs else self._client.create_run(
+                experiment, run_name=name, tags={"probe.run": name}
+            )
         self._until = float(self._run.data.tags.get("probe.until", "0"))
         self._latest = self._until
         self._waiting: list[Any] = []
@@ -288,17 +332,19 @@ class MLflow:
 
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []
-        if waiting:
-            self._client.log_batch(self._run.info.run_id, metrics=waiting)
+        with _said_by("MLflow", self._error):
+            for start in range(0, len(waiting), _LARGEST_BATCH):
+                self._client.log_batch(self._run.info.run_id, metrics=waiting[start : start + _LARGEST_BATCH])
 
     def close(self) -> str:
         """See `Writer`."""
         self._flush()
         run_id = self._run.info.run_id
-        if self._texts:
-            self._client.log_text(run_id, "\n\n".join(self._texts), "verdicts.md")
-        self._client.set_tag(run_id, "probe.until", repr(self._latest))
-        self._client.set_terminated(run_id)
+        with _said_by("MLflow", self._error):
+            if self._texts:
+                self._client.log_text(run_id, "\n\n".join(self._texts), "verdicts.md")
+            self._client.set_tag(run_id, "probe.until", repr(self._latest))
+            self._client.set_terminated(run_id)
         return f"{self._uri} (run {run_id})"
 
 

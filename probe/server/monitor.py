@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from probe import clock
 from probe.diagnose import recipes as formats
-from probe.diagnose.incidents import OPENED, RAISED, RESOLVED, RETURNED, SEVERITIES, Judged, Seen
+from probe.diagnose.incidents import OPENED, RAISED, RESOLVED, RETURNED, SEVERITIES, Incident, Judged, Seen
 from probe.errors import ProbeError, RecordingError
 from probe.recording import places
 from probe.server import access, recipes
@@ -80,6 +80,8 @@ class Monitor:
         self._began_ns = clock.wall_ns()
         self._runs: dict[tuple[str, int], _Run] = {}
         self._ignored: set[Path] = set()
+        self._follows: dict[str, tuple[str, ...]] = {}
+        """Of each recipe those of which its finding is a consequence."""
         self._credit_s = CREDIT_S
         self._counted_s = time.monotonic()
         self._ended: deque[dict[str, Any]] = deque(maxlen=ENDED_KEPT)
@@ -212,7 +214,9 @@ class Monitor:
         return await recipes.run(self._service, ranks, wanted, endpoint, background=background)
 
     async def _recipes(self) -> formats.Library:
-        return await self._service.call(recipes.library, self._service.settings)
+        library = await self._service.call(recipes.library, self._service.settings)
+        self._follows = {recipe.name: recipe.follows for recipe in library.values()}
+        return library
 
     def _failed(self, run: _Run, what: str) -> None:
         if run.failure != what:
@@ -222,18 +226,26 @@ class Monitor:
     # What comes of it --------------------------------------------------------------------
 
     def _tell(self, run: _Run, news: Sequence[News]) -> None:
-        """Send messages, one for each recipe and kind of event; and do what was configured."""
+        """Send messages, one for each recipe and kind of event; and do what was configured. What follows
+        from something else that is told, and is no worse, is not told beside it."""
         groups: dict[tuple[str, str], list[News]] = {}
         for one in news:
             if one.event.tell:
                 groups.setdefault((one.event.incident.recipe, one.event.kind), []).append(one)
         for same in groups.values():
-            known = frozenset.intersection(*(one.known for one in same))
-            self.alerts.send(message_of(same), known)
             event = same[0].event
+            if not self._follows_open(run, event.incident):
+                known = frozenset.intersection(*(one.known for one in same))
+                self.alerts.send(message_of(same), known)
             late = event.incident.opened_s * 1e9 < self._began_ns
             if event.kind in (OPENED, RAISED) and may_act(event.incident.severity) and not late:
                 self._act(run, event.incident.recipe)
+
+    def _follows_open(self, run: _Run, incident: Incident) -> bool:
+        """Whether an incident is a consequence of another one that is open and as bad."""
+        causes = self._follows.get(incident.recipe, ())
+        worse = SEVERITIES[SEVERITIES.index(incident.severity):]
+        return any(one.recipe in causes and one.severity in worse for one in run.state.incidents.open())
 
     def _act(self, run: _Run, recipe: str) -> None:
         """What is to be done when `recipe` opens an incident in this run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import subprocess
@@ -44,7 +45,7 @@ def installed(package: str, folder: Path) -> str:
 
 def read_with(path: str, program: str, *arguments: str) -> dict[str, Any]:
     """What a small program of the tool's own reads."""
-    environ = {"PYTHONPATH": path, "PATH": "/usr/bin", "HOME": "/tmp"}
+    environ = {"PYTHONPATH": path, "PATH": "/usr/bin", "HOME": "/tmp", "MLFLOW_ALLOW_FILE_STORE": "true"}
     done = subprocess.run(
         [sys.executable, "-c", program, *arguments], env=environ,
         capture_output=True, text=True, timeout=PATIENCE_S, check=False,
@@ -89,7 +90,7 @@ def test_what_tensorboard_reads_back_is_what_was_recorded_also_when_it_is_export
     assert folder.name.endswith("-rank0") and len(list(folder.iterdir())) == 1
     found = read_with(path, READ_EVENTS, str(folder))
     same(found["scalars"]["train/loss"], recorded(place, finished.pid))
-    assert "train/lr" in found["scalars"] and "train/loss_scale" not in found["scalars"], "NULL is absent"
+    assert "train/lr" in found["scalars"] and "train/allocated_bytes" not in found["scalars"], "no device"
 
 
 @pytest.mark.campaign
@@ -109,22 +110,33 @@ def test_wandb_is_written_offline(place: Place, finished: Job, tmp_path: Path) -
 def test_mlflow_reads_back_what_was_recorded_also_when_it_is_exported_twice(
     place: Place, finished: Job, tmp_path: Path
 ) -> None:
-    path = installed("mlflow", tmp_path / "packages")
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    path = installed("mlflow-skinny", tmp_path / "packages")
+    uri = f"file://{tmp_path}/runs"
+    refused = run_probe(place, str(finished.pid), "export", "--mlflow", "nosuch://x", PYTHONPATH=path)
+    assert refused.returncode == 2 and "Traceback" not in refused.stderr
     for _ in range(2):
-        done = run_probe(place, str(finished.pid), "export", "--mlflow", uri, PYTHONPATH=path)
+        words = (str(finished.pid), "export", "--mlflow", uri)
+        done = run_probe(place, *words, PYTHONPATH=path, MLFLOW_ALLOW_FILE_STORE="true")
         assert done.returncode == 0, done.stderr
     same(read_with(path, READ_MLFLOW, uri)["scalars"]["train/loss"], recorded(place, finished.pid))
 
 
-def test_a_tool_that_is_not_installed_is_named_and_so_is_the_command_that_installs_it(
-    place: Place, start: Callable[..., Job], tmp_path: Path
+def test_a_table_holds_what_was_recorded_and_a_tool_that_is_not_installed_is_named(
+    place: Place, finished: Job, tmp_path: Path
 ) -> None:
-    job = start("gpt_with_schedule", "--size", "tiny", "--hold")
+    done = run_probe(place, str(finished.pid), "export", "--csv", str(tmp_path / "curves"))
+    assert done.returncode == 0, done.stderr
+    [table] = (tmp_path / "curves").iterdir()
+    with table.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    losses = [[float(row["step"]), float(row["value"])] for row in rows if row["tag"] == "train/loss"]
+    same(losses, recorded(place, finished.pid))
+    assert {row["tag"] for row in rows} >= {"train/lr", "train/wall_s"}
+    assert not [row for row in rows if row["tag"] == "train/allocated_bytes"], "no device"
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     for name in ("tensorboard", "wandb", "mlflow"):
         (hidden / f"{name}.py").write_text("raise ImportError(__name__)\n")
-        done = run_probe(place, str(job.pid), "export", f"--{name}", "x", PYTHONPATH=str(hidden))
+        done = run_probe(place, str(finished.pid), "export", f"--{name}", "x", PYTHONPATH=str(hidden))
         assert done.returncode == 2 and f"pip install {name}" in done.stderr, done.stderr
-    assert run_probe(place, str(job.pid), "export").returncode == 2
+    assert run_probe(place, str(finished.pid), "export").returncode == 2

@@ -9,6 +9,7 @@ What stands for something else in a document is replaced before it is run. Nothi
     COMMAND, NAME, …       (in the text only) `ps`, `python.steps`, nothing
     train.py               tests/docs/train.py
     slow.sql, look.py      a query, a snippet
+    train.log              what a training printed
     kept                   a folder, for checkpoints
 
 What ends the job (`ENDS`) is done to another one, that there is something left to ask.
@@ -33,6 +34,7 @@ from ranks import running_ranks
 TRAIN = Path(__file__).with_name("train.py")
 FILES = {
     "slow.sql": "SELECT step, wall_s FROM python.steps ORDER BY wall_s DESC LIMIT 5\n",
+    "train.log": "".join(f"Step {step}: loss={2.5 - step / 100}, lr=1e-4\n" for step in range(10, 100, 10)),
     "look.py": "for name, parameter in model.named_parameters():\n    print(name, tuple(parameter.shape))\n",
 }
 KEPT = "kept"
