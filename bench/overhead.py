@@ -30,6 +30,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+from probe.settings import INSTRUMENTS
+
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE.parent / "tests" / "programs"
 OUT = HERE / "out"
@@ -64,9 +66,15 @@ class Variant(NamedTuple):
 
 
 PLAIN = Variant("without", {})
+DEFAULT = Variant("probe default", {"PROBE": "1"})
+NO_GRADIENTS = Variant(
+    "probe default but gradients",
+    {"PROBE": "1", "PROBE_INSTRUMENTS": ",".join(name for name in INSTRUMENTS if name != "gradients")},
+)
 OURS = (
     Variant("probe idle", {"PROBE": "1", "PROBE_INSTRUMENTS": "none"}),
-    Variant("probe default", {"PROBE": "1"}),
+    DEFAULT,
+    NO_GRADIENTS,
     Variant("probe everything, modules every 10th step", {"PROBE": "1", "PROBE_MODULES_INTERVAL": "10"}),
 )
 THEIRS = (
@@ -91,6 +99,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--jobs", default=",".join(job.name for job in JOBS))
     parser.add_argument("--peers", action="store_true", help="run the peers too (installs them)")
+    parser.add_argument("--paired", action="store_true", help="only the pairs within one process")
     parser.add_argument("--quick", action="store_true", help="a tenth of the steps: shows that it works")
     arguments = parser.parse_args()
     variants = [PLAIN, *OURS, *(THEIRS if arguments.peers else ())]
@@ -99,7 +108,7 @@ def main() -> None:
     for job in JOBS:
         if job.name in arguments.jobs.split(","):
             steps = max(60, job.steps // 10) if arguments.quick else job.steps
-            report(job._replace(steps=steps), variants, arguments.rounds)
+            report(job._replace(steps=steps), [] if arguments.paired else variants, arguments.rounds)
 
 
 def environment_of(peer: str) -> Path:
@@ -115,7 +124,24 @@ def environment_of(peer: str) -> Path:
 
 
 def report(job: Job, variants: Sequence[Variant], rounds: int) -> None:
-    """Run all rounds of one job and print its table."""
+    """Run all rounds of one job and print its table; without variants, only pairs within one process."""
+    if variants:
+        compare(job, variants, rounds)
+    else:
+        print(f"\n### {job.name}, {job.steps} steps\n")
+        print("| variant | step time | added per step | | | |")
+        print("|---|---|---|---|---|---|")
+    for variant in (DEFAULT, NO_GRADIENTS):
+        pairs = paired(job, variant.environment, max(2, rounds // 2))
+        ratio = [on / off - 1 for on, off in pairs]
+        added = [on - off for on, off in pairs]
+        print(f"| {variant.name}, paired within one process | {percent(ratio)} "
+              f"| {median(added) * 1e6:+.1f} µs | | | |")
+        sys.stdout.flush()
+
+
+def compare(job: Job, variants: Sequence[Variant], rounds: int) -> None:
+    """The rows that compare processes."""
     found: dict[str, list[Figures]] = {variant.name: [] for variant in variants}
     for turn in range(rounds):
         for variant in variants if turn % 2 == 0 else list(reversed(variants)):
@@ -134,11 +160,6 @@ def report(job: Job, variants: Sequence[Variant], rounds: int) -> None:
         same = {one.digest for one in ones} == {one.digest for one in plain}
         print(f"| {variant.name} | {percent(ratio)} | {median(added) * 1e6:+.1f} µs | {percent(cpu)} "
               f"| {memory:+.1f} MB | {'yes' if same else 'NO'} |")
-    pairs = paired(job, OURS[1].environment, max(2, rounds // 2))
-    ratio = [on / off - 1 for on, off in pairs]
-    added = [on - off for on, off in pairs]
-    print(f"| probe default, paired within one process | {percent(ratio)} "
-          f"| {median(added) * 1e6:+.1f} µs | | | |")
     sys.stdout.flush()
 
 

@@ -49,7 +49,8 @@ ASKED_COPY_BYTES, ASKED_COPY_RATIO = 512 << 20, 0.05
 """The same when the updates of all parameters were asked for."""
 DEADLINE_NS = 1_000_000_000
 """What statistics that were asked for take of one step, at most; they go on in the next one."""
-_BYTES_PER_NS = 1000
+LOOK_S = 2.0
+"""Between two looks at how much memory is free, at least."""
 _NS_PER_ELEMENT = 3
 """Guess of what one element costs on a CPU, for not beginning what would take too long."""
 
@@ -112,6 +113,7 @@ class Gradients:
         self._copy_bytes, self._asked_copy_bytes = COPY_BYTES, ASKED_COPY_BYTES
         self._due = FIRST_STEP
         self._since_ns = 0
+        self._next_look_s = 0.0
         self._window: int | None = None
         """The step that the sample under way began with; every optimizer that steps is part of it once."""
         self._in_window: set[int] = set()
@@ -324,6 +326,10 @@ class Gradients:
         """One round: rows that devices delivered, names, how much may be copied."""
         self.delivery.collect()
         self._names.collect()
+        now_s = time.monotonic()
+        if now_s < self._next_look_s:
+            return
+        self._next_look_s = now_s + LOOK_S
         self.norm.look_for_fsdp()
         available = self._available_bytes()
         self._copy_bytes = min(COPY_BYTES, int(COPY_RATIO * available))

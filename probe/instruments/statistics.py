@@ -144,8 +144,12 @@ def moments(flat: Any) -> Any:
     torch: Any = sys.modules["torch"]
     if flat.dtype is torch.bool:
         flat = flat.byte()
-    if flat.is_cpu:
-        return _moments_here(flat)
+    return _moments_here(flat) if flat.is_cpu else moments_there(flat)
+
+
+def moments_there(flat: Any) -> Any:
+    """`moments` on a device."""
+    torch: Any = sys.modules["torch"]
     if not flat.numel():
         return torch.full((MOMENTS,), math.nan, dtype=torch.float64, device=flat.device)
     least, most = (one.double() for one in torch.aminmax(flat))

@@ -1,0 +1,196 @@
+"""Samples of gradients keep to their share, reach every parameter in turn, and say what was not measured."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from probe.agent.isolation import Isolation
+from probe.instruments import gradients as module
+from probe.instruments import statistics
+from probe.instruments.delivery import Delivery
+from probe.instruments.gradient_norm import LONGEST_STEPS, interval_for
+from probe.instruments.gradients import Asked, Gradients
+from probe.instruments.parameter_names import Known
+from probe.recording.layout import NULL_DOUBLE, NULL_INTEGER, NULL_STRING
+from probe.tables import BY_NAME
+
+COLUMNS = [column.name for column in BY_NAME["python.gradients"].columns]
+MS = 1_000_000
+
+
+class Rows:
+    """Stands in for a ring."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[Any, ...]] = []
+
+    def append(self, *fields: Any) -> int:
+        self.rows.append(fields)
+        return len(self.rows)
+
+
+class Arrives(Delivery):
+    """A device that has it at once."""
+
+    def send(self, figures: Any, then: Any) -> None:
+        then(figures.tolist())
+
+
+class Training:
+    """A recorder and an optimizer of four parameters, stepping in steps of `wall_ms`."""
+
+    def __init__(self, wall_ms: float = 10.0, names: bool = True) -> None:
+        self.texts: list[str] = [""]
+        self.rings = {name: Rows() for name in ("python.gradients", "python.optimizers")}
+        self.recorder: Any = SimpleNamespace(
+            step=0, timing=True, cost_ns=0, grad_norm=NULL_DOUBLE, rings=self.rings, intern=self._intern,
+            recent=deque([(int(wall_ms * MS), False, False, 0)] * 9), elsewhere=lambda: False,
+        )
+        torch.manual_seed(0)
+        self.parameters = [torch.nn.Parameter(torch.randn(6, 5)) for _ in range(4)]
+        self.optimizer = torch.optim.SGD(self.parameters, lr=0.5)
+        self.optimizers: Any = SimpleNamespace(
+            look=None, look_at=0, look_after=None, made_count=1, seen=[1],
+            expected_leader=lambda: self.optimizer, newest_scaler=lambda: None,
+            alive=lambda: [self.optimizer],
+        )
+        known = {id(one): Known(self._intern(f"p{place}"), place, f"p{place}")
+                 for place, one in enumerate(self.parameters)} if names else {}
+        called: Any = SimpleNamespace(
+            ready=True, of=lambda one: known.get(id(one)), collect=lambda: None,
+        )
+        self.gradients = Gradients(
+            self.recorder, Isolation(), self.optimizers, called, 0.01, lambda: False, samples=True
+        )
+        self.gradients.install()
+
+    def _intern(self, text: str) -> int:
+        self.texts.append(text)
+        return len(self.texts) - 1
+
+    def step(self) -> None:
+        """One step, as `Optimizers` goes around it."""
+        for one in self.parameters:
+            one.grad = torch.randn(6, 5)
+        optimizers = self.optimizers
+        if self.recorder.step >= optimizers.look_at:
+            optimizers.look(self.optimizer, (self.optimizer,), {})
+        self.optimizer.step()
+        after, optimizers.look_after = optimizers.look_after, None
+        if after is not None:
+            after(self.optimizer, 0.5)
+        self.recorder.step += 1
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Of python.gradients."""
+        return [dict(zip(COLUMNS, row, strict=True)) for row in self.rings["python.gradients"].rows]
+
+    def end(self) -> None:
+        """Wrappers out."""
+        self.gradients.uninstall()
+
+
+@pytest.fixture
+def training() -> Any:
+    made = Training()
+    yield made
+    made.end()
+
+
+def test_what_costs_more_comes_more_rarely() -> None:
+    assert interval_for(50_000, 0.001 * 50 * MS) == 1
+    assert interval_for(250_000, 0.001 * 1 * MS) == 250
+    assert interval_for(1, 0.0) == LONGEST_STEPS
+
+
+def test_a_portion_after_another_reaches_every_parameter(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SHORTEST_PORTION_NS", 0)
+    monkeypatch.setattr(module, "PORTION", 0.0)
+    monkeypatch.setattr(module, "interval_for", lambda *_: 1)
+    for _ in range(100):
+        training.step()
+    found = [row["place"] for row in training.rows()]
+    assert found[:4] == [0, 1, 2, 3]
+    assert found[4:8] == [0, 1, 2, 3]
+
+
+def test_an_update_is_estimated_where_there_was_no_room_for_a_copy(training: Training) -> None:
+    training.gradients._copy_bytes = 2 * 30 * 4
+    for _ in range(3):
+        training.step()
+    rows = training.rows()
+    kinds = [training.texts[row["update_kind"]] for row in rows]
+    assert kinds == ["measured", "measured", "estimated", "estimated"]
+    for row in rows:  # of plain SGD the estimate is the update
+        assert row["update_norm"] == pytest.approx(0.5 * row["norm"], rel=1e-5)
+        assert row["update_ratio"] == pytest.approx(row["update_norm"] / row["weight_norm"])
+
+
+def test_a_parameter_without_a_known_name_has_none_and_its_place_in_the_optimizer() -> None:
+    training = Training(names=False)
+    for _ in range(3):
+        training.step()
+    assert [row["param"] for row in training.rows()] == [NULL_STRING] * 4
+    assert [row["place"] for row in training.rows()] == [0, 1, 2, 3]
+    training.end()
+
+
+def test_a_parameter_without_a_gradient_has_no_figures_of_one(training: Training) -> None:
+    training.parameters[1].requires_grad_(False)
+    for _ in range(3):
+        for one in training.parameters:
+            one.grad = torch.ones(6, 5)
+        training.parameters[1].grad = None
+        if training.recorder.step >= training.optimizers.look_at:
+            training.optimizers.look(training.optimizer, (), {})
+        if training.optimizers.look_after is not None:
+            training.optimizers.look_after(training.optimizer, 0.5)
+        training.recorder.step += 1
+    row = training.rows()[1]
+    assert (row["norm"], row["nan_count"], row["zero_ratio"]) == (NULL_DOUBLE, NULL_INTEGER, NULL_DOUBLE)
+    assert row["weight_norm"] > 0
+
+
+def test_nothing_is_looked_at_on_shadow_steps_unless_it_is_asked_for(training: Training) -> None:
+    training.recorder.timing = False
+    for _ in range(5):
+        training.step()
+    assert not training.rows()
+    asked = Asked(updates=True)
+    training.gradients.ask(asked)
+    training.step()
+    training.gradients.ask(None)
+    training.step()
+    assert {training.texts[row["reason"]] for row in training.rows()} == {"asked"}
+    assert len(training.rows()) == asked.rows == 4
+
+
+def test_what_a_device_works_out_is_what_the_host_does(training: Training) -> None:
+    """The device's arithmetic and its way to the rows, on a CPU: there was no device to run it on."""
+    for values in (torch.randn(1000), torch.tensor([1.0, 0.0, float("nan"), float("inf")]), torch.zeros(3)):
+        here, there = statistics.moments(values), statistics.moments_there(values).tolist()
+        assert [repr(value) for value in there] == [repr(float(value)) for value in here]
+    training.gradients._due = 10**9
+    training.gradients.ask(Asked())
+    training.step()
+    here_rows = training.rows()
+    entries = training.gradients._entries(training.optimizer, False, Asked(), time.monotonic_ns())
+    for entry, parameter in zip(entries, training.parameters, strict=True):
+        entry.moments = torch.tensor(entry.moments, dtype=torch.float64)
+        entry.before = None
+        assert entry.parameter is parameter
+    sample = module.Open(entries, False, None, None, 1.0, False)
+    training.gradients._rows._send(
+        0, 0, 0, sample, torch.device("cpu"), [(entry, 0.5) for entry in entries], Arrives()
+    )
+    for first, second in zip(here_rows, training.rows()[4:], strict=True):
+        assert first["param"] == second["param"]
+        assert second["norm"] == pytest.approx(first["norm"])
