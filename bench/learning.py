@@ -25,8 +25,8 @@ PAUSE_S = 1.5
 
 
 class Fault(NamedTuple):
-    """What is to be said of a fault: one of `recipes`, about `subject` (its beginning) where it has one, and a
-    step at most `near` from that of the fault where it begins on the way."""
+    """What is to be said of a fault: one of `recipes`, about `subject` (its beginning) where it has one, and
+    a step at most `near` from that of the fault where it begins on the way."""
 
     recipes: tuple[str, ...]
     subject: str = ""
@@ -215,8 +215,8 @@ def main(words: list[str] | None = None) -> int:
             trials.append(trial)
             after = "never" if trial.verdict_s is None else f"after {trial.verdict_s:.1f} s"
             print(
-                f"{name} {seed}: {trial.named or 'MISSED'} at {trial.said_step} (fault {trial.step}) {after}, "
-                f"asked {trial.asked_s[-3:]} s: {trial.said} | {trial.others}", flush=True,
+                f"{name} {seed}: {trial.named or 'MISSED'} at {trial.said_step} (fault {trial.step}) "
+                f"{after}, asked {trial.asked_s[-3:]} s: {trial.said} | {trial.others}", flush=True,
             )
     named = sum(trial.verdict_s is not None for trial in trials)
     print("\n".join([

@@ -28,7 +28,7 @@
 -- unit = "norms"
 -- source = "OLMo: 128 steps"
 -- [parameters.least]
--- value = 8
+-- value = 12
 -- unit = "norms"
 -- source = "ours"
 -- [parameters.beyond]
@@ -39,7 +39,12 @@
 -- value = 2000
 -- unit = "steps"
 -- source = "ours: older ones are history"
-WITH seen AS (
+WITH adversarial AS (
+    SELECT COALESCE(MEDIAN(micro_steps) > 1, false) AND (
+        EXISTS (SELECT 1 FROM probe.facts WHERE kind = 'hyperparameter' AND name = 'optimizer2')
+        OR EXISTS (SELECT 1 FROM python.torch_trace WHERE stage = 'step' GROUP BY step HAVING COUNT(*) > 1)) AS yes
+    FROM python.steps
+), seen AS (
     SELECT step, grad_norm, lr, loss FROM python.steps
     WHERE isfinite(grad_norm) AND grad_norm > 0 AND step > (SELECT MAX(step) FROM python.steps) - $horizon
 ), before AS (
@@ -63,10 +68,11 @@ WITH seen AS (
     SELECT step AS seen_at, param, norm AS param_norm FROM python.gradients
     WHERE step >= (SELECT MIN(step) FROM found) AND isfinite(norm) QUALIFY ROW_NUMBER() OVER (ORDER BY step, norm DESC) = 1
 )
-SELECT NULL AS unknown, step, grad_norm AS norm, grad_norm / usual AS times, usual, known, highest, later, later_n, lr, loss, seen_at, param, param_norm,
+SELECT CASE WHEN adversarial.yes THEN 'there are several optimizers with a backward each: their gradients follow each other''s networks' END AS unknown,
+    step, grad_norm AS norm, grad_norm / usual AS times, usual, known, highest, later, later_n, lr, loss, seen_at, param, param_norm,
     2 * usual AS clip,
     CASE WHEN later > 0.5 * $times * usual THEN 'and it stays high' ELSE 'once, it is back' END AS outcome,
     CASE WHEN later > 0.5 * $times * usual THEN 'alarm' ELSE 'notice' END AS severity
-FROM found CROSS JOIN later LEFT JOIN worst ON true
+FROM found CROSS JOIN later CROSS JOIN adversarial LEFT JOIN worst ON true
 UNION ALL BY NAME
 SELECT format('{} gradient norms, {} are needed', COUNT(*), $least + 1) AS unknown FROM seen HAVING COUNT(*) <= $least

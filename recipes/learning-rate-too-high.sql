@@ -49,7 +49,7 @@ WITH steps AS (
 ), grown AS (
     SELECT MEDIAN(now / first) AS grown, COUNT(*) AS params FROM (
         SELECT ARG_MAX(weight_norm, step) AS now, ARG_MIN(weight_norm, step) AS first FROM python.gradients
-        WHERE weight_norm > 0 AND numel >= 16 GROUP BY param HAVING COUNT(*) >= 3)
+        WHERE weight_norm > 0 AND isfinite(weight_norm) AND numel >= 16 GROUP BY param HAVING COUNT(*) >= 3)
 ), losses AS (
     SELECT MEDIAN(loss) FILTER (ago <= 50) AS loss_now, MEDIAN(loss) FILTER (ago > 250) AS loss_then, ARG_MIN(lr, ago) AS lr, 1.4826 * MAD(loss) FILTER (ago <= 50) AS spread
     FROM (SELECT loss, lr, ROW_NUMBER() OVER (ORDER BY step DESC) AS ago FROM python.steps WHERE isfinite(loss) ORDER BY step DESC LIMIT 300)

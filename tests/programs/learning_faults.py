@@ -2,8 +2,9 @@
 
 `--fault NAME` plants it, `--seed` changes weights, data and the step `--at` which it begins (where it begins
 on the way), `--pace MS` makes each step longer. Prints `READY` after three steps, `FAULT NS STEP` when the
-fault begins (of what is wrong from the start after READY, with the time of the first step), and a `RESULT` line. The
-faults are subclasses of `Training`; `FAULTS` is their list. Validation losses are logged with `probe.log` where probe is there.
+fault begins (of what is wrong from the start after READY, with the time of the first step), and a `RESULT`
+line. The faults are subclasses of `Training`; `FAULTS` is their list. Validation losses are logged with
+`probe.log` where probe is there.
 """
 
 from __future__ import annotations
