@@ -4,6 +4,7 @@
 -- order = 440
 -- scope = "rank"
 -- needs = "the optimizer's state, on a step that was looked at"
+-- follows = ["nan-origin", "loss-nan"]
 -- deepen = "gradients"
 -- what = "{optimizer}, group {param_group}: {problem}"
 -- why = [
