@@ -6,6 +6,7 @@
 -- needs = "a loss that backward is called on"
 -- what = "loss became {kind} at step {step}, {outcome}"
 -- why = [
+--   "where it began was {traced}: nan-origin says it",
 --   "loss before it: {before:.4g} (median of {known} steps)",
 --   "{bad} of the {since} losses since then are not finite",
 --   "gradient norm before it: {norm:.3g}, at most {norm_max:.3g} in the 20 steps before",
@@ -18,7 +19,7 @@
 --   "probe {endpoint} query \"SELECT step, loader, shapes FROM python.batches WHERE step = {step}\"",
 --   "probe {endpoint} skip-nonfinite on",
 -- ]
--- false_positives = "a single infinite loss that a GradScaler skips; not said where nan-origin names where it came from"
+-- false_positives = "a single infinite loss that a GradScaler skips; a notice where nan-origin says where it came from"
 -- [parameters.window]
 -- value = 20
 -- unit = "steps"
@@ -41,12 +42,15 @@ WITH losses AS (
     FROM python.steps s, first WHERE s.step BETWEEN first.step - $window AND first.step - 1
 ), rates AS (
     SELECT ANY_VALUE(lr) AS lr, ANY_VALUE(loss_scale) AS loss_scale FROM python.steps s, first WHERE s.step = first.step
+), origin AS (
+    SELECT COUNT(*) > 0 AS known FROM python.nonfinite n, first
+    WHERE n.direction <> 'unknown' AND n.step BETWEEN first.step - 50 AND first.step + 5
 )
-SELECT NULL AS unknown, first.step, CASE WHEN nan THEN 'NaN' ELSE 'infinite' END AS kind, before, NULLIF(known, 0) AS known, bad, since,
+SELECT NULL AS unknown, first.step, CASE WHEN nan THEN 'NaN' ELSE 'infinite' END AS kind, before, NULLIF(before.known, 0) AS known, bad, since,
     norm, norm_max, lr, CASE WHEN lr_before <> lr THEN lr_before END AS lr_before, loss_scale,
     CASE WHEN still THEN 'and has been since' ELSE 'and was finite again later' END AS outcome,
-    CASE WHEN still THEN 'alarm' ELSE 'notice' END AS severity
-FROM first, since, before, rates
-WHERE NOT EXISTS (SELECT 1 FROM python.nonfinite n WHERE n.direction <> 'unknown' AND n.step BETWEEN first.step - 50 AND first.step + 5)
+    CASE WHEN still AND NOT origin.known THEN 'alarm' ELSE 'notice' END AS severity,
+    CASE WHEN origin.known THEN 'traced' END AS traced
+FROM first, since, before, rates, origin
 UNION ALL BY NAME
 SELECT 'no loss was seen' AS unknown FROM losses HAVING COUNT(*) = 0

@@ -1,0 +1,95 @@
+"""What diagnose says of real small trainings: with one thing wrong in how they learn, and with nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from harness import PATIENCE_S, ROOT, Job, Place, run_probe
+
+sys.path.append(str(ROOT / "bench"))
+import learning
+
+DAILY = {
+    "spike-recovers": ("loss-spike", 160), "no-zero-grad": ("zero-grad-forgotten", 1),
+    "eval-mode": ("eval-mode", 161), "nan-data": ("nan-origin", 160),
+}
+"""Fault: recipe, and the step it must name."""
+
+
+class Trainings:
+    """Trainings of 260 steps that run at the same time, made their steps and live on."""
+
+    def __init__(self, place: Place, names: list[str]) -> None:
+        self._place = place
+        self.jobs: dict[str, Job] = {}
+        words = ("--steps", "260", "--at", "160", "--hold")
+        for name in names:
+            environ = place.watched(PROBE_NAME=name)
+            folder = place.directory
+            self.jobs[name] = Job("learning_faults", "--fault", name, *words, environ=environ, folder=folder)
+        for job in self.jobs.values():
+            job.wait_for("RESULT")
+
+    def findings(self, name: str) -> list[dict[str, Any]]:
+        """What diagnose finds."""
+        done = run_probe(self._place, str(self.jobs[name].pid), "diagnose", "--format", "json")
+        found: list[dict[str, Any]] = json.loads(done.stdout)["findings"]
+        return found
+
+    def finding(self, name: str, recipe: str) -> dict[str, Any]:
+        """That recipe's finding, as soon as it is there: some rows are written by the agent's thread."""
+        deadline_s = time.monotonic() + PATIENCE_S / 4
+        while True:
+            found = self.findings(name)
+            if right := [one for one in found if one["recipe"] == recipe]:
+                return right[0]
+            assert time.monotonic() < deadline_s, found
+
+
+@pytest.fixture(scope="module")
+def trainings() -> Iterator[Trainings]:
+    place = Place()
+    made = None
+    try:
+        made = Trainings(place, [*DAILY, "clean"])
+        yield made
+    finally:
+        for job in made.jobs.values() if made else ():
+            with contextlib.suppress(ProcessLookupError):
+                job.kill()
+        place.close()
+        place.remove()
+
+
+@pytest.mark.parametrize("fault", DAILY)
+def test_a_learning_fault_is_named_with_its_step_and_what_to_do(trainings: Trainings, fault: str) -> None:
+    recipe, step = DAILY[fault]
+    found = trainings.finding(fault, recipe)
+    assert found["step"] == step
+    assert found["severity"] in ("notice", "alarm")
+    assert found["why"]
+    assert all(line.startswith("probe ") for line in found["next"])
+
+
+def test_a_clean_training_gives_no_verdict_above_info(trainings: Trainings) -> None:
+    assert [one for one in trainings.findings("clean") if one["severity"] != "info"] == []
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("fault", learning.FAULTS)
+def test_each_learning_fault_is_named(fault: str) -> None:
+    trial = learning.plant(fault, 0)
+    assert trial.named, trial
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("name", learning.CLEAN)
+def test_no_clean_training_gives_a_verdict_above_info(name: str) -> None:
+    assert learning.clean(name, 0, 20.0)[0] == []
