@@ -4,14 +4,13 @@
 
 `{"check": [URL, …]}` is answered with `{"bad": [number, …]}`: those that cannot be delivered to.
 `{"url", "title", "body", "kind"}` with `{"delivered": true}` or `{"error": "…"}`. Apprise is imported here
-and nowhere else; what it logs goes nowhere, for it may hold a URL. The main thread of its process.
+and nowhere else; what it logs goes nowhere, for it may hold a URL. It does not give way to the training: it
+takes a third of a second, rarely, and somebody waits. The main thread of its process.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import sys
 from typing import Any
 
@@ -21,8 +20,6 @@ MISSING = "missing"
 
 def main() -> int:
     """Answer the one request."""
-    with contextlib.suppress(OSError):
-        os.nice(10)  # the training comes first
     request = json.loads(sys.stdin.buffer.read())
     try:
         import apprise
