@@ -34,7 +34,10 @@ from probe_cli.commands import COMMANDS
 from probe_cli.examples import EXAMPLES
 from probe_cli.main import run
 
-RARELY = ("act.md", "alerts.md", "checkpoint.md", "checkpoint-ranks.md", "cli.md", "diagnose-ranks.md", "export.md", "gradients.md")
+RARELY = (
+    "act.md", "alerts.md", "checkpoint.md", "checkpoint-ranks.md", "cli.md", "diagnose-ranks.md", "export.md",
+    "gradients.md",
+)
 """In the campaign: the examples of every command's help, which are on other pages too, and the guides whose
 commands tests/acting, tests/together and tests/diagnose give to other jobs every day."""
 each_document = pytest.mark.parametrize(
