@@ -12,8 +12,6 @@ import weakref
 from collections import deque
 from typing import Any, NamedTuple
 
-from probe.clock import wall_ns
-
 LAST = 64
 """Batches whose indices are remembered."""
 LONGEST_INDICES = 8192
@@ -33,7 +31,6 @@ class Batch(NamedTuple):
     micro_step: int
     loader: str
     indices: Any
-    arrived_ns: int
     content: Any
     tensors: tuple[weakref.ref[Any], ...]
 
@@ -50,7 +47,8 @@ class Batches:
 
     def __init__(self) -> None:
         self.last: Batch | None = None
-        self.before: deque[Batch] = deque(maxlen=LAST)
+        self.before: deque[tuple[int, int, str, Any]] = deque(maxlen=LAST)
+        """Step, micro step, loader and indices of those before it."""
         self._drawn: dict[int, tuple[weakref.ref[Any], dict[int, Any]]] = {}
 
     def forget(self) -> None:
@@ -61,8 +59,8 @@ class Batches:
 
     def of_step(self, step: int) -> list[Batch]:
         """The batches that came in a step, the oldest first; without contents."""
-        found = [*self.before, *([self.last] if self.last is not None else [])]
-        return [batch for batch in found if batch.step == step]
+        found = [Batch(*fields, None, ()) for fields in list(self.before)]
+        return [batch for batch in (*found, self.last) if batch is not None and batch.step == step]
 
     # HOT PATH ---------------------------------------------------------------
 
@@ -90,14 +88,13 @@ class Batches:
         """A batch came."""
         last = self.last
         if last is not None:
-            self.before.append(last._replace(content=None))
+            self.before.append(last[:4])
         held = size_bytes <= LARGEST_BYTES
         self.last = Batch(
             step,
             micro_step,
             loader,
             self._indices(iterator),
-            wall_ns(),
             content if held else None,
             () if held else tuple([weakref.ref(tensor) for tensor in tensors[:MOST_TENSORS]]),
         )

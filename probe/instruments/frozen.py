@@ -157,11 +157,11 @@ class Frozen:
         return True
 
     def end(self) -> None:
-        """Kill the child if it still runs, and bury it."""
-        if self.pid:
-            capture(lambda: os.kill(self.pid, signal.SIGKILL))
-            capture(lambda: os.waitpid(self.pid, 0))  # it may be buried already, where SIGCHLD is ignored
-            self.pid = 0
+        """Kill the child if it still runs, and bury it. By one thread at a time."""
+        pid, self.pid = self.pid, 0
+        if pid > 0:
+            capture(lambda: os.kill(pid, signal.SIGKILL))
+            capture(lambda: os.waitpid(pid, 0))  # it may be buried already, where SIGCHLD is ignored
         self._close()
 
     def _read(self) -> bool:

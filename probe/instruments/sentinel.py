@@ -17,6 +17,7 @@ import ctypes
 import itertools
 import os
 import sys
+import threading
 import time
 import weakref
 from collections import deque
@@ -39,7 +40,7 @@ _now = time.monotonic_ns
 REARM_STEPS = 10
 """Steps without anything bad after which the next one is an event of its own."""
 LARGEST_CANARY = 4096
-MOST_READ = 64
+MOST_READ = 32
 """Elements read of a gradient: below a NaN in one of its samples every element of it is NaN."""
 FIRST_CALLS, ASK_EVERY = 32, 64
 """Calls of which everything is asked, and how often later ones are."""
@@ -100,6 +101,8 @@ class Sentinel:
         self._history: deque[float] = deque(maxlen=HISTORY)
         self._sent: deque[tuple[Any, Any, int, int, Any]] = deque(maxlen=64)
         self._events: list[NonfiniteEvent] = []
+        self._collecting = threading.Lock()
+        """Held by the agent's thread, or by the one that stops it, while it reads what forks say."""
         self._next_fork_s = 0.0
 
     def install(self) -> None:
@@ -122,9 +125,10 @@ class Sentinel:
         while self._events and time.monotonic() < deadline_s:
             self._collect_events()
             time.sleep(0.01)
-        for event in self._events:
-            event.finish(self._journal, "probe left before the look was over")
-        self._events.clear()
+        with self._collecting:
+            for event in self._events:
+                event.finish(self._journal, "probe left before the look was over")
+            self._events.clear()
         self.batches.forget()
         self.kept = self._call = self._root = None
 
@@ -377,10 +381,11 @@ class Sentinel:
         self._collect_events()
 
     def _collect_events(self) -> None:
-        for event in list(self._events):
-            if event.over(self._journal):
-                self._events.remove(event)
-                self._next_fork_s = time.monotonic() + SPACING * event.took_s
+        with self._collecting:
+            for event in list(self._events):
+                if event.over(self._journal):
+                    self._events.remove(event)
+                    self._next_fork_s = time.monotonic() + SPACING * event.took_s
 
     def _choose(self) -> None:
         """A small parameter of each model that backward reaches last; again when there are other models."""
