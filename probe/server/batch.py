@@ -56,7 +56,7 @@ class Batch(Query):
 
         self.connection = connection
         began = time.monotonic()
-        self.files, notes = views.build(connection, self.plan, self.sql, self.tables)
+        notes = views.build(connection, self.plan, self.sql, self.tables)
         views.settle(connection, self.plan, self.sql, self.tables)
         lock(connection, [])
         filled_ms = _since(began)

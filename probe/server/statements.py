@@ -53,7 +53,6 @@ class Query:
         self.asked_s: float = request["asked_s"]
         self.notes: list[str] = request["notes"]
         self.deadline = time.monotonic() + self.timeout_s
-        self.files: list[str] = []
         self.connection: duckdb.DuckDBPyConnection | None = None
         self.room_bytes: int | None = request.get("room_bytes")
         """The rows themselves are wanted, for another host, and at most so many bytes of them."""
@@ -71,6 +70,11 @@ class Query:
         )
         if self.plan.carried is not None:
             self.notes = [*self.notes, *self.plan.carried.notes]
+
+    @property
+    def files(self) -> list[str]:
+        """The segments that it reads."""
+        return [file for files in self.plan.sealed.values() for file in files]
 
     def _tables(self, request: dict[str, Any]) -> list[Table]:
         """The tables to fill."""
@@ -92,7 +96,7 @@ class Query:
         if self.room_bytes is not None:
             return self._packed(connection, self.room_bytes)
         statements = parsed(connection, self.sql)
-        self.files, notes = views.build(connection, self.plan, self.sql, self.tables)
+        notes = views.build(connection, self.plan, self.sql, self.tables)
         lock(connection, self.files)
         columns, rows, truncated = execute(connection, statements, self.limit, self.deadline)
         elapsed_ms = round((time.monotonic() - started) * 1000, 3)
@@ -103,7 +107,7 @@ class Query:
         """The rows of the tables that the SQL mentions, for the host that runs it."""
         from probe.server import carrying, views
 
-        self.files, notes = views.build(connection, self.plan, self.sql, self.tables)
+        notes = views.build(connection, self.plan, self.sql, self.tables)
         return carrying.pack(connection, self.tables, self.sql, room_bytes, [*self.notes, *notes])
 
 

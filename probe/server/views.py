@@ -60,8 +60,8 @@ class Plan:
     """Rows of other hosts' ranks."""
     skip_files: set[str] = field(default_factory=set)
     """Segments found damaged; left out."""
-    sealed: set[str] = field(default_factory=set)
-    """Tables of which segments are read; `build` says it."""
+    sealed: dict[str, list[str]] = field(default_factory=dict)
+    """The segments that are read, by their tables; `build` says it, also where it then fails."""
     recent: Recent | None = None
     """Not all rows are wanted, only about so many of the newest."""
 
@@ -90,14 +90,14 @@ def prepare(connection: duckdb.DuckDBPyConnection) -> None:
 
 def build(
     connection: duckdb.DuckDBPyConnection, plan: Plan, sql: str, tables: Sequence[Table]
-) -> tuple[list[str], list[str]]:
-    """Fill the tables that `sql` mentions; returns (files the query may read, notes for the user)."""
-    files: list[str] = []
+) -> list[str]:
+    """Fill the tables that `sql` mentions; returns notes for the user. `plan.sealed` has the files then."""
+    plan.sealed.clear()
     notes: list[str] = []
     rare = _journal_rows(plan, {table.full_name for table in tables if table.source == "journal"})
     for table in tables:
         if table.source == "ring":
-            files += _ring_table(connection, table, plan, sql, notes)
+            _ring_table(connection, table, plan, sql, notes)
             continue
         if table.source == "journal":
             _insert(connection, table, rare.pop(table.full_name, []))
@@ -109,7 +109,7 @@ def build(
             _insert(connection, table, plan.live.get(table.full_name, []))
         if plan.carried is not None:
             _add_carried(connection, table, plan.carried, sql)
-    return files, notes
+    return notes
 
 
 def _add_carried(
@@ -128,7 +128,7 @@ def _add_carried(
 
 def _ring_table(
     connection: duckdb.DuckDBPyConnection, table: Table, plan: Plan, sql: str, notes: list[str]
-) -> list[str]:
+) -> None:
     tail = f"{_TAILS}.{_name(table.full_name)}"
     columns = columns_of(table)
     connection.execute(
@@ -148,7 +148,7 @@ def _ring_table(
     names = ", ".join(_name(column.name) for column in columns)
     parts = [f"SELECT {names} FROM {tail}"]
     if files:
-        plan.sealed.add(table.full_name)
+        plan.sealed[table.full_name] = files
         types = ", ".join(f"'{column.name}': {column.type}" for column in COMMON if column.name != "pid")
         parts.insert(
             0,
@@ -161,7 +161,6 @@ def _ring_table(
     connection.execute(
         f"CREATE VIEW {_full(table)} AS SELECT {shown} FROM ({' UNION ALL BY NAME '.join(parts)}){where}"
     )
-    return files
 
 
 def settle(connection: duckdb.DuckDBPyConnection, plan: Plan, sql: str, tables: Iterable[Table]) -> None:

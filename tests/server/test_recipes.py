@@ -12,7 +12,7 @@ import pytest
 from probe.diagnose.recipes import parse
 from probe.errors import QueryWorkerDied, RecipeUnknown
 from probe.server import fanout, recipes
-from server.beside import Beside, Writer
+from server.beside import Beside, Writer, until
 
 FRONT = """\
 -- title = "{title}"
@@ -100,7 +100,7 @@ def test_of_a_job_a_recipe_sees_the_lowest_rank_or_all_as_its_scope_says(
 ) -> None:
     own = shelf(tmp_path / "own")
     (own / "own-endless.sql").unlink()
-    beside.start(PROBE_RECIPES=str(own), PROBE_MONITOR="0")
+    beside.start(PROBE_RECIPES=str(own), PROBE_MONITOR="0", PROBE_SEAL_INTERVAL_S="0.1")
     ranks = [record(rank=rank, run="two", job="two", world_size=2) for rank in (0, 1)]
     for writer in ranks:
         writer.tell("write 10")
@@ -111,6 +111,13 @@ def test_of_a_job_a_recipe_sees_the_lowest_rank_or_all_as_its_scope_says(
     one = beside.call("GET", f"/v1/diagnose?endpoint={ranks[1].pid}&symptom=nan")
     assert outcomes(one)["own-ranks"] == "unknown", "one rank says nothing of all"
     assert {one["recipe"]: one["what"] for one in one["findings"]}["own-steps"] == "10 of [1]"
+
+    [segment] = until(lambda: ranks[0].segments("python.steps"), "sealed")
+    segment.path.write_bytes(b"")
+    whole = beside.call("GET", "/v1/diagnose?endpoint=two&symptom=nan")
+    found = {one["recipe"]: one["what"] for one in whole["findings"]}
+    assert (found["own-steps"], found["own-ranks"]) == ("0 of ?", "10 of [1]")
+    assert any("damaged and left out" in note and segment.path.name in note for note in whole["notes"])
 
 
 def test_what_ends_the_worker_is_found_by_halving(monkeypatch: pytest.MonkeyPatch) -> None:
