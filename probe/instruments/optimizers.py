@@ -205,8 +205,10 @@ class Optimizers:
         self._nested_ns = recorder.optimizer_begins(now)
         self.look_after = None
         recorder.cost_ns += _now() - now
-        if recorder.step >= self.look_at and self.look is not None:
-            self.look(optimizer, args, kwargs)
+        if recorder.step >= self.look_at:
+            look = self.look
+            if look is not None:
+                look(optimizer, args, kwargs)
         self._start_ns = _now()  # looking is not stepping
         if self.before_step is not None:
             self.before_step(optimizer)
