@@ -1,6 +1,7 @@
 """Plants each distributed fault in real jobs of 2-4 gloo ranks, several times, and says how it was found.
 
     python bench/faults.py [--seeds N] [--only NAME …] [--clean-seconds S] [--json OUT]
+    python bench/faults.py --learning [--help]         # faults of learning: bench/learning.py
 
 A seed chooses the number of ranks, the rank at fault, the step, and how gradients are averaged. Of each
 trial: how long after the fault the server wrote an alarm by itself (detection), when `diagnose` first gave
@@ -25,6 +26,8 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+import learning  # noqa: E402
 
 from harness import Place  # noqa: E402
 from probe import wire  # noqa: E402
@@ -273,6 +276,8 @@ def _ok(holds: bool) -> str:
 
 def main() -> int:
     """Run the trials; 1 when a bar is missed."""
+    if "--learning" in sys.argv[1:]:
+        return learning.main()
     as_is = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=as_is)
     parser.add_argument("--seeds", type=int, default=3, help="trials of each fault")

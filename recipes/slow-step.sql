@@ -20,6 +20,10 @@
 -- value = 1.3
 -- unit = "times"
 -- source = "practice: 10 % either way is healthy, twice is an alarm; 1.3 is what people notice"
+-- [parameters.apart]
+-- value = 0.4
+-- unit = "ratio"
+-- source = "ours: a phase is to blame when the others together became slower by less than that share of what the step did"
 -- [parameters.recent]
 -- value = 60
 -- unit = "steps"
@@ -70,7 +74,7 @@ WITH ends AS (
     SELECT phase, before, now FROM phases WHERE now IS NOT NULL AND before IS NOT NULL ORDER BY now - before DESC LIMIT 1
 ), judged AS (
     SELECT sides.*, change.step, worst.phase, worst.before AS phase_before, worst.now AS phase_now,
-        (worst.now - worst.before) / (sides.now - sides.before) AS phase_share, worst.now / NULLIF(worst.before, 0) AS phase_times,
+        (worst.now - worst.before) / (sides.now - sides.before) AS phase_share, COALESCE((sides.now - worst.now) / NULLIF(sides.before - worst.before, 0) <= 1 + $apart * (sides.times - 1), false) AS alone,
         COALESCE(tokens_now > 1.1 * tokens_before AND tokens_now / tokens_before > times / 1.2, false) AS larger
     FROM sides LEFT JOIN worst ON true, change, now, old, steady
     WHERE now.n >= $recent // $block AND old.n >= 5 AND now.wall > $times * old.wall AND now.wall - steady.wall > 3 * steady.spread AND now.wall > $times * steady.wall AND steady.n >= 3 AND sides.times >= 1.2
@@ -78,9 +82,9 @@ WITH ends AS (
 SELECT NULL AS unknown, step, times, 1e3 * now AS now_ms, 1e3 * before AS before_ms, phase, 1e3 * phase_now AS phase_now, 1e3 * phase_before AS phase_before, phase_share,
     data, forward, backward, optimizer, comm, other, CASE WHEN larger THEN tokens_before END AS tokens_before, tokens_now,
     CASE WHEN larger THEN 'the batches became larger' WHEN phase IS NULL THEN 'phases are not known'
-        WHEN phase_times >= 1.25 * times OR phase_share >= 0.7 THEN format('{} does', phase)
+        WHEN alone THEN format('{} does', phase)
         ELSE 'all phases do, as when the machine is shared or throttled' END AS blame,
-    CASE WHEN larger OR (NOT COALESCE(phase_times >= 1.25 * times OR phase_share >= 0.7, false) AND times < 4) THEN 'info' ELSE 'notice' END AS severity
+    CASE WHEN larger OR (NOT alone AND times < 4) THEN 'info' ELSE 'notice' END AS severity
 FROM judged
 UNION ALL BY NAME
 SELECT 'too few steps to compare' AS unknown FROM old WHERE n < 5

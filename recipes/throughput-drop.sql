@@ -40,7 +40,7 @@ WITH ends AS (
 )
 SELECT NULL AS unknown, (SELECT MIN(b.step) FROM blocks b WHERE b.ago < since.ago) AS step, now.rate AS now, old.rate AS before, 1 - now.rate / old.rate AS drop,
     CASE WHEN by_tokens THEN 'tokens' ELSE 'samples' END AS unit, 1e3 * now.wall AS wall_now, 1e3 * old.wall AS wall_before, now.size AS size_now, old.size AS size_before,
-    (SELECT COUNT(*) FROM seen) AS seen, CASE WHEN COALESCE(LEAST(now.forward / old.forward, now.backward / old.backward, now.optimizer / old.optimizer) > 0.5 * old.rate / now.rate, false)
+    (SELECT COUNT(*) FROM seen) AS seen, CASE WHEN COALESCE(LEAST(now.forward / old.forward, now.backward / old.backward, now.optimizer / old.optimizer) > 1 + 0.3 * (old.rate / now.rate - 1), false)
         THEN CASE WHEN now.best < (1 - $severe) * old.rate THEN 'notice' ELSE 'info' END
         WHEN now.best < (1 - $severe) * old.rate THEN 'alarm' ELSE 'notice' END AS severity
 FROM now, old, since, ends WHERE now.n = 3 AND old.n >= 5 AND now.best < (1 - $drop) * old.rate
