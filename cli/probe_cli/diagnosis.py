@@ -46,6 +46,10 @@ def show_verdict(session: Session, format: Literal["text", "json"], wanted: Want
         session.out.line(line)
     for note in answer.get("notes") or ():
         session.note(str(note))
+    own = session.settings.recipes
+    if own and own != answer.get("own_recipes", own):
+        running = f"with {answer['own_recipes']}" if answer["own_recipes"] else "without"
+        session.note(f"PROBE_RECIPES={own} is not in force: the server was started {running}, and keeps it")
 
 
 def everything_lines(answer: dict[str, Any], out: Output, wanted: Wanted) -> Iterator[str]:

@@ -43,12 +43,14 @@ class Wanted(NamedTuple):
 
 
 class Examined(NamedTuple):
-    """What the recipes came to; `called`: what the commands of the answer call the subject."""
+    """What the recipes came to; `called`: what the commands of the answer call the subject; `own_recipes`:
+    PROBE_RECIPES, as this server was started with."""
 
     outcomes: list[Outcome]
     notes: list[str]
     wanted: Wanted
     called: str
+    own_recipes: str
 
     def findings(self) -> list[dict[str, Any]]:
         """All findings, the worst first."""
@@ -82,7 +84,7 @@ async def examine(
             anew, _ = await _judged(service, found, again, called, caller)
             by_name = {one.recipe.name: one for one in anew}
             outcomes = [by_name.get(one.recipe.name, one) for one in outcomes]
-    return Examined(outcomes, [*said, *missing], wanted, called)
+    return Examined(outcomes, [*said, *missing], wanted, called, service.settings.recipes)
 
 
 async def _judged(
@@ -148,6 +150,7 @@ def add(answer: dict[str, Any], examined: Examined) -> dict[str, Any]:
         if one.state == UNKNOWN
     ]
     answer["notes"] = [*answer.get("notes", ()), *examined.notes]
+    answer["own_recipes"] = examined.own_recipes
     symptom = examined.wanted.symptom
     if symptom:
         diagnosis = procedures.examine(symptom, answer, examined.outcomes, examined.called)

@@ -52,7 +52,9 @@ def test_the_worst_comes_first_and_what_was_not_judged_is_counted(command: Comma
         "12 checks clear, 1 with something that is no more than a fact, 1 could not be judged: "
         "`diagnose --all` says which and why",
     ]
-    assert "own.sql: wrong" in said.err
+    assert "own.sql: wrong" in said.err and "PROBE_RECIPES" not in said.err
+    older = Wire({**ANSWER, "own_recipes": ""})
+    assert "started without" in command("7", "diagnose", transport=older, PROBE_RECIPES="/mine").err
     whole = command("7", "diagnose", "--all", transport=wire).out
     assert "FROZEN  it is so" in whole and "DEAD  unit 4" in whole
     assert "UNKNOWN  a gap: nothing was logged" in whole
