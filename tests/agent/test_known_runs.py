@@ -137,7 +137,7 @@ def test_hyperparameters_and_seeds_are_found_and_secrets_are_not_kept(run: tuple
         ("hyperparameter", "optimizer.group1.weight_decay"): "0.0", ("hyperparameter", "optimizer2"): "SGD",
         ("hyperparameter", "scheduler"): "StepLR", ("hyperparameter", "scheduler.step_size"): "1000",
         ("hyperparameter", "loader.batch_size"): "8", ("hyperparameter", "loader.shuffle"): "True",
-        ("hyperparameter", "loader.dataset_length"): "64", ("environment", "NCCL_DEBUG"): "WARN",
+        ("hyperparameter", "loader.dataset_length"): "6400", ("environment", "NCCL_DEBUG"): "WARN",
         ("model", "class"): "Generator", ("model", "parameters"): "245", ("model", "trainable"): "101",
         ("package", "torch"): torch.__version__,
     }

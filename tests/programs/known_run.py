@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import os
 import select
 import sys
 import time
@@ -51,13 +52,20 @@ def main() -> None:
     parser.add_argument("stand_ins")
     parser.add_argument("--learning-rate", type=float, default=0.05)
     parser.add_argument("--api-key", default="sk-0123456789abcdef0123")
-    parser.add_argument("--slow-data-ms", type=float, default=0.0)
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--slow-batch-ms", type=float, default=0.0, help="What making a batch takes.")
+    parser.add_argument("--folder", help="Where the libraries write.")
+    parser.add_argument("--real", action="store_true", help="Also torch's own SummaryWriter.")
     args = parser.parse_args()
     seed = 1234
     torch.manual_seed(seed)
     sys.path.insert(0, args.stand_ins)
     wandb, mlflow, board = (importlib.import_module(name) for name in ("wandb", "mlflow", "tensorboardX"))
-    writer = board.SummaryWriter()
+    if args.folder:
+        os.chdir(args.folder)
+    writers = [board.SummaryWriter()]
+    if args.real:
+        writers.append(importlib.import_module("torch.utils.tensorboard").SummaryWriter())
     model, critic = Generator(), Critic()
     optimizer = torch.optim.AdamW(
         [{"params": model.head.parameters()}, {"params": [model.scale], "weight_decay": 0.0}],
@@ -65,12 +73,17 @@ def main() -> None:
     )
     other = torch.optim.SGD(critic.parameters(), lr=0.01, momentum=0.9)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1000, gamma=0.5)
-    loader = DataLoader(TensorDataset(torch.randn(64, 8)), batch_size=8, shuffle=True)
+
+    def collate(items: list[tuple[torch.Tensor]]) -> tuple[torch.Tensor]:
+        time.sleep(args.slow_batch_ms / 1e3)
+        return (torch.stack([item[0] for item in items]),)
+
+    data = TensorDataset(torch.randn(6400, 8))
+    loader = DataLoader(data, batch_size=8, shuffle=True, num_workers=args.workers, collate_fn=collate)
     wandb.init()
     step = 0
     while True:
         for (batch,) in loader:
-            time.sleep(args.slow_data_ms / 1e3)
             loss = critic(model(batch)).pow(2).mean()
             optimizer.zero_grad()
             other.zero_grad()
@@ -82,15 +95,16 @@ def main() -> None:
             if step == 20:
                 print("READY", flush=True)
             if step >= 20 and step % 10 == 0:
-                writer.add_scalar("train/loss", loss.detach(), step)
-                writer.add_scalars("norms", {"a": 1.5, "b": torch.ones(3)}, step)
+                for writer in writers:
+                    writer.add_scalar("train/loss", loss.detach(), step)
+                writers[-1].add_scalars("norms", {"a": 1.5}, step)
                 wandb.log({"val": {"acc": 0.5}, "text": "no number"}, step=step)
                 mlflow.log_metric("f1", 0.25, step=7)
                 mlflow.log_metrics({"recall": 1})
                 log("mine", 3.0)
             time.sleep(0.002)
             if select.select([sys.stdin], [], [], 0)[0]:
-                print("RESULT " + json.dumps({"steps": step, "calls": len(wandb.CALLS)}), flush=True)
+                print("RESULT " + json.dumps({"steps": step, "calls": step // 10}), flush=True)
                 return
 
 
