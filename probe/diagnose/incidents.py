@@ -98,7 +98,7 @@ class Incidents:
 
     def open(self) -> list[Incident]:
         """Those that are not over, worst first and then the oldest."""
-        found = [one for one in self._latest.values() if one.is_open]
+        found = [one for one in list(self._latest.values()) if one.is_open]
         return sorted(found, key=lambda one: (-SEVERITIES.index(one.severity), one.opened_s))
 
     def round(self, judged: Iterable[Judged], now_s: float) -> list[Event]:

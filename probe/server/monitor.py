@@ -16,7 +16,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +50,8 @@ ENDED_KEPT = 200
 """Incidents of runs that have ended, which are listed on."""
 GRACE_S = 60.0
 """A process that has ended is looked at for so long: how it ended is noted after it."""
+_FAILURES = (ProbeError, OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError)
+"""What one round may fail with and the next be made all the same."""
 _WORDS = {OPENED: "", RAISED: "worse: ", RETURNED: "still there: ", RESOLVED: "over: "}
 
 
@@ -80,6 +82,8 @@ class Monitor:
         self._began_ns = clock.wall_ns()
         self._runs: dict[tuple[str, int], _Run] = {}
         self._ignored: set[Path] = set()
+        self._scanned: list[Recorded] = []
+        self._scan_due_s = 0.0
         self._follows: dict[str, tuple[str, ...]] = {}
         """Of each recipe those of which its finding is a consequence."""
         self._credit_s = CREDIT_S
@@ -92,9 +96,10 @@ class Monitor:
 
     # From start to end ---------------------------------------------------------------
 
-    def start(self) -> None:
-        """Begin; on the event loop."""
+    def start(self, ended: Callable[[], object]) -> None:
+        """Begin, on the event loop; `ended` is called when the task ends, for whatever reason."""
         self._task = asyncio.ensure_future(self._go_on())
+        self._task.add_done_callback(lambda _: ended())
 
     async def stop(self) -> None:
         """End, and give up what is on its way."""
@@ -115,7 +120,7 @@ class Monitor:
             began_s = time.monotonic()
             try:
                 await self.tick()
-            except (ProbeError, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            except _FAILURES as error:
                 _log.warning("a round failed: %s", error, exc_info=error)
             await asyncio.sleep(max(0.1, TICK_S - (time.monotonic() - began_s)))
 
@@ -135,9 +140,7 @@ class Monitor:
         """News of every process that lives or has ended lately. Blocks."""
         found: list[tuple[_Run, list[News]]] = []
         registry = self._service.registry
-        for recorded in registry.processes():
-            if recorded.folder in self._ignored:
-                continue
+        for recorded in self._processes():
             key = (recorded.meta.run, recorded.meta.attempt)
             run = self._runs.get(key)
             known = run is not None and str(recorded.folder) in run.state.tailed
@@ -160,6 +163,17 @@ class Monitor:
             run.urgent |= _signs(run)
         return found
 
+    def _processes(self) -> list[Recorded]:
+        """The processes that are looked at. New ones are looked for as often as that costs next to nothing:
+        there may be thousands of old recordings."""
+        now_s, began_s = time.monotonic(), time.thread_time()
+        if now_s >= self._scan_due_s:
+            every = self._service.registry.processes()
+            self._ignored &= {one.folder for one in every}
+            self._scanned = [one for one in every if one.folder not in self._ignored]
+            self._scan_due_s = now_s + (time.thread_time() - began_s) / COST_RATIO
+        return self._scanned
+
     def _forget(self) -> None:
         """Let go of runs whose processes have all ended and were looked at once more."""
         now_s = time.monotonic()
@@ -167,10 +181,10 @@ class Monitor:
             over = [now_s - run.ended_s.get(folder, now_s) > GRACE_S for folder in run.state.tailed]
             if all(over):
                 self._ended.extend(self._listed(run))
-                self._ignored.update(one.recorded.folder for one in run.state.tailed.values())
+                gone = {one.recorded.folder for one in run.state.tailed.values()}
+                self._ignored |= gone
+                self._scanned = [one for one in self._scanned if one.folder not in gone]
                 del self._runs[key]
-        there = {one.folder for one in self._service.registry.processes()}
-        self._ignored &= there
 
     # Recipes ---------------------------------------------------------------------------
 
@@ -281,7 +295,7 @@ class Monitor:
 
     def listed(self, everything: bool = False) -> list[dict[str, Any]]:
         """Open incidents, of all runs: those that live and, with `everything`, those that have ended."""
-        found = [one for run in self._runs.values() for one in self._listed(run)]
+        found = [one for run in list(self._runs.values()) for one in self._listed(run)]
         return found + (list(self._ended) if everything else [])
 
     def _listed(self, run: _Run) -> list[dict[str, Any]]:

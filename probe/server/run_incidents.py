@@ -79,7 +79,7 @@ class RunIncidents:
     def recorded(self) -> list[Recorded]:
         """Its recordings here, by rank, the newest life of each."""
         latest: dict[int, Recorded] = {}
-        every = [one.recorded for one in self.tailed.values()]
+        every = [one.recorded for one in list(self.tailed.values())]
         for one in sorted(every, key=lambda one: one.meta.started_ns):
             latest[one.meta.rank] = one
         return [latest[rank] for rank in sorted(latest)]
@@ -87,7 +87,7 @@ class RunIncidents:
     @property
     def lives(self) -> bool:
         """Whether any of its processes does."""
-        return any(one.lives for one in self.tailed.values())
+        return any(one.lives for one in list(self.tailed.values()))
 
     def look(self, registry: Registry, recorded: Recorded) -> tuple[list[News], bool]:
         """What was noted about a process since the last look, and whether it has just ended."""

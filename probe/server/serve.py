@@ -71,7 +71,7 @@ class Server:
             sealer.start(functools.partial(_tell, loop, self._stopping))
             watch.start(functools.partial(_tell, loop, self._stopping))
             service.facts.start()
-            service.monitor.start()
+            service.monitor.start(functools.partial(_tell, loop, self._stopping))
             pool.warm()
             await self._stay(service)
         finally:
