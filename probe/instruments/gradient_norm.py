@@ -71,7 +71,7 @@ class GradientNorm:
         self._costs: deque[int] = deque(maxlen=5)
         self._measured = 0
 
-    def install(self) -> None:
+    def wrap(self) -> None:
         """Wrap what clipping calls; off the hot path."""
         if self._compiles() or self._patches.made:
             self._patches.live[0] = True
@@ -96,7 +96,7 @@ class GradientNorm:
                 self._patches.wrap(owner, name, around, traced=True)
         self.look_for_fsdp()
 
-    def uninstall(self) -> None:
+    def unwrap(self) -> None:
         """Put the originals back; in a job that compiles they stay under what passes everything on."""
         if self._compiles():
             self._patches.live[0] = False

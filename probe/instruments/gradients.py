@@ -130,7 +130,7 @@ class Gradients:
         _warm_up()
         self._optimizers.look = self._look_guarded
         if self.samples:
-            self.norm.install()
+            self.norm.wrap()
             self._optimizers.look_at = 0
         self.norm.measures = self.samples
 
@@ -138,7 +138,7 @@ class Gradients:
         """Look no more."""
         self._optimizers.look_at = NEVER
         self._optimizers.look = self._optimizers.look_after = None
-        self.norm.uninstall()
+        self.norm.unwrap()
         self.delivery.clear()
         self.asked = None
 
