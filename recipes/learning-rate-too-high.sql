@@ -9,6 +9,7 @@
 -- why = [
 --   "update ratio {ratio:.2g} on the last {n} steps looked at, {kind}; usual in {phase} training: {low:.0e} to {high:.0e}",
 --   "weight norms are {grown:.1f} times what they were at first",
+--   "update ratio {worst:.2g} on step {worst_step} (median over parameters)",
 --   "most changed: {param}, {most:.2g} of its weight in one step",
 --   "loss: {loss_then:.4g} some steps before, {loss_now:.4g} now: it does not fall",
 -- ]
@@ -46,6 +47,10 @@ WITH steps AS (
 ), phase AS (
     SELECT *, CASE WHEN last < 1000 THEN 'early' WHEN last < 10000 THEN 'middle' ELSE 'late' END AS phase,
         CASE WHEN last < 1000 THEN 1e-2 WHEN last < 10000 THEN 1e-3 ELSE 1e-4 END AS high FROM now
+), worst AS (
+    SELECT step AS worst_step, MEDIAN(update_ratio) AS worst FROM python.gradients
+    WHERE isfinite(update_ratio) AND numel >= 64 AND step > (SELECT MAX(step) FROM python.gradients) - 2000
+    GROUP BY step HAVING COUNT(*) >= 5 AND MEDIAN(update_ratio) > $limit ORDER BY worst DESC LIMIT 1
 ), grown AS (
     SELECT MEDIAN(now / first) AS grown, COUNT(*) AS params FROM (
         SELECT ARG_MAX(weight_norm, step) AS now, ARG_MIN(weight_norm, step) AS first FROM python.gradients
@@ -54,13 +59,15 @@ WITH steps AS (
     SELECT MEDIAN(loss) FILTER (ago <= 50) AS loss_now, MEDIAN(loss) FILTER (ago > 250) AS loss_then, ARG_MIN(lr, ago) AS lr, 1.4826 * MAD(loss) FILTER (ago <= 50) AS spread
     FROM (SELECT loss, lr, ROW_NUMBER() OVER (ORDER BY step DESC) AS ago FROM python.steps WHERE isfinite(loss) ORDER BY step DESC LIMIT 300)
 )
-SELECT NULL AS unknown, step, ratio, n, kind, most, param, phase, high / 10 AS low, high, lr,
+SELECT NULL AS unknown, COALESCE(worst_step, step) AS step, ratio, n, kind, most, param, phase, high / 10 AS low, high, lr,
     CASE WHEN loss_now > loss_then - 0.02 * ABS(loss_then) THEN loss_then END AS loss_then, loss_now,
     CASE WHEN grown > $growth THEN grown END AS grown,
-    CASE WHEN grown > $growth THEN format('the weights have grown {:.0f} times', grown) ELSE format('each step changes the weights by {:.2f} %', 100 * ratio) END AS seen,
+    worst, worst_step,
+    CASE WHEN grown > $growth THEN format('the weights have grown {:.0f} times', grown) WHEN worst > ratio THEN format('step {} changed the weights by {:.0f} %', worst_step, 100 * worst)
+        ELSE format('each step changes the weights by {:.2f} %', 100 * ratio) END AS seen,
     CASE WHEN least_ratio > $limit AND loss_now > loss_then THEN 'alarm' ELSE 'notice' END AS severity
-FROM phase, losses, grown
-WHERE n >= $least AND (least_ratio > $limit OR grown > $growth
+FROM phase CROSS JOIN losses CROSS JOIN grown LEFT JOIN worst ON true
+WHERE worst IS NOT NULL OR n >= $least AND (least_ratio > $limit OR grown > $growth
     OR (least_ratio > $over * high AND loss_now > loss_then - 0.02 * ABS(loss_then) - 0.2 * spread))
 UNION ALL BY NAME
 SELECT format('update ratios of {} steps, {} are needed', COUNT(*), $least) AS unknown FROM seen HAVING COUNT(*) < $least
