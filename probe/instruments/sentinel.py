@@ -13,7 +13,6 @@ is counted until the run was finite again for `REARM_STEPS` steps. torch is the 
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import os
 import sys
@@ -40,8 +39,7 @@ _now = time.monotonic_ns
 REARM_STEPS = 10
 """Steps without anything bad after which the next one is an event of its own."""
 LARGEST_CANARY = 4096
-MOST_READ = 32
-"""Elements read of a gradient: below a NaN in one of its samples every element of it is NaN."""
+"""Elements whose sum costs as good as nothing more than that of one."""
 FIRST_CALLS, ASK_EVERY = 32, 64
 """Calls of which everything is asked, and how often later ones are."""
 STALE_EVERY = 8
@@ -59,7 +57,7 @@ MOST_SKIPS = 10
 _ROW = [column.name for column in BY_NAME["python.steps"].columns]
 _NORM_FIELD, _SKIPPED_FIELD = _ROW.index("grad_norm"), _ROW.index("skipped")
 _NO_KEYWORDS: dict[str, Any] = {}
-_string_at = ctypes.string_at
+_FULL_BYTES = 4
 _LAST_WAIT_S = 2.0
 """How long the end of the process waits for a look that is under way."""
 
@@ -87,7 +85,7 @@ class Sentinel:
         self._pid = os.getpid()
         self._call: RootCall | None = None
         self._root: Any = None
-        self._canaries: list[tuple[weakref.ref[Any], int]] = []
+        self._canaries: list[tuple[weakref.ref[Any], bool]] = []
         self._chosen_for: tuple[Any, ...] = ()
         self._asked = self._calls = 0
         self._asks, self._draws = False, True
@@ -109,7 +107,7 @@ class Sentinel:
         """Be told of losses, of the calls of models, and of the end of backward."""
         guard = self._isolation.guard
         self._torch: Any = sys.modules["torch"]
-        self._generator, self._float32 = self._torch.default_generator, self._torch.float32
+        self._generator = self._torch.default_generator
         self._forward.keep = guard("nonfinite", self._keep)
         self._losses.sentinel_begins = guard("nonfinite", self._backward_begins)
         self._losses.sentinel_ends = guard("nonfinite", self._backward_ends)
@@ -187,7 +185,7 @@ class Sentinel:
         recorder = self.recorder
         if recorder.timing and self._canaries:
             bad, first = False, True
-            for reference, whole in self._canaries:
+            for reference, half in self._canaries:
                 parameter = reference()
                 gradient = parameter.grad if parameter is not None else None
                 if first and self._gradient_step == recorder.step:
@@ -196,7 +194,7 @@ class Sentinel:
                     self._left = (id(gradient), gradient._version)
                 first = False
                 if gradient is not None:
-                    bad = self._is_bad(gradient, whole) or bad
+                    bad = self._is_bad(gradient, half) or bad
             if bad:
                 self._bad_gradient()
             else:
@@ -204,19 +202,15 @@ class Sentinel:
                 self._looked_step = recorder.step
         self._call = self._root = None
 
-    def _is_bad(self, gradient: Any, whole: int) -> bool:
-        """Whether a NaN or an infinity is in it. `whole`: elements of a float32 parameter on the host, whose
-        gradient is read where it lies: an operation of torch costs five times as much inside a step."""
-        if whole and gradient.dtype is self._float32 and gradient.is_cpu and gradient.is_contiguous():
-            values = memoryview(_string_at(gradient.data_ptr(), 4 * whole)).cast("f")
-            total = sum(values if whole <= MOST_READ else values[:: whole // MOST_READ])
-            return bool(total - total != 0.0)
-        summed = gradient.detach().float().sum()
-        if summed.is_cpu:
-            total = summed.item()
-            return bool(total - total != 0.0)
-        if summed.is_cuda:
-            self._send(summed)
+    def _is_bad(self, gradient: Any, half: bool) -> bool:
+        """Whether a NaN or an infinity is in it; of one on a device that is known later. No other way
+        to read a tensor is cheaper inside a step. `half`: its sum may overflow where it does not."""
+        total = (gradient.float() if half else gradient).sum()
+        if total.is_cpu:
+            value = total.item()
+            return bool(value - value != 0.0)
+        if total.is_cuda:
+            self._send(total)
         return False
 
     def _choose_at_once(self, module: Any) -> None:
@@ -411,10 +405,9 @@ class Sentinel:
         self._chosen_for = key
 
 
-def _canary(parameter: Any) -> tuple[weakref.ref[Any], int]:
-    """A reference, and the elements of what can be read where it lies."""
-    readable = str(parameter.dtype) == "torch.float32" and parameter.is_cpu
-    return weakref.ref(parameter), parameter.numel() if readable else 0
+def _canary(parameter: Any) -> tuple[weakref.ref[Any], bool]:
+    """A reference, and whether its numbers have half the bits."""
+    return weakref.ref(parameter), parameter.element_size() < _FULL_BYTES
 
 
 def _draws(module: Any) -> bool:

@@ -149,7 +149,8 @@ def test_what_a_fork_does_reaches_neither_memory_nor_files_nor_random_numbers_of
         found = job.result()
     looks = [found[name] for name in ("shared", "own", "files", "outside", "hangs", "computes")]
     assert all(look["gone"] for look in looks), "a fork is buried, however it ended"
-    assert found["shared"]["read"] == 0.0 and "whole" not in found["shared"], "writing to shared memory ends it"
+    assert found["shared"]["read"] == 0.0
+    assert "whole" not in found["shared"], "writing to shared memory ends it"
     assert found["own"]["sum"] == 56.0
     assert "error" in found["files"] and "PermissionError" in found["outside"]["error"]
     assert found["hangs"]["begun"] and "whole" not in found["hangs"]
@@ -161,7 +162,8 @@ def test_what_a_fork_does_reaches_neither_memory_nor_files_nor_random_numbers_of
 @pytest.mark.campaign
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(
-    "more", [(), ("--accumulate", "4", "--at", "5"), ("--workers", "2")], ids=["plain", "accumulated", "workers"]
+    "more", [(), ("--accumulate", "4", "--at", "5"), ("--workers", "2")],
+    ids=["plain", "accumulated", "workers"],
 )
 def test_every_fault_is_traced_with_every_seed(
     nursery: Nursery, place: Place, seed: int, more: tuple[str, ...]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from typing import Any
 
 import torch
@@ -246,6 +247,9 @@ def main() -> None:
     ledger.extra = {"planted": training.planted}
     ledger.finish(training.net)
     if training.ranks > 1:
+        # gloo's thread needs the GIL to let go of the last all_reduce, and torch's destructor waits for
+        # that thread with the GIL held.
+        time.sleep(0.2)
         dist.destroy_process_group()
     sys.stdout.flush()
 
