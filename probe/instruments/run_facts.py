@@ -64,6 +64,7 @@ class RunFacts:
         """Gather when it is time."""
         if self._recorder.step < FIRST_STEPS or time.monotonic() < self._next_s:
             return
+        self._next_s = time.monotonic() + AGAIN_S
         from probe.attach.redaction import shown  # here: compiling its expressions takes milliseconds
 
         rows: list[dict[str, Any]] = []
@@ -84,7 +85,6 @@ class RunFacts:
         if paths != self._said_paths:
             self._said_paths = paths
             self._journal.append({"event": "import paths", "paths": paths, "t_ns": clock.wall_ns()})
-        self._next_s = time.monotonic() + AGAIN_S
 
     def _all(self) -> Iterator[tuple[str, str, Value]]:
         """Kind, name and value of every fact."""

@@ -37,6 +37,8 @@ _log = logging.getLogger("probe.facts")
 ROUND_S, GPU_S = 1.0, 30.0
 LATE_S = 120.0
 """A process that ended no longer ago still gets facts."""
+MODEL_S = 60.0
+"""So long a process is given to say what it trains, on which the device's peak rate hangs."""
 MOST_PACKAGES = 2000
 LONGEST_COMMAND = 4000
 _LARGEST_SCRIPT_BYTES = 4 << 20
@@ -112,9 +114,16 @@ class FactsGatherer:
             if size != self._sizes.get(recorded.folder):
                 self._sizes[recorded.folder] = size
                 paths, facts = _told(own)
-                if paths is not None:
+                if paths is not None and not (("model", "dtype") in facts or self._is_known(recorded)):
+                    del self._sizes[recorded.folder]  # it says soon what it trains
+                elif paths is not None:
                     rows = [*package_rows(paths, recorded), *peak_rows(recorded, facts)]
                     self._keep(recorded, PACKAGES, rows, have)
+
+    def _is_known(self, recorded: Recorded) -> bool:
+        """Whether nothing more is to be waited for: it has ended, or trains no model that is seen."""
+        age_s = (clock.wall_ns() - recorded.meta.started_ns) * 1e-9
+        return age_s > MODEL_S or not self._registry.lives(recorded)
 
     def _keep(self, recorded: Recorded, part: str, rows: list[Row], have: set[str]) -> None:
         have.add(part)  # also when it could not be kept: the disk is full, or the recording was removed
