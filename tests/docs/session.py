@@ -61,8 +61,14 @@ CHECKOUT: dict[str, tuple[str, str]] = {
     ".venv/bin/python bench/attach.py": ("python bench/attach.py --quick", LONG),
     ".venv/bin/python bench/detach.py": ("python bench/detach.py --rounds 2 --steps 50", LONG),
     ".venv/bin/python bench/faults.py": ("python bench/faults.py --seeds 1 --only kill", LONG),
+    ".venv/bin/python bench/faults.py --learning": (
+        "python bench/faults.py --learning --seeds 1 --only forgotten", LONG,
+    ),
     ".venv/bin/python bench/safepoint.py": ("python bench/safepoint.py --quick", LONG),
     ".venv/bin/python bench/collectives.py": ("python bench/collectives.py --calls 100 --blocks 2", LONG),
+    ".venv/bin/python bench/sentinel.py": (
+        "python bench/sentinel.py --blocks 4 --steps 20 --memory 10000000", LONG,
+    ),
     ".venv/bin/python bench/scale.py": ("python bench/scale.py --quick", LONG),
     ".venv/bin/python -X importtime -m probe_cli config": ("python -X importtime -m probe_cli config", ""),
     "pip install .": ("pip install --quiet --no-deps --target {scratch} .", ""),
