@@ -73,12 +73,12 @@ CHECKOUT: dict[str, tuple[str, str]] = {
     ".venv/bin/python -X importtime -m probe_cli config": ("python -X importtime -m probe_cli config", ""),
     "pip install .": ("pip install --quiet --no-deps --target {scratch} .", ""),
 }
-"""Command of a document without `--peers`, `--runs N`, `--rounds N`: (what is run, what it takes)."""
+"""Command of a document without `--peers`, `--paired`, `--runs N`, `--rounds N`: (what is run, what it takes)."""
 
 
 def checkout_command(command: str) -> str | None:
     """The entry of `CHECKOUT` for a command; None when it is for a job. Fails for one that is in no list."""
-    plain = re.sub(r" --(peers|quick)\b| --(runs|rounds) \d+", "", command)
+    plain = re.sub(r" --(peers|quick|paired)\b| --(runs|rounds) \d+", "", command)
     if plain in CHECKOUT:
         return plain
     own = r"(\S+=\S+ )*(probe|python train\.py|torchrun|echo|kill|curl|export) ?"
