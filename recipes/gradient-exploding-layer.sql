@@ -26,9 +26,13 @@
 -- unit = "times what the others grew"
 -- source = "ours: else all explode, which gradients-exploding says"
 -- [parameters.least]
--- value = 5
--- unit = "steps looked at"
--- source = "ours"
+-- value = 3
+-- unit = "times looked at before"
+-- source = "ours: on a sampled step only some of the parameters are looked at"
+-- [parameters.first]
+-- value = 100
+-- unit = "steps"
+-- source = "ours: gradients find their size first"
 WITH steps AS (
     SELECT step, ROW_NUMBER() OVER (ORDER BY step DESC) AS ago FROM (SELECT DISTINCT step FROM python.gradients ORDER BY step DESC LIMIT 60)
 ), seen AS (
@@ -39,7 +43,7 @@ WITH steps AS (
 ), grown AS (
     SELECT *, norm / usual AS times, MEDIAN(norm / usual) OVER (PARTITION BY step) AS others, COUNT(*) OVER (PARTITION BY step) AS params FROM seen WHERE n >= $least
 ), found AS (
-    SELECT * FROM grown WHERE times > $times AND norm > 3 * highest AND times > $apart * others AND params >= 3
+    SELECT * FROM grown WHERE times > $times AND norm > 3 * highest AND times > $apart * others AND params >= 3 AND step >= $first
     QUALIFY ROW_NUMBER() OVER (PARTITION BY param ORDER BY step DESC) = 1
 ), later AS (
     SELECT param, MEDIAN(s.norm) AS later, COUNT(*) AS later_n FROM found JOIN seen s USING (param) WHERE s.step >= found.step GROUP BY param
