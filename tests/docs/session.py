@@ -73,7 +73,8 @@ CHECKOUT: dict[str, tuple[str, str]] = {
     ".venv/bin/python -X importtime -m probe_cli config": ("python -X importtime -m probe_cli config", ""),
     "pip install .": ("pip install --quiet --no-deps --target {scratch} .", ""),
 }
-"""Command of a document without `--peers`, `--paired`, `--runs N`, `--rounds N`: (what is run, what it takes)."""
+"""Command of a document without `--peers`, `--paired`, `--runs N`, `--rounds N`: (what is run, what it
+takes)."""
 
 
 def checkout_command(command: str) -> str | None:
