@@ -20,6 +20,10 @@
 -- value = 1.3
 -- unit = "times"
 -- source = "practice: 10 % either way is healthy, twice is an alarm; 1.3 is what people notice"
+-- [parameters.quick]
+-- value = 0.2
+-- unit = "quantile"
+-- source = "ours: the quicker steps of a block are those that nobody else's work on the processor made longer"
 -- [parameters.apart]
 -- value = 0.4
 -- unit = "ratio"
@@ -43,7 +47,7 @@ WITH ends AS (
         (last - step) // $block AS ago FROM python.steps, ends
     WHERE step > last - $horizon AND step > first + 10 AND NOT COALESCE(sampled, false) AND wall_s > 0
 ), blocks AS (
-    SELECT ago, MIN(step) AS step, MEDIAN(wall_s) AS wall, MEDIAN(tokens) AS tokens FROM seen GROUP BY ago HAVING COUNT(*) >= $block / 2
+    SELECT ago, MIN(step) AS step, QUANTILE_CONT(wall_s, $quick) AS wall, MEDIAN(tokens) AS tokens FROM seen GROUP BY ago HAVING COUNT(*) >= $block / 2
 ), now AS (
     SELECT MIN(wall) AS wall, MEDIAN(wall) AS usual, COUNT(*) AS n FROM blocks WHERE ago < $recent // $block
 ), old AS (
