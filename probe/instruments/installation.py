@@ -100,8 +100,8 @@ class Installation:
         if wanted:
             # Optimizers last: the first step they end is one that the others have seen from its begin.
             parts = (
-                self.forward, self.losses, self.sentinel, self.modules, self.data, self.collectives, self.flight,
-                self.scalars, self.gradients, self.optimizers,
+                self.forward, self.losses, self.sentinel, self.modules, self.data, self.collectives,
+                self.flight, self.scalars, self.gradients, self.optimizers,
             )
             self._parts = [part for part in parts if part is not None]
 
