@@ -4,9 +4,9 @@
 -- order = 20
 -- scope = "rank"
 -- needs = "a loss that backward is called on, over some hundred steps, of one objective"
--- what = "loss rises: {now:.4g} over the last {recent} steps, {best:.4g} around step {step}"
+-- what = "loss rises since step {step} or so: {now:.4g} over the last {recent} steps, {best:.4g} at its best"
 -- why = [
---   "it began at {start:.4g}, its best was {best:.4g} around step {step}, now it is {now:.4g} (medians of {block} steps)",
+--   "it began at {start:.4g}, its best was {best:.4g} around step {best_step}, now it is {now:.4g} (medians of {block} steps)",
 --   "the rise is {rise_sigmas:.0f} times the scatter within {block} steps",
 --   "gradient norm: {norm_now:.3g} now, {norm_before:.3g} when the loss was best",
 --   "learning rate: {lr:.3g} now, {lr_before:.3g} when the loss was best",
@@ -65,7 +65,7 @@ adversarial AS (
     FROM best, now, first
 )
 SELECT CASE WHEN adversarial.yes THEN 'there are several optimizers with a backward each: their losses work against each other' END AS unknown,
-    step, best, now, start, 3 * $block AS recent, $block AS block, rise / NULLIF(spread, 0) AS rise_sigmas,
+    step AS best_step, (SELECT MAX(blocks.step) FROM blocks WHERE level <= best + 0.1 * rise) AS step, best, now, start, 3 * $block AS recent, $block AS block, rise / NULLIF(spread, 0) AS rise_sigmas,
     CASE WHEN norm_before IS NOT NULL THEN norm_now END AS norm_now,
     CASE WHEN norm_now IS NOT NULL THEN norm_before END AS norm_before, lr, lr_before
 FROM judged, adversarial
