@@ -191,21 +191,22 @@ class Gradients:
         if self._window is not None and self._is_over(optimizer, step):
             self._close_window()
         if self._window is None:
-            if not self.samples or step < self._due or not self._named(step, now):
+            if not self.samples or step < self._due or not self._named(optimizer, step, now):
                 return None
             self._window, self._left_out = step, False
             self._in_window.clear()
             self._window_ns = self._window_rows = 0
-        if id(optimizer) in self._in_window:
+        elif id(optimizer) in self._in_window or not self._named(optimizer, step, now):
             return None
         self._in_window.add(id(optimizer))
         return self._entries(optimizer, closure, None, now)
 
-    def _named(self, step: int, now: int) -> bool:
-        """Whether names are known, or are not waited for any longer."""
-        return self._names.ready or (
-            step >= NAMES_WAIT_STEPS and now - self._since_ns > NAMES_WAIT_NS
-        )
+    def _named(self, optimizer: Any, step: int, now: int) -> bool:
+        """Whether the names of its parameters are known, or are not waited for any longer."""
+        if step >= NAMES_WAIT_STEPS and now - self._since_ns > NAMES_WAIT_NS:
+            return True
+        first = next((one for group in optimizer.param_groups for one in group["params"]), None)
+        return self._names.of(first) is not None
 
     def _is_over(self, optimizer: Any, step: int) -> bool:
         """Whether every optimizer had its turn: the one that counts steps comes again, or a step later."""

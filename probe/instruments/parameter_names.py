@@ -39,8 +39,6 @@ class ParameterNames:
     """Names of the parameters of all models that were seen."""
 
     def __init__(self, recorder: Recorder, names: ModuleNames) -> None:
-        self.ready = False
-        """Whether a model was walked since a name was missed last."""
         self._intern = recorder.intern
         self._modules = names
         self._known: dict[int, tuple[weakref.ref[Any], Known]] = {}
@@ -76,7 +74,6 @@ class ParameterNames:
         self._known = {key: one for key, one in list(self._known.items()) if one[0]() is not None}
         took_s = time.monotonic() - now_s
         self._next_s = now_s + max(_REST_S, _SHARE * took_s)
-        self.ready = True
 
     def _walk(self, root: Any, inside: set[int], first: bool) -> bool:
         """Name the parameters of one model; whether it has any."""

@@ -63,7 +63,7 @@ class Training:
         known = {id(one): Known(self._intern(f"p{place}"), place, f"p{place}")
                  for place, one in enumerate(self.parameters)} if names else {}
         called: Any = SimpleNamespace(
-            ready=True, of=lambda one: known.get(id(one)), collect=lambda: None,
+            of=lambda one: known.get(id(one)), collect=lambda: None,
         )
         self.gradients = Gradients(
             self.recorder, Isolation(), self.optimizers, called, 0.01, lambda: False, samples=True
@@ -136,6 +136,9 @@ def test_an_update_is_estimated_where_there_was_no_room_for_a_copy(training: Tra
 
 def test_a_parameter_without_a_known_name_has_none_and_its_place_in_the_optimizer() -> None:
     training = Training(names=False)
+    training.step()
+    assert not training.rows(), "it does not wait for the name"
+    training.recorder.step, training.gradients._since_ns = module.NAMES_WAIT_STEPS, 0
     for _ in range(3):
         training.step()
     assert [row["param"] for row in training.rows()] == [NULL_STRING] * 4

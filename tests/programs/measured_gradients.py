@@ -56,7 +56,7 @@ def figures(gradient: Any, factor: float) -> list[float]:
     ]
 
 
-def sample_each_step() -> Callable[[], None]:
+def sample_each_step(parameters: list[Any]) -> Callable[[], None]:
     """Have probe sample each step, when it is here; the answer waits until it knows the parameters' names."""
     lifecycle: Any = sys.modules.get("probe.agent.lifecycle")
     agent = lifecycle.agent_here() if lifecycle is not None else None
@@ -67,7 +67,7 @@ def sample_each_step() -> Callable[[], None]:
 
     def wait() -> None:
         deadline = time.monotonic() + 30
-        while not gradients._names.ready and time.monotonic() < deadline:
+        while not all(map(gradients._names.of, parameters)) and time.monotonic() < deadline:
             time.sleep(0.01)
 
     return wait
@@ -79,7 +79,6 @@ def main() -> None:
     arguments = parser.parse_args()
     ledger = Ledger(arguments)
     kind = arguments.kind
-    wait = sample_each_step()
     model: nn.Module = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))
     if kind == "sparse":
         model = nn.Sequential(nn.Embedding(50, 8, sparse=True), nn.Flatten(), nn.Linear(16, 3))
@@ -90,6 +89,8 @@ def main() -> None:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     other = nn.Linear(8, 1)
     critic = torch.optim.SGD(other.parameters(), lr=0.1)
+    called = [model, other] if kind == "gan" else [model]
+    wait = sample_each_step([parameter for one in called for parameter in one.parameters()])
     scaler = torch.amp.GradScaler("cpu", init_scale=SCALE, enabled=kind.startswith("scaled"))
     reference = Reference(model)
     critics = Reference(other)
