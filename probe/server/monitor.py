@@ -103,11 +103,10 @@ class Monitor:
 
     async def stop(self) -> None:
         """End, and give up what is on its way."""
-        for task in (self._task, *self._acting):
-            if task is not None:
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+        tasks = [task for task in (self._task, *self._acting) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self.alerts.close()
 
     @property

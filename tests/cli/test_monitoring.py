@@ -15,7 +15,7 @@ INCIDENT: dict[str, Any] = {
     "incident": "ab12-1", "job": "gpt", "run": "gpt-7", "attempt": 0, "pid": 7, "rank": 0, "host": "here",
     "recipe": "loss-nan", "subject": "", "severity": "alarm", "state": "loss is NaN", "step": 7,
     "what": "loss became NaN at step 7", "why": ["…"], "next": ["probe 7 backtrace"],
-    "opened_ns": time.time_ns() - 30 * 10**9, "found_ns": time.time_ns(), "lives": True,
+    "opened_ns": time.time_ns() - 3 * 3600 * 10**9, "found_ns": time.time_ns(), "lives": True,
 }
 STATE = {
     "monitor": True, "incidents": [INCIDENT],
@@ -42,7 +42,7 @@ def test_what_is_open_who_is_told_and_what_is_done_is_shown(command: Command) ->
     done = command("gpt", "monitor", transport=wire)
     assert wire.asked == [("GET", "/v1/monitor?endpoint=gpt", None)]
     assert done.code == 0
-    for text in ("alarm", "loss-nan", "30 s", "loss became NaN at step 7", "probe 7 backtrace", "slack://…",
+    for text in ("alarm", "loss-nan", "3 h", "loss became NaN at step 7", "probe 7 backtrace", "slack://…",
                  "alarm and above", "gpt: stop", "last: stopped"):
         assert text in done.out, done.out
     assert json.loads(command("monitor", "--format", "json", transport=wire).out) == STATE
