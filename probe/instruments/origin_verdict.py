@@ -412,6 +412,9 @@ def _of_boundary(event: Event, found: dict[str, Any], lines: list[str], common: 
             "this rank's own loss and what could be repeated are finite: it came with the all-reduce"
         )
         return Origin("backward", param=param, cause="from another rank", **common)
+    if event.several_ranks and steep and event.losses and event.losses[-1] == 0.0:
+        lines.append("this rank's own loss was 0 exactly, where that derivative is infinite")
+        return Origin("backward", param=param, op=steep[0], cause="infinite derivative", **common)
     if event.several_ranks:
         lines.append("it may have come from another rank with the all-reduce")
     elif everything and repeated:

@@ -176,7 +176,7 @@ def test_every_fault_is_traced_with_every_seed(
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("fault", ["log_of_zero", "sqrt_at_zero", "own_function", "loss"])
+@pytest.mark.parametrize("fault", ["log_of_zero", "sqrt_at_zero", "own_function", "loss_sqrt"])
 def test_under_ddp_the_rank_of_the_fault_names_it(nursery: Nursery, place: Place, fault: str) -> None:
     results, rows = two_ranks(nursery, place, "--fault", fault, "--steps", "10", "--at", "6")
     check(fault, results[1]["planted"], rows[1])
