@@ -20,7 +20,8 @@ from server.test_tcp import Tcp
 QUERY = {"endpoint": "gpt", "sql": "SELECT 1"}
 SNIPPET = {"endpoint": "gpt", "code": "1"}
 ACTION = {"endpoint": "gpt", "action": "lr"}
-WATCH = {"endpoint": "gpt", "action": "watch"}
+WATCH = {"endpoint": "gpt", "action": "watch", "arguments": {"expressions": ["loss"]}}
+DEEP_WATCH = {"endpoint": "gpt", "action": "watch", "arguments": {"gradients": True}}
 ROWS = {"endpoint": "nobody", "sql": "SELECT 1", "room_bytes": 1000, "timeout_s": 5.0}
 RELAY = {"method": "POST", "path": "/v1/relay", "body": {}, "role": "viewer", "timeout_s": 5.0, "hosts": []}
 UNDO = {"endpoint": "gpt", "id": "7-1"}
@@ -43,6 +44,8 @@ TABLE: list[tuple[str, str, Any, dict[str, int]]] = [
     ("GET", "/openapi.json", None, {"viewer": YES, "operator": YES, "code": YES, "owner": YES}),
     ("POST", "/v1/query", QUERY, {"viewer": YES, "operator": YES, "code": YES, "owner": YES}),
     ("GET", "/v1/diagnose?endpoint=gpt", None, {"viewer": YES, "operator": YES, "code": YES, "owner": YES}),
+    ("GET", "/v1/recipes", None, {"viewer": YES, "operator": YES, "code": YES, "owner": YES}),
+    ("GET", "/v1/summary?endpoint=gpt", None, {"viewer": YES, "operator": YES, "code": YES, "owner": YES}),
     ("GET", "/v1/backtrace?endpoint=gpt", None, {"viewer": YES, "operator": YES, "code": YES, "owner": YES}),
     ("GET", "/v1/backtrace?endpoint=nobody&all_threads=1&workers=1", None,
      {"viewer": GONE, "operator": GONE, "code": GONE, "owner": GONE}),
@@ -56,6 +59,7 @@ TABLE: list[tuple[str, str, Any, dict[str, int]]] = [
     ("POST", "/v1/relay", RELAY, {"viewer": NO, "operator": BAD, "code": BAD, "owner": BAD}),
     ("POST", "/v1/act", ACTION, {"viewer": NO, "operator": YES, "code": YES, "owner": YES}),
     ("POST", "/v1/act", WATCH, {"viewer": NO, "operator": NO, "code": YES, "owner": YES}),
+    ("POST", "/v1/act", DEEP_WATCH, {"viewer": NO, "operator": YES, "code": YES, "owner": YES}),
     ("POST", "/v1/undo", UNDO, {"viewer": NO, "operator": YES, "code": YES, "owner": YES}),
     ("POST", "/v1/eval", SNIPPET, {"viewer": NO, "operator": NO, "code": YES, "owner": YES}),
     ("POST", "/v1/together", DROP, {"viewer": NO, "operator": YES, "code": YES, "owner": YES}),
