@@ -32,6 +32,10 @@
 -- value = 60
 -- unit = "steps"
 -- source = "ours"
+-- [parameters.lasts]
+-- value = 10.0
+-- unit = "s"
+-- source = "ours: shorter than that it may be anybody's burst of work on the machine"
 -- [parameters.block]
 -- value = 20
 -- unit = "steps"
@@ -41,18 +45,18 @@
 -- unit = "steps"
 -- source = "ours: slower than lately, not than last week"
 WITH ends AS (
-    SELECT MAX(step) AS last, MIN(step) AS first FROM python.steps
+    SELECT MAX(step) AS last, MAX(t_ns) AS last_ns, MIN(step) AS first FROM python.steps
 ), seen AS (
     SELECT step, wall_s - COALESCE(held_s, 0) AS wall_s, data_s, forward_s, backward_s, optimizer_s, comm_s, other_s, tokens,
-        (last - step) // $block AS ago FROM python.steps, ends
+        (last - step) // $block AS ago, t_ns FROM python.steps, ends
     WHERE step > last - $horizon AND step > first + 10 AND NOT COALESCE(sampled, false) AND wall_s > 0
 ), blocks AS (
-    SELECT ago, MIN(step) AS step, QUANTILE_CONT(wall_s, $quick) AS wall, MEDIAN(tokens) AS tokens FROM seen GROUP BY ago HAVING COUNT(*) >= $block / 2
+    SELECT ago, ago < $recent // $block OR COALESCE(MAX(t_ns) > ANY_VALUE(last_ns) - 1e9 * $lasts, false) AS lately, MIN(step) AS step, QUANTILE_CONT(wall_s, $quick) AS wall, MEDIAN(tokens) AS tokens FROM seen, ends GROUP BY ago HAVING COUNT(*) >= $block / 2
 ), now AS (
-    SELECT MIN(wall) AS wall, MEDIAN(wall) AS usual, COUNT(*) AS n FROM blocks WHERE ago < $recent // $block
+    SELECT MIN(wall) AS wall, MEDIAN(wall) AS usual, COUNT(*) AS n FROM blocks WHERE lately
 ), old AS (
     SELECT LEAST(QUANTILE_CONT(wall, 0.25), MEDIAN(wall) FILTER (ago > oldest - 5)) AS wall, COUNT(*) AS n
-    FROM blocks, (SELECT MAX(ago) AS oldest FROM blocks) WHERE ago >= $recent // $block
+    FROM blocks, (SELECT MAX(ago) AS oldest FROM blocks) WHERE NOT lately
 ), since AS (
     SELECT COALESCE(MIN(ago), 1000000) AS ago FROM blocks, now, old WHERE blocks.wall < old.wall + 0.4 * (now.usual - old.wall)
 ), steady AS (

@@ -19,22 +19,26 @@
 -- value = 0.8
 -- unit = "ratio"
 -- source = "practice: 80 % is an alarm"
+-- [parameters.lasts]
+-- value = 10.0
+-- unit = "s"
+-- source = "ours: shorter than that it may be anybody's burst of work on the machine"
 -- [parameters.block]
 -- value = 20
 -- unit = "steps"
 -- source = "ours"
 WITH ends AS (
-    SELECT MAX(step) AS last, MIN(step) AS first, COUNT(tokens) > 0.5 * COUNT(*) AS by_tokens FROM python.steps
+    SELECT MAX(step) AS last, MAX(t_ns) AS last_ns, MIN(step) AS first, COUNT(tokens) > 0.5 * COUNT(*) AS by_tokens FROM python.steps
 ), seen AS (
-    SELECT step, wall_s - COALESCE(held_s, 0) AS wall_s, CASE WHEN by_tokens THEN tokens ELSE samples END AS size, forward_s, backward_s, optimizer_s, (last - step) // $block AS ago
+    SELECT step, wall_s - COALESCE(held_s, 0) AS wall_s, CASE WHEN by_tokens THEN tokens ELSE samples END AS size, forward_s, backward_s, optimizer_s, t_ns, (last - step) // $block AS ago
     FROM python.steps, ends WHERE step > last - 2048 AND step > first + 10 AND NOT COALESCE(sampled, false)
 ), blocks AS (
-    SELECT ago, MIN(step) AS step, QUANTILE_CONT(size / wall_s, 0.8) AS rate, MEDIAN(wall_s) AS wall, MEDIAN(size) AS size, MEDIAN(forward_s) AS forward, MEDIAN(backward_s) AS backward, MEDIAN(optimizer_s) AS optimizer FROM seen
+    SELECT ago, ago < 3 OR COALESCE(MAX(t_ns) > ANY_VALUE(last_ns) - 1e9 * $lasts, false) AS lately, MIN(step) AS step, QUANTILE_CONT(size / wall_s, 0.8) AS rate, MEDIAN(wall_s) AS wall, MEDIAN(size) AS size, MEDIAN(forward_s) AS forward, MEDIAN(backward_s) AS backward, MEDIAN(optimizer_s) AS optimizer FROM seen, ends
     WHERE size IS NOT NULL AND wall_s > 0 GROUP BY ago HAVING COUNT(*) >= $block / 2
 ), now AS (
-    SELECT MAX(rate) AS best, MEDIAN(rate) AS rate, MEDIAN(wall) AS wall, MEDIAN(size) AS size, MEDIAN(forward) AS forward, MEDIAN(backward) AS backward, MEDIAN(optimizer) AS optimizer, COUNT(*) AS n FROM blocks WHERE ago < 3
+    SELECT MAX(rate) AS best, MEDIAN(rate) AS rate, MEDIAN(wall) AS wall, MEDIAN(size) AS size, MEDIAN(forward) AS forward, MEDIAN(backward) AS backward, MEDIAN(optimizer) AS optimizer, COUNT(*) AS n FROM blocks WHERE lately
 ), old AS (
-    SELECT GREATEST(QUANTILE_CONT(rate, 0.75), MEDIAN(rate) FILTER (ago > oldest - 5)) AS rate, MEDIAN(wall) AS wall, MEDIAN(size) AS size, QUANTILE_CONT(forward, 0.25) AS forward, QUANTILE_CONT(backward, 0.25) AS backward, QUANTILE_CONT(optimizer, 0.25) AS optimizer, COUNT(*) AS n FROM blocks, (SELECT MAX(ago) AS oldest FROM blocks) WHERE ago >= 3
+    SELECT GREATEST(QUANTILE_CONT(rate, 0.75), MEDIAN(rate) FILTER (ago > oldest - 5)) AS rate, MEDIAN(wall) AS wall, MEDIAN(size) AS size, QUANTILE_CONT(forward, 0.25) AS forward, QUANTILE_CONT(backward, 0.25) AS backward, QUANTILE_CONT(optimizer, 0.25) AS optimizer, COUNT(*) AS n FROM blocks, (SELECT MAX(ago) AS oldest FROM blocks) WHERE NOT lately
 ), since AS (
     SELECT COALESCE(MIN(blocks.ago), 1000000) AS ago FROM blocks, now, old WHERE blocks.rate > (now.rate + old.rate) / 2
 )
@@ -43,6 +47,6 @@ SELECT NULL AS unknown, (SELECT MIN(b.step) FROM blocks b WHERE b.ago < since.ag
     (SELECT COUNT(*) FROM seen) AS seen, CASE WHEN COALESCE(LEAST(now.forward / old.forward, now.backward / old.backward, now.optimizer / old.optimizer) > 1 + 0.3 * (old.rate / now.rate - 1), false)
         THEN CASE WHEN now.best < (1 - $severe) * old.rate THEN 'notice' ELSE 'info' END
         WHEN now.best < (1 - $severe) * old.rate THEN 'alarm' ELSE 'notice' END AS severity
-FROM now, old, since, ends WHERE now.n = 3 AND old.n >= 5 AND now.best < (1 - $drop) * old.rate
+FROM now, old, since, ends WHERE now.n >= 3 AND old.n >= 5 AND now.best < (1 - $drop) * old.rate
 UNION ALL BY NAME
 SELECT 'samples and tokens of too few steps are known' AS unknown FROM old WHERE n < 5
