@@ -36,11 +36,14 @@ WITH seen AS (
 ), counted AS (
     SELECT COUNT(*) AS n, COUNT(*) FILTER (skipped) AS skipped, MIN(step) FILTER (skipped) AS step, ARG_MAX(loss_scale, step) AS scale,
         MAX(step) - COALESCE(MAX(step) FILTER (NOT skipped), MIN(step) - 1) AS row FROM recent
+), starts AS (
+    SELECT MAX(step) AS began FROM (SELECT step, step - LAG(step) OVER (ORDER BY step) AS gap FROM seen WHERE skipped AND step >= $first)
+    WHERE gap IS NULL OR gap > $window
 ), before AS (
     SELECT MAX(loss_scale) AS scale_before FROM seen
 )
-SELECT NULL AS unknown, step, n, skipped, scale, CASE WHEN scale_before > scale THEN scale_before END AS scale_before,
+SELECT NULL AS unknown, COALESCE(began, step) AS step, n, skipped, scale, CASE WHEN scale_before > scale THEN scale_before END AS scale_before,
     CASE WHEN row >= 3 THEN row END AS row, CASE WHEN row >= 10 OR scale < 1 OR skipped >= 0.5 * n THEN 'alarm' ELSE 'notice' END AS severity
-FROM counted, before WHERE n >= 20 AND skipped >= 5 AND skipped >= $share * n
+FROM counted, before, starts WHERE n >= 20 AND skipped >= 5 AND skipped >= $share * n
 UNION ALL BY NAME
 SELECT 'no GradScaler was seen' AS unknown FROM seen HAVING COUNT(*) = 0
