@@ -133,7 +133,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("recipes", "PROBE_RECIPES", "", "", "Folder with recipes of your own; one with the name of a built-in recipe takes its place.", _text),
     Setting("monitor", "PROBE_MONITOR", "1", "", "1 lets the server run the recipes while jobs run; 0 leaves that to `diagnose`.", _switch),
     Setting("monitor_interval_s", "PROBE_MONITOR_INTERVAL_S", "4", "s", "Time between two runs of the recipes on a job, at least; more where they take long.", _positive),
-    Setting("notify", "PROBE_NOTIFY", "", "", "Where alerts go: URLs such as slack://…, mailto://…, pagerduty://… or json://…, separated by spaces; `probe monitor --notify` adds more.", _text),
+    Setting("notify", "PROBE_NOTIFY", "", "", "Where alerts go: URLs such as slack://…, mailto://…, pagerduty://… or json://…, separated by spaces; `probe monitor --notify json://host` adds more.", _text),
     Setting("peak_tflops", "PROBE_PEAK_TFLOPS", "0", "TFLOP/s", "Peak rate of one device in the precision that is used, for MFU; 0: known for common devices only.", _seconds),
     Setting("endpoint", "PROBE_ENDPOINT", "", "", "The endpoint that `probe` uses when none is named.", _text),
 )

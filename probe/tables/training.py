@@ -233,7 +233,7 @@ TRAINING: tuple[Table, ...] = (
             Column("undo", "VARCHAR", "", "how to undo it; NULL when it cannot be undone"),
             Column("caller_uid", "BIGINT", "", "user id of who asked"),
             Column("caller_pid", "BIGINT", "", "process id of who asked; NULL when asked over TCP"),
-            Column("caller_role", "VARCHAR", "", "`owner` (over the unix socket), `operator` (over TCP, with a token) or `monitor` (the server, as `probe monitor --on` says)"),
+            Column("caller_role", "VARCHAR", "", "`owner` (over the unix socket), `operator` (over TCP, with a token) or `monitor` (the server, as `probe monitor` was told)"),
             Column("held_s", "DOUBLE", "s", "how long the training thread was held for it; NULL when it was not"),
             Column("duration_s", "DOUBLE", "s", "from the asking to this state; NULL in the row written before"),
         ),

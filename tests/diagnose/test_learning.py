@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import sys
 import time
@@ -13,8 +14,10 @@ import pytest
 
 from harness import PATIENCE_S, ROOT, Job, Place, run_probe
 
-sys.path.append(str(ROOT / "bench"))
-import learning
+SPEC = importlib.util.spec_from_file_location("learning", ROOT / "bench" / "learning.py")
+assert SPEC is not None and SPEC.loader is not None
+learning = sys.modules[SPEC.name] = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(learning)
 
 DAILY = {
     "spike-recovers": ("loss-spike", 160), "no-zero-grad": ("zero-grad-forgotten", 1),

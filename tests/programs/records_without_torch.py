@@ -45,12 +45,12 @@ def record(folder: Path) -> Path:
     numbers = [recording.strings.intern(text) for text in TEXTS]
     ring = recording.rings["python.scalars"]
     for row in range(ROWS):
-        ring.append(row, row * 10, numbers[row % len(TEXTS)], row / 3)
-    ring.put(7, 6, 60, numbers[0], float("nan"))
+        ring.append(row, row * 10, numbers[row % len(TEXTS)], row / 3, row, numbers[0])
+    ring.put(7, 6, 60, numbers[0], float("nan"), 6, numbers[0])
     for text in TEXTS:
         recording.journal.append({"text": text})
     recording.close()
-    assert ring.append(1, 2, 3, 4) == 0 and recording.strings.intern("late") == 0
+    assert ring.append(1, 2, 3, 4, 5, 6) == 0 and recording.strings.intern("late") == 0
     return process
 
 
