@@ -18,15 +18,15 @@ from probe.attach.tasks import tasks
 COMMANDS = (
     ("gpt_in_main", "--steps", "12", "--pause"),
     ("dataloader_workers", "--steps", "40", "--workers", "2", "--pause"),
-    ("one_millisecond_step", "--steps", "5000"),
 )
 RARELY = (
+    ("one_millisecond_step", "--steps", "5000"),
     ("accumulation_amp_schedule", "--steps", "20", "--pause"),
     ("gan_two_optimizers", "--steps", "40", "--pause"),
     ("lbfgs_closure", "--steps", "12", "--pause"),
     ("activation_checkpointing", "--steps", "40", "--pause"),
 )
-"""Those that pause are attached to while they wait inside a step, the last while it trains."""
+"""Those that pause are attached to while they wait inside a step, the first of these while it trains."""
 
 
 def probe(place: Place, *words: object) -> str:
@@ -133,7 +133,7 @@ def holdings(pid: int) -> dict[str, int]:
     }
 
 
-@pytest.mark.parametrize("rounds", [7, pytest.param(50, marks=pytest.mark.campaign)])
+@pytest.mark.parametrize("rounds", [6, pytest.param(50, marks=pytest.mark.campaign)])
 def test_attaching_and_detaching_many_times_leaves_no_growth(place: Place, rounds: int) -> None:
     with jobs(place, ("one_millisecond_step", "--forever"), watched=False) as [job]:
         job.wait_for("READY")

@@ -35,11 +35,12 @@ from probe_cli.examples import EXAMPLES
 from probe_cli.main import run
 
 RARELY = (
-    "act.md", "alerts.md", "checkpoint.md", "checkpoint-ranks.md", "cli.md", "diagnose-ranks.md", "export.md",
-    "gradients.md",
+    "act.md", "alerts.md", "checkpoint.md", "checkpoint-ranks.md", "cli.md", "compare.md",
+    "diagnose-ranks.md", "export.md", "gradients.md", "health.md", "learning.md", "metrics.md",
+    "nonfinite.md", "ranks.md", "recipes.md",
 )
 """In the campaign: the examples of every command's help, which are on other pages too, and the guides whose
-commands tests/acting, tests/together and tests/diagnose give to other jobs every day."""
+commands other tests give to other jobs every day."""
 each_document = pytest.mark.parametrize(
     "document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix()
 )

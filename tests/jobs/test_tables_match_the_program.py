@@ -39,7 +39,8 @@ JOBS = {
 RARELY = {
     "compiled_in_place", "compiled_function", "compiled_optimizer", "compiled_step",
     "checkpointing_reentrant", "two_thousand_modules", "odd_outputs",
-    "gpt_at_module_level", "workers_none", "workers_fork_persistent", "workers_spawn",
+    "gpt_at_module_level", "gpt_in_main", "lbfgs", "checkpointing",
+    "workers_none", "workers_fork_persistent", "workers_spawn",
 }
 """Variants that take long and share most with another job here: in the campaign."""
 
