@@ -1,4 +1,4 @@
-"""Loss graph: which operation between the model and the loss gave something that is not finite.
+"""Loss graph: which operation on the way to the loss gave something that is not finite.
 
 Reads what the nodes of the autograd graph kept of their forward, and does the operation again
 from that. Only ever in a forked child (`frozen`): unpacking what was kept may run code of the
@@ -37,9 +37,15 @@ def names(root: Any) -> list[str]:
 
 
 def look(root: Any) -> dict[str, Any] | None:
-    """The node farthest from the loss that made something bad of finite inputs: its name and what it kept."""
+    """The node farthest from the loss that made something bad of finite inputs: its name and what it kept,
+    and whether it lies behind the model (`after_model`): nothing nearer to the loss uses a parameter.
+
+    `given` instead when a layer was given what is bad, and no operation of the graph made it."""
     farthest = None
     for node in nodes(root):
+        given, error = capture(functools.partial(_was_given, node))
+        if error is None and given:
+            return {"op": node.name(), "inputs": saved(node), "given": True}
         made, error = capture(functools.partial(_again, node))
         if error is None and made:
             farthest = node
@@ -51,8 +57,35 @@ def look(root: Any) -> dict[str, Any] | None:
             "inputs": saved(farthest),
             "cause": _cause(farthest),
             "nothing_counted": farthest.name().startswith("NllLoss"),
+            "after_model": not _uses_parameters_before(root, farthest),
         }
     )
+
+
+_GIVEN = {"Addmm": ("_saved_mat1", 1), "Mm": ("_saved_self", 0), "Convolution": ("_saved_input", 0)}
+"""Of layers: what the input is kept as, and its place among the nodes that follow."""
+
+
+def _was_given(node: Any) -> bool:
+    """Whether a layer's input is bad and came from outside of the graph."""
+    kept, place = _GIVEN.get(node.name().partition("Backward")[0], ("", 0))
+    return bool(kept) and node.next_functions[place][0] is None and is_bad(getattr(node, kept))
+
+
+def _uses_parameters_before(root: Any, last: Any) -> bool:
+    """Whether a parameter is used on a way from the loss that does not lead through `last`."""
+    waiting, seen = [root.grad_fn], {root.grad_fn, last}
+    while waiting and len(seen) <= MOST_NODES:
+        node = waiting.pop()
+        if node.name().endswith("AccumulateGrad"):
+            return True
+        if node is last:
+            continue
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                waiting.append(following)
+    return False
 
 
 def _again(node: Any) -> bool:
@@ -62,6 +95,8 @@ def _again(node: Any) -> bool:
         return bool((node._saved_total_weight == 0).all()) and node._saved_reduction == 1
     if name.startswith("MeanBackward"):
         return bool(getattr(node, "_saved_self_sym_numel", 1) == 0)
+    if name.startswith(_PASS_ON):
+        return False
     made = _DONE_AGAIN[name.rstrip("0123456789")](node) if name.rstrip("0123456789") in _DONE_AGAIN else None
     if made is None:
         made = getattr(node, "_saved_result", None)
@@ -70,6 +105,10 @@ def _again(node: Any) -> bool:
         for kept in ("_saved_self", "_saved_other", "_saved_target", "_saved_exponent")
     ]
     return is_bad(made) and not any(is_bad(one) for one in given)
+
+
+_PASS_ON = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "Hardtanh", "Elu")
+"""Keep their result alone, and make nothing bad of what is finite."""
 
 
 def _of_self(function: str) -> Callable[[Any], Any]:

@@ -267,8 +267,13 @@ def _of_forward(event: Event, found: dict[str, Any], lines: list[str]) -> Origin
     if forward and "refused" not in forward and "stopped" not in forward:
         lines.append(f"the forward of {forward['root']} was repeated and is finite: what follows it is not")
         return _of_loss(event, found, lines, common)
-    if _part(found, "graph"):
-        return _of_loss(event, found, lines, common)
+    graph = _part(found, "graph")
+    if graph.get("given"):
+        lines.append(f"what {graph['op']} was given was not finite, and no operation before it made that")
+        return Origin("data", cause="data", inputs=graph.get("inputs"), **common)
+    if graph:
+        origin = _of_loss(event, found, lines, common)
+        return origin if graph.get("after_model", True) else origin._replace(direction="forward")
     return Origin("unknown", cause="learning rate" if _diverged(event, lines) else None, **common)
 
 
@@ -341,6 +346,8 @@ def _overflow_or_quotient(
 
 def _of_loss(event: Event, found: dict[str, Any], lines: list[str], common: dict[str, Any]) -> Origin:
     graph = _part(found, "graph")
+    if graph.get("given"):
+        graph = {}  # by something behind the model, whose output is finite
     cause = graph.get("cause")
     if graph.get("nothing_counted"):
         lines.append("no target counts (all of them are to be ignored): a mean of nothing")
