@@ -38,7 +38,7 @@
 -- value = 2000
 -- unit = "steps"
 -- source = "ours"
-WITH ends AS (SELECT MAX(step) AS last FROM python.steps),
+WITH ends AS (SELECT MAX(step) AS last FROM python.steps WHERE isfinite(loss)),
 adversarial AS (
     SELECT COALESCE(MEDIAN(micro_steps) > 1, false) AND (
         EXISTS (SELECT 1 FROM probe.facts WHERE kind = 'hyperparameter' AND name = 'optimizer2')

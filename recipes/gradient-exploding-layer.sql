@@ -26,9 +26,9 @@
 -- unit = "times what the others grew"
 -- source = "ours: else all explode, which gradients-exploding says"
 -- [parameters.least]
--- value = 3
+-- value = 2
 -- unit = "times looked at before"
--- source = "ours: on a sampled step only some of the parameters are looked at"
+-- source = "ours: on short steps a parameter is looked at once in some hundred; of fewer than three looks, three times as much is asked"
 -- [parameters.first]
 -- value = 100
 -- unit = "steps"
@@ -43,7 +43,7 @@ WITH steps AS (
 ), grown AS (
     SELECT *, norm / usual AS times, MEDIAN(norm / usual) OVER (PARTITION BY step) AS others, COUNT(*) OVER (PARTITION BY step) AS params FROM seen WHERE n >= $least
 ), found AS (
-    SELECT * FROM grown WHERE times > $times AND norm > 3 * highest AND times > $apart * others AND params >= 3 AND step >= $first
+    SELECT * FROM grown WHERE times > $times * CASE WHEN n < 3 THEN 3 ELSE 1 END AND norm > 3 * highest AND times > $apart * others AND params >= 3 AND step >= $first
     QUALIFY ROW_NUMBER() OVER (PARTITION BY param ORDER BY step DESC) = 1
 ), later AS (
     SELECT param, MEDIAN(s.norm) AS later, COUNT(*) AS later_n FROM found JOIN seen s USING (param) WHERE s.step >= found.step GROUP BY param
