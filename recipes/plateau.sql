@@ -17,7 +17,7 @@
 --   "probe {endpoint} query \"SELECT step // 100 * 100 AS step, MEDIAN(loss) AS loss, MEDIAN(lr) AS lr FROM python.steps GROUP BY 1 ORDER BY 1\"",
 --   "probe {endpoint} checkpoint plateau.pt",
 -- ]
--- false_positives = "a model that has learned what there is to learn: `info` then, when the learning rate has decayed or nine tenths of the first loss are gone"
+-- false_positives = "a model that has learned what there is to learn: `info` then, when the learning rate has decayed or nine tenths of the first loss are gone, or when the scatter would hide a slow fall"
 -- [parameters.window]
 -- value = 1000
 -- unit = "steps"
@@ -64,7 +64,8 @@ WITH adversarial AS (
 SELECT CASE WHEN adversarial.yes THEN 'there are several optimizers with a backward each: their losses work against each other' END AS unknown,
     trend.step, now, level_then, (level_then - level_since) / NULLIF(ABS(now), 0) AS gain_ratio, flat_steps, n AS seen_steps,
     part * 4 AS part, start, lr, highest_lr, update_ratio,
-    CASE WHEN lr < 0.1 * highest_lr OR (start > 0 AND now < 0.1 * start) THEN 'info' ELSE 'notice' END AS severity
+    CASE WHEN lr < 0.1 * highest_lr OR (start > 0 AND now < 0.1 * start)
+        OR 2.5 * error / SQRT(parts / 2) > 2 * $improvement * ABS(now) THEN 'info' ELSE 'notice' END AS severity
 FROM trend, ends, shape, ratio, adversarial
 WHERE flat_steps >= $window AND flat_steps >= $share * n
     AND ABS(level_then - level_since) <= GREATEST(2.5 * error / SQRT(parts / 2), 0.001 * ABS(now))
