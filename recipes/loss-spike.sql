@@ -81,7 +81,8 @@ SELECT NULL AS unknown, step, loss, usual, spread, known, grad_norm,
     (loss - usual) / GREATEST(spread, 0.002 * ABS(usual)) AS sigmas_above,
     CASE WHEN recovered THEN 'it recovered' WHEN passed < $patience THEN 'not recovered yet'
         ELSE format('not recovered after {} steps', passed) END AS outcome,
-    CASE WHEN recovered OR passed < $patience THEN 'notice' ELSE 'alarm' END AS severity
+    CASE WHEN recovered AND loss - usual < 2 * $sigmas * GREATEST(spread, 0.002 * ABS(usual)) THEN 'info'
+        WHEN recovered OR passed < $patience THEN 'notice' ELSE 'alarm' END AS severity
 FROM judged
 UNION ALL BY NAME
 SELECT format('{} steps with a loss, {} are needed', COUNT(*), $enough + 1) AS unknown FROM seen
