@@ -18,14 +18,14 @@ from probe.instruments.tensor_looks import is_bad, torch_module
 MOST_NODES = 512
 
 
-def nodes(root: Any) -> Iterator[Any]:
-    """The nodes from a loss on, nearest first, up to `MOST_NODES`."""
+def nodes(root: Any, last: Any = None) -> Iterator[Any]:
+    """The nodes from a loss on, nearest first, up to `MOST_NODES`; none that only `last` leads to."""
     first = getattr(root, "grad_fn", None)
     waiting, seen = [first] if first is not None else [], {first}
     while waiting and len(seen) <= MOST_NODES:
         node = waiting.pop(0)
         yield node
-        for following, _ in node.next_functions:
+        for following, _ in node.next_functions if node is not last else ():
             if following is not None and following not in seen:
                 seen.add(following)
                 waiting.append(following)
@@ -74,18 +74,7 @@ def _was_given(node: Any) -> bool:
 
 def _uses_parameters_before(root: Any, last: Any) -> bool:
     """Whether a parameter is used on a way from the loss that does not lead through `last`."""
-    waiting, seen = [root.grad_fn], {root.grad_fn, last}
-    while waiting and len(seen) <= MOST_NODES:
-        node = waiting.pop()
-        if node.name().endswith("AccumulateGrad"):
-            return True
-        if node is last:
-            continue
-        for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                waiting.append(following)
-    return False
+    return any(node.name().endswith("AccumulateGrad") for node in nodes(root, last))
 
 
 def _again(node: Any) -> bool:

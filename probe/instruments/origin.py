@@ -240,9 +240,9 @@ def _forward(scene: Scene, named: list[tuple[str, Any]]) -> dict[str, Any]:
     modules = replay.Modules(paths(scene))
     module, args, kwargs = _prepared(scene)
     modules.watch()
-    inner = {id(one) for _, one in tensors_in([args, kwargs])}
+    given = list(tensors_in([args, kwargs]))
     buffers = [("buffer", name, one) for name, one in module.named_buffers()]
-    inputs = [("input", name, one) for name, one in tensors_in([args, kwargs]) if id(one) in inner]
+    inputs = [("input", name, one) for name, one in given]
     watched = replay.Forward(
         modules, [("parameter", name, local(one)) for name, one in named] + buffers + inputs
     )
@@ -250,9 +250,7 @@ def _forward(scene: Scene, named: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {
         "root": modules.name(module),
         "random": scene.call.random_state is not None,
-        "inputs": [{"name": name, **statistics(one)} for name, one in tensors_in([args, kwargs])][
-            : replay.MOST_INPUTS
-        ],
+        "inputs": [{"name": name, **statistics(one)} for name, one in given[: replay.MOST_INPUTS]],
     }
     if error is not None:
         blamed = [one for one in watched.births if not one["deliberate"]]
