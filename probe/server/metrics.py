@@ -102,7 +102,7 @@ class Metrics:
         self._known = {one.folder: self._known.get(one.folder, _Known()) for one in living.values()}
         read = {labels: self._read(recorded) for labels, recorded in living.items()}
         yield from _of_steps(core, read)
-        yield from _of_memory(core, read)
+        yield from _newest(core, MEMORY, {labels: known.memory for labels, known in read.items()})
         yield from self._of_the_server(core, living)
 
     def _processes(self) -> dict[tuple[str, ...], tuple[Recorded, bool]]:
@@ -184,13 +184,8 @@ def _of_steps(core: Any, read: dict[tuple[str, ...], _Known]) -> Iterator[Any]:
         steps.add_metric(labels, known.highest.get("python.steps", 0))
     yield steps
     yield _durations(core, read)
-    for name, column, doc in GAUGES:
-        family = core.GaugeMetricFamily(name, doc, labels=LABELS)
-        for labels, known in read.items():
-            values = _known_values(known.recent, column)
-            if len(values):
-                family.add_metric(labels, float(values[-1]))
-        yield family
+    recent = {labels: known.recent for labels, known in read.items()}
+    yield from _newest(core, GAUGES, recent)
     for name, _, doc in COUNTERS:
         family = core.CounterMetricFamily(name, doc, labels=LABELS)
         for labels, known in read.items():
@@ -253,11 +248,14 @@ def _ratio(rows: Rows, column: str, unit_s: float) -> float | None:
     return float(rows[column][has].sum()) * unit_s / wall_s if wall_s > 0 else None
 
 
-def _of_memory(core: Any, read: dict[tuple[str, ...], _Known]) -> Iterator[Any]:
-    for name, column, doc in MEMORY:
+def _newest(
+    core: Any, declared: tuple[tuple[str, str, str], ...], rows: dict[tuple[str, ...], Rows | None]
+) -> Iterator[Any]:
+    """A gauge for each column declared: its newest value that is known."""
+    for name, column, doc in declared:
         family = core.GaugeMetricFamily(name, doc, labels=LABELS)
-        for labels, known in read.items():
-            values = _known_values(known.memory, column)
+        for labels, own in rows.items():
+            values = _known_values(own, column)
             if len(values):
                 family.add_metric(labels, float(values[-1]))
         yield family
