@@ -15,6 +15,7 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from probe import descriptors
 from probe.rank_sets import from_text
 from probe.recording import places
 
@@ -97,7 +98,7 @@ def write(process: Path, peers: Peers) -> None:
 def read(process: Path) -> Peers:
     """What a recording knows; empty where it knows nothing."""
     try:
-        found: Any = json.loads((process / FILE).read_bytes())
+        found: Any = json.loads(descriptors.read(process / FILE))
         lines = [str(line) for line in found["lines"]][:MOST_HOSTS]
         candidates = [(str(host), str(source)) for host, source in found["candidates"]][:MOST_HOSTS]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

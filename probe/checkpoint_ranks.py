@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from probe import descriptors
 from probe.errors import CheckpointInvalid
 
 FORMAT = "probe checkpoint of all ranks"
@@ -46,7 +47,7 @@ def chosen_folder(path: str) -> Path:
     if (folder / MANIFEST).is_file():
         return folder
     try:
-        newest = (folder / LATEST).read_text().strip()
+        newest = descriptors.read_text(folder / LATEST).strip()
     except OSError:
         raise CheckpointInvalid(
             f"{path} holds no whole checkpoint of all ranks",
@@ -179,7 +180,7 @@ class RanksFolder:
 
 def _manifest(folder: Path) -> dict[str, Any]:
     try:
-        found: Any = json.loads((folder / MANIFEST).read_bytes())
+        found: Any = json.loads(descriptors.read(folder / MANIFEST))
     except (OSError, ValueError) as error:
         raise CheckpointInvalid(f"{folder / MANIFEST} cannot be read: {error}") from error
     if not isinstance(found, dict) or found.get("format") != FORMAT or found.get("version") != VERSION:
@@ -201,7 +202,7 @@ def place_in_job() -> tuple[int, int]:
 
 def _sha256(path: Path) -> str:
     found = hashlib.sha256()
-    with open(path, "rb", buffering=0) as file:
+    with descriptors.reading(path) as file:
         while block := file.read(_BLOCK_BYTES):
             found.update(block)
     return found.hexdigest()

@@ -22,7 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from probe import wire
+from probe import descriptors, wire
 from probe.errors import AgentUnreachable, ProbeError, ServerUnavailable
 from probe.recording import places
 from probe.settings import Settings
@@ -83,16 +83,15 @@ def lock_path(directory: Path) -> Path:
 def _locked(directory: Path) -> bool:
     """Whether a server lives here, serving or not: one that starts, or ends."""
     try:
-        descriptor = os.open(lock_path(directory), LOCK_FLAGS, 0o600)
+        lock = descriptors.opened(lock_path(directory), LOCK_FLAGS)
     except OSError:
         return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # closing is not enough where a child inherited it
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
+    with lock:
+        try:
+            fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock.fileno(), fcntl.LOCK_UN)  # closing is not enough where a child inherited it
+        except OSError:
+            return True
     return False
 
 
@@ -157,12 +156,9 @@ def _log_of(directory: Path) -> Path:
     """The server's stderr; begun anew when it has grown too long."""
     path = directory / "server.log"
     try:
-        descriptor = os.open(path, _LOG_FLAGS | os.O_CLOEXEC, 0o600)
-        try:
-            if os.fstat(descriptor).st_size > LARGEST_LOG_BYTES:
-                os.ftruncate(descriptor, 0)
-        finally:
-            os.close(descriptor)
+        with descriptors.opened(path, _LOG_FLAGS) as log:
+            if os.fstat(log.fileno()).st_size > LARGEST_LOG_BYTES:
+                os.ftruncate(log.fileno(), 0)
     except OSError as error:
         raise ServerUnavailable(f"{path} cannot be written: {error.strerror or error}") from None
     return path

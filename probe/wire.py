@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from probe import descriptors
 from probe.errors import AgentUnreachable, BadRequest, NotYours, ProbeError, TooLarge, from_dict
 
 LARGEST_HEAD_BYTES = 16 << 10
@@ -59,16 +60,13 @@ def unix_address(path: Path) -> Iterator[str]:
     if len(os.fsencode(path)) <= _LONGEST_UNIX_PATH:
         yield str(path)
         return
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)
+    with descriptors.opened(path.parent, os.O_PATH | os.O_DIRECTORY) as folder:
+        yield f"/proc/self/fd/{folder.fileno()}/{path.name}"
 
 
-def listen_unix(path: Path, backlog: int = 128) -> socket.socket:
+def listen_unix(path: Path, backlog: int = 128) -> descriptors.Socket:
     """A listening socket at `path` that only this user can connect to; replaces a stale one."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener = descriptors.Socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
     # The folder is 0700 already, so the moment between bind and chmod opens nothing; a
@@ -84,11 +82,11 @@ def listen_unix(path: Path, backlog: int = 128) -> socket.socket:
     return listener
 
 
-def connect_unix(path: Path, timeout_s: float) -> socket.socket:
+def connect_unix(path: Path, timeout_s: float) -> descriptors.Socket:
     """A connection to the socket at `path`; refuses one that another user serves.
 
     Raises `BlockingIOError` when those that wait to be accepted leave no room within `timeout_s`."""
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection = descriptors.Socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(timeout_s)
     try:
         with unix_address(path) as address:

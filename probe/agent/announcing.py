@@ -22,7 +22,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from probe import announcement
+from probe import announcement, descriptors
 from probe.agent.isolation import Isolation
 from probe.announcement import Announcement, Peers
 from probe.rank_sets import as_text
@@ -141,7 +141,7 @@ class Announcing:
 
     def _server_url(self) -> str | None:
         try:
-            found: Any = json.loads((self._directory / "server.json").read_bytes())["url"]
+            found: Any = json.loads(descriptors.read(self._directory / "server.json"))["url"]
         except (OSError, ValueError, KeyError, TypeError):
             return None
         return found if isinstance(found, str) else None
@@ -149,7 +149,7 @@ class Announcing:
     def _token(self) -> str:
         path = self._settings.token_file or self._directory / "token"
         try:
-            return Path(path).read_text(encoding="ascii").strip()
+            return descriptors.read(path).decode("ascii").strip()
         except (OSError, ValueError):
             return ""
 

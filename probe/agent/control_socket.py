@@ -1,7 +1,8 @@
 """Control socket: the agent's thread, its requests and its rounds.
 
-One thread, `probe-agent`, asleep in `poll` on the listening socket and a wake
-pipe. It answers one request at a time (each with a deadline; an eval runs on a
+One thread, `probe-agent`, asleep in `poll` on the listening socket; whoever wants it
+awake connects to that. Where the job closes the socket, it listens anew within a
+round. It answers one request at a time (each with a deadline; an eval runs on a
 thread of its own while others are answered) and makes a round every so often:
 memory sample, governor, names of new modules. It holds the GIL for well under a
 millisecond at a time. Standard library only.
@@ -21,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from probe import wire
+from probe import descriptors, wire
 from probe.agent.isolation import Isolation, capture, describe
 from probe.errors import BadRequest, LimitReached, NotYours, ProbeError, TooMany
 
@@ -30,6 +31,7 @@ REQUEST_TIMEOUT_S = 5.0
 MOST_WAITING = 192
 """Requests that wait at once, each on a thread of its own."""
 _NO_DESCRIPTOR_S = 0.05
+_NO_LISTENER_S = 0.25
 
 Handler = Callable[[wire.Request, wire.Peer], Any]
 
@@ -59,11 +61,9 @@ class ControlSocket:
         self._first = first
         self._rounds = rounds
         self._due = [0.0] * len(rounds)
-        self._wake_read, self._wake_write = os.pipe()
-        self._closing = threading.Lock()
         self._stopping = False
-        self._listener: socket.socket | None = None
-        self._connections: set[socket.socket] = set()
+        self._listener: descriptors.Socket | None = None
+        self._connections: set[descriptors.Socket] = set()
         self._aside: set[threading.Thread] = set()
         self.thread = threading.Thread(target=self._run, name="probe-agent", daemon=True)
 
@@ -74,28 +74,17 @@ class ControlSocket:
     def stop(self, *, wait_s: float) -> None:
         """End the thread and remove the socket; waits at most `wait_s`."""
         self._stopping = True
-        with self._closing:  # a number that was closed may be a file of the job's by now
-            if self._wake_write >= 0:
-                os.write(self._wake_write, b"x")
         if threading.current_thread() is not self.thread and self.thread.is_alive():
+            with contextlib.suppress(OSError, ProbeError):  # then it wakes for its next round
+                wire.connect_unix(self.path, 0.0).close()
             self.thread.join(wait_s)
 
     def abandon(self) -> None:
-        """In a forked child: give up the inherited descriptors; the thread is not here.
-
-        The lock is not taken: the thread that held it at the fork is not here either."""
+        """In a forked child: give up the inherited descriptors; the thread is not here."""
         self._stopping = True
-        self._close_pipe()
         for inherited in (self._listener, *self._connections):
             if inherited is not None:
                 inherited.close()
-
-    def _close_pipe(self) -> None:
-        read, self._wake_read = self._wake_read, -1
-        write, self._wake_write = self._wake_write, -1
-        for descriptor in (read, write):
-            if descriptor >= 0:
-                os.close(descriptor)
 
     def _run(self) -> None:
         try:
@@ -104,19 +93,36 @@ class ControlSocket:
             self._close()
 
     def _serve(self) -> None:
-        self._listener = listener = wire.listen_unix(self.path)
-        listener.setblocking(False)
+        self._listen_anew()
         self._isolation.attempt("agent", self._first)
+        while not self._stopping:
+            listener = self._wait()
+            if listener is not None:
+                self._accept(listener)
+            if not self._stopping:
+                self._make_rounds()
+
+    def _wait(self) -> descriptors.Socket | None:
+        """Until somebody connects or a round is due; the listener in the first case."""
+        if self._listener is None or not self._listener.ours:
+            self._listen_anew()
+        listener = self._listener
+        if listener is None:  # no descriptor is left, or the folder has gone: again in a while
+            time.sleep(_NO_LISTENER_S)
+            return None
         waiting = select.poll()  # select() refuses descriptors above 1023
         waiting.register(listener.fileno(), select.POLLIN)
-        waiting.register(self._wake_read, select.POLLIN)
-        while not self._stopping:
-            ready = waiting.poll(self._until_next_round_ms())
-            if self._stopping:
-                return
-            if ready:
-                self._accept(listener)
-            self._make_rounds()
+        return listener if waiting.poll(self._until_next_round_ms()) and not self._stopping else None
+
+    def _listen_anew(self) -> None:
+        """At the start, and when the job has closed the socket: what has its number then is none of ours."""
+        if self._listener is not None:
+            self._listener.close()
+        self._listener = None
+        with contextlib.suppress(OSError):
+            listener = wire.listen_unix(self.path).kept()
+            listener.setblocking(False)
+            self._listener = listener
 
     def _until_next_round_ms(self) -> float:
         now = time.monotonic()
@@ -129,7 +135,7 @@ class ControlSocket:
                 self._due[place] = now + interval_s()
                 self._isolation.attempt("agent round", action)
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept(self, listener: descriptors.Socket) -> None:
         try:
             connection, _ = listener.accept()
         except OSError:  # no descriptor left: who asks waits in the queue, and we do not spin
@@ -145,14 +151,14 @@ class ControlSocket:
             if not answering:
                 self._hang_up(connection)
 
-    def _hang_up(self, connection: socket.socket) -> None:
+    def _hang_up(self, connection: descriptors.Socket) -> None:
         """End a connection also where a forked child inherited it: who waits for the end gets it."""
         self._connections.discard(connection)
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
         connection.close()
 
-    def _converse(self, connection: socket.socket) -> bool:
+    def _converse(self, connection: descriptors.Socket) -> bool:
         """Read one request and answer it; True when a thread of its own will answer."""
         try:
             peer = wire.peer_of(connection)
@@ -174,7 +180,7 @@ class ControlSocket:
             return False
         return self._answer_aside(connection, lambda: handler(request, peer))
 
-    def _answer_aside(self, connection: socket.socket, take: Callable[[], Callable[[], Any]]) -> bool:
+    def _answer_aside(self, connection: descriptors.Socket, take: Callable[[], Callable[[], Any]]) -> bool:
         """Take a request here and answer it on a thread of its own. The thread is there first: what was
         taken and has nobody to wait for it would stand in the way of all that come after it."""
         taken: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
@@ -193,7 +199,7 @@ class ControlSocket:
         taken.put(answer if refusal is None else functools.partial(_raise, refusal))
         return True
 
-    def _answer_and_hang_up(self, connection: socket.socket, answer: Callable[[], Any]) -> None:
+    def _answer_and_hang_up(self, connection: descriptors.Socket, answer: Callable[[], Any]) -> None:
         try:
             with contextlib.suppress(OSError):
                 self._answer(connection, answer)
@@ -201,7 +207,7 @@ class ControlSocket:
             self._hang_up(connection)
             self._aside.discard(threading.current_thread())
 
-    def _answer(self, connection: socket.socket, make: Callable[[], Any]) -> None:
+    def _answer(self, connection: descriptors.Socket, make: Callable[[], Any]) -> None:
         answer, error = capture(make)
         connection.settimeout(REQUEST_TIMEOUT_S)
         if error is None:
@@ -223,8 +229,6 @@ class ControlSocket:
             self._listener.close()
             with contextlib.suppress(OSError):
                 os.unlink(self.path)
-        with self._closing:
-            self._close_pipe()
 
 
 def _raise(error: BaseException) -> None:

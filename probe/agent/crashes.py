@@ -21,6 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from probe import descriptors
 from probe.instruments.patch import Patches
 
 FATAL = (signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL)
@@ -33,11 +34,11 @@ _HANDLER_BYTES = ctypes.sizeof(ctypes.c_void_p)
 class _Sink:
     """What faulthandler writes to: it alone keeps this object, for as long as it writes there."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    def __init__(self, number: int) -> None:
+        self._number = number
 
     def fileno(self) -> int:
-        return self._descriptor
+        return self._number
 
     def flush(self) -> None:
         return
@@ -49,7 +50,7 @@ class Crashes:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._patches = Patches()
-        self._descriptor = -1
+        self._file: descriptors.Descriptor | None = None
         self._sink: Callable[[], _Sink | None] = lambda: None
         self._actions: dict[int, bytes] = {}
         self._disable = faulthandler.disable
@@ -63,10 +64,9 @@ class Crashes:
         """Begin, where nobody else handles a fatal signal."""
         if faulthandler.is_enabled() or any(map(_handler, actions().values())):
             return
-        self._descriptor = os.open(
-            self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-        )
-        sink = _Sink(self._descriptor)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+        self._file = descriptors.opened(self._path, flags, keep=True)
+        sink = _Sink(self._file.fileno())
         faulthandler.enable(sink, all_threads=True)
         self._sink = weakref.ref(sink)
         self._actions = actions()
@@ -81,6 +81,17 @@ class Crashes:
         with contextlib.suppress(OSError):
             if self._path.stat().st_size == 0:
                 self._path.unlink()
+
+    def look(self) -> None:
+        """Take the number back from faulthandler when the job has closed our file: it writes to a number,
+        whatever that means, and cannot look first. On the agent's thread, every second."""
+        if self._file is None or self._file.ours:
+            return
+        self._patches.undo()
+        was_ours = self.ours
+        self._give_up()
+        if was_ours:
+            self.install()
 
     def leave(self) -> None:
         """At the interpreter's end: what ends the process after us is still caught, up to the moment
@@ -99,9 +110,9 @@ class Crashes:
             self._disable()  # this puts back what was there before us, also over what came after us
             for number, action in others.items():
                 _libc().sigaction(number, action, None)
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
     def _others(self) -> dict[int, bytes]:
         """Handlers that somebody put in place of ours since."""

@@ -105,6 +105,7 @@ class Endings:
     def look(self) -> None:
         """Whether the main thread has failed and the process waits for its other threads; for the
         agent's thread."""
+        self._crashes.look()
         if id(_last_error()) == self._noted:
             return
         main = sys._current_frames().get(threading.main_thread().ident or 0)

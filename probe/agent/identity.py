@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from probe import descriptors
 from probe.recording.places import make_private, safe_name
 from probe.recording.process import life
 
@@ -93,14 +94,13 @@ def counted_attempt(run: Path, attempt: int, rank: int) -> int:
             return newest
         folder = make_private(run / f"attempt={newest + 1}")
         try:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            descriptor = os.open(folder / LAUNCHER, flags, 0o600)
+            made = descriptors.opened(folder / LAUNCHER, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         except FileExistsError:  # another rank was first; if it is one of ours, its mark is ours
             if _mark(folder) == mark:
                 return newest + 1
             continue
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(mark)
+        with made:
+            os.write(made.fileno(), mark.encode("ascii"))
         return newest + 1
 
 
@@ -113,7 +113,7 @@ def _mark(attempt: Path) -> str:
     """Who started it; waits a moment for a rank that just made the file and has not written it yet."""
     for _ in range(50):
         try:
-            text = (attempt / LAUNCHER).read_text(encoding="ascii")
+            text = descriptors.read_text(attempt / LAUNCHER)
         except (OSError, ValueError):
             return ""
         if text:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from probe import descriptors
+
 SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 _PR_SET_PTRACER = 0x59616D61
 
@@ -20,9 +22,9 @@ def name_tracer(directory: Path, named: int) -> int:
 
     0 when nobody is: there is no Yama, it does not ask for names, or no server runs."""
     try:
-        if SCOPE.read_bytes().strip() != b"1":
+        if descriptors.read(SCOPE).strip() != b"1":
             return 0
-        server = int(json.loads((directory / "server.json").read_bytes())["pid"])
+        server = int(json.loads(descriptors.read(directory / "server.json"))["pid"])
     except (OSError, ValueError, KeyError, TypeError):
         return 0
     if server == named:

@@ -26,22 +26,32 @@
 
 #define STACK_BYTES (1 << 20)  /* room for compiling a page of Python, and for libraries' thread-local data */
 #define LONGEST_SOURCE (1 << 20)
+#define HIGH 512
 #define PATIENCE_S 10          /* a command that does not go on talking has gone */
 #define PYTHON(result, name, ...) result (*name)(__VA_ARGS__) = (result (*)(__VA_ARGS__))dlsym(RTLD_DEFAULT, #name)
 
-static void say(int fd, const char *text) {
-    send(fd, text, strlen(text), MSG_NOSIGNAL | MSG_DONTWAIT);
+/* Whether the number still means the socket to the command: the job may close it and open a file of its own
+ * while this thread waits. fstat is no symbol of older C libraries. */
+static int ours(int fd, const struct ucred *command) {
+    struct ucred now;
+    socklen_t size = sizeof now;
+    return !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &now, &size) && now.pid == command->pid
+        && now.uid == command->uid && now.gid == command->gid;
 }
 
-/* The command's socket, -1 when it has gone. The folder is opened first: its path may be too long for one. */
-static int call_home(void) {
+static void say(int fd, const struct ucred *command, const char *text) {
+    if (ours(fd, command)) send(fd, text, strlen(text), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/* The command's socket, -1 when it has gone, and who it is. The folder is opened first: its path may be too
+ * long for one. The number is a high one, out of the way of what the job opens. */
+static int call_home(struct ucred *command) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     struct timeval patience = {.tv_sec = PATIENCE_S};
-    struct ucred other;
-    socklen_t size = sizeof other;
+    socklen_t size = sizeof *command;
     char folder[4096];
     Dl_info here;
-    int fd = -1, beside = -1, connected = 0;
+    int fd = -1, high = -1, beside = -1, connected = 0;
 
     if (!dladdr((void *)call_home, &here) || strlen(here.dli_fname) >= sizeof folder) return -1;
     strcpy(folder, here.dli_fname);
@@ -55,17 +65,22 @@ static int call_home(void) {
         setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
         do connected = !connect(fd, (struct sockaddr *)&address, sizeof address);
         while (!connected && errno == EINTR);
-        connected = connected && !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &other, &size)
-            && (other.uid == getuid() || other.uid == 0);
+        connected = connected && !getsockopt(fd, SOL_SOCKET, SO_PEERCRED, command, &size)
+            && (command->uid == getuid() || command->uid == 0);
     }
     close(beside);
-    if (connected) return fd;
+    if (connected) {
+        if ((high = fcntl(fd, F_DUPFD_CLOEXEC, HIGH)) < 0) return fd;
+        close(fd);
+        return high;
+    }
     if (fd >= 0) close(fd);
     return -1;
 }
 
-static int receive(int fd, void *into, size_t wanted) {
+static int receive(int fd, const struct ucred *command, void *into, size_t wanted) {
     for (size_t got = 0; got < wanted;) {
+        if (!ours(fd, command)) return 0;
         ssize_t part = recv(fd, (char *)into + got, wanted - got, 0);
         if (part < 0 && errno == EINTR) continue;  /* a debugger that lets go cuts waits with a time limit short */
         if (part <= 0) return 0;
@@ -75,18 +90,18 @@ static int receive(int fd, void *into, size_t wanted) {
 }
 
 /* Length (4 bytes, this machine's order) and text; NULL when the command went away in the middle. */
-static char *read_source(int fd) {
+static char *read_source(int fd, const struct ucred *command) {
     uint32_t length;
-    if (!receive(fd, &length, sizeof length) || length > LONGEST_SOURCE) return NULL;
+    if (!receive(fd, command, &length, sizeof length) || length > LONGEST_SOURCE) return NULL;
     char *source = malloc(length + 1);
     if (!source) return NULL;
     source[length] = 0;
-    if (receive(fd, source, length)) return source;
+    if (receive(fd, command, source, length)) return source;
     free(source);
     return NULL;
 }
 
-static void run(int fd, const char *source, const char *name) {
+static void run(int fd, const struct ucred *command, const char *source, const char *name) {
     PYTHON(int, Py_IsInitialized, void);
     PYTHON(int, PyGILState_Ensure, void);
     PYTHON(void, PyGILState_Release, int);
@@ -104,15 +119,19 @@ static void run(int fd, const char *source, const char *name) {
     if (!(Py_IsInitialized && PyGILState_Ensure && PyGILState_Release && PyDict_New && PyLong_FromLong
           && PyDict_SetItemString && PyRun_String && PyErr_Fetch && PyObject_Str && PyUnicode_AsUTF8
           && PyErr_Clear && Py_DecRef)) {
-        say(fd, "Ethe process exports no Python functions\n");
+        say(fd, command, "Ethe process exports no Python functions\n");
         return;
     }
     if (!Py_IsInitialized()) {
-        say(fd, "EPython has not started yet, or has ended\n");
+        say(fd, command, "EPython has not started yet, or has ended\n");
         return;
     }
     int state = PyGILState_Ensure();
-    say(fd, "R\n");
+    if (!ours(fd, command)) {  /* nobody to report to, and a number that must not be handed on */
+        PyGILState_Release(state);
+        return;
+    }
+    say(fd, command, "R\n");
     prctl(PR_SET_NAME, name, 0, 0, 0);  /* threads that Python starts inherit it */
     void *globals = PyDict_New(), *number = PyLong_FromLong(fd), *result = NULL;
     if (globals && number && !PyDict_SetItemString(globals, "probe_fd", number))
@@ -121,9 +140,9 @@ static void run(int fd, const char *source, const char *name) {
         PyErr_Fetch(&type, &value, &trace);
         void *words = value ? PyObject_Str(value) : NULL;
         const char *text = words ? PyUnicode_AsUTF8(words) : NULL;
-        say(fd, "E");
-        say(fd, text ? text : "an error without words");
-        say(fd, "\n");
+        say(fd, command, "E");
+        say(fd, command, text ? text : "an error without words");
+        say(fd, command, "\n");
         Py_DecRef(words);
         PyErr_Clear();
     }
@@ -137,15 +156,16 @@ static void *boot(void *nothing) {
     char name[16] = "";
     prctl(PR_GET_NAME, name, 0, 0, 0);
     prctl(PR_SET_NAME, "probe-boot", 0, 0, 0);  /* the name of one that waits, which the command looks for */
-    int fd = call_home();
+    struct ucred command;
+    int fd = call_home(&command);
     if (fd < 0) return nothing;
-    say(fd, "L\n");
-    char *source = read_source(fd);
+    say(fd, &command, "L\n");
+    char *source = read_source(fd, &command);
     if (source) {
-        run(fd, source, name);
+        run(fd, &command, source, name);
         free(source);
     }
-    close(fd);
+    if (ours(fd, &command)) close(fd);
     return nothing;
 }
 

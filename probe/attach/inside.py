@@ -25,8 +25,9 @@ def begin(descriptor: int, expires_s: float, hook: str, settings: dict[str, str]
         _report(descriptor, {"state": "expired"})
         return
     own = os.dup(descriptor)
+    found = os.fstat(own)
     start = _start_thread()
-    start(lambda: _work(own, hook, settings))
+    start(lambda: _work(own, (found.st_dev, found.st_ino), hook, settings))
 
 
 def _start_thread() -> Any:
@@ -39,7 +40,7 @@ def _start_thread() -> Any:
     return lambda work: _thread.start_new_thread(work, ())
 
 
-def _work(descriptor: int, hook: str, settings: dict[str, str]) -> None:
+def _work(descriptor: int, identity: tuple[int, int], hook: str, settings: dict[str, str]) -> None:
     answer: dict[str, str] = {"error": "the start-up hook could not be run"}
     try:
         _take_signals()
@@ -47,9 +48,20 @@ def _work(descriptor: int, hook: str, settings: dict[str, str]) -> None:
     except (ImportError, OSError, SyntaxError, AttributeError) as error:
         answer = {"error": f"{hook} cannot be used in this job: {type(error).__name__}: {error}"}
     finally:
-        _report(descriptor, answer)
-        os.close(descriptor)
+        if _is(descriptor, identity):  # the job may have closed it, and opened a file of its own
+            _report(descriptor, answer)
+        if _is(descriptor, identity):
+            os.close(descriptor)
         globals().clear()  # these functions keep each other alive until a collection, which may be far off
+
+
+def _is(descriptor: int, identity: tuple[int, int]) -> bool:
+    """Whether the number still means what it meant."""
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return False
+    return (found.st_dev, found.st_ino) == identity
 
 
 def _take_signals() -> None:

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from probe import descriptors
 from probe.agent.isolation import capture, describe
 from probe.instruments.host_memory import HostMemoryReader
 
@@ -83,7 +84,7 @@ def refusal(local_ranks: int = 1) -> str:
         return "CUDA is in use, which no fork can use"
     if not _known_child_handler():
         return "the program handles SIGCHLD itself"
-    maps = Path("/proc/self/maps").read_text()
+    maps = descriptors.read_text("/proc/self/maps")
     for part, why in _NOT_FORKED_WITH.items():
         if part in maps:
             return why
@@ -92,8 +93,7 @@ def refusal(local_ranks: int = 1) -> str:
 
 def _no_room(local_ranks: int) -> str:
     """The parent writes on: at the worst all of its own memory is there twice."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        pages = file.read().split()
+    pages = descriptors.read_text("/proc/self/statm").split()
     own_bytes = (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")
     available_bytes = HostMemoryReader().read()[0]
     needed_bytes = local_ranks * (own_bytes + ROOM_BYTES)
@@ -125,9 +125,10 @@ class Frozen:
         self._unread = b""
         self._size = 0
         self.pid = 0
-        self._answers, answer = os.pipe()
-        _, error = capture(lambda: self._fork(look, answer))
-        os.close(answer)
+        answers, answer = os.pipe()
+        with descriptors.Descriptor(answer):
+            self._answers = descriptors.Descriptor(answers, keep=True)
+            _, error = capture(lambda: self._fork(look, answer))
         self.took_ms = (time.monotonic() - self.begun_s) * 1e3
         if error is not None:
             self.end()
@@ -149,7 +150,8 @@ class Frozen:
 
     def collect(self) -> bool:
         """Read what is there, without waiting; whether the look is over. Kills it at its deadline."""
-        if self._answers < 0:
+        if not self._answers.ours:
+            self.end()
             return True
         if not self._read() and time.monotonic() - self.begun_s < self._deadline_s:
             return False
@@ -162,14 +164,14 @@ class Frozen:
         if pid > 0:
             capture(lambda: os.kill(pid, signal.SIGKILL))
             capture(lambda: os.waitpid(pid, 0))  # it may be buried already, where SIGCHLD is ignored
-        self._close()
+        self._answers.close()
 
     def _read(self) -> bool:
         """Whether the child has closed its end, or says more than it may."""
-        os.set_blocking(self._answers, False)
+        os.set_blocking(self._answers.fileno(), False)
         while self._size < LONGEST_ANSWER_BYTES:
             try:
-                part = os.read(self._answers, 1 << 16)
+                part = os.read(self._answers.fileno(), 1 << 16)
             except BlockingIOError:
                 return False
             if not part:
@@ -180,11 +182,6 @@ class Frozen:
                 name, values = json.loads(line)
                 self.found[name] = values
         return True
-
-    def _close(self) -> None:
-        if self._answers >= 0:
-            os.close(self._answers)
-            self._answers = -1
 
 
 # In the child -----------------------------------------------------------------------

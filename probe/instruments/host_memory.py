@@ -12,6 +12,8 @@ import contextlib
 from pathlib import Path
 from typing import NamedTuple
 
+from probe import descriptors
+
 _UNLIMITED_BYTES = 1 << 60
 """A limit of that size is none (v1 writes the largest number of pages there is)."""
 LOOK_AGAIN_SAMPLES = 60
@@ -51,8 +53,8 @@ class HostMemoryReader:
         available, limit = _machine(self._meminfo)
         for group in self._groups:
             with contextlib.suppress(OSError, ValueError):
-                most = int(group.limit.read_text())
-                used = int(group.usage.read_text()) - _cache(group)
+                most = int(descriptors.read(group.limit))
+                used = int(descriptors.read(group.usage)) - _cache(group)
                 left = max(0, most - used)
                 available = left if available is None else min(available, left)
                 limit = most if limit is None else min(limit, most)
@@ -62,16 +64,16 @@ class HostMemoryReader:
 def _machine(meminfo: Path) -> tuple[int | None, int | None]:
     """Available and all memory of the machine."""
     found: dict[str, int] = {}
-    with contextlib.suppress(OSError, ValueError, IndexError), meminfo.open() as file:
-        for line, _ in zip(file, range(3), strict=False):  # MemTotal, MemFree, MemAvailable
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in descriptors.read_lines(meminfo)[:3]:  # MemTotal, MemFree, MemAvailable
             name, _, rest = line.partition(":")
             found[name] = int(rest.split()[0]) * 1024
     return found.get("MemAvailable"), found.get("MemTotal")
 
 
 def _cache(group: Group) -> int:
-    with contextlib.suppress(OSError, ValueError), group.statistics.open() as file:
-        for line in file:
+    with contextlib.suppress(OSError, ValueError):
+        for line in descriptors.read_lines(group.statistics):
             name, _, number = line.partition(" ")
             if name == group.cache:
                 return int(number)
@@ -81,7 +83,7 @@ def _cache(group: Group) -> int:
 def limited_groups(root: Path = Path("/")) -> list[Group]:
     """The memory groups with a limit that this process is in, from its own upwards."""
     try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
+        lines = descriptors.read_lines(root / "proc/self/cgroup")
     except OSError:
         return []
     found: list[Group] = []
@@ -108,7 +110,7 @@ def _limited(top: Path, path: str, *, version: int) -> list[Group]:
             Group(folder / "memory.max", folder / "memory.current", folder / "memory.stat", "inactive_file")
         )
         with contextlib.suppress(OSError, ValueError):  # v2 says "max" for no limit
-            if int(group.limit.read_text()) < _UNLIMITED_BYTES:
+            if int(descriptors.read(group.limit)) < _UNLIMITED_BYTES:
                 found.append(group)
         if folder in (top, folder.parent):
             return found

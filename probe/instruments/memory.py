@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from probe import descriptors
 from probe.clock import wall_ns
 from probe.instruments.host_memory import HostMemoryReader
 from probe.instruments.recorder import Recorder
@@ -23,7 +24,7 @@ _FIELDS = {"VmRSS": "rss_bytes", "VmHWM": "rss_peak_bytes", "Threads": "threads"
 def process_memory() -> dict[str, int]:
     """rss_bytes, rss_peak_bytes and threads of this process; absent what /proc does not tell."""
     found: dict[str, int] = {}
-    for line in _STATUS.read_text().splitlines():
+    for line in descriptors.read_lines(_STATUS):
         name, _, rest = line.partition(":")
         if name in _FIELDS:
             value, *unit = rest.split()

@@ -21,6 +21,7 @@ import time
 from collections import deque
 from typing import Any
 
+from probe import descriptors
 from probe.agent.isolation import Isolation
 from probe.clock import ANCHOR_NS
 from probe.instruments.forward import Forward
@@ -31,6 +32,7 @@ from probe.recording.layout import NULL_DOUBLE
 
 _now = time.monotonic_ns
 _ident = threading.get_ident
+_STATM = "/proc/self/statm"
 _PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20
 MOST_CALLS = 8192
 """Module calls recorded in one sampled step; the rest of the step is left out."""
@@ -72,7 +74,8 @@ class Modules:
         self._calls = 0
         self._sequence = 0
         self._sample = 0
-        self._statm = -1
+        self._statm: descriptors.Descriptor | None = None
+        self._statm_number = -1
         self._backward_thread = 0
         self._highest_mb = 0.0
         self._cuda: Any = None
@@ -85,7 +88,7 @@ class Modules:
         self._tensor = sys.modules["torch"].Tensor
         self._pre_hook = guard("modules", self._before_call)
         self._hook = guard("modules", self._after_call)
-        self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        self._statm = descriptors.opened(_STATM, os.O_RDONLY, keep=True)
         start = guard("modules", self._start)
         self.recorder.start_sampling = lambda: start() is True  # None when it failed
         self.recorder.stop_sampling = guard("modules", self._stop)
@@ -97,9 +100,9 @@ class Modules:
         self.recorder.start_sampling = None
         self._stop()
         self.losses.after_backward = self.losses.nested_backward = None
-        descriptor, self._statm = self._statm, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        statm, self._statm = self._statm, None
+        if statm is not None:
+            statm.close()
 
     # HOT PATH: on sampled steps ---------------------------------------------
 
@@ -108,6 +111,8 @@ class Modules:
         torch = sys.modules["torch"]
         cuda = torch.cuda
         self._cuda = cuda if cuda.is_initialized() else None
+        if self._cuda is None:
+            self._statm_number = self._proven_statm()
         if self._cuda is not None and cuda.is_current_stream_capturing():
             return False
         self._sample += 1
@@ -123,6 +128,15 @@ class Modules:
         self._grad_enabled = torch.is_grad_enabled
         self._calls = 0
         return True
+
+    def _proven_statm(self) -> int:
+        """A number that means the kernel's file this instant; -1 where there is none to be had."""
+        try:
+            if self._statm is not None and not self._statm.ours:
+                self._statm = descriptors.opened(_STATM, os.O_RDONLY, keep=True)
+            return -1 if self._statm is None else self._statm.fileno()
+        except OSError:
+            return -1
 
     def _stop(self) -> None:
         for handle in self._handles:
@@ -297,7 +311,10 @@ class Modules:
         """allocated, max_allocated, cached, max_cached in MB: one look at one source."""
         cuda = self._cuda
         if cuda is None:
-            used = int(os.pread(self._statm, 64, 0).split()[1]) * _PAGE_MB
+            try:
+                used = int(os.pread(self._statm_number, 64, 0).split()[1]) * _PAGE_MB
+            except (OSError, IndexError, ValueError):  # the job has closed it in this very step
+                return NULL_DOUBLE, NULL_DOUBLE, NULL_DOUBLE, NULL_DOUBLE
             self._highest_mb = max(self._highest_mb, used)
             return used, self._highest_mb, NULL_DOUBLE, NULL_DOUBLE
         found = cuda.memory_stats_as_nested_dict()

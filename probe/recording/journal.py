@@ -11,10 +11,13 @@ from __future__ import annotations
 import json
 import os
 import struct
+import threading
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from probe import descriptors
 
 _MARK = b"\xf5PJ1"
 _HEAD = struct.Struct("<4sII")
@@ -22,6 +25,7 @@ LARGEST_BYTES = 4 << 20
 """A longer record is refused."""
 FULL_BYTES = 64 << 20
 """A journal of this size takes no more records."""
+_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW
 BULK_BYTES = FULL_BYTES // 2
 """… and one of this size none of the kind that comes in numbers: what is rare must find room."""
 
@@ -31,32 +35,43 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._descriptor = os.open(
-            path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-        )
-        self._size = os.fstat(self._descriptor).st_size
+        self._file: descriptors.Descriptor | None = descriptors.opened(path, _FLAGS | os.O_CREAT, keep=True)
+        self._reopening = threading.Lock()
+        self._size = os.fstat(self._file.fileno()).st_size
 
     def append(self, record: dict[str, Any], *, bulk: bool = False) -> bool:
         """Write one record; False when the disk or the journal is full or it was closed. `bulk`: it is one
         of many, and may use only half of the journal."""
         payload = json.dumps(record, separators=(",", ":")).encode()
-        if self._descriptor < 0 or len(payload) > LARGEST_BYTES:
+        if self._file is None or len(payload) > LARGEST_BYTES:
             return False
         if self._size > (BULK_BYTES if bulk else FULL_BYTES):
             return False
         data = _HEAD.pack(_MARK, len(payload), zlib.crc32(payload)) + payload
         try:
-            written = os.write(self._descriptor, data)
+            written = os.write(self._number(), data)
         except OSError:
             return False
         self._size += written
         return written == len(data)
 
+    def _number(self) -> int:
+        """The file's descriptor; opened again by its path where the job has closed it. Raises `OSError`."""
+        file = self._file
+        if file is not None and file.ours:
+            return file.fileno()
+        with self._reopening:
+            if self._file is None:
+                raise OSError("the journal is closed")
+            if not self._file.ours:
+                self._file = descriptors.opened(self.path, _FLAGS, keep=True)
+            return self._file.fileno()
+
     def close(self) -> None:
         """Close the file; later records are refused."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
 
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:

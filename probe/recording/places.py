@@ -22,6 +22,7 @@ import re
 import stat
 from pathlib import Path
 
+from probe import descriptors
 from probe.errors import DirectoryRefused
 from probe.settings import Settings
 
@@ -109,13 +110,12 @@ def file_system(path: Path) -> str:
     try:
         real = os.path.realpath(path)
         best, kind = "", ""
-        with open("/proc/self/mounts", encoding="utf-8", errors="replace") as mounts:
-            for line in mounts:
-                _, point, found, *_ = line.split(" ")
-                point = point.encode().decode("unicode_escape")
-                inside = real == point or real.startswith(point.rstrip("/") + "/")
-                if inside and len(point) >= len(best):
-                    best, kind = point, found
+        for line in descriptors.read_lines("/proc/self/mounts"):
+            _, point, found, *_ = line.split(" ")
+            point = point.encode().decode("unicode_escape")
+            inside = real == point or real.startswith(point.rstrip("/") + "/")
+            if inside and len(point) >= len(best):
+                best, kind = point, found
         return kind
     except (OSError, ValueError):
         return ""
@@ -139,9 +139,9 @@ def write_whole(path: Path, data: bytes) -> None:
     """Write a file so that readers see all of it or nothing (temporary file, rename), mode 0600."""
     import tempfile  # 7 ms of every command's start, and few write
 
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    number, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with descriptors.writing(descriptors.Descriptor(number)) as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

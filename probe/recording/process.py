@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import functools
 import os
-from pathlib import Path
 from typing import NamedTuple
+
+from probe import descriptors
 
 STATES = {
     "R": "running", "S": "sleeping", "D": "uninterruptible", "T": "stopped",
@@ -32,7 +33,7 @@ def life(pid: int) -> Life | None:
     try:
         folder = f"/proc/{pid}"
         uid = os.stat(folder).st_uid
-        fields = Path(f"{folder}/stat").read_bytes().rpartition(b")")[2].split()
+        fields = descriptors.read(f"{folder}/stat").rpartition(b")")[2].split()
         return Life(pid, int(fields[19]), uid, fields[0].decode())
     except (OSError, IndexError, ValueError):
         return None
@@ -53,6 +54,6 @@ def alive(pid: int, start_ticks: int, boot_id: str) -> bool:
 def current_boot_id() -> str:
     """Names this boot of the machine (of the kernel, in a container); empty when hidden."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return descriptors.read_text("/proc/sys/kernel/random/boot_id").strip()
     except OSError:
         return ""

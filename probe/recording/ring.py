@@ -21,8 +21,10 @@ import struct
 from collections.abc import Callable
 from pathlib import Path
 
+from probe import descriptors
 from probe.errors import NoRoom
 from probe.recording import layout
+from probe.recording.mapping import map_file
 from probe.tables import Table
 
 
@@ -104,14 +106,13 @@ def reserve(path: Path, size: int) -> mmap.mmap:
     a SIGBUS in the training process at the first write. Raises `NoRoom`.
     """
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        made = descriptors.opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW)
     except OSError as error:
         raise NoRoom(f"cannot make {path}: {error.strerror}") from None
-    try:
-        os.posix_fallocate(descriptor, 0, size)
-        return mmap.mmap(descriptor, size)
-    except OSError as error:
-        os.unlink(path)
-        raise NoRoom(f"no room for {size} bytes at {path.parent}: {error.strerror or error}") from None
-    finally:
-        os.close(descriptor)
+    with made:
+        try:
+            os.posix_fallocate(made.fileno(), 0, size)
+            return map_file(made.fileno(), size)
+        except OSError as error:
+            os.unlink(path)
+            raise NoRoom(f"no room for {size} bytes at {path.parent}: {error.strerror or error}") from None

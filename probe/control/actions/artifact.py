@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from probe import descriptors
 from probe.agent.isolation import capture
 from probe.control.actions import saving
 from probe.errors import ActionRefused, BadRequest
@@ -55,10 +56,10 @@ class Artifact(saving.Writing):
         return self.size_bytes
 
     def _fill(self, write_to: Callable[[Path], object], ends_with: bytes) -> None:
-        descriptor, self._temporary = saving.make_temporary(self.path)
-        os.close(descriptor)
+        made, self._temporary = saving.make_temporary(self.path)
+        made.close()
         write_to(self._temporary)
-        with open(self._temporary, "rb") as file:
+        with descriptors.reading(self._temporary) as file:
             self.size_bytes = file.seek(0, os.SEEK_END)
             file.seek(max(0, self.size_bytes - 64))
             if not file.read().rstrip().endswith(ends_with):

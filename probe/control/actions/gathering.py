@@ -29,7 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from probe import clock
+from probe import clock, descriptors
 from probe.checkpoint_ranks import FORMAT, LATEST, MANIFEST, VERSION, part_name
 from probe.control.actions.saving import check_folder, make_temporary, sha256_on_disk, sync_folder, umask
 from probe.errors import ActionFailed, ActionRefused
@@ -82,7 +82,7 @@ class Gathering:
         """On other ranks: what rank 0's tensors are; raises `ActionFailed` when it has none to tell."""
         wanted = self.making / f"{part_name(0, '')}leaves.json"
         self._wait(lambda names: wanted.name in names, {0}, until_s)
-        found: dict[str, list[str]] = json.loads(wanted.read_bytes())
+        found: dict[str, list[str]] = json.loads(descriptors.read(wanted))
         return found
 
     def tell(self, record: dict[str, Any]) -> None:
@@ -101,7 +101,7 @@ class Gathering:
         self._wait(lambda names: wanted.keys() <= names, set(wanted.values()), until_s)
         try:
             try:
-                records = [json.loads((self.making / name).read_bytes()) for name in wanted]
+                records = [json.loads(descriptors.read(self.making / name)) for name in wanted]
                 for record in records:
                     self._check(record)
                 manifest = self._complete(describe(records))
@@ -152,7 +152,7 @@ class Gathering:
         """The checkpoint as another rank has named it."""
         for path in sorted(self.folder.glob("*/" + MANIFEST), reverse=True):
             with contextlib.suppress(OSError, ValueError, KeyError):
-                manifest: dict[str, Any] = json.loads(path.read_bytes())
+                manifest: dict[str, Any] = json.loads(descriptors.read(path))
                 if manifest["name"] == self.name:
                     return path.parent, manifest
         raise ActionFailed(f"{self.making} was removed by somebody else before it had a name")
@@ -222,7 +222,7 @@ class Gathering:
     def _look_for_failures(self, names: set[str], ranks: set[int], begun_s: float) -> None:
         for name in sorted(names):
             if name.endswith(".failed"):
-                why = json.loads((self.making / name).read_bytes())
+                why = json.loads(descriptors.read(self.making / name))
                 raise ActionFailed(f"rank {_rank_of(name)} has no part: {why}")
         ended = [rank for rank, state in self._states(ranks).items() if state == "ended"]
         if ended:
@@ -251,7 +251,7 @@ class Gathering:
 
     def _ended(self, name: str) -> bool:
         try:
-            told = json.loads((self.making / name).read_bytes())
+            told = json.loads(descriptors.read(self.making / name))
         except (OSError, ValueError):
             return False
         here = (told["boot"], told["namespace"]) == (current_boot_id(), _namespace())
@@ -264,10 +264,11 @@ class Gathering:
 
     def _write(self, path: Path, content: object, *, again: bool = False) -> None:
         """A small file, whole or not there; `again` replaces one."""
-        descriptor, temporary = make_temporary(path)
+        made, temporary = make_temporary(path)
+        text = content if isinstance(content, str) and again else json.dumps(content)
         try:
-            with os.fdopen(descriptor, "w") as file:
-                file.write(content if isinstance(content, str) and again else json.dumps(content))
+            with descriptors.writing(made) as file:
+                file.write(text.encode())
                 file.flush()
                 os.fsync(file.fileno())
             if again:

@@ -7,12 +7,14 @@ request's thread. Standard library only; torch inside functions.
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from probe import descriptors
 from probe.control.action import Action, Site, only
 from probe.control.actions.artifact import Artifact
 from probe.control.actions.saving import size_text
@@ -47,7 +49,7 @@ class MemorySnapshot(Action):
             raise ActionFailed("probe left the process; no file was written")
 
         def write(path: Path) -> None:
-            with open(path, "wb") as file:
+            with descriptors.writing(descriptors.opened(path, os.O_WRONLY)) as file:
                 pickle.dump(snapshot, file)
 
         size_bytes = self._artifact.fill(write)
@@ -103,7 +105,7 @@ def _bytes(values: Iterable[Any], seen: set[int]) -> int:
 
 
 def _resident_bytes() -> int | None:
-    for line in Path("/proc/self/status").read_text().splitlines():
+    for line in descriptors.read_lines("/proc/self/status"):
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
     return None

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from probe import descriptors
 from probe.checkpoint import content_sha256, sparse_parts
 from probe.errors import ActionRefused
 
@@ -264,7 +265,7 @@ def _droppable_bytes(group: Path) -> int:
 
 def _lines(file: Path) -> list[str]:
     try:
-        return file.read_text().splitlines()
+        return descriptors.read_lines(file)
     except OSError:
         return []
 

@@ -19,6 +19,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from probe import descriptors
 from probe.agent.isolation import capture, describe
 from probe.checkpoint import content_sha256, read_checkpoint
 from probe.errors import ActionFailed, ActionRefused, BadRequest, ProbeError
@@ -173,8 +174,8 @@ class Writing:
     def _write(self, content: dict[str, Any]) -> None:
         import torch
 
-        descriptor, self._temporary = make_temporary(self._path)
-        with os.fdopen(descriptor, "wb", buffering=_BLOCK_BYTES) as file:
+        made, self._temporary = make_temporary(self._path)
+        with descriptors.writing(made, _BLOCK_BYTES) as file:
             sink = Sink(file, self._given_up)
             torch.save(content, sink)  # type: ignore[arg-type]
             if sink.error is not None:
@@ -238,15 +239,15 @@ def failure(path: Path, doing: str, error: BaseException) -> ProbeError:
     )
 
 
-def make_temporary(path: Path) -> tuple[int, Path]:
+def make_temporary(path: Path) -> tuple[descriptors.Descriptor, Path]:
     """A new file beside `path`, readable by this user only, open for writing."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     name = os.fsdecode(os.fsencode(path.name)[:_LONGEST_NAME_BYTES])
     for count in range(1, 100):  # one that was killed leaves its file, and its process id comes again
         again = "" if count == 1 else f".{count}"
         temporary = path.with_name(f".{name}.{os.getpid()}{again}.tmp")
         try:
-            return os.open(temporary, flags, 0o600), temporary
+            return descriptors.opened(temporary, flags, keep=True), temporary
         except FileExistsError:
             continue
     raise FileExistsError(errno.EEXIST, f"{temporary} and 98 others like it exist already")
@@ -255,7 +256,7 @@ def make_temporary(path: Path) -> tuple[int, Path]:
 def sha256_on_disk(path: Path) -> str:
     """Of the file as the disk has it: what the kernel still holds in memory is let go of first."""
     found = hashlib.sha256()
-    with open(path, "rb", buffering=0) as file:
+    with descriptors.reading(path) as file:
         with contextlib.suppress(OSError):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         while block := file.read(_BLOCK_BYTES):
@@ -290,17 +291,13 @@ def name_new(temporary: Path, path: Path) -> None:
 def sync_folder(folder: Path) -> None:
     """Let the name survive a crash of the machine, where the file system can do that."""
     with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        descriptors.sync(folder)
 
 
 def umask() -> int:
     """The process's umask, read without changing it for a moment under all other threads."""
     with contextlib.suppress(OSError, ValueError):
-        for line in Path("/proc/self/status").read_text().splitlines():
+        for line in descriptors.read_lines("/proc/self/status"):
             if line.startswith("Umask:"):
                 return int(line.split()[1], 8)
     return 0o077

@@ -17,6 +17,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from probe import descriptors
 from probe.checkpoint_ranks import SHARD, is_shard
 from probe.control.actions.plain_data import check_tensor
 from probe.control.actions.saving import Sink, make_temporary, name_new, sha256_on_disk, umask
@@ -66,9 +67,9 @@ class Shards:
         pieces = [*self._own_pieces(), *_plain_pieces(extra)]
         if not pieces:
             return [], None
-        descriptor, temporary = make_temporary(folder / self.file)
+        made, temporary = make_temporary(folder / self.file)
         try:
-            with os.fdopen(descriptor, "wb", buffering=1 << 20) as file:
+            with descriptors.writing(made, 1 << 20) as file:
                 sink = Sink(file, given_up)
                 for piece in pieces:
                     piece["at"] = sink.size_bytes
@@ -218,9 +219,9 @@ def write_metadata(folder: Path, pieces: list[dict[str, Any]], paths: dict[str, 
         raise ActionFailed(f"the shards of {missing[0]} do not make up the whole; nothing was kept")
     planner_data = {key: tuple(path) for key, path in paths.items()}
     found = metadata.Metadata(tensors, planner_data, places)
-    descriptor, temporary = make_temporary(folder / METADATA)
+    made, temporary = make_temporary(folder / METADATA)
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with descriptors.writing(made) as file:
             pickle.dump(found, file)
             file.flush()
             os.fsync(file.fileno())

@@ -11,6 +11,8 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
+from probe import descriptors
+
 SHARE = 0.8
 """Of what is available now."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -27,8 +29,7 @@ def memory_allowance_bytes() -> int | None:
 def resident_bytes() -> int | None:
     """Resident memory of this process; None when it cannot be read."""
     try:
-        with open("/proc/self/statm", "rb") as statm:
-            return int(statm.read().split()[1]) * _PAGE_BYTES
+        return int(descriptors.read("/proc/self/statm").split()[1]) * _PAGE_BYTES
     except (OSError, ValueError, IndexError):
         return None
 
@@ -39,10 +40,9 @@ def _available_bytes() -> int | None:
 
 def _kilobytes(file: str, name: str) -> int | None:
     try:
-        with open(file, encoding="ascii", errors="replace") as lines:
-            for line in lines:
-                if line.startswith(name + ":"):
-                    return int(line.split()[1]) * 1024
+        for line in descriptors.read_lines(file):
+            if line.startswith(name + ":"):
+                return int(line.split()[1]) * 1024
     except (OSError, ValueError, IndexError):
         pass
     return None
@@ -51,7 +51,7 @@ def _kilobytes(file: str, name: str) -> int | None:
 def _left_in_groups() -> Iterator[int]:
     """Bytes left in each control group that limits this process: version 2 and version 1."""
     try:
-        entries = Path("/proc/self/cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
+        entries = descriptors.read_lines("/proc/self/cgroup")
     except OSError:
         return
     for entry in entries:
@@ -71,7 +71,7 @@ def _left_in_groups() -> Iterator[int]:
 def _left_in(group: Path) -> int | None:
     for limit, usage in _FILES:
         try:
-            most, used = (group / limit).read_text().strip(), int((group / usage).read_text())
+            most, used = descriptors.read_text(group / limit).strip(), int(descriptors.read(group / usage))
             if most.isdigit() and int(most) < 1 << 60:  # what is larger means no limit
                 return int(most) - used + _reclaimable(group)
         except (OSError, ValueError):
@@ -82,7 +82,7 @@ def _left_in(group: Path) -> int | None:
 def _reclaimable(group: Path) -> int:
     """Pages of files that nobody uses count as used, and are given back when memory is asked for."""
     try:
-        for line in (group / "memory.stat").read_text().splitlines():
+        for line in descriptors.read_lines(group / "memory.stat"):
             name, _, value = line.partition(" ")
             if name in ("inactive_file", "total_inactive_file"):
                 return int(value)
