@@ -197,7 +197,8 @@ def sync(folder: Path) -> None:
 
 
 class Socket(socket.socket):
-    """A socket whose every use is proven, after what it waited for and not before."""
+    """A socket whose every use is proven, after what it waited for and not before. Never a SIGPIPE: a job
+    that wants to end by that signal, as tools for pipes do, must not end because who asked has gone."""
 
     def __init__(
         self, family: int = -1, kind: int = -1, protocol: int = -1, fileno: int | None = None
@@ -260,7 +261,7 @@ class Socket(socket.socket):
         self._prove()
         self._wait(select.POLLOUT, self._until_s())
         self._prove()
-        return super().send(data, flags)
+        return super().send(data, flags | socket.MSG_NOSIGNAL)
 
     def sendall(self, data: Any, flags: int = 0) -> None:
         """As of any socket; the time-out is for all of it."""
@@ -270,7 +271,7 @@ class Socket(socket.socket):
             self._prove()
             self._wait(select.POLLOUT, until_s)
             self._prove()
-            rest = rest[super().send(rest, flags | socket.MSG_DONTWAIT) :]
+            rest = rest[super().send(rest, flags | socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL) :]
 
     def shutdown(self, how: int) -> None:
         """As of any socket."""

@@ -16,9 +16,10 @@ FILES = sorted(ROOT.glob("probe/**/*.py")) + sorted(ROOT.glob("cli/**/*.py"))
 LONGEST_LINES = 500
 
 BASE = ("settings", "errors", "wire", "clock", "startup", "launch", "tables", "boot", "rank_sets", "ballot",
-        "announcement", "__init__", "__version__")
+        "announcement", "descriptors", "__init__", "__version__")
 RECORDING = (
-    "layout", "ring", "strings", "journal", "captures", "crash", "places", "process", "recording", "__init__"
+    "layout", "mapping", "ring", "strings", "journal", "captures", "crash", "places", "process", "recording",
+    "__init__",
 )
 
 

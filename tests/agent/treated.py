@@ -1,0 +1,63 @@
+"""Runs `tests/programs/treats_itself.py` without probe and with it, and says what each run left behind."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from agent.asking import without_times
+from agent.nursery import Forked
+
+Fork = Callable[..., Forked]
+"""`fork(program, *options, watched=…)`."""
+
+
+def files_in(folder: Path) -> dict[str, tuple[int, str]]:
+    """Size and hash of every file in a folder."""
+    return {
+        path.name: (path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest())
+        for path in folder.iterdir() if path.is_file()
+    }
+
+
+def outcome(job: Forked, folder: Path) -> dict[str, Any]:
+    """All that a job leaves: its result, exit code, stderr and files."""
+    try:
+        result = without_times(job.result())
+    except AssertionError as error:
+        result = {"no result": str(error)}
+        job.kill()
+    code = job.let_go()
+    errors = re.sub(r"0x[0-9a-f]+", "", job.errors().replace(str(folder), "FOLDER"))
+    return {"result": result, "code": code, "errors": errors, "files": files_in(folder)}
+
+
+def both(
+    fork: Fork, folder: Callable[[], Path], *words: str, steps: int = 40,
+    during: Callable[[Forked], object] = lambda job: None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the program leaves without probe, and what with it. `during` gets the job that is watched."""
+    found = []
+    for watched in (False, True):
+        own = folder()
+        job = fork("treats_itself", "--steps", str(steps), "--folder", str(own), *words, watched=watched)
+        if watched:
+            during(job)
+        found.append(outcome(job, own))
+    return found[0], found[1]
+
+
+def difference(plain: dict[str, Any], watched: dict[str, Any]) -> str:
+    """In one line, what differs; empty when nothing does."""
+    parts = []
+    for name, value in plain.items():
+        other = watched[name]
+        if isinstance(value, dict) and value != other:
+            for key in sorted(key for key in {*value, *other} if value.get(key) != other.get(key))[:4]:
+                parts.append(f"{name}[{key}]: {value.get(key)!s:.200} but {other.get(key)!s:.400}")
+        elif value != other:
+            parts.append(f"{name}: {value!r:.300} but {other!r:.600}")
+    return "; ".join(parts)

@@ -1,0 +1,113 @@
+"""A job closes, duplicates and exhausts descriptors, forks, executes, changes user, root, limits and signals.
+
+Each round draws some of the treatments of `tests/programs/treats_itself.py`, puts them between and into
+training steps in an order of its own, and runs the program without probe and with it, while somebody asks the
+agent. Files, results, exit status and stderr must be the same. Of every fifth round the recording is read:
+every step must be there once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import threading
+from pathlib import Path
+
+from agent.asking import ask, query
+from agent.nursery import Forked, Nursery, forked
+from agent.treated import both, difference
+from campaigns.campaign import Campaign
+from harness import Place
+from probe.errors import ProbeError
+
+STEPS = 120
+ENDS = ("normal", "normal", "normal", "exception", "_exit", "exec", "abort")
+ASKED = ("/v1/health", "/v1/stacks", "/v1/stacks?all_threads=1", "/v1/actions")
+LEAVES = frozenset({"leaves_probe", "comes_back_to_probe"})
+"""Treatments after which one recording does not hold all steps."""
+
+
+class Asker:
+    """Asks the agent of a job one thing after the other, until the job has gone."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._done = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self.answers = 0
+
+    def begin(self, job: Forked) -> None:
+        """Ask this job."""
+        thread = threading.Thread(target=self._ask, args=(job.pid,))
+        thread.start()
+        self._threads.append(thread)
+
+    def end(self) -> None:
+        """Ask no more."""
+        self._done.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _ask(self, pid: int) -> None:
+        while not self._done.wait(0.02):
+            for target in ASKED:
+                with contextlib.suppress(OSError, ProbeError):
+                    ask(self._place, pid, "GET", target, timeout_s=1.0)
+                    self.answers += 1
+
+
+def one_round(campaign: Campaign, number: int, nursery: Nursery) -> None:
+    dice = campaign.dice(number)
+    words = [
+        "--step-s", "0.001", "--seed", f"{campaign.seed}/{number}", "--end", dice.choice(ENDS),
+        "--treatments", *["random"] * dice.randint(1, 7),
+    ]
+    if campaign.control:
+        words = ["--plant", "--end", "normal", "--treatments", "closes_low"]
+    place = Place()
+    asker = Asker(place)
+    try:
+        with tempfile.TemporaryDirectory(prefix="probe-campaign-") as top, contextlib.ExitStack() as stack:
+            os.chmod(top, 0o755)
+            jobs: list[Forked] = []
+
+            def fork(*command: str, watched: bool) -> Forked:
+                [job] = stack.enter_context(forked(nursery, place, command, watched=watched))
+                jobs.append(job)
+                return job
+
+            plain, watched = both(
+                fork, lambda: Path(tempfile.mkdtemp(dir=top)), *words, steps=STEPS, during=asker.begin
+            )
+            campaign.count("pairs of runs")
+            campaign.count(f"ended with {plain['code']}")
+            wrong = difference(plain, watched)
+            if wrong:
+                campaign.found(number, f"{' '.join(words)}: {wrong}")
+            elif number % 5 == 0 and not LEAVES & set(plain["result"].get("treated", LEAVES)):
+                _read(campaign, number, place, jobs[1].pid)
+    finally:
+        asker.end()
+        campaign.count("answers of agents", asker.answers)
+        place.close()
+        place.remove()
+
+
+def _read(campaign: Campaign, number: int, place: Place, pid: int) -> None:
+    steps = [step for [step] in query(place, pid, "SELECT step FROM python.steps ORDER BY step")]
+    campaign.count("recordings read")
+    if steps != list(range(STEPS)):
+        campaign.found(number, f"the recording of {pid} has the steps {steps}")
+
+
+def main() -> int:
+    """Run the campaign."""
+    campaign = Campaign("descriptors", __doc__, rounds=300)
+    nursery = Nursery()
+    try:
+        for number in campaign:
+            one_round(campaign, number, nursery)
+    finally:
+        nursery.close()
+    return campaign.end()
