@@ -87,6 +87,12 @@ def opened(path: str | os.PathLike[str], flags: int, mode: int = 0o600, *, keep:
     return Descriptor(os.open(path, flags | os.O_CLOEXEC, mode), keep=keep)
 
 
+def pipe() -> tuple[Descriptor, Descriptor]:
+    """A pipe: the end to read, kept, and the end to write."""
+    reading, writing = os.pipe()
+    return Descriptor(reading, keep=True), Descriptor(writing)
+
+
 def identity(number: int) -> tuple[int, int, int]:
     """What a descriptor stands for: device, inode, kind. Raises `OSError` when it is closed."""
     found = os.fstat(number)

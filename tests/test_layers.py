@@ -217,3 +217,48 @@ def test_the_table_tells_right_from_wrong(path: str, line: str, wrong: bool, tmp
     written = tmp_path / "file.py"
     written.write_text(line)
     assert [forbidden(ROOT / path, found) for found in imports_of(written)] == [wrong]
+
+
+RAW = re.compile(
+    r"(?:open|io\.open|os\.(?:open|fdopen|close|closerange|dup|dup2|pipe2?|pread|read|write|lseek|sendfile)"
+    r"|socket\.(?:socket|socketpair|create_connection)|.*\.(?:read_text|read_bytes|write_text|write_bytes|open))"
+)
+"""Ways to open, use or close a descriptor without a proof that it is ours."""
+PROVEN = re.compile(r"descriptors\.\w+")
+IN_THE_JOB = re.compile(
+    r"probe/(?:agent|control|instruments)/.*|probe/(?:wire|ballot|launch|announcement|checkpoint\w*)\.py"
+    r"|probe/recording/(?:ring|strings|journal|mapping|places|process|captures)\.py"
+)
+MAY_BE_RAW = {
+    "probe/instruments/frozen.py": {"send", "_cut_off", "_replace", "_protect_what_is_shared"},  # a fork's
+    "probe/instruments/modules.py": {"_memory"},  # reads what was proven when its step began
+    "probe/recording/journal.py": {"read_journal", "read_payloads", "read_on"},  # in the server
+    "probe/recording/strings.py": {"read_strings"},
+}
+
+
+def raw_uses(file: Path) -> Iterator[tuple[str, str]]:
+    """Where a file uses a descriptor that nobody proved, and in which function. `os.write(x.fileno(), …)`
+    proves in its argument."""
+    path = file.relative_to(ROOT).as_posix()
+
+    def walk(node: ast.AST, function: str) -> Iterator[tuple[str, str]]:
+        for child in ast.iter_child_nodes(node):
+            inner = child.name if isinstance(child, ast.FunctionDef) else function
+            if isinstance(child, ast.Call):
+                name = ast.unparse(child.func)
+                proven = bool(child.args) and ast.unparse(child.args[0]).endswith((".fileno()", "_number()"))
+                if RAW.fullmatch(name) and not PROVEN.fullmatch(name) and not proven:
+                    yield function, f"{path}:{child.lineno}: {name}"
+            yield from walk(child, inner)
+
+    yield from walk(ast.parse(file.read_text(encoding="utf-8")), "")
+
+
+def test_no_descriptor_is_used_in_the_job_but_by_way_of_the_proof() -> None:
+    files = [file for file in FILES if IN_THE_JOB.fullmatch(file.relative_to(ROOT).as_posix())]
+    wrong = [
+        use for file in files for function, use in raw_uses(file)
+        if function not in MAY_BE_RAW.get(file.relative_to(ROOT).as_posix(), set())
+    ]
+    assert len(files) > 100 and not wrong, "\n".join(wrong)

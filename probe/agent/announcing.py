@@ -181,7 +181,7 @@ def reachable(url: str, store_host: str, store_port: int) -> str:
     try:
         found = socket.getaddrinfo(store_host, store_port, type=socket.SOCK_DGRAM)
         family, kind, protocol, _, address = found[0]
-        with socket.socket(family, kind, protocol) as probe:
+        with descriptors.Socket(family, kind, protocol) as probe:
             probe.connect(address)  # of a datagram socket: nothing is sent
             own = str(probe.getsockname()[0])
     except OSError:

@@ -125,10 +125,9 @@ class Frozen:
         self._unread = b""
         self._size = 0
         self.pid = 0
-        answers, answer = os.pipe()
-        with descriptors.Descriptor(answer):
-            self._answers = descriptors.Descriptor(answers, keep=True)
-            _, error = capture(lambda: self._fork(look, answer))
+        self._answers, answer = descriptors.pipe()
+        with answer:
+            _, error = capture(lambda: self._fork(look, answer.fileno()))
         self.took_ms = (time.monotonic() - self.begun_s) * 1e3
         if error is not None:
             self.end()

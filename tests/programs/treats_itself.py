@@ -224,9 +224,10 @@ def other_root(scene: Scene) -> None:
     """The folder is all there is of the file system afterwards."""
     if os.getuid() == 0:
         scene.close_files()
-        os.chroot(scene.folder)
-        os.chdir("/")
-        scene.folder = Path("/")
+        with scene.quiet:
+            os.chroot(scene.folder)
+            os.chdir("/")
+            scene.folder = Path("/")
 
 
 def other_folder(scene: Scene) -> None:
