@@ -155,6 +155,20 @@ def test_a_held_gil_is_said_with_its_holder_and_the_agent_comes_by_itself(
     assert job.finish()["threads"].count("probe-agent") == 1
 
 
+def test_a_job_that_closes_descriptors_while_the_agent_waits_for_the_gil_keeps_its_files(
+    target: Start, folder: Path, tmp_path: Path
+) -> None:
+    job = target("closes", cwd=tmp_path)
+    with pytest.raises(ProbeError):
+        attach(job.pid, {}, directory=folder)
+    while BOOT_THREAD in job.thread_names():
+        pass
+    numbers = len(os.listdir(f"/proc/{job.pid}/fd"))
+    assert job.finish()["wrong"] == 0
+    assert (tmp_path / "mine").read_bytes() == b""
+    assert numbers == 3 + 1 + 16 + 25  # none of the job's was closed
+
+
 def test_a_stopped_process_is_refused_and_stays_stopped(target: Start, folder: Path) -> None:
     job = target("sleep")
     job.signal(signal.SIGSTOP)

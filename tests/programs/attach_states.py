@@ -173,6 +173,22 @@ def hold(library_of_c: Any) -> None:
     library_of_c.usleep(HELD_US)
 
 
+def closes(work: Work) -> None:
+    """The GIL is held in C for a while, and before anybody else has it every descriptor is closed and a file
+    of the job's (in the working folder) stands under the numbers."""
+    import ctypes
+
+    library_of_c = ctypes.PyDLL(None)
+    sys.setswitchinterval(8)  # as long as others wait before they ask for the GIL
+    work.ready()
+    hold(library_of_c)
+    library_of_c.close_range(3, 65535, 0)
+    mine = library_of_c.open(b"mine", 0o102, 0o644)
+    for number in (*range(4, 20), *range(505, 530)):
+        library_of_c.dup2(mine, number)
+    busy(work)
+
+
 def stuck(work: Work) -> None:
     """State D and the GIL held: who spawns waits until the child has run `exec`, and the child first opens
     a pipe (in the working folder) that nobody writes to. Another thread is parked."""
@@ -200,10 +216,12 @@ STATES: dict[str, Callable[[Work], None]] = {
     name: found for name, found in list(globals().items())
     if callable(found) and name in (
         "busy", "sleep", "lock", "recv", "join", "many", "numpy", "torch", "asleep_with_torch", "allocate",
-        "multiply", "held", "regex", "stuck",
+        "multiply", "held", "closes", "regex", "stuck",
     )
 }
-SAY_READY_THEMSELVES = frozenset({"asleep_with_torch", "held", "many", "numpy", "regex", "stuck", "torch"})
+SAY_READY_THEMSELVES = frozenset(
+    {"asleep_with_torch", "closes", "held", "many", "numpy", "regex", "stuck", "torch"}
+)
 
 
 def released(_number: int, _frame: Any) -> None:
