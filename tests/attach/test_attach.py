@@ -159,8 +159,9 @@ def test_a_job_that_closes_descriptors_while_the_agent_waits_for_the_gil_keeps_i
     target: Start, folder: Path, tmp_path: Path
 ) -> None:
     job = target("closes", cwd=tmp_path)
-    with pytest.raises(ProbeError):
-        attach(job.pid, {}, directory=folder)
+    with pytest.raises(AttachPending, match="waits for the GIL"):
+        attach(job.pid, {}, directory=folder, wait_s=0.3)
+    (tmp_path / "go").touch()
     while BOOT_THREAD in job.thread_names():
         pass
     numbers = len(os.listdir(f"/proc/{job.pid}/fd"))
