@@ -281,6 +281,8 @@ def restless_thread(scene: Scene) -> None:
                     os.write(number, b"restless" * 8)
                     found = os.pread(number, 100, 0)
                     os.close(number)
+                except PermissionError:  # another user by now
+                    return
                 except OSError as error:
                     scene.noted.append(f"restless: {error}")
                     return
@@ -301,8 +303,8 @@ def sockets_of_its_own(scene: Scene) -> None:
 
     def listen() -> None:
         for here, there in scene.pairs:
-            there.setblocking(False)
             if there.fileno() >= 0:
+                there.setblocking(False)
                 with contextlib.suppress(BlockingIOError):
                     scene.noted.append(f"somebody said {there.recv(100)!r}")
             here.close()
