@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from probe import clock
-from probe.checkpoint_ranks import FORMAT, LATEST, MANIFEST, VERSION, part_name
+from probe.checkpoint_ranks import FORMAT, LATEST, MANIFEST, VERSION, part_name, read_manifest
 from probe.control.actions.saving import check_folder, make_temporary, sha256_on_disk, sync_folder, umask
 from probe.errors import ActionFailed, ActionRefused
 from probe.rank_sets import as_text
@@ -123,7 +123,7 @@ class Gathering:
             "format": FORMAT, "version": VERSION, "name": self.name, "world_size": self.world_size,
             "saved_ns": clock.wall_ns(),
         }
-        return {**own, **manifest}
+        return checked.signed({**own, **manifest})
 
     def _check(self, record: dict[str, Any]) -> None:
         for file in record["files"]:
@@ -151,8 +151,8 @@ class Gathering:
     def _published(self) -> tuple[Path, dict[str, Any]]:
         """The checkpoint as another rank has named it."""
         for path in sorted(self.folder.glob("*/" + MANIFEST), reverse=True):
-            with contextlib.suppress(OSError, ValueError, KeyError):
-                manifest: dict[str, Any] = json.loads(path.read_bytes())
+            with contextlib.suppress(CheckpointInvalid, KeyError):
+                manifest = read_manifest(path.parent)
                 if manifest["name"] == self.name:
                     return path.parent, manifest
         raise ActionFailed(f"{self.making} was removed by somebody else before it had a name")
