@@ -32,8 +32,9 @@ from typing import Any
 from probe import clock
 from probe.checkpoint_ranks import FORMAT, LATEST, MANIFEST, VERSION, part_name, read_manifest
 from probe.control.actions.saving import check_folder, make_temporary, sha256_on_disk, sync_folder, umask
-from probe.errors import ActionFailed, ActionRefused
+from probe.errors import ActionFailed, ActionRefused, CheckpointInvalid
 from probe.rank_sets import as_text
+from probe.recording import checked
 from probe.recording.process import alive, current_boot_id, life
 
 SEEN_S = 10.0
