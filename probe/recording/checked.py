@@ -8,6 +8,7 @@ library only; any thread, never the hot path.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -15,7 +16,7 @@ import stat
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 LARGEST_BYTES = 4 << 20
 """A larger file is none of ours."""
@@ -56,16 +57,22 @@ def _checksum(facts: dict[str, Any]) -> str:
 
 
 def read_bytes(path: Path, largest_bytes: int = LARGEST_BYTES) -> bytes:
-    """What a plain file holds; raises `OSError`, or `ValueError` for what is none or is too large. A pipe
-    that was put there is not waited for."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError("it is no plain file")
+    """What a plain file holds; raises `OSError`, or `ValueError` for what is too large. A pipe that was put
+    there is not waited for."""
+    with open_plain(path) as file:
         data = file.read(largest_bytes + 1)
     if len(data) > largest_bytes:
         raise ValueError(f"it is larger than {largest_bytes} bytes")
     return data
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """A plain file, open for reading; raises `OSError`, also for what is none."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no plain file")
+    return os.fdopen(descriptor, "rb")
 
 
 def loads(data: bytes | str) -> Any:

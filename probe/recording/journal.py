@@ -31,6 +31,7 @@ LARGEST_BYTES = 4 << 20
 """A longer record is refused."""
 FULL_BYTES = 64 << 20
 """A journal of this size takes no more records."""
+_MOST_BYTES = 2 * FULL_BYTES
 BULK_BYTES = FULL_BYTES // 2
 """… and one of this size none of the kind that comes in numbers: what is rare must find room."""
 
@@ -86,6 +87,11 @@ def _process(folder: Path) -> str:
         return ""
 
 
+def _content(path: Path) -> bytes:
+    with checked.open_plain(path) as file:
+        return file.read(_MOST_BYTES)
+
+
 class Hole(NamedTuple):
     """Bytes of a journal that are no whole record. `torn`: they are its end, where a record may be on its
     way, or its writer was killed."""
@@ -103,7 +109,7 @@ class Hole(NamedTuple):
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:
     """Whole records in the order written; torn and damaged ones are left out."""
     try:
-        data = path.read_bytes()
+        data = _content(path)
     except OSError:
         return
     for record, _ in _records(data, _seed(path)):
@@ -114,7 +120,7 @@ def read_payloads(path: Path) -> tuple[list[bytes], list[Hole]]:
     """Whole records in the order written, as the JSON that is in the file: for who wants few of them; and
     what is none."""
     try:
-        data = path.read_bytes()
+        data = _content(path)
     except FileNotFoundError:
         return [], []
     return [payload for payload, _ in _payloads(data, _seed(path))], _holes(data, _seed(path))
@@ -123,9 +129,9 @@ def read_payloads(path: Path) -> tuple[list[bytes], list[Hole]]:
 def read_on(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
     """Whole records from a byte on, and the byte to go on from: for who reads a journal as it grows."""
     try:
-        with path.open("rb") as file:
+        with checked.open_plain(path) as file:
             file.seek(offset)
-            data = file.read()
+            data = file.read(_MOST_BYTES)
     except FileNotFoundError:
         return [], offset
     found = list(_records(data, _seed(path)))

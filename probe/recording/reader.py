@@ -55,7 +55,7 @@ class RingFile:
         self.path = path
         self.owner = layout.NOBODY
         self.lost: npt.NDArray[np.int64] = np.empty(0, np.int64)
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             self._read_header(owner)
         except (ValueError, KeyError, TypeError, struct.error) as error:

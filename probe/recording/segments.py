@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import stat
 import zlib
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
@@ -57,7 +58,7 @@ def listing(folder: Path, pid: int) -> list[Segment]:
             match = _NAME.fullmatch(entry.name)
             if match and int(match[1]) == pid:
                 with contextlib.suppress(FileNotFoundError):
-                    size = entry.stat(follow_symlinks=False).st_size
+                    size = entry.stat(follow_symlinks=False).st_size if entry.is_file() else 0
                     told = None if match[4] is None else int(match[4], 16)
                     found.append(Segment(Path(entry.path), pid, int(match[2]), int(match[3]), size, told))
     return sorted(found, key=lambda segment: (segment.first, -segment.last))
@@ -96,6 +97,8 @@ def intact(segment: Segment) -> bool:
     try:
         found = os.stat(segment.path)
         key = segment.path, found.st_ino, found.st_size, found.st_ctime_ns
+        if not stat.S_ISREG(found.st_mode):
+            return False
         if key not in _INTACT:
             if len(_INTACT) >= _MOST_REMEMBERED:
                 _INTACT.clear()

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from probe.errors import RecordingError
+from probe.recording import checked
 from probe.recording.layout import NOBODY, NULL_STRING, UNCHECKED, VERSION, Owner
 from probe.recording.ring import reserve
 
@@ -93,7 +94,7 @@ def read_strings(path: Path, owner: Owner = NOBODY, version: int = VERSION) -> l
 
     Most of the file is room for more: it is read only as far as there are texts. Raises `RecordingError`
     where the file is no string table, or another process's."""
-    with open(path, "rb") as file:
+    with checked.open_plain(path) as file:
         data = file.read(_FIRST_BYTES)
         if version == UNCHECKED and not data.startswith(_MAGIC):
             return _read_unchecked(data + file.read())

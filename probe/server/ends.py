@@ -108,7 +108,8 @@ def read_ended(folder: Path, meta: Meta) -> dict[str, Any]:
     if (found.get("pid", meta.pid), found.get("started_ns", meta.started_ns)) != meta.owner:
         raise ValueError("it is of another process")
     names = ("step", "last_step_ns", "last_seen_ns", "ended_ns", "exit_status")
-    numbers = [found.get(name) for name in names]
+    sizes = found.get("journal_bytes", {})
+    numbers = [*(found.get(name) for name in names), *(sizes.values() if isinstance(sizes, dict) else "?")]
     if any(value is not None and type(value) is not int for value in numbers):
         raise ValueError("it holds what is no number")
     if not isinstance(found.get("state"), str) or not isinstance(found.get("how", ""), str):
@@ -133,7 +134,11 @@ def trouble(folder: Path, meta: Meta, *, ended: bool) -> list[str]:
         except OSError as error:
             found.append(f"{path.name} cannot be read: {error.strerror}")
     try:
-        read_ended(folder, meta)
+        before = read_ended(folder, meta).get("journal_bytes", {})
+        for name, size_bytes in journal_sizes(folder).items():
+            if size_bytes < before.get(name, 0):
+                missing = before[name] - size_bytes
+                found.append(f"{name} is {missing} bytes shorter than when its process ended")
     except FileNotFoundError:
         pass
     except (OSError, ValueError) as error:
@@ -141,6 +146,17 @@ def trouble(folder: Path, meta: Meta, *, ended: bool) -> list[str]:
     found = list(dict.fromkeys(found))
     more = len(found) - _MOST_TROUBLE
     return [*found[:_MOST_TROUBLE], *([f"and {more} more"] if more > 0 else [])]
+
+
+def journal_sizes(folder: Path) -> dict[str, int]:
+    """Bytes of each journal of a recording, by its name."""
+    found = {}
+    for path in places.journals(folder):
+        try:
+            found[path.name] = path.stat().st_size
+        except OSError:
+            found[path.name] = 0
+    return found
 
 
 def judge(

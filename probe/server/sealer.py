@@ -217,6 +217,7 @@ class Sealer:
                 "step": status.step, "last_step_ns": status.last_step_ns,
                 "last_seen_ns": status.last_seen_ns, "ended_ns": status.ended_ns,
                 "seen_ns": clock.wall_ns(), "rows_written": self._rows_written(recorded),
+                "journal_bytes": ends.journal_sizes(recorded.folder),
             }
             places.write_whole(recorded.folder / "end.json", checked.sealed(ended))
         if self.registry.made_here(recorded):  # a copy's rings are those of the original
