@@ -15,9 +15,8 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from probe import descriptors
 from probe.rank_sets import from_text
-from probe.recording import places
+from probe.recording import checked, places
 
 FILE = "peers.json"
 LONGEST_LINE_BYTES = 2048
@@ -58,7 +57,7 @@ def read_line(line: str) -> tuple[Announcement, str] | None:
     if len(line) > LONGEST_LINE_BYTES:
         return None
     try:
-        found: Any = json.loads(line)
+        found: Any = checked.loads(line)
         fields = {name: found[name] for name in _FIELDS}
         proof = found["proof"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -92,13 +91,13 @@ def ranks_in(text: str) -> tuple[int, ...]:
 
 def write(process: Path, peers: Peers) -> None:
     """Keep it in the recording; raises `OSError`."""
-    places.write_whole(process / FILE, json.dumps(peers._asdict()).encode())
+    places.write_whole(process / FILE, checked.sealed(peers._asdict()))
 
 
 def read(process: Path) -> Peers:
     """What a recording knows; empty where it knows nothing."""
     try:
-        found: Any = json.loads(descriptors.read(process / FILE))
+        found: Any = checked.read_sealed(process / FILE)
         lines = [str(line) for line in found["lines"]][:MOST_HOSTS]
         candidates = [(str(host), str(source)) for host, source in found["candidates"]][:MOST_HOSTS]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

@@ -14,7 +14,6 @@ only, torch inside functions.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -23,6 +22,7 @@ from typing import Any
 
 from probe import descriptors
 from probe.errors import CheckpointInvalid
+from probe.recording import checked
 
 FORMAT = "probe checkpoint of all ranks"
 VERSION = 1
@@ -34,6 +34,7 @@ SHARD = "probe.shard"
 """`(SHARD, key)` stands for a sharded tensor; `key` is its name in the files of
 torch.distributed.checkpoint."""
 _BLOCK_BYTES = 1 << 20
+_LARGEST_MANIFEST_BYTES = 256 << 20
 
 
 def part_name(rank: int, ending: str = "pt") -> str:
@@ -47,8 +48,8 @@ def chosen_folder(path: str) -> Path:
     if (folder / MANIFEST).is_file():
         return folder
     try:
-        newest = descriptors.read_text(folder / LATEST).strip()
-    except OSError:
+        newest = checked.read_bytes(folder / LATEST, 4096).decode().strip()
+    except (OSError, ValueError):
         raise CheckpointInvalid(
             f"{path} holds no whole checkpoint of all ranks",
             hint="A folder whose name begins with a dot is one that was interrupted.",
@@ -63,7 +64,7 @@ class RanksFolder:
 
     def __init__(self, path: str) -> None:
         self.folder = chosen_folder(path)
-        self.manifest = _manifest(self.folder)
+        self.manifest = read_manifest(self.folder)
         self.world_size = int(self.manifest["world_size"])
         rank, world_size = place_in_job()
         self.fits = world_size == self.world_size
@@ -178,17 +179,30 @@ class RanksFolder:
         return self._read
 
 
-def _manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What the manifest of a checkpoint of all ranks says; raises `CheckpointInvalid`."""
     try:
-        found: Any = json.loads(descriptors.read(folder / MANIFEST))
+        found = checked.read_sealed(folder / MANIFEST, largest_bytes=_LARGEST_MANIFEST_BYTES)
     except (OSError, ValueError) as error:
         raise CheckpointInvalid(f"{folder / MANIFEST} cannot be read: {error}") from error
-    if not isinstance(found, dict) or found.get("format") != FORMAT or found.get("version") != VERSION:
+    if found.get("format") != FORMAT or found.get("version") != VERSION:
         raise CheckpointInvalid(
             f"{folder} is no checkpoint of all ranks of version {VERSION}",
             hint="Load it with the version of probe that wrote it, or as it was saved.",
         )
+    files, world_size = found.get("files"), found.get("world_size")
+    whole = isinstance(files, list) and all(_is_told(one) for one in files)
+    if not whole or type(world_size) is not int or world_size < 1 or "own_parameters" not in found:
+        raise CheckpointInvalid(f"{folder / MANIFEST} is damaged", hint="Use an earlier checkpoint.")
     return found
+
+
+def _is_told(file: Any) -> bool:
+    """Whether this says of a file in the folder what it should be."""
+    return (
+        isinstance(file, dict) and isinstance(file.get("name"), str) and isinstance(file.get("sha256"), str)
+        and type(file.get("bytes")) is int and os.path.basename(file["name"]) == file["name"]
+    )
 
 
 def place_in_job() -> tuple[int, int]:

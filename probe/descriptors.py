@@ -24,6 +24,7 @@ import os
 import resource
 import select
 import socket
+import stat
 import time
 from pathlib import Path
 from types import TracebackType
@@ -53,6 +54,11 @@ class Descriptor:
             return identity(self._number) == self._identity
         except OSError:
             return False
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is a plain file, no folder, pipe or device."""
+        return stat.S_ISREG(self._identity[2])
 
     def fileno(self) -> int:
         """The number, proven this instant. Raises `OSError` when it is closed or means something else."""
@@ -96,7 +102,7 @@ def pipe() -> tuple[Descriptor, Descriptor]:
 def identity(number: int) -> tuple[int, int, int]:
     """What a descriptor stands for: device, inode, kind. Raises `OSError` when it is closed."""
     found = os.fstat(number)
-    return found.st_dev, found.st_ino, found.st_mode & 0o170000
+    return found.st_dev, found.st_ino, stat.S_IFMT(found.st_mode)
 
 
 def _moved_high(number: int) -> int:

@@ -18,8 +18,8 @@ LONGEST_LINES = 500
 BASE = ("settings", "errors", "wire", "clock", "startup", "launch", "tables", "boot", "rank_sets", "ballot",
         "announcement", "descriptors", "__init__", "__version__")
 RECORDING = (
-    "layout", "mapping", "ring", "strings", "journal", "captures", "crash", "places", "process", "recording",
-    "__init__",
+    "checked", "layout", "mapping", "ring", "strings", "journal", "captures", "crash", "places", "process",
+    "recording", "__init__",
 )
 
 
@@ -224,10 +224,10 @@ RAW = re.compile(
     r"|socket\.(?:socket|socketpair|create_connection)|.*\.(?:read_text|read_bytes|write_text|write_bytes|open))"
 )
 """Ways to open, use or close a descriptor without a proof that it is ours."""
-PROVEN = re.compile(r"descriptors\.\w+")
+PROVEN = re.compile(r"(?:descriptors|checked)\.\w+")
 IN_THE_JOB = re.compile(
     r"probe/(?:agent|control|instruments)/.*|probe/(?:wire|ballot|launch|announcement|checkpoint\w*)\.py"
-    r"|probe/recording/(?:ring|strings|journal|mapping|places|process|captures)\.py"
+    r"|probe/recording/(?:checked|ring|strings|journal|mapping|places|process|captures)\.py"
 )
 MAY_BE_RAW = {
     "probe/instruments/frozen.py": {"send", "_cut_off", "_replace", "_protect_what_is_shared"},  # a fork's

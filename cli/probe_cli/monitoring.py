@@ -70,6 +70,8 @@ def _show(session: Session, answer: dict[str, Any], format: Literal["table", "js
         text = json.dumps(answer, ensure_ascii=False)
         session.out.line(escape_controls(text) if session.out.terminal else text)
         return
+    for note in answer.get("notes", ()):
+        session.note(note)
     if not answer.get("monitor", True):
         session.note("recipes are not run here (PROBE_MONITOR=0); hangs and deaths are noticed all the same")
     _incidents(session, answer["incidents"])

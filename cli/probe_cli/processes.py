@@ -31,11 +31,14 @@ _LONGEST_HOW = 60
 
 def list_processes(session: Session, everything: bool, format: Literal["table", "json"]) -> None:
     """Write one line per process: those that live and those that ended lately, or all."""
-    found = [process for process in _ask(session, everything) if _meant(process, session.address.endpoint)]
+    processes, notes = _ask(session, everything)
+    found = [process for process in processes if _meant(process, session.address.endpoint)]
     if format == "json":
-        text = json.dumps({"processes": found}, ensure_ascii=False)
+        text = json.dumps({"processes": found, "notes": notes}, ensure_ascii=False)
         session.out.line(escape_controls(text) if session.out.terminal else text)
         return
+    for note in notes:
+        session.note(note)
     if not found:
         _say_how_to_start(session, everything)
         return
@@ -56,15 +59,16 @@ def write_table(session: Session, headings: Sequence[Heading], rows: list[list[s
         session.out.line(line)
 
 
-def _ask(session: Session, everything: bool) -> list[dict[str, Any]]:
+def _ask(session: Session, everything: bool) -> tuple[list[dict[str, Any]], list[str]]:
     directory = session.address.directory
     if directory is not None and not session.has_own_transport and not _anything_recorded(directory):
-        return []
+        return [], []
     answer = session.ask("GET", "/v1/processes", {"all": "1" if everything else "0"})
     processes = answer.get("processes")
     if not isinstance(processes, list):
         raise ServerUnavailable("the list of processes cannot be read")
-    return processes
+    notes = answer.get("notes")  # a server of an older version has none
+    return processes, [str(note) for note in notes] if isinstance(notes, list) else []
 
 
 def _anything_recorded(directory: Path) -> bool:

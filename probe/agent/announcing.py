@@ -10,7 +10,6 @@ learnt is kept beside the recording. Standard library; torch only once the job h
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import socket
@@ -26,6 +25,7 @@ from probe import announcement, descriptors
 from probe.agent.isolation import Isolation
 from probe.announcement import Announcement, Peers
 from probe.rank_sets import as_text
+from probe.recording import checked
 from probe.recording.recording import Recording
 from probe.settings import Settings
 
@@ -37,6 +37,7 @@ LEARNING_S = 300.0
 _PAUSES_S = (0.3, 0.5, 1.0, 1.0, 2.0, 2.0, 5.0)
 _LAST_PAUSE_S = 10.0
 _MOST_HOSTS = 65536
+_LONGEST_TOKEN_BYTES = 4096
 _TOGETHER_NS = 10 * 10**9
 """The ranks of an attempt begin within this time, as far as the hosts' clocks agree."""
 
@@ -141,15 +142,15 @@ class Announcing:
 
     def _server_url(self) -> str | None:
         try:
-            found: Any = json.loads(descriptors.read(self._directory / "server.json"))["url"]
-        except (OSError, ValueError, KeyError, TypeError):
+            found: Any = checked.read_sealed(self._directory / "server.json")["url"]
+        except (OSError, ValueError, KeyError):
             return None
         return found if isinstance(found, str) else None
 
     def _token(self) -> str:
         path = self._settings.token_file or self._directory / "token"
         try:
-            return descriptors.read(path).decode("ascii").strip()
+            return checked.read_bytes(Path(path), _LONGEST_TOKEN_BYTES).decode("ascii").strip()
         except (OSError, ValueError):
             return ""
 

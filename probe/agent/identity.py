@@ -16,11 +16,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from probe import descriptors
+from probe.recording import checked
 from probe.recording.places import make_private, safe_name
 from probe.recording.process import life
 
 LAUNCHER = "launcher"
 """File in the folder of an attempt that was counted here: who started it."""
+_ATTEMPT = re.compile(r"[0-9]{1,9}")
+_LONGEST_MARK_BYTES = 256
 _LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|::1", re.IGNORECASE)
 
 
@@ -88,7 +91,8 @@ def counted_attempt(run: Path, attempt: int, rank: int) -> int:
     mark = f"{os.getppid()}.{parent.start_ticks if parent else 0}.{attempt}"
     make_private(run)
     while True:
-        known = {int(folder.name.partition("=")[2]): folder for folder in run.glob("attempt=[0-9]*")}
+        named = {folder.name.partition("=")[2]: folder for folder in run.glob("attempt=[0-9]*")}
+        known = {int(name): folder for name, folder in named.items() if _ATTEMPT.fullmatch(name)}
         newest = max(known, default=-1)
         if newest >= 0 and _mark(known[newest]) == mark and not _taken(known[newest], rank):
             return newest
@@ -113,7 +117,7 @@ def _mark(attempt: Path) -> str:
     """Who started it; waits a moment for a rank that just made the file and has not written it yet."""
     for _ in range(50):
         try:
-            text = descriptors.read_text(attempt / LAUNCHER)
+            text = checked.read_bytes(attempt / LAUNCHER, _LONGEST_MARK_BYTES).decode("ascii")
         except (OSError, ValueError):
             return ""
         if text:

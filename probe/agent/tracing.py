@@ -8,13 +8,14 @@ The agent's thread; standard library only, ctypes inside.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from probe import descriptors
+from probe.recording import checked
 
 SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 _PR_SET_PTRACER = 0x59616D61
+_LARGEST_PID = 1 << 31
 
 
 def name_tracer(directory: Path, named: int) -> int:
@@ -24,8 +25,10 @@ def name_tracer(directory: Path, named: int) -> int:
     try:
         if descriptors.read(SCOPE).strip() != b"1":
             return 0
-        server = int(json.loads(descriptors.read(directory / "server.json"))["pid"])
-    except (OSError, ValueError, KeyError, TypeError):
+        server = checked.read_sealed(directory / "server.json")["pid"]
+    except (OSError, ValueError, KeyError):
+        return 0
+    if type(server) is not int or not 0 < server < _LARGEST_PID:
         return 0
     if server == named:
         return named

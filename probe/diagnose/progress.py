@@ -17,8 +17,8 @@ from typing import Any
 
 from probe import clock
 from probe.errors import RecordingError
-from probe.recording.layout import NULL_DOUBLE, NULL_INTEGER
-from probe.recording.reader import RingFile, Rows
+from probe.recording.layout import NULL_DOUBLE, NULL_INTEGER, VERSION
+from probe.recording.reader import Rows, open_ring
 from probe.recording.recording import Meta
 from probe.recording.strings import read_strings
 
@@ -77,6 +77,7 @@ class History:
         self._highest: dict[str, int] = {}
         self._last: dict[str, Any] = {}
         self._texts: list[str | None] = [None]
+        self._version = VERSION
         self._walls: deque[float] = deque(maxlen=USUAL_STEPS)
         self._longest_s: float | None = None
         self._newest_ns: int | None = None
@@ -112,7 +113,8 @@ class History:
 
     def _read_steps(self) -> None:
         known = self._highest.get("python.steps", 0)
-        with RingFile(self._folder / "python.steps.ring") as ring:
+        with open_ring(self.meta, "python.steps") as ring:
+            self._version = ring.version
             highest = ring.highest(known)
             rows = ring.read(known, highest) if highest > known else None
         self._highest["python.steps"] = highest
@@ -132,7 +134,7 @@ class History:
 
     def _read_last(self, table: str) -> None:
         known = self._highest.get(table, 0)
-        with RingFile(self._folder / f"{table}.ring") as ring:
+        with open_ring(self.meta, table) as ring:
             self._highest[table], rows = ring.last(known)
             if table == "python.batches":
                 rows = ring.read(max(0, self._highest[table] - _LAST_BATCHES), self._highest[table])
@@ -145,7 +147,7 @@ class History:
         """A text of the recording; the table only grows, so it is read again only for a new number."""
         index = int(number)
         if index >= len(self._texts):
-            self._texts = read_strings(self._folder / "strings")
+            self._texts = read_strings(self._folder / "strings", self.meta.owner, self._version)
         return self._texts[index] if index < len(self._texts) else None
 
     def _progress(self, now_ns: int) -> Progress:

@@ -21,6 +21,7 @@ from typing import Any
 
 from probe.diagnose.recipe import DEEP, SCOPES, SEVERITIES, SYMPTOMS, Parameter, Recipe, names_in
 from probe.errors import RecipeInvalid
+from probe.recording import checked
 
 LONGEST_BYTES = 64 << 10
 _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
@@ -58,11 +59,13 @@ class _File:
 def read(path: Path, built_in: bool) -> Recipe:
     """The recipe in a file; raises `RecipeInvalid`."""
     try:
-        text = path.read_bytes()[: LONGEST_BYTES + 1].decode("utf-8")
+        text = checked.read_bytes(path, 16 * LONGEST_BYTES)[: LONGEST_BYTES + 1].decode("utf-8")
     except OSError as error:
         raise RecipeInvalid(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise RecipeInvalid(f"{path} is not UTF-8 text (byte {error.start})") from None
+    except ValueError as error:
+        raise RecipeInvalid(f"{path} cannot be read: {error}") from None
     return parse(text, path, built_in)
 
 
@@ -122,7 +125,7 @@ def _toml(path: Path, text: str) -> dict[str, Any]:
         import tomli as tomllib
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # a number or a depth beyond all bounds, too
         raise RecipeInvalid(f"{path}: {error}") from None
 
 
@@ -274,10 +277,10 @@ def overrides(path: Path, recipes: dict[str, Recipe], report: Callable[[RecipeIn
     """Set the parameters that `path` names ([loss-spike] sigmas = 8) in `recipes`; what is wrong is
     reported, and the rest is set."""
     try:
-        given = _toml(path, path.read_text(encoding="utf-8"))
+        given = _toml(path, checked.read_bytes(path, 16 * LONGEST_BYTES).decode("utf-8"))
     except FileNotFoundError:
         return
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         report(RecipeInvalid(f"{path} cannot be read: {error}"))
         return
     except RecipeInvalid as error:

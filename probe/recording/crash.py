@@ -12,6 +12,7 @@ only; the server reads it when a process has ended.
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,10 +25,10 @@ _SIGNALS = {
 }
 _FATAL = re.compile(r"^Fatal Python error: (?P<what>.*)$")
 _THREAD = re.compile(
-    r"^(?P<current>Current thread|Thread) 0x(?P<ident>[0-9a-f]+)(?: \[(?P<name>.*)\])?(?: \[.*\])? "
+    r"^(?P<current>Current thread|Thread) 0x(?P<ident>[0-9a-f]{1,16})(?: \[(?P<name>.*)\])?(?: \[.*\])? "
     r"\(most recent call first\):"
 )
-_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<func>.*)$')
+_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d{1,9}|\?\?\?) in (?P<func>.*)$')
 
 
 class CrashThread(NamedTuple):
@@ -50,7 +51,7 @@ class Crash(NamedTuple):
 def read_crash(path: Path) -> Crash | None:
     """What `path` holds; None when it is empty, missing, or nothing a fatal signal left."""
     try:
-        with path.open("rb") as file:
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
             text = file.read(LARGEST_BYTES).decode("utf-8", "replace")
     except OSError:
         return None

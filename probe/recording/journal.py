@@ -2,30 +2,39 @@
 
 A record is a marker, a length, a checksum and JSON. One `write` each, so a
 killed process leaves at most a torn tail, and a damaged record costs itself
-only: readers look for the next marker. Written by the agent's own threads,
+only: readers look for the next marker. The checksum is also of the journal's name
+and its process, so a record counts only in the journal that it was written into;
+what is no whole record is counted (`holes`). Written by the agent's own threads,
 never on the hot path. Standard library only.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import re
 import struct
 import threading
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from probe import descriptors
+from probe.recording import checked
 
-_MARK = b"\xf5PJ1"
+_MARK = b"\xf5PJ2"
+_UNOWNED = b"\xf5PJ1"
+"""The marker of the version before: its checksum says nothing of the journal."""
+_ANY_MARK = re.compile(b"\xf5PJ[12]")
 _HEAD = struct.Struct("<4sII")
 LARGEST_BYTES = 4 << 20
 """A longer record is refused."""
 FULL_BYTES = 64 << 20
 """A journal of this size takes no more records."""
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW
+_MOST_BYTES = 2 * FULL_BYTES
 BULK_BYTES = FULL_BYTES // 2
 """… and one of this size none of the kind that comes in numbers: what is rare must find room."""
 
@@ -38,6 +47,7 @@ class Journal:
         self._file: descriptors.Descriptor | None = descriptors.opened(path, _FLAGS | os.O_CREAT, keep=True)
         self._reopening = threading.Lock()
         self._size = os.fstat(self._file.fileno()).st_size
+        self._seed = _seed(path)
 
     def append(self, record: dict[str, Any], *, bulk: bool = False) -> bool:
         """Write one record; False when the disk or the journal is full or it was closed. `bulk`: it is one
@@ -47,7 +57,7 @@ class Journal:
             return False
         if self._size > (BULK_BYTES if bulk else FULL_BYTES):
             return False
-        data = _HEAD.pack(_MARK, len(payload), zlib.crc32(payload)) + payload
+        data = _HEAD.pack(_MARK, len(payload), zlib.crc32(payload, self._seed)) + payload
         try:
             written = os.write(self._number(), data)
         except OSError:
@@ -74,52 +84,132 @@ class Journal:
             file.close()
 
 
+@functools.lru_cache(4096)
+def _seed(path: Path) -> int:
+    """What the checksums of a journal begin with: its name, and of whom it is."""
+    return zlib.crc32(f"{path.name} of {_process(path.parent)}".encode())
+
+
+def _process(folder: Path) -> str:
+    """The pid of the process recorded in `folder`; a copy may have another name."""
+    match = re.fullmatch(r"process=\d+-(\d+)", folder.name)
+    if match is not None:
+        return match[1]
+    try:
+        return str(checked.read_sealed(folder / "meta.json").get("pid"))
+    except (OSError, ValueError):
+        return ""
+
+
+def _content(path: Path) -> bytes:
+    with checked.open_plain(path) as file:
+        return file.read(_MOST_BYTES)
+
+
+class Hole(NamedTuple):
+    """Bytes of a journal that are no whole record. `torn`: they are its end, where a record may be on its
+    way, or its writer was killed."""
+
+    offset: int
+    size_bytes: int
+    torn: bool
+
+    def said_of(self, path: Path) -> str:
+        """A sentence about it."""
+        where = "its end" if self.torn else f"byte {self.offset}"
+        return f"{self.size_bytes} bytes of {path.name} at {where} are no whole record and are left out"
+
+
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:
     """Whole records in the order written; torn and damaged ones are left out."""
     try:
-        data = path.read_bytes()
-    except FileNotFoundError:
+        data = _content(path)
+    except OSError:
         return
-    for record, _ in _records(data):
+    for record, _ in _records(data, _seed(path)):
         yield record
 
 
-def read_payloads(path: Path) -> list[bytes]:
-    """Whole records in the order written, as the JSON that is in the file: for who wants few of them."""
+def read_payloads(path: Path) -> tuple[list[bytes], list[Hole]]:
+    """Whole records in the order written, as the JSON that is in the file: for who wants few of them; and
+    what is none."""
     try:
-        data = path.read_bytes()
+        data = _content(path)
     except FileNotFoundError:
-        return []
-    return [payload for payload, _ in _payloads(data)]
+        return [], []
+    return [payload for payload, _ in _payloads(data, _seed(path))], _holes(data, _seed(path))
 
 
 def read_on(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
     """Whole records from a byte on, and the byte to go on from: for who reads a journal as it grows."""
     try:
-        with path.open("rb") as file:
+        with checked.open_plain(path) as file:
             file.seek(offset)
-            data = file.read()
+            data = file.read(_MOST_BYTES)
     except FileNotFoundError:
         return [], offset
-    found = list(_records(data))
+    found = list(_records(data, _seed(path)))
     return [record for record, _ in found], offset + (found[-1][1] if found else 0)
 
 
-def _records(data: bytes) -> Iterator[tuple[dict[str, Any], int]]:
+def record_of(payload: bytes) -> dict[str, Any] | None:
+    """A record with texts that can be encoded, and `rows`, where it has them, that are rows; None for what
+    no journal of ours holds."""
+    try:
+        record: Any = json.loads(payload)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict):
+        return None
+    found: dict[str, Any] = record
+    if b"\\ud" in payload:
+        found = checked.encodable(record)
+    if "rows" in found:
+        rows = found["rows"]
+        found["rows"] = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    return found
+
+
+def _records(data: bytes, seed: int) -> Iterator[tuple[dict[str, Any], int]]:
     """Each whole record and where it ends."""
-    for payload, end in _payloads(data):
-        yield json.loads(payload), end
+    for payload, end in _payloads(data, seed):
+        record = record_of(payload)
+        if record is not None:
+            yield record, end
 
 
-def _payloads(data: bytes) -> Iterator[tuple[bytes, int]]:
+def _payloads(data: bytes, seed: int) -> Iterator[tuple[bytes, int]]:
     """The JSON of each whole record and where it ends."""
-    position = data.find(_MARK)
+    position = _next(data, 0)
     while 0 <= position <= len(data) - _HEAD.size:
-        _, length, checksum = _HEAD.unpack_from(data, position)
+        mark, length, checksum = _HEAD.unpack_from(data, position)
         start = position + _HEAD.size
-        payload = data[start : start + length]
-        if length <= LARGEST_BYTES and len(payload) == length and zlib.crc32(payload) == checksum:
+        payload = data[start : start + length] if length <= LARGEST_BYTES else b""
+        begin = 0 if mark == _UNOWNED else seed
+        if length and len(payload) == length and zlib.crc32(payload, begin) == checksum:
             yield payload, start + length
-            position = data.find(_MARK, start + length)
+            position = _next(data, start + length)
         else:
-            position = data.find(_MARK, position + 1)
+            position = _next(data, position + 1)
+
+
+def _next(data: bytes, position: int) -> int:
+    """Where the next marker is; -1 when there is none."""
+    if data.startswith(_MARK, position):
+        return position
+    found = _ANY_MARK.search(data, position)
+    return -1 if found is None else found.start()
+
+
+def _holes(data: bytes, seed: int) -> list[Hole]:
+    """The bytes between whole records, and after the last."""
+    found: list[Hole] = []
+    reached = 0
+    for payload, end in _payloads(data, seed):
+        begin = end - len(payload) - _HEAD.size
+        if begin > reached:
+            found.append(Hole(reached, begin - reached, torn=False))
+        reached = end
+    if reached < len(data):
+        found.append(Hole(reached, len(data) - reached, torn=True))
+    return found

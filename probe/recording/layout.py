@@ -1,12 +1,16 @@
 """How one row of a ring is laid out in bytes: one fact, for the writer and the reader.
 
-Little-endian, packed, the columns of the table in order, then the row's number.
-A string is the number of its entry in the string table. NULL is a value that
-cannot be a measurement: the lowest integer, the lowest double, string 0.
-Standard library only; any thread.
+Little-endian, packed, the columns of the table in order, then the row's number, then a checksum
+of all that (Adler-32: the cheapest that sees every changed byte; a row is a hundred bytes, and is
+written inside training steps). A string is the number of its entry in the string table. NULL is a
+value that cannot be a measurement: the lowest integer, the lowest double, string 0. The header has a
+checksum of its own (CRC-32), and says whose ring it is. Standard library only; any thread.
 """
 
 from __future__ import annotations
+
+import struct
+import zlib
 
 from probe.tables import Table
 
@@ -28,17 +32,41 @@ NULLS: dict[str, int | float] = {
     "VARCHAR": NULL_STRING,
 }
 
-VERSION = 1
+VERSION = 2
+UNCHECKED = 1
+"""The version before: rows, header and texts have no checksums and say nothing of their owner."""
 MAGIC = b"PROBRING"
 HEADER_BYTES = 4096
 HEADER = "<8sIIII"
 """magic, version, bytes per row, rows, bytes of the JSON layout that follows at offset 64."""
+OWNED = "<qqI"
+"""pid and start (wall clock, ns) of the process whose ring it is, and the checksum of the header."""
+OWNED_OFFSET = struct.calcsize(HEADER)
 LAYOUT_OFFSET = 64
+CHECK_BYTES = 4
+"""Of a row's checksum, which is its end."""
+
+Owner = tuple[int, int]
+"""pid and start (wall clock, ns) of a recorded process; (0, 0) is nobody."""
+NOBODY: Owner = (0, 0)
+
+
+def header(row_bytes: int, rows: int, described: bytes, owner: Owner) -> bytes:
+    """The beginning of a ring file, up to the JSON layout and with it."""
+    head = struct.pack(HEADER, MAGIC, VERSION, row_bytes, rows, len(described)) + struct.pack("<qq", *owner)
+    head += struct.pack("<I", zlib.crc32(described, zlib.crc32(head)))
+    return head.ljust(LAYOUT_OFFSET, b"\0") + described
 
 
 def row_format(columns: tuple[tuple[str, str], ...]) -> str:
-    """struct format of a row of (name, type) columns; the last field is the row's number, from 1."""
+    """struct format of a row of (name, type) columns up to its number, which counts from 1; the checksum
+    comes after it."""
     return "<" + "".join(CODES[kind] for _, kind in columns) + "q"
+
+
+def row_bytes(columns: tuple[tuple[str, str], ...]) -> int:
+    """Bytes of a whole row."""
+    return struct.calcsize(row_format(columns)) + CHECK_BYTES
 
 
 def stored_columns(table: Table) -> tuple[tuple[str, str], ...]:

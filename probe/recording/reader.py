@@ -1,10 +1,11 @@
 """Reading rings from outside: whole rows as numpy arrays, whoever writes them right now.
 
 A row in place *i* is whole when the number at its end is positive and leads to
-place *i*. Places next to be overwritten are left out, and so are rows that
-change while they are copied. Files are read with `pread`, never mapped: a file
-cut short is an error here, not a SIGBUS. Used by the server's drain thread and
-by the query worker; may import numpy.
+place *i*, and its checksum is that of its bytes. Places next to be overwritten are
+left out, and so are rows that change while they are copied. Rows that should be
+there and are not whole are counted: `left_out` makes a sentence of them. Files are
+read with `pread`, never mapped: a file cut short is an error here, not a SIGBUS.
+Used by the server's drain thread and by the query worker; may import numpy.
 """
 
 from __future__ import annotations
@@ -22,13 +23,21 @@ import numpy.typing as npt
 
 from probe.errors import RecordingError
 from probe.recording import layout
+from probe.recording.recording import Meta
+from probe.recording.strings import DAMAGED, read_strings
 
 NUMBER = "_number"
 """Name of a row's number among its columns; nobody sees it in a query."""
+CHECK = "_check"
+"""Name of a row's checksum, likewise."""
 WRITERS = 8
 """Threads that may be in the middle of a row at once: so many of the oldest places are not read."""
 _FIRST_LOOK_ROWS = 64
-_NUMBER_AT = struct.Struct("<q")
+_ADLER = 65521
+_AT_ONCE = 4096
+"""Rows whose checksums are computed together: their bytes as numbers stay in the cache."""
+_EXACT_BYTES = 361
+"""Up to so many bytes the sums of a checksum are below 2**24, which single precision holds exactly."""
 
 Rows = npt.NDArray[np.void]
 
@@ -36,15 +45,19 @@ Rows = npt.NDArray[np.void]
 class RingFile:
     """A ring, open for reading; a context manager.
 
-    Raises `RecordingError` when the file is no ring or is damaged, `OSError` when
-    it cannot be opened.
+    `owner`: the process whose ring it must be, where that is known. Raises
+    `RecordingError` when the file is no ring, is damaged or another one's, `OSError`
+    when it cannot be opened. `lost` has the numbers of the rows that the last `read`
+    should have found and did not: damaged, or never written whole.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, owner: layout.Owner = layout.NOBODY) -> None:
         self.path = path
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self.owner = layout.NOBODY
+        self.lost: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
-            self._read_header()
+            self._read_header(owner)
         except (ValueError, KeyError, TypeError, struct.error) as error:
             os.close(self._descriptor)
             raise RecordingError(f"{path} is not a ring: {error}") from None
@@ -52,16 +65,29 @@ class RingFile:
             os.close(self._descriptor)
             raise
 
-    def _read_header(self) -> None:
+    def _read_header(self, owner: layout.Owner) -> None:
         head = self._pread(layout.HEADER_BYTES, 0)
         magic, version, row_bytes, rows, length = struct.unpack_from(layout.HEADER, head)
-        if magic != layout.MAGIC or version != layout.VERSION:
-            raise ValueError(f"magic {magic!r}, version {version}")
+        if magic != layout.MAGIC:
+            raise ValueError(f"magic {magic!r}")
+        if version not in (layout.VERSION, layout.UNCHECKED):
+            raise ValueError(f"format {version}, this probe reads {layout.VERSION}: "
+                             "read it with the version of probe that wrote it")
         if length > layout.HEADER_BYTES - layout.LAYOUT_OFFSET or rows < 1:
             raise ValueError("impossible sizes")
-        described = _described(head[layout.LAYOUT_OFFSET : layout.LAYOUT_OFFSET + length])
-        self.table, self.columns, self.dtype = described
+        described = head[layout.LAYOUT_OFFSET : layout.LAYOUT_OFFSET + length]
+        self.version: int = version
+        if version != layout.UNCHECKED:
+            self.owner = struct.unpack_from(layout.OWNED, head, layout.OWNED_OFFSET)[:2]
+            made = layout.header(row_bytes, rows, described, self.owner)
+            if head[: len(made)] != made:
+                raise ValueError("its header is damaged")
+        self.table, self.columns, self.dtype = _described(described, version != layout.UNCHECKED)
         self.rows: int = rows
+        if layout.NOBODY not in (owner, self.owner) and owner != self.owner:
+            raise ValueError("it is another process's")
+        if self.owner != layout.NOBODY and self.table != self.path.name.removesuffix(".ring"):
+            raise ValueError(f"it holds {self.table}")
         if self.dtype.itemsize != row_bytes:
             raise ValueError(f"rows of {row_bytes} bytes, their columns take {self.dtype.itemsize}")
         if os.fstat(self._descriptor).st_size < layout.HEADER_BYTES + rows * row_bytes:
@@ -108,8 +134,8 @@ class RingFile:
         parts = [(run, place)] if run == WRITERS else [(run, place), (WRITERS - run, 0)]
         for count, first in parts:
             data = self._pread(count * size, layout.HEADER_BYTES + first * size)
-            for end in range(size, count * size + 1, size):
-                if _NUMBER_AT.unpack_from(data, end - _NUMBER_AT.size)[0] > known:
+            for number in np.frombuffer(data, self.dtype)[NUMBER].tolist():
+                if number > known:
                     return True
         return False
 
@@ -137,16 +163,61 @@ class RingFile:
             highest = self.highest(after)
         first = max(after + 1, highest - self.rows + WRITERS + 1, 1)
         count = highest - first + 1
+        self.lost = np.empty(0, np.int64)
         if count <= 0:
             return np.empty(0, self.dtype)
         rows = self._copy(first, count)
         again = self._copy(first, count)
-        whole = rows[NUMBER] == np.arange(first, first + count)
-        whole &= rows[NUMBER] > self.highest(highest) - self.rows + WRITERS
-        size = self.dtype.itemsize
-        same = rows.view(np.uint8).reshape(count, size) == again.view(np.uint8).reshape(count, size)
-        whole &= same.all(axis=1)
-        return rows if whole.all() else rows[whole]
+        numbers = np.arange(first, first + count)
+        whole = (rows[NUMBER] == numbers) & self._intact(rows)
+        whole &= _bytes_of(rows, self.dtype.itemsize) == _bytes_of(again, self.dtype.itemsize)
+        current = numbers > self.highest(highest) - self.rows + WRITERS
+        torn = self._torn_after(highest)
+        if (whole & current).all() and not len(torn):
+            return rows
+        missing = current & ~whole & ~self._on_their_way(again, numbers, highest)
+        self.lost = np.concatenate([numbers[missing], torn])
+        found: Rows = rows[whole & current]
+        return found
+
+    def _torn_after(self, highest: int) -> npt.NDArray[np.int64]:
+        """Numbers after the newest row whose places hold neither what was there before nor a whole row: one
+        that was damaged, or whose writer was killed."""
+        numbers = np.arange(highest + 1, highest + 1 + WRITERS)
+        rows = self._copy(highest + 1, WRITERS)
+        known = (rows[NUMBER] == numbers) | (rows[NUMBER] == numbers - self.rows)
+        empty = ~rows.view(np.uint8).reshape(WRITERS, self.dtype.itemsize).any(axis=1)
+        torn = ~(empty | known & self._intact(rows))
+        # A row that is written this instant is another one, or whole, at the second look.
+        if torn.any() and self.version != layout.UNCHECKED:
+            size = self.dtype.itemsize
+            torn &= _bytes_of(rows, size) == _bytes_of(self._copy(highest + 1, WRITERS), size)
+            return np.asarray(numbers[torn], np.int64)
+        return np.empty(0, np.int64)
+
+    def _on_their_way(
+        self, rows: Rows, numbers: npt.NDArray[np.int64], highest: int
+    ) -> npt.NDArray[np.bool_]:
+        """Which of the newest rows are not there yet: a thread has taken the number, and its place still
+        holds what was there before."""
+        before = (rows[NUMBER] == numbers - self.rows) | (rows[NUMBER] == 0)
+        return np.asarray(before & (numbers > highest - WRITERS))
+
+    def _intact(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Which rows have the checksum of their bytes."""
+        if self.version == layout.UNCHECKED:
+            return np.ones(len(rows), np.bool_)
+        return np.asarray(adler32(rows, self.dtype.itemsize - layout.CHECK_BYTES) == rows[CHECK])
+
+    def left_out(self, up_to: int | None = None) -> str:
+        """A sentence about `lost`, as far as `up_to`; empty when nothing is."""
+        lost = self.lost if up_to is None else self.lost[self.lost <= up_to]
+        if not len(lost):
+            return ""
+        which = f"number {lost[0]}" if len(lost) == 1 else f"numbers {lost[0]} to {lost[-1]}"
+        return (
+            f"{_rows(len(lost))} of {self.table} left out ({which}): damaged, or never written whole"
+        )
 
     def last(self, known: int = 0) -> tuple[int, Rows]:
         """Highest number and the last few whole rows."""
@@ -172,12 +243,73 @@ class RingFile:
 
 
 @functools.lru_cache(maxsize=64)
-def _described(text: bytes) -> tuple[str, tuple[tuple[str, str], ...], np.dtype[np.void]]:
+def _described(
+    text: bytes, is_checked: bool
+) -> tuple[str, tuple[tuple[str, str], ...], np.dtype[np.void]]:
     """Table, columns and row of a ring, from the layout in its header; most rings have the same few."""
     described = json.loads(text)
     columns = tuple((str(name), str(kind)) for name, kind in described["columns"])
-    dtype = np.dtype([(name, layout.NUMPY[kind]) for name, kind in columns] + [(NUMBER, "<i8")])
+    ending = [(NUMBER, "<i8"), (CHECK, "<u4")] if is_checked else [(NUMBER, "<i8")]
+    dtype = np.dtype([*((name, layout.NUMPY[kind]) for name, kind in columns), *ending])
     return str(described["table"]), columns, dtype
+
+
+def open_ring(meta: Meta, table: str) -> RingFile:
+    """A ring of a recorded process, open for reading; raises what `RingFile` raises."""
+    return RingFile(Path(meta.rings) / f"{table}.ring", meta.owner)
+
+
+def texts_of(meta: Meta, ring: RingFile) -> list[str | None]:
+    """The texts that the rows of a ring refer to; raises `OSError` or `RecordingError`."""
+    return read_strings(Path(meta.rings) / "strings", meta.owner, ring.version)
+
+
+def with_texts(
+    rows: Rows, columns: tuple[tuple[str, str], ...], texts: list[str | None]
+) -> tuple[Rows, list[str | None], int]:
+    """The rows and texts such that every row finds a text or the marker of one that is damaged; and how many
+    rows refer to damaged ones."""
+    names = [name for name, kind in columns if kind == "VARCHAR"]
+    damaged = np.array([text == DAMAGED for text in texts])
+    beyond = any((rows[name] >= len(texts)).any() for name in names)
+    if not names or not (beyond or damaged.any()):
+        return rows, texts, 0
+    marker = len(texts)
+    texts, damaged = [*texts, DAMAGED], np.append(damaged, True)
+    rows = rows.copy()
+    affected = np.zeros(len(rows), np.bool_)
+    for name in names:
+        rows[name] = np.minimum(rows[name], marker)
+        affected |= damaged[rows[name]]
+    return rows, texts, int(affected.sum())
+
+
+def damaged_texts(table: str, rows: int) -> str:
+    """A sentence about rows whose texts are damaged; empty when there are none."""
+    return f"{_rows(rows)} of {table} show {DAMAGED} where a text fails its checksum" if rows else ""
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count} rows"
+
+
+def _bytes_of(rows: Rows, size: int) -> npt.NDArray[np.void]:
+    """Each row as one value that is compared byte by byte."""
+    return rows.view(np.dtype((np.void, size)))
+
+
+def adler32(rows: Rows, size: int) -> npt.NDArray[np.uint32]:
+    """Adler-32 of the first `size` bytes of each row, as `zlib.adler32` has it."""
+    found = np.empty(len(rows), np.uint32)
+    kind = np.dtype(np.float32 if size <= _EXACT_BYTES else np.float64)
+    weights: Any = np.arange(size, 0, -1).astype(kind)
+    flat = rows.view(np.uint8).reshape(len(rows), rows.dtype.itemsize)
+    for start in range(0, len(rows), _AT_ONCE):
+        part = flat[start : start + _AT_ONCE, :size].astype(kind)
+        low = part.sum(axis=1).astype(np.int64) + 1
+        high = (part @ weights).astype(np.int64) + size
+        found[start : start + _AT_ONCE] = (high % _ADLER) << 16 | low % _ADLER
+    return found
 
 
 def sealable(rows: Rows, highest: int, capacity: int, pending: npt.NDArray[np.bool_] | None) -> int:

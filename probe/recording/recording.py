@@ -7,25 +7,28 @@ library only; the agent's starting thread, never the hot path.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+import re
 import shutil
-import struct
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from probe.errors import NoRoom, RecordingError
-from probe.recording import layout, places
+from probe.recording import checked, layout, places
 from probe.recording.journal import Journal
 from probe.recording.ring import Ring
 from probe.recording.strings import Strings
 from probe.settings import Settings
 from probe.tables import RINGS
 
-VERSION = 1
+VERSION = 2
+UNCHECKED = 1
+"""The version before, without a checksum in meta.json; it is read, too."""
 STRINGS_BYTES = 1 << 20
+MOST_RANKS = 1 << 20
+"""A rank or a world size beyond it is no number of ranks."""
 _SPARE = 1.25
 """Room that must be free beyond the rings' own size: we are not the only user of tmpfs."""
 
@@ -57,19 +60,83 @@ class Meta:
     settings: dict[str, str]
     """Name and text form of every setting in force."""
 
+    @property
+    def owner(self) -> layout.Owner:
+        """Names this recording in its rings and texts."""
+        return self.pid, self.started_ns
+
     @classmethod
     def read(cls, process: Path) -> Meta:
         """Facts of the process recorded in the folder `process`; raises `RecordingError`."""
+        path = process / "meta.json"
         try:
-            raw: dict[str, Any] = json.loads((process / "meta.json").read_bytes())
-            if raw["version"] != VERSION:
+            raw = checked.read_sealed(path, older=_is_unchecked, raw=True)
+        except OSError as error:
+            raise RecordingError(f"{process} is not a recording: {error.strerror or error}") from None
+        except ValueError as error:
+            raise RecordingError(f"{path} cannot be used: {error}", hint=_HINT) from None
+        try:
+            version = raw["version"]
+            if version not in (VERSION, UNCHECKED):
                 raise RecordingError(
-                    f"{process} was written in format {raw['version']}, this probe reads {VERSION}",
+                    f"{process} was written in format {str(version)[:20]!r}, this probe reads {VERSION}",
                     hint="Read it with the version of probe that wrote it.",
                 )
-            return cls(**{field.name: raw[field.name] for field in fields(cls)})
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RecordingError(f"{process} is not a recording: {error}") from None
+            facts = {field.name: raw[field.name] for field in fields(cls)}
+            for name, value in facts.items():
+                _check_fact(name, value)
+                if name not in _PATHS:
+                    facts[name] = checked.encodable(value)
+        except (ValueError, KeyError, TypeError) as error:
+            what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+            raise RecordingError(f"{path} cannot be used: {what}", hint=_HINT) from None
+        _check_place(process, facts)
+        return cls(**facts)
+
+
+def _is_unchecked(facts: dict[str, Any]) -> bool:
+    return facts.get("version") == UNCHECKED
+
+
+_HINT = "The other recordings are read all the same; `probe prune` does not touch this one."
+_PATHS = ("rings", "socket")
+"""Paths are opened, and so kept as they are, also where they are no UTF-8."""
+_LARGEST = {
+    "version": 1 << 31, "attempt": 1 << 31, "rank": MOST_RANKS, "world_size": MOST_RANKS,
+    "local_rank": MOST_RANKS, "pid": 1 << 31, "start_ticks": 1 << 63, "uid": 1 << 32, "started_ns": 1 << 63,
+}
+"""Whole numbers, from 0 up to but without these."""
+_MAY_BE_NONE = ("world_size", "local_rank")
+_LONGEST_TEXT = 1 << 16
+
+
+def _check_fact(name: str, value: object) -> None:
+    """Raise `ValueError` where a fact cannot be what it says."""
+    if name in _LARGEST:
+        known = value is None and name in _MAY_BE_NONE
+        fits = type(value) is int and 0 <= value < _LARGEST[name] and (value > 0 or name != "pid")
+        if not (known or fits):
+            raise ValueError(f"its {name} is {str(value)[:40]!r}")
+    elif name == "argv":
+        if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+            raise ValueError("its argv is no list of texts")
+    elif name == "settings":
+        if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
+            raise ValueError("its settings are no texts")
+    elif not isinstance(value, str) or len(value) > _LONGEST_TEXT or "\0" in value:
+        raise ValueError(f"its {name} is no text")
+    elif name in _PATHS and not value.startswith("/"):
+        raise ValueError(f"its {name} is no absolute path")
+
+
+def _check_place(process: Path, facts: dict[str, Any]) -> None:
+    """Raise `RecordingError` where the folder says that these are the facts of another process."""
+    match = re.fullmatch(r"process=(\d+)-(\d+)", process.name)
+    if match is not None and (int(match[1]), int(match[2])) != (facts["rank"], facts["pid"]):
+        raise RecordingError(
+            f"{process / 'meta.json'} is of another process: rank {facts['rank']}, pid {facts['pid']}",
+            hint=_HINT,
+        )
 
 
 class Recording:
@@ -83,15 +150,16 @@ class Recording:
         folder = Path(meta.rings)
         try:
             scale = ring_scale(settings.rings_bytes)
-            self.strings = Strings(folder / "strings", STRINGS_BYTES)
+            self.strings = Strings(folder / "strings", STRINGS_BYTES, meta.owner)
             self._open.append(self.strings)
             for table in RINGS:
                 rows = max(64, int(table.rows * scale))
-                ring = self.rings[table.full_name] = Ring(folder / f"{table.full_name}.ring", table, rows)
+                ring = Ring(folder / f"{table.full_name}.ring", table, rows, meta.owner)
+                self.rings[table.full_name] = ring
                 self._open.append(ring)
             self.journal = Journal(process / "journal.bin")
             self._open.append(self.journal)
-            places.write_whole(process / "meta.json", json.dumps(asdict(meta), indent=1).encode())
+            places.write_whole(process / "meta.json", checked.sealed(asdict(meta)))
         except BaseException:
             self.discard()
             raise
@@ -112,8 +180,8 @@ def default_bytes() -> int:
     """Size of all rings and the strings at the declared capacities."""
     total = STRINGS_BYTES
     for table in RINGS:
-        row = struct.calcsize(layout.row_format(layout.stored_columns(table)))
-        total += layout.HEADER_BYTES + table.rows * row
+        row_bytes = layout.row_bytes(layout.stored_columns(table))
+        total += layout.HEADER_BYTES + table.rows * row_bytes
     return total
 
 

@@ -1,10 +1,11 @@
 """Ring: fixed-width rows in a memory-mapped file, readable from outside and after death.
 
 HOT PATH: `append` is called inside training steps. It takes no lock, makes no
-system call and allocates nothing but its argument tuple: one counter tick and
-one `struct.pack_into`. The row's number is packed last, so a row that carries
-the number its place expects is whole; the oldest place may be in the middle of
-being overwritten and readers leave it out (`recording.reader`).
+system call and allocates nothing but its argument tuple and the row's bytes: one
+counter tick, two `struct` calls, one checksum. Number and checksum are at the row's
+end, so a row that carries the number its place expects and the checksum of its bytes
+is whole and is what was written; the oldest place may be in the middle of being
+overwritten and readers leave it out (`recording.reader`).
 
 Several threads may append to one ring: `next()` on the counter is one step
 under the GIL, so no two get the same place. Standard library only.
@@ -18,6 +19,7 @@ import json
 import mmap
 import os
 import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,35 +36,35 @@ class Ring:
     `append(*fields)` writes a row and returns its number; `put(number, *fields)`
     writes that row again (a pending row that became complete). Fields are in the
     table's column order, with the NULL values of `layout`. `rest(column)` is a `put`
-    for the fields from that column on.
+    for the fields from that column on. `owner` is the process whose ring it is.
     """
 
-    def __init__(self, path: Path, table: Table, rows: int) -> None:
+    def __init__(self, path: Path, table: Table, rows: int, owner: layout.Owner = layout.NOBODY) -> None:
         columns = layout.stored_columns(table)
         packer = struct.Struct(layout.row_format(columns))
         described = json.dumps({"table": table.full_name, "columns": columns}).encode()
-        size = layout.HEADER_BYTES + rows * packer.size
+        row_bytes = layout.row_bytes(columns)
         self.path = path
         self.rows = rows
-        self._map = reserve(path, size)
-        header = struct.pack(
-            layout.HEADER, layout.MAGIC, layout.VERSION, packer.size, rows, len(described)
-        )
-        self._map[layout.LAYOUT_OFFSET : layout.LAYOUT_OFFSET + len(described)] = described
+        self._map = reserve(path, layout.HEADER_BYTES + rows * row_bytes)
+        header = layout.header(row_bytes, rows, described, owner)
         self._map[: len(header)] = header
         self.append, self.put = _writers(self._map, packer, rows)
-        self._columns, self._row_bytes, self._closed = columns, packer.size, False
+        self._columns, self._row_bytes, self._closed = columns, row_bytes, False
 
     def rest(self, column: str) -> Callable[..., int]:
         """A function like `put` that writes only the fields from `column` on."""
         names = [name for name, _ in self._columns]
         packer = struct.Struct(layout.row_format(self._columns[names.index(column) :]))
-        pack_into, buffer, size, rows = packer.pack_into, self._map, self._row_bytes, self.rows
-        base = layout.HEADER_BYTES + size - packer.size
+        kept = self._row_bytes - layout.CHECK_BYTES - packer.size
+        pack, store = packer.pack, _storing(kept + packer.size)
+        buffer, size, rows, check = self._map, self._row_bytes, self.rows, zlib.adler32
 
         def put(number: int, *fields: int | float) -> int:
             if not self._closed:
-                pack_into(buffer, base + (number % rows) * size, *fields, number)
+                place = layout.HEADER_BYTES + (number % rows) * size
+                row = buffer[place : place + kept] + pack(*fields, number)
+                store(buffer, place, row, check(row))
             return number
 
         return put
@@ -82,21 +84,28 @@ def _writers(
     buffer: mmap.mmap, packer: struct.Struct, rows: int
 ) -> tuple[Callable[..., int], Callable[..., int]]:
     """Closures instead of methods: half the attribute look-ups on the hot path."""
-    pack_into = packer.pack_into
-    size = packer.size
+    pack, store, check = packer.pack, _storing(packer.size), zlib.adler32
+    size = packer.size + layout.CHECK_BYTES
     base = layout.HEADER_BYTES
     numbers = itertools.count(1)
 
     def append(*fields: int | float) -> int:
         number = next(numbers)
-        pack_into(buffer, base + (number % rows) * size, *fields, number)
+        row = pack(*fields, number)
+        store(buffer, base + (number % rows) * size, row, check(row))
         return number
 
     def put(number: int, *fields: int | float) -> int:
-        pack_into(buffer, base + (number % rows) * size, *fields, number)
+        row = pack(*fields, number)
+        store(buffer, base + (number % rows) * size, row, check(row))
         return number
 
     return append, put
+
+
+def _storing(size: int) -> Callable[[mmap.mmap, int, bytes, int], None]:
+    """Puts the bytes of a row and its checksum into the map at once."""
+    return struct.Struct(f"<{size}sI").pack_into
 
 
 def reserve(path: Path, size: int) -> mmap.mmap:

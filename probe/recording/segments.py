@@ -1,11 +1,13 @@
 """Segments: sealed rows as Parquet files whose names are the only state.
 
-`PID-FIRST-LAST.parquet` holds the rows numbered FIRST to LAST that were read.
+`PID-FIRST-LAST-CHECKSUM.parquet` holds the rows numbered FIRST to LAST that were read.
 The watermark of a table is the highest LAST, so a server that was killed goes on
 where the files end. A file whose range lies inside another's is a leftover of
-compaction and counts as not there. Written by the server's drain thread; read
-by the query worker, and by whoever wants the last rows of a table; may import
-duckdb and numpy.
+compaction and counts as not there. The checksum (CRC-32) is of the file's bytes and of
+what its name and folder say: it is there from the rename on that makes the file count,
+and whoever opens the file for the first time compares it (`readable`). Written by the
+server's drain thread; read by the query worker, and by whoever wants the last rows of a
+table; may import duckdb and numpy.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Sequence
+import stat
+import zlib
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,12 +26,12 @@ import numpy as np
 
 from probe.errors import RecordingError
 from probe.recording import layout, places
-from probe.recording.reader import NUMBER, RingFile, Rows, for_duckdb
+from probe.recording.reader import NUMBER, Rows, for_duckdb, open_ring, texts_of, with_texts
 from probe.recording.recording import Meta
-from probe.recording.strings import read_strings
 
-_NAME = re.compile(r"(\d+)-(\d+)-(\d+)\.parquet")
+_NAME = re.compile(r"(\d+)-(\d+)-(\d+)(?:-([0-9a-f]{8}))?\.parquet")
 _TEMPORARY = ".sealing-"
+_BLOCK_BYTES = 256 << 10
 COMPACT_FILES = 16
 """So many neighbours of one size class become one file."""
 _CLASSES_BYTES = (128 << 10, 2 << 20, 32 << 20)
@@ -35,13 +39,15 @@ _CLASSES_BYTES = (128 << 10, 2 << 20, 32 << 20)
 
 
 class Segment(NamedTuple):
-    """One sealed file. `first` and `last` are row numbers, both included."""
+    """One sealed file. `first` and `last` are row numbers, both included; `checksum` is what its name says,
+    None for one of a version that wrote none."""
 
     path: Path
     pid: int
     first: int
     last: int
     size_bytes: int
+    checksum: int | None = None
 
 
 def listing(folder: Path, pid: int) -> list[Segment]:
@@ -52,8 +58,9 @@ def listing(folder: Path, pid: int) -> list[Segment]:
             match = _NAME.fullmatch(entry.name)
             if match and int(match[1]) == pid:
                 with contextlib.suppress(FileNotFoundError):
-                    size = entry.stat(follow_symlinks=False).st_size
-                    found.append(Segment(Path(entry.path), pid, int(match[2]), int(match[3]), size))
+                    size = entry.stat(follow_symlinks=False).st_size if entry.is_file() else 0
+                    told = None if match[4] is None else int(match[4], 16)
+                    found.append(Segment(Path(entry.path), pid, int(match[2]), int(match[3]), size, told))
     return sorted(found, key=lambda segment: (segment.first, -segment.last))
 
 
@@ -64,6 +71,53 @@ def visible(segments: Iterable[Segment]) -> list[Segment]:
         if not kept or segment.last > kept[-1].last:
             kept.append(segment)
     return kept
+
+
+def readable(segments: Sequence[Segment]) -> tuple[list[Segment], list[Segment]]:
+    """The segments that count and are what was written, oldest first, and those that are damaged. What was
+    merged into a damaged one counts again as long as it is there."""
+    damaged: list[Segment] = []
+    while True:
+        kept = visible(one for one in segments if one not in damaged)
+        found = [one for one in kept if not intact(one)]
+        if not found:
+            return kept, damaged
+        damaged += found
+
+
+_INTACT: dict[tuple[Path, int, int, int], bool] = {}
+"""What `intact` found, by path, inode, size and time of the last change: a file is read once."""
+_MOST_REMEMBERED = 1 << 16
+
+
+def intact(segment: Segment) -> bool:
+    """Whether a segment is what was written, as far as its name tells; also when it is gone by now."""
+    if segment.checksum is None:
+        return True
+    try:
+        found = os.stat(segment.path)
+        key = segment.path, found.st_ino, found.st_size, found.st_ctime_ns
+        if not stat.S_ISREG(found.st_mode):
+            return False
+        if key not in _INTACT:
+            if len(_INTACT) >= _MOST_REMEMBERED:
+                _INTACT.clear()
+            told = _checksum(segment.path, segment.path.parent, segment.pid, segment.first, segment.last)
+            _INTACT[key] = told == segment.checksum
+        return _INTACT[key]
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+
+
+def _checksum(file: Path, folder: Path, pid: int, first: int, last: int) -> int:
+    """Of the bytes in `file`, as the segment of these rows in `folder` (`table=T/rank=R`)."""
+    found = zlib.crc32(f"{folder.parent.name}/{folder.name}/{pid}-{first}-{last}".encode())
+    with open(file, "rb", buffering=0) as content:
+        while block := content.read(_BLOCK_BYTES):
+            found = zlib.crc32(block, found)
+    return found
 
 
 def watermark(segments: Iterable[Segment]) -> int:
@@ -131,27 +185,34 @@ def compact(
     """Make one file of enough small neighbours, oldest first; None when there are not enough.
 
     The new file's range contains theirs, so from its rename on they do not count;
-    `leftovers` finds them for deletion.
+    `leftovers` finds them for deletion. A damaged file is not merged, nor is what lies
+    on both sides of it: it stays, and everybody who would read it says so.
     """
-    chosen = neighbours(segments)
-    if not chosen:
-        return None
+    damaged: set[Path] = set()
+    while True:
+        chosen = neighbours(segments, damaged)
+        if not chosen:
+            return None
+        bad = {segment.path for segment in chosen if not intact(segment)}
+        if not bad:
+            break
+        damaged |= bad
     files = ", ".join(_quoted(str(segment.path)) for segment in chosen)
     query = f"SELECT * FROM read_parquet([{files}], hive_partitioning = false) ORDER BY {NUMBER}"
     return _copy(connection, query, folder, chosen[0].pid, chosen[0].first, chosen[-1].last)
 
 
-def neighbours(segments: Sequence[Segment]) -> list[Segment]:
-    """The oldest run of `COMPACT_FILES` or more visible segments of one size class."""
+def neighbours(segments: Sequence[Segment], damaged: Collection[Path] = ()) -> list[Segment]:
+    """The oldest run of `COMPACT_FILES` or more visible segments of one size class, none of them damaged."""
     run: list[Segment] = []
     run_class = -1
     for segment in visible(segments):
-        size_class = _size_class(segment.size_bytes)
+        size_class = -1 if segment.path in damaged else _size_class(segment.size_bytes)
         if size_class != run_class:
             if len(run) >= COMPACT_FILES:
                 break
             run, run_class = [], size_class
-        if size_class < len(_CLASSES_BYTES):
+        if 0 <= size_class < len(_CLASSES_BYTES):
             run.append(segment)
     return run if len(run) >= COMPACT_FILES else []
 
@@ -172,7 +233,7 @@ def leftovers(segments: Sequence[Segment], older_than_s: float, now_s: float) ->
         for larger in kept:
             if larger.first <= segment.first and segment.last <= larger.last:
                 with contextlib.suppress(OSError):
-                    if now_s - larger.path.stat().st_mtime >= older_than_s:
+                    if now_s - larger.path.stat().st_mtime >= older_than_s and intact(larger):
                         found.append(segment)
                 break
     return found
@@ -182,7 +243,7 @@ def last_rows(process: Path, meta: Meta, table: str, count: int) -> list[dict[st
     """The last `count` rows of a table of the process recorded in the folder `process`, oldest first, from
     its rings or, when those are gone, from its segments. NULL is None. Empty when neither can be read."""
     try:
-        return _from_ring(Path(meta.rings), table, count)
+        return _from_ring(meta, table, count)
     except (OSError, RecordingError):
         pass
     try:
@@ -191,12 +252,13 @@ def last_rows(process: Path, meta: Meta, table: str, count: int) -> list[dict[st
         return []
 
 
-def _from_ring(rings: Path, table: str, count: int) -> list[dict[str, Any]]:
-    with RingFile(rings / f"{table}.ring") as ring:
+def _from_ring(meta: Meta, table: str, count: int) -> list[dict[str, Any]]:
+    with open_ring(meta, table) as ring:
         highest = ring.highest()
         rows = ring.read(max(0, highest - count), highest)
         kinds = ring.columns
-    texts = read_strings(rings / "strings") if any(kind == "VARCHAR" for _, kind in kinds) else []
+        texts = texts_of(meta, ring) if any(kind == "VARCHAR" for _, kind in kinds) else []
+    rows, texts, _ = with_texts(rows, kinds, texts)
     columns = {name: _values(rows[name].tolist(), kind, texts) for name, kind in kinds}
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
@@ -212,7 +274,7 @@ def _values(values: list[Any], kind: str, texts: Sequence[str | None]) -> list[A
 
 def _from_segments(folder: Path, pid: int, count: int) -> list[dict[str, Any]]:
     files, rows = [], 0
-    for segment in reversed(visible(listing(folder, pid))):
+    for segment in reversed(readable(listing(folder, pid))[0]):
         files.append(_quoted(str(segment.path)))
         rows += segment.last - segment.first + 1
         if rows >= count:
@@ -242,8 +304,8 @@ def _copy(
     connection: duckdb.DuckDBPyConnection, query: str, folder: Path, pid: int, first: int, last: int
 ) -> Segment:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    name = f"{pid}-{first:012d}-{last:012d}.parquet"
-    temporary = folder / f"{_TEMPORARY}{name}"
+    name = f"{pid}-{first:012d}-{last:012d}"
+    temporary = folder / f"{_TEMPORARY}{name}.parquet"
     try:
         connection.execute(
             f"COPY ({query}) TO {_quoted(str(temporary))} "
@@ -251,12 +313,14 @@ def _copy(
         )
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
-        os.replace(temporary, folder / name)
+        checksum = _checksum(temporary, folder, pid, first, last)
+        path = folder / f"{name}-{checksum:08x}.parquet"
+        os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     _sync_folder(folder)
-    return Segment(folder / name, pid, first, last, (folder / name).stat().st_size)
+    return Segment(path, pid, first, last, path.stat().st_size, checksum)
 
 
 def _sync_folder(folder: Path) -> None:

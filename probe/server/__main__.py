@@ -17,6 +17,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,8 +48,10 @@ def main() -> int:
         settings = Settings()
         directory = places.make_private(places.home(settings))
         with _lock(directory):
+            from probe.server import supervision
             from probe.server.serve import Server
 
+            threading.excepthook = supervision.quiet_end
             asyncio.run(Server(directory, settings).run())
     except ServerUnavailable as error:
         _log.info("%s", error.message)

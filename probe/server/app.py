@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import logging
 import os
 import time
@@ -43,6 +44,7 @@ from probe.server import (
     queries,
     recipes,
     summaries,
+    supervision,
     together,
 )
 from probe.server.bodies import (
@@ -144,6 +146,7 @@ def build(service: Service) -> FastAPI:
     """The application."""
     app = FastAPI(
         title="probe", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False,
+        default_response_class=_Json,
         responses={status: {"model": ErrorAnswer} for status in sorted({400, 404, 405, 413, 429, 500, 503})},
     )
     _add_routes(app, service)
@@ -166,18 +169,21 @@ _FOR_AGENTS: dict[int | str, dict[str, Any]] = {
 def _add_routes(app: FastAPI, service: Service) -> None:
     @app.get("/v1/health")
     async def health() -> dict[str, Any]:
-        """Whether the server is well, and how many processes it watches."""
+        """Whether the server is well, how many processes it watches, how many recordings cannot be read,
+        and what of the server itself failed and went on."""
         processes = len(await service.call(service.registry.live))
         return {
             "status": "ok", "version": __version__, "pid": os.getpid(),
             "uptime_s": round(time.monotonic() - service.started, 3), "processes": processes,
+            "unreadable": len(service.registry.unreadable), "failures": supervision.failures(),
         }
 
     @app.get("/v1/processes", responses={401: {"model": ErrorAnswer}})
     async def processes(all: int = 0) -> dict[str, Any]:
         """The recorded processes: the living and the lately ended, or all with `all=1`."""
         current = service.watch.current
-        return {"processes": await service.call(live.process_rows, service.registry, current, bool(all))}
+        rows, notes = await service.call(live.process_rows, service.registry, current, bool(all))
+        return {"processes": rows, "notes": notes}
 
     @app.get("/v1/tables")
     async def tables() -> dict[str, Any]:
@@ -337,6 +343,17 @@ async def _on_one_or_all(
     return await on_all(Crew(service, found, caller), body)
 
 
+class _Json(JSONResponse):
+    """JSON, whatever the files said: a lone surrogate is written out, NaN and infinities are texts."""
+
+    def render(self, content: Any) -> bytes:
+        try:
+            text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        except ValueError:
+            text = json.dumps(summaries.plain(content), ensure_ascii=False, separators=(",", ":"))
+        return text.encode("utf-8", "backslashreplace")
+
+
 class _ReadyBytes(Response):
     """An answer that is ready, sent in pieces so that a slow reader holds one of them, not all.
 
@@ -375,7 +392,7 @@ def _subject(service: Service, endpoint: str, caller: access.Caller) -> Recorded
 
 async def _probe_error(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ProbeError)
-    return JSONResponse(error.as_dict(), error.status)
+    return _Json(error.as_dict(), error.status)
 
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:

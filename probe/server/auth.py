@@ -98,7 +98,7 @@ def load_token(named: str, usual: Path) -> str:
     if not named and not path.exists():
         places.write_whole(path, secrets.token_urlsafe(32).encode() + b"\n")
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         raise SettingInvalid(f"the token file {path} cannot be read: {error.strerror}") from None
     with os.fdopen(descriptor, encoding="ascii", errors="replace") as file:

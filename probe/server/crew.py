@@ -8,13 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from probe.cluster.everywhere import Met
 from probe.errors import HostUnreachable, ProbeError, RecordingError, from_dict
 from probe.recording.layout import NULL_INTEGER
-from probe.recording.reader import RingFile
+from probe.recording.reader import open_ring
 from probe.server import access, asking, fanout
 from probe.server.handover import Request
 from probe.server.registry import Recorded
@@ -147,8 +146,8 @@ async def ask_rank(service: Service, recorded: Recorded, request: Request) -> Re
 
 def recent_ends(recorded: Recorded) -> list[tuple[int, int]]:
     """The last steps of a rank: number and end (wall clock, ns), in order; none where none can be read."""
-    with contextlib.suppress(OSError, RecordingError), RingFile(
-        Path(recorded.meta.rings) / "python.steps.ring"
+    with contextlib.suppress(OSError, RecordingError), open_ring(
+        recorded.meta, "python.steps"
     ) as ring:
         highest = ring.highest()
         rows = ring.read(max(0, highest - ENDS), highest)

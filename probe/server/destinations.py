@@ -7,7 +7,7 @@ library only.
 
 from __future__ import annotations
 
-import json
+import logging
 import os
 import re
 import stat
@@ -19,9 +19,11 @@ from urllib.parse import urlsplit
 from probe.diagnose.incidents import SEVERITIES
 from probe.diagnose.verdict import INFO, NOTICE
 from probe.errors import DestinationInvalid, SettingInvalid
-from probe.recording import places
+from probe.recording import checked, places
 
+_log = logging.getLogger("probe.monitor")
 FILE = "monitor.json"
+_VERSION = 2
 MOST_DESTINATIONS = 32
 _LARGEST_BYTES = 1 << 20
 _LONGEST_URL = 4096
@@ -119,35 +121,52 @@ class Store:
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE
-        self.kept = _read(self._path)
+        self.problem = ""
+        """Why the file is not used; empty when it is, or there is none."""
+        self.kept = Kept()
+        try:
+            self.kept = _read(self._path)
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            self.problem = (
+                f"{self._path} is not used, so alerts go only where PROBE_NOTIFY says, and nothing is done "
+                f"automatically: {error}"
+            )
+            _log.error("%s", self.problem)
 
     def write(self) -> None:
         """Keep what is there now. Blocks."""
         data = {
-            "destinations": [asdict(one) for one in self.kept.destinations],
+            "version": _VERSION, "destinations": [asdict(one) for one in self.kept.destinations],
             "rules": [asdict(one) for one in self.kept.rules],
         }
-        places.write_whole(self._path, json.dumps(data).encode())
+        if self.problem:  # what could not be used is kept for who wants to mend it
+            os.replace(self._path, self._path.with_name(f"{FILE}.damaged"))
+            self.problem = ""
+        places.write_whole(self._path, checked.sealed(data))
 
 
 def _read(path: Path) -> Kept:
-    """What is kept; nothing where it is not there, not private or not ours."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return Kept()
-    with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(file.fileno())
-        if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
-            return Kept()
-        try:
-            raw = json.loads(file.read(_LARGEST_BYTES))
-            return Kept(
-                [Destination(str(one["url"]), str(one["least"])) for one in raw["destinations"]],
-                [Rule(**one) for one in raw["rules"]],
-            )
-        except (ValueError, KeyError, TypeError):
-            return Kept()
+    """What is kept. Raises `OSError`, or `ValueError`, `KeyError`, `TypeError` for what is not as written."""
+    found = os.lstat(path)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise ValueError("it is not private, or not ours")
+    raw = checked.read_sealed(
+        path, older=lambda facts: "version" not in facts, largest_bytes=_LARGEST_BYTES
+    )
+    kept = Kept(
+        [Destination(one["url"], one["least"]) for one in raw["destinations"]],
+        [Rule(**one) for one in raw["rules"]],
+    )
+    for one in kept.destinations:
+        if not isinstance(one.url, str) or one.least not in SEVERITIES:
+            raise ValueError("it holds a destination that is none")
+    for rule in kept.rules:
+        texts = (rule.run, rule.job, rule.recipe, rule.words, rule.action)
+        if not all(isinstance(text, str) for text in texts) or not isinstance(rule.arguments, dict):
+            raise ValueError("it holds a rule that is none")
+    return kept
 
 
 def may_act(severity: str) -> bool:

@@ -11,9 +11,10 @@ import signal
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from probe.recording import places
+from probe.recording import checked, places
 from probe.recording.crash import read_crash
-from probe.recording.journal import read_journal
+from probe.recording.journal import read_journal, read_payloads
+from probe.recording.recording import Meta
 
 FINISHED, FAILED, DEAD = "finished", "failed", "dead"
 """Ended as it should; with an exception or an exit status of its own other than 0; killed."""
@@ -27,6 +28,10 @@ NOT_SEEN = "exit status not seen"
 UNKNOWN = "unknown: no server saw its end"
 EVENT = "end"
 """Name of the record in `watch.bin` that says how a process ended."""
+VERSION = 2
+"""Of end.json; the one before had no checksum and did not say which."""
+DAMAGE = "damage"
+"""Name of the record in `watch.bin` that says what was found damaged when it was sealed."""
 _LONGEST_HOW = 200
 _LEAVING = ("exit", "stop", "os._exit")
 
@@ -93,6 +98,64 @@ def read_end(folder: Path) -> End | None:
                 str(record.get("state")), str(record.get("how")), record.get("exit_status"),
                 record.get("ended_ns"), list(record.get("why") or []),
             )
+    return found
+
+
+def read_ended(folder: Path, meta: Meta) -> dict[str, Any]:
+    """What the server noted in end.json when all was sealed. Raises `OSError` where there is none yet,
+    `ValueError` where it is damaged or another process's."""
+    found = checked.read_sealed(folder / "end.json", older=lambda facts: "version" not in facts)
+    if (found.get("pid", meta.pid), found.get("started_ns", meta.started_ns)) != meta.owner:
+        raise ValueError("it is of another process")
+    names = ("step", "last_step_ns", "last_seen_ns", "ended_ns", "exit_status")
+    sizes = found.get("journal_bytes", {})
+    numbers = [*(found.get(name) for name in names), *(sizes.values() if isinstance(sizes, dict) else "?")]
+    if any(value is not None and type(value) is not int for value in numbers):
+        raise ValueError("it holds what is no number")
+    if not isinstance(found.get("state"), str) or not isinstance(found.get("how", ""), str):
+        raise ValueError("it does not say how it ended")
+    return found
+
+
+_MOST_TROUBLE = 8
+
+
+def trouble(folder: Path, meta: Meta, *, ended: bool) -> list[str]:
+    """Sentences about what is damaged in a recording, apart from its rows: what was noted when it was
+    sealed, holes in its journals (of the process's own once it has `ended`), its end.json."""
+    own, beside = places.journals(folder)
+    found: list[str] = []
+    for record in read_journal(beside):
+        if record.get("event") == DAMAGE:
+            found.append(str(record.get("what"))[:_LONGEST_HOW])
+    for path in (own, beside) if ended else (beside,):
+        try:
+            found += [hole.said_of(path) for hole in read_payloads(path)[1]]
+        except OSError as error:
+            found.append(f"{path.name} cannot be read: {error.strerror}")
+    try:
+        before = read_ended(folder, meta).get("journal_bytes", {})
+        for name, size_bytes in journal_sizes(folder).items():
+            if size_bytes < before.get(name, 0):
+                missing = before[name] - size_bytes
+                found.append(f"{name} is {missing} bytes shorter than when its process ended")
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        found.append(f"end.json cannot be used: {error}")
+    found = list(dict.fromkeys(found))
+    more = len(found) - _MOST_TROUBLE
+    return [*found[:_MOST_TROUBLE], *([f"and {more} more"] if more > 0 else [])]
+
+
+def journal_sizes(folder: Path) -> dict[str, int]:
+    """Bytes of each journal of a recording, by its name."""
+    found = {}
+    for path in places.journals(folder):
+        try:
+            found[path.name] = path.stat().st_size
+        except OSError:
+            found[path.name] = 0
     return found
 
 

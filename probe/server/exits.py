@@ -28,18 +28,19 @@ from typing import Any
 
 from probe import clock
 from probe.diagnose.verdict import DEAD_RANK, NOTICE, OK, Found, Verdict
-from probe.errors import ProbeError, RecordingError
+from probe.errors import RecordingError
 from probe.recording import places
 from probe.recording.crash import Crash, is_user_path, read_crash, user_frame
 from probe.recording.layout import NULL_INTEGER
 from probe.recording.process import alive, current_boot_id, life
-from probe.recording.reader import RingFile
-from probe.server import ends, job_watch, notes
+from probe.recording.reader import open_ring
+from probe.server import ends, job_watch, notes, supervision
 from probe.server.end_verdicts import verdict_of_end
 from probe.server.ends import End, Told
 from probe.server.job_watch import JobWatch
 from probe.server.oom import Group, KernelLog, group_of
 from probe.server.registry import Recorded, Registry, Status
+from probe.server.supervision import FAILURES, Supervised
 
 _log = logging.getLogger("probe.exits")
 _GET_INFO = 0xC040FF0B
@@ -89,8 +90,8 @@ class Exits:
         self._log = KernelLog()
         self._jobs = JobWatch(registry)
         self._causes: dict[job_watch.Key, Found] = {}
-        self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="probe-exits", daemon=True)
+        self._stopping = threading.Event()
+        self._thread = Supervised("probe-exits", self._run, self._stopping)
         registry.on_alive = self.hold
         registry.on_end = self.settle
 
@@ -100,12 +101,10 @@ class Exits:
 
     def stop(self, wait_s: float) -> None:
         """End the thread and let go of all descriptors; those it waits for at most `wait_s`."""
-        self._stopping = True
+        self._stopping.set()
         self._registry.on_alive = self._registry.on_end = None
         os.eventfd_write(self._wake, 1)
-        if self._thread.ident is not None:
-            self._thread.join(wait_s)
-        if self._thread.is_alive():
+        if not self._thread.join(wait_s):
             return
         with self._lock:
             for held in self._held.values():
@@ -121,7 +120,7 @@ class Exits:
 
     def hold(self, recorded: Recorded) -> None:
         """Watch a living process from now on."""
-        if recorded.folder in self._held or self._stopping:
+        if recorded.folder in self._held or self._stopping.is_set():
             return
         meta = recorded.meta
         with self._lock:
@@ -142,10 +141,10 @@ class Exits:
 
     def _run(self) -> None:
         scan_due = 0.0
-        while not self._stopping:
+        while not self._stopping.is_set():
             try:
                 ready = {number for number, _ in self._events.poll(_ROUND_S)}
-                if self._stopping:
+                if self._stopping.is_set():
                     return
                 now = time.monotonic()
                 if self._new in ready or now >= scan_due:
@@ -155,9 +154,9 @@ class Exits:
                         self._registry.status(recorded)
                 self._look_at(ready)
                 self._sample_all(now)
-            except (OSError, RecordingError, ValueError) as error:
-                _log.warning("a round failed: %s", error)
-                time.sleep(_ROUND_S)
+            except FAILURES as error:
+                supervision.note("probe-exits", error)
+                self._stopping.wait(_ROUND_S)
 
     def _look_at(self, ready: set[int]) -> None:
         with self._lock:
@@ -271,7 +270,7 @@ class Exits:
         if found is None:
             try:
                 found = self._causes[wanted] = self._jobs.judge(wanted, {})
-            except (ProbeError, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            except FAILURES as error:
                 _log.warning("%s: its job is not judged: %s", recorded.folder, error, exc_info=error)
                 return verdict
             if found.verdict.state != DEAD_RANK:
@@ -304,7 +303,7 @@ def _seen(exit_status: int | None) -> str:
 def _memory(recorded: Recorded, limit_bytes: int | None) -> list[str]:
     """Its last sample of resident memory, and the limit of its group."""
     try:
-        with RingFile(Path(recorded.meta.rings) / "process.memory.ring") as ring:
+        with open_ring(recorded.meta, "process.memory") as ring:
             _, rows = ring.last()
     except (OSError, RecordingError):
         return []

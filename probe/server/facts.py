@@ -31,6 +31,7 @@ from probe.server import notes
 from probe.server.git_facts import git_facts
 from probe.server.gpu import Devices
 from probe.server.registry import Recorded, Registry
+from probe.server.supervision import FAILURES, Supervised
 from probe.settings import BY_NAME
 
 _log = logging.getLogger("probe.facts")
@@ -57,19 +58,17 @@ class FactsGatherer:
         self._have: dict[Path, set[str]] = {}
         self._sizes: dict[Path, int] = {}
         self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = Supervised("probe-facts", self._run, self._stopping)
         self._gpu_s = 0.0
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread = threading.Thread(target=self._run, name="probe-facts", daemon=True)
         self._thread.start()
 
     def stop(self, wait_s: float) -> None:
         """Ask the thread to end after its round; wait at most `wait_s`."""
         self._stopping.set()
-        if self._thread is not None:
-            self._thread.join(wait_s)
+        self._thread.join(wait_s)
 
     def _run(self) -> None:
         while not self._stopping.wait(ROUND_S):
@@ -84,7 +83,7 @@ class FactsGatherer:
             if recorded in live or recorded.meta.started_ns > recent:
                 try:
                     self._see_to(recorded)
-                except OSError as error:  # the recording, or what it is about, was removed
+                except FAILURES as error:  # the recording, or what it is about, was removed, or is damaged
                     _log.info("no facts of %s: %s", recorded.name, error)
                 if self._stopping.is_set():
                     return

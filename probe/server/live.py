@@ -6,6 +6,7 @@ timeout. Standard library only.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,11 +26,30 @@ from probe.tables import TABLES, columns_of
 Current = Callable[[Path], Verdict | None]
 """What there is to say now of the process recorded in a folder; None while all is well."""
 STALLED = "stalled"
+MOST_NOTES = 32
+"""Sentences in the list of processes."""
+TROUBLE_S = 1.0
+"""So long journals are gone through for damage; what was looked at once is known the next time."""
+_NOT_ALL = "not all recordings were looked through for damage yet: ask again"
 
 
-def process_rows(registry: Registry, current: Current, everything: bool) -> list[dict[str, Any]]:
-    """Rows of `GET /v1/processes`; `current` knows of stalls."""
-    return [_process(registry, current, recorded) for recorded in registry.listed(everything)]
+def process_rows(
+    registry: Registry, current: Current, everything: bool
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Rows of `GET /v1/processes`; `current` knows of stalls. And sentences about recordings that are damaged
+    or cannot be read at all."""
+    rows: list[dict[str, Any]] = []
+    notes: list[str] = []
+    until_s = time.monotonic() + TROUBLE_S
+    for recorded in registry.listed(everything):
+        rows.append(_process(registry, current, recorded))
+        if time.monotonic() > until_s:
+            notes = [_NOT_ALL, *notes[1 if notes[:1] == [_NOT_ALL] else 0:]]
+            continue
+        notes += [f"{recorded.name} (pid {recorded.meta.pid}): {what}" for what in registry.trouble(recorded)]
+    notes += sorted(registry.unreadable.values())
+    more = len(notes) - MOST_NOTES
+    return rows, [*notes[:MOST_NOTES], *([f"and {more} more"] if more > 0 else [])]
 
 
 def _process(registry: Registry, current: Current, recorded: Recorded) -> dict[str, Any]:

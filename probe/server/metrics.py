@@ -20,7 +20,7 @@ from probe import __version__, clock
 from probe.diagnose.verdict import ALARM, NOTICE
 from probe.errors import RecordingError
 from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_INTEGER
-from probe.recording.reader import RingFile, Rows
+from probe.recording.reader import Rows, open_ring
 from probe.server.registry import LIVE, Recorded, Registry
 
 if TYPE_CHECKING:
@@ -119,15 +119,15 @@ class Metrics:
 
     def _read(self, recorded: Recorded) -> _Known:
         """Rows that came since the last look."""
-        known, rings = self._known[recorded.folder], Path(recorded.meta.rings)
+        known, meta = self._known[recorded.folder], recorded.meta
         try:
-            with RingFile(rings / "python.steps.ring") as ring:
+            with open_ring(meta, "python.steps") as ring:
                 before = known.highest.get("python.steps", 0)
                 known.highest["python.steps"] = highest = ring.highest(before)
                 if highest > before or known.recent is None:
                     _add_up(known, ring.read(before, highest))
                     known.recent = ring.read(max(0, highest - RECENT), highest)
-            with RingFile(rings / "process.memory.ring") as ring:
+            with open_ring(meta, "process.memory") as ring:
                 before = known.highest.get("process.memory", 0)
                 known.highest["process.memory"], rows = ring.last(before)
                 known.memory = rows[-1:] if len(rows) else known.memory

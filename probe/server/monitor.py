@@ -16,7 +16,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING, Any
 from probe import clock
 from probe.diagnose import recipes as formats
 from probe.diagnose.incidents import OPENED, RAISED, RESOLVED, RETURNED, SEVERITIES, Incident, Judged, Seen
-from probe.errors import ProbeError, RecordingError
+from probe.errors import ProbeError
 from probe.recording import places
-from probe.server import access, recipes
+from probe.server import access, recipes, supervision
 from probe.server.alerts import Alerts, Message
 from probe.server.destinations import Rule, Store, may_act
 from probe.server.registry import Recorded
 from probe.server.run_incidents import LATE_S, WATCHED, News, RunIncidents, as_dict, of_event
+from probe.server.supervision import FAILURES
 from probe.server.triggers import Triggers
 
 if TYPE_CHECKING:
@@ -50,8 +51,6 @@ ENDED_KEPT = 200
 """Incidents of runs that have ended, which are listed on."""
 GRACE_S = 60.0
 """A process that has ended is looked at for so long: how it ended is noted after it."""
-_FAILURES = (ProbeError, OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError)
-"""What one round may fail with and the next be made all the same."""
 _WORDS = {OPENED: "", RAISED: "worse: ", RETURNED: "still there: ", RESOLVED: "over: "}
 
 
@@ -88,21 +87,32 @@ class Monitor:
         """Of each recipe those of which its finding is a consequence."""
         self._credit_s = CREDIT_S
         self._counted_s = time.monotonic()
-        self._ended: deque[dict[str, Any]] = deque(maxlen=ENDED_KEPT)
+        self._over: deque[dict[str, Any]] = deque(maxlen=ENDED_KEPT)
         self._task: asyncio.Task[None] | None = None
+        self._stopped = False
         self._acting: set[asyncio.Task[None]] = set()
         self.acted: dict[tuple[str, str, str], str] = {}
         """What came of each rule the last time, by its key."""
 
     # From start to end ---------------------------------------------------------------
 
-    def start(self, ended: Callable[[], object]) -> None:
-        """Begin, on the event loop; `ended` is called when the task ends, for whatever reason."""
+    def start(self) -> None:
+        """Begin, on the event loop; a task that fails is noted and begun again."""
         self._task = asyncio.ensure_future(self._go_on())
-        self._task.add_done_callback(lambda _: ended())
+        self._task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            supervision.note("the monitor", task.exception())
+            asyncio.get_running_loop().call_later(supervision.FIRST_PAUSE_S, self._begin_again)
+
+    def _begin_again(self) -> None:
+        if not self._stopped:
+            self.start()
 
     async def stop(self) -> None:
         """End, and give up what is on its way."""
+        self._stopped = True
         tasks = [task for task in (self._task, *self._acting) if task is not None]
         for task in tasks:
             task.cancel()
@@ -119,8 +129,8 @@ class Monitor:
             began_s = time.monotonic()
             try:
                 await self.tick()
-            except _FAILURES as error:
-                _log.warning("a round failed: %s", error, exc_info=error)
+            except FAILURES as error:
+                supervision.note("the monitor", error)
             await asyncio.sleep(max(0.1, TICK_S - (time.monotonic() - began_s)))
 
     async def tick(self) -> None:
@@ -150,7 +160,7 @@ class Monitor:
                 run = self._runs[key] = _Run(RunIncidents(*key, self._began_ns))
             try:
                 news, ended = run.state.look(registry, recorded)
-            except (OSError, ValueError, KeyError, TypeError, RecordingError) as error:
+            except FAILURES as error:
                 self._failed(run, f"{recorded.folder} cannot be read: {error}")
                 continue
             if ended:
@@ -179,7 +189,7 @@ class Monitor:
         for key, run in list(self._runs.items()):
             over = [now_s - run.ended_s.get(folder, now_s) > GRACE_S for folder in run.state.tailed]
             if all(over):
-                self._ended.extend(self._listed(run))
+                self._over.extend(self._listed(run))
                 gone = {one.recorded.folder for one in run.state.tailed.values()}
                 self._ignored |= gone
                 self._scanned = [one for one in self._scanned if one.folder not in gone]
@@ -295,7 +305,7 @@ class Monitor:
     def listed(self, everything: bool = False) -> list[dict[str, Any]]:
         """Open incidents, of all runs: those that live and, with `everything`, those that have ended."""
         found = [one for run in list(self._runs.values()) for one in self._listed(run)]
-        return found + (list(self._ended) if everything else [])
+        return found + (list(self._over) if everything else [])
 
     def _listed(self, run: _Run) -> list[dict[str, Any]]:
         ranks = run.state.recorded

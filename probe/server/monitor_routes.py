@@ -80,7 +80,8 @@ def _answer(
 ) -> dict[str, Any]:
     monitor = service.monitor
     found = [one for one in monitor.listed(everything) if runs is None or one["run"] in runs]
-    answer: dict[str, Any] = {"monitor": service.settings.monitor, "incidents": found}
+    notes = [monitor.store.problem] if monitor.store.problem else []
+    answer: dict[str, Any] = {"monitor": service.settings.monitor, "incidents": found, "notes": notes}
     if caller.role == access.VIEWER:
         return answer
     alerts = monitor.alerts

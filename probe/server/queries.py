@@ -110,6 +110,10 @@ def _own_request(service: Service, sources: list[Recorded], names: set[str]) -> 
         for recorded in sources
         if recorded.folder in service.sealer.failures
     ]
+    for recorded in sources:
+        notes += [f"{recorded.name}: {what}" for what in service.registry.trouble(recorded)]
+    beside = {recorded.folder.parent for recorded in sources}
+    notes += [what for folder, what in list(service.registry.unreadable.items()) if folder.parent in beside]
     if "probe.settings" in names:
         live_rows["probe.settings"] = live.setting_rows(sources)
     if "process.gpu" in names:
@@ -123,6 +127,7 @@ def _own_request(service: Service, sources: list[Recorded], names: set[str]) -> 
             {
                 "folder": str(recorded.folder), "rings": recorded.meta.rings, "run": recorded.meta.run,
                 "attempt": recorded.meta.attempt, "rank": recorded.meta.rank, "pid": recorded.meta.pid,
+                "started_ns": recorded.meta.started_ns,
             }
             for recorded in sources
         ],

@@ -8,7 +8,7 @@ drain thread at once. Standard library, and numpy through the ring reader.
 from __future__ import annotations
 
 import difflib
-import json
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -28,11 +28,12 @@ from probe.recording import places
 from probe.recording.journal import read_journal
 from probe.recording.layout import NULL_INTEGER
 from probe.recording.process import alive, life
-from probe.recording.reader import RingFile
+from probe.recording.reader import open_ring
 from probe.recording.recording import Meta
 from probe.server import ends
 from probe.server.ends import End, Told
 
+_log = logging.getLogger("probe.registry")
 LIVE = ("running", "idle")
 """States of a process that can be asked something."""
 _LISTED_NS = 24 * 3600 * 10**9
@@ -80,6 +81,9 @@ class Registry:
         self._latest: dict[tuple[int, int, str], int] = {}
         """When the latest recording of each life of a pid began: a process may execute another program."""
         self._highest: dict[tuple[Path, int], int] = {}
+        self._trouble: dict[Path, tuple[list[object], list[str]]] = {}
+        self.unreadable: dict[Path, str] = {}
+        """Why folders of recordings are left out of everything."""
         self._lock = threading.Lock()
         self.on_alive: Callable[[Recorded], object] | None = None
         self.on_end: Callable[[Recorded, Told, Status], End] | None = None
@@ -99,6 +103,8 @@ class Registry:
             gone = self._known.keys() - {recorded.folder for recorded in found}
             for folder in gone:
                 del self._known[folder]
+                self._trouble.pop(folder, None)
+            self.unreadable = {one: why for one, why in list(self.unreadable.items()) if one.exists()}
             if gone:
                 self._latest = {}
                 for _, recorded in self._known.values():
@@ -117,10 +123,40 @@ class Registry:
                     with self._lock:
                         self._known[folder] = known
                         self._note_life(known[1].meta)
-            except (OSError, RecordingError):
+            except FileNotFoundError:
                 continue
+            except (OSError, RecordingError) as error:
+                self._cannot_be_read(folder, error)
+                continue
+            self.unreadable.pop(folder, None)
             found.append(known[1])
         return found
+
+    def _cannot_be_read(self, folder: Path, error: OSError | RecordingError) -> None:
+        what = error.message if isinstance(error, RecordingError) else f"{folder}: {error.strerror}"
+        if self.unreadable.get(folder) != what:
+            _log.warning("%s", what)
+            self.unreadable[folder] = what
+
+    def trouble(self, recorded: Recorded) -> list[str]:
+        """Sentences about what of a recording is damaged, apart from rows that a query reads; looked up again
+        only when its journals or end.json have changed."""
+        ended = not self.lives(recorded)
+        own, beside = places.journals(recorded.folder)
+        state: list[object] = [ended]
+        for path in (own, beside, recorded.folder / "end.json") if ended else (beside,):
+            try:
+                stat = path.stat()
+                state += [stat.st_size, stat.st_mtime_ns]
+            except OSError:
+                state.append(None)
+        with self._lock:
+            known = self._trouble.get(recorded.folder)
+        if known is None or known[0] != state:
+            known = (state, ends.trouble(recorded.folder, recorded.meta, ended=ended))
+            with self._lock:
+                self._trouble[recorded.folder] = known
+        return known[1]
 
     def _note_life(self, meta: Meta) -> None:
         key = meta.pid, meta.start_ticks, meta.boot_id
@@ -166,7 +202,7 @@ class Registry:
             known = self._ended.get(key)
         if known is not None:
             return known
-        known = _read_end(recorded.folder)
+        known = _read_end(recorded)
         if known is not None:
             with self._lock:
                 self._ended[key] = known
@@ -242,10 +278,9 @@ class Registry:
 
     def _last_row(self, recorded: Recorded, table: str) -> tuple[int | None, int | None]:
         """step and t_ns of the newest row of a ring."""
-        path = Path(recorded.meta.rings) / f"{table}.ring"
-        key = (path, recorded.meta.started_ns)
+        key = (Path(recorded.meta.rings) / table, recorded.meta.started_ns)
         try:
-            with RingFile(path) as ring:
+            with open_ring(recorded.meta, table) as ring:
                 highest, rows = ring.last(self._highest.get(key, 0))
         except (OSError, RecordingError):
             return None, None
@@ -415,12 +450,12 @@ def _meta(folder: Path) -> Meta:
     return replace(meta, rings=str(beside)) if beside.is_dir() else meta
 
 
-def _read_end(folder: Path) -> Status | None:
+def _read_end(recorded: Recorded) -> Status | None:
     try:
-        ended = json.loads((folder / "end.json").read_bytes())
+        ended = ends.read_ended(recorded.folder, recorded.meta)
         return Status(
-            str(ended["state"]), ended["step"], ended["last_step_ns"],
-            ended["last_seen_ns"], ended["ended_ns"], str(ended.get("how", "")), ended.get("exit_status"),
+            ended["state"], ended["step"], ended["last_step_ns"],
+            ended["last_seen_ns"], ended["ended_ns"], ended.get("how", ""), ended.get("exit_status"),
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError):
         return None

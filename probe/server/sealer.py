@@ -9,25 +9,29 @@ another one. May import duckdb and numpy.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import duckdb
-
 from probe import clock
 from probe.errors import ProbeError
-from probe.recording import places, segments
+from probe.recording import checked, places, segments
 from probe.recording.process import alive
-from probe.recording.reader import RingFile, pending_rows, sealable
-from probe.recording.strings import read_strings
-from probe.server import ends
+from probe.recording.reader import (
+    RingFile,
+    damaged_texts,
+    open_ring,
+    pending_rows,
+    sealable,
+    texts_of,
+    with_texts,
+)
+from probe.server import ends, notes
 from probe.server.registry import LIVE, Recorded, Registry, Status
+from probe.server.supervision import FAILURES, Supervised
 from probe.settings import Settings
 from probe.tables import RINGS, Table
 
@@ -67,25 +71,16 @@ class Sealer:
         self._done: set[tuple[Path, int]] = set()
         self._stopping = threading.Event()
         self._retention_due = 0.0
-        self._thread: threading.Thread | None = None
+        self._thread = Supervised("probe-drain", self.run, self._stopping)
 
-    def start(self, ended: Callable[[], object]) -> None:
-        """Start the thread; `ended` is called when it ends, for whatever reason."""
-
-        def run() -> None:
-            try:
-                self.run()
-            finally:
-                ended()
-
-        self._thread = threading.Thread(target=run, name="probe-drain", daemon=True)
+    def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     def stop(self, wait_s: float) -> None:
         """Ask the thread to end after the segment it writes; wait at most `wait_s`."""
         self._stopping.set()
-        if self._thread is not None:
-            self._thread.join(wait_s)
+        self._thread.join(wait_s)
 
     def run(self) -> None:
         """The thread's loop."""
@@ -112,7 +107,7 @@ class Sealer:
             try:
                 with self.busy:
                     self._keep_retention(recorded_now)
-            except OSError as error:
+            except FAILURES as error:
                 _log.warning("retention: %s", error)
 
     def _attempt(self, recorded: Recorded) -> None:
@@ -120,7 +115,7 @@ class Sealer:
             with self.busy:
                 if (recorded.folder / "meta.json").exists():  # else it was deleted meanwhile
                     self._drain(recorded)
-        except (ProbeError, duckdb.Error, OSError, ValueError) as error:
+        except FAILURES as error:
             text = str(error).partition("\n")[0]
             if self.failures.get(recorded.folder) != text:
                 _log.warning("%s: %s; its rows stay in the rings", recorded.folder, text)
@@ -163,7 +158,7 @@ class Sealer:
             backlog = _Backlog(segments.watermark(segments.listing(folder, pid)))
             self._rings[key] = backlog
         try:
-            ring = RingFile(Path(recorded.meta.rings) / f"{table.full_name}.ring")
+            ring = open_ring(recorded.meta, table.full_name)
         except FileNotFoundError:
             if not final:
                 raise
@@ -188,13 +183,17 @@ class Sealer:
         if not (final or old or waiting > ring.rows // 3):
             return
         rows = ring.read(backlog.watermark, backlog.highest)
-        texts = read_strings(Path(recorded.meta.rings) / "strings")
+        texts = texts_of(recorded.meta, ring)
         if not final:
             pending = pending_rows(rows, table.pending, texts)
             rows = rows[: sealable(rows, backlog.highest, ring.rows, pending)]
         if len(rows):
+            rows, texts, damaged = with_texts(rows, ring.columns, texts)
             segments.set_texts(self._engine, texts)
             sealed = segments.write(self._engine, folder, recorded.meta.pid, rows, ring.columns)
+            lost = ring.left_out(up_to=sealed.last)
+            for what in filter(None, (lost, damaged_texts(table.full_name, damaged))):
+                notes.note(recorded.folder, {"event": ends.DAMAGE, "what": what})
             backlog.watermark = sealed.last
             backlog.merged = True
             backlog.waiting_since = now if backlog.highest > sealed.last else None
@@ -213,12 +212,14 @@ class Sealer:
         rings = Path(recorded.meta.rings)
         if not (recorded.folder / "end.json").exists():
             ended = {
+                "version": ends.VERSION, "pid": recorded.meta.pid, "started_ns": recorded.meta.started_ns,
                 "state": status.state, "how": status.how, "exit_status": status.exit_status,
                 "step": status.step, "last_step_ns": status.last_step_ns,
                 "last_seen_ns": status.last_seen_ns, "ended_ns": status.ended_ns,
                 "seen_ns": clock.wall_ns(), "rows_written": self._rows_written(recorded),
+                "journal_bytes": ends.journal_sizes(recorded.folder),
             }
-            places.write_whole(recorded.folder / "end.json", json.dumps(ended, indent=1).encode())
+            places.write_whole(recorded.folder / "end.json", checked.sealed(ended))
         if self.registry.made_here(recorded):  # a copy's rings are those of the original
             remove_rings(rings)
             self._remove_socket(recorded)
@@ -244,9 +245,8 @@ class Sealer:
             if backlog is not None:
                 found[table.full_name] = max(backlog.highest, backlog.watermark)
             else:
-                path = Path(recorded.meta.rings) / f"{table.full_name}.ring"
-                with contextlib.suppress(ProbeError, OSError), RingFile(path) as ring:
-                    found[table.full_name] = ring.highest()
+                with contextlib.suppress(ProbeError, OSError):
+                    found[table.full_name] = _highest(recorded, table.full_name)
         return found
 
     # Retention --------------------------------------------------------------
@@ -303,6 +303,11 @@ class Sealer:
                            attempt, attempt.parent):
                 with contextlib.suppress(OSError):
                     folder.rmdir()
+
+
+def _highest(recorded: Recorded, table: str) -> int:
+    with open_ring(recorded.meta, table) as ring:
+        return ring.highest()
 
 
 def _remove_if_empty(path: Path) -> None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-import json
 import logging
 import os
 import signal
@@ -23,14 +21,15 @@ from uvicorn.server import ServerState
 
 from probe import __version__, clock
 from probe.errors import ProbeError, SettingInvalid
-from probe.recording import places
+from probe.recording import checked, places
 from probe.server import app as application
-from probe.server import auth
+from probe.server import auth, supervision
 from probe.server.exits import Exits
 from probe.server.limits import App, BodyLimit, LimitedProtocol
 from probe.server.query import Pool
 from probe.server.registry import Registry
 from probe.server.sealer import Sealer
+from probe.server.supervision import FAILURES
 from probe.server.watch import Watch
 from probe.settings import Settings
 from probe.wire import LARGEST_HEAD_BYTES, listen_unix
@@ -68,10 +67,10 @@ class Server:
         try:
             service.tcp_port = await self._listen(asgi)
             exits.start()
-            sealer.start(functools.partial(_tell, loop, self._stopping))
-            watch.start(functools.partial(_tell, loop, self._stopping))
+            sealer.start()
+            watch.start()
             service.facts.start()
-            service.monitor.start(functools.partial(_tell, loop, self._stopping))
+            service.monitor.start()
             pool.warm()
             await self._stay(service)
         finally:
@@ -93,7 +92,7 @@ class Server:
         path = places.server_socket(self.directory)
         await self._serve(asgi, listen_unix(path, _BACKLOG), None)
         facts = {"pid": os.getpid(), "version": __version__, "started_ns": clock.wall_ns(), "url": url}
-        places.write_whole(self.directory / "server.json", json.dumps(facts).encode())
+        places.write_whole(self.directory / "server.json", checked.sealed(facts))
         _log.info("version %s serves %s", __version__, self.directory)
         return int(url.rpartition(":")[2]) if url else None
 
@@ -156,13 +155,21 @@ class Server:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), round_s)
             service.pool.end_idle()
-            living = await service.call(service.registry.live)
+            living = await self._living(service)
             if living or service.monitor.busy:
                 last_live = time.monotonic()
             needed = max(last_live, service.last_request)
             if time.monotonic() - needed > self.settings.server_linger_s:
                 _log.info("nobody needed the server for %g s", self.settings.server_linger_s)
                 return
+
+    async def _living(self, service: application.Service) -> bool:
+        """Whether a process is recorded; also when that cannot be told now."""
+        try:
+            return bool(await service.call(service.registry.live))
+        except FAILURES as error:
+            supervision.note("the server's own round", error)
+            return True
 
     async def _close(self, sealer: Sealer, pool: Pool, service: application.Service) -> None:
         """End in order: no new connections, answers out, workers and threads gone, socket removed."""
@@ -182,9 +189,3 @@ class Server:
         sealer.stop(wait_s=_CLOSE_S)
         service.close()
         _log.info("ended")
-
-
-def _tell(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
-    """Set an event of the loop from another thread; nothing when the loop has ended."""
-    with contextlib.suppress(RuntimeError):
-        loop.call_soon_threadsafe(event.set)

@@ -61,6 +61,7 @@ class Query:
                 Source(
                     Path(source["folder"]), Path(source["rings"]), source["run"],
                     source["attempt"], source["rank"], source["pid"],
+                    (source["pid"], source["started_ns"]),
                 )
                 for source in request["sources"]
             ],

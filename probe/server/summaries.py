@@ -42,8 +42,8 @@ async def answer(
     results, notes = await _rows(service, found, caller, scope, until)
     judged = await _findings(service, found, endpoint, caller, scope) if findings else {}
     summary = {**who, **summarize(results), **judged, "notes": notes}
-    plain: dict[str, Any] = _plain(summary)
-    return plain
+    shown: dict[str, Any] = plain(summary)
+    return shown
 
 
 async def _rows(
@@ -129,12 +129,12 @@ async def _never() -> None:
     await asyncio.get_running_loop().create_future()
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """The same with NaN and infinities as the texts that queries have for them: JSON has none."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
+        return {name: plain(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(one) for one in value]
+        return [plain(one) for one in value]
     return value

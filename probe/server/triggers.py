@@ -8,14 +8,14 @@ called on the server's threads. May import numpy.
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 
 import numpy as np
 
 from probe.errors import RecordingError
 from probe.recording import places
 from probe.recording.layout import NULL_DOUBLE, NULL_INTEGER
-from probe.recording.reader import RingFile, Rows
+from probe.recording.reader import Rows, open_ring
+from probe.recording.recording import Meta
 from probe.server.registry import Recorded
 
 WINDOW = 128
@@ -41,12 +41,11 @@ class Triggers:
 
     def look(self, recorded: Recorded) -> bool:
         """Whether something began since the last look. Nothing when the rings are gone."""
-        rings = Path(recorded.meta.rings)
         found = [False]
         with contextlib.suppress(OSError, RecordingError):
-            found.append(self._losses(rings))
+            found.append(self._losses(recorded.meta))
         with contextlib.suppress(OSError, RecordingError):
-            found.append(self._memory(rings))
+            found.append(self._memory(recorded.meta))
         with contextlib.suppress(OSError):
             size = places.journals(recorded.folder)[0].stat().st_size
             found.append(self._journal_bytes not in (-1, size))
@@ -54,23 +53,23 @@ class Triggers:
         self.rows = sum(self._highest.values()) + max(0, self._journal_bytes)
         return any(found)
 
-    def _losses(self, rings: Path) -> bool:
+    def _losses(self, meta: Meta) -> bool:
         known = self._highest.get("python.steps", 0)
-        with RingFile(rings / "python.steps.ring") as ring:
+        with open_ring(meta, "python.steps") as ring:
             highest = self._highest["python.steps"] = ring.highest(known)
             # The last few once more: their losses may have come since.
             rows = ring.read(max(0, highest - WINDOW), highest) if highest > known else None
         bad = rows is not None and self._new("_bad", bool(_nonfinite(rows).any()))
         high = rows is not None and self._new("_high", _is_high(rows, highest - known))
-        with RingFile(rings / "python.losses.ring") as ring:
+        with open_ring(meta, "python.losses") as ring:
             before = self._highest.get("python.losses", 0)
             highest = self._highest["python.losses"] = ring.highest(before)
             if highest > before and rows is None:  # no step ends any more, and there are losses
                 bad = self._new("_bad", bool(_nonfinite(ring.read(max(0, highest - WINDOW), highest)).any()))
         return bad or high
 
-    def _memory(self, rings: Path) -> bool:
-        with RingFile(rings / "process.memory.ring") as ring:
+    def _memory(self, meta: Meta) -> bool:
+        with open_ring(meta, "process.memory") as ring:
             self._samples, rows = ring.last(self._samples)
         if not len(rows) or "available_bytes" not in (rows.dtype.names or ()):
             return False

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,9 +21,10 @@ import numpy as np
 
 from probe.diagnose.local import make_tables
 from probe.errors import RecordingError
-from probe.recording import places, segments
-from probe.recording.journal import read_payloads
-from probe.recording.reader import RingFile
+from probe.recording import checked, places, segments
+from probe.recording.journal import Hole, read_payloads, record_of
+from probe.recording.layout import NOBODY, Owner
+from probe.recording.reader import RingFile, damaged_texts, with_texts
 from probe.recording.strings import read_strings
 from probe.server.carrying import NOT_CARRIED, Carried, wanted_columns
 from probe.server.tails import Tails
@@ -31,6 +33,8 @@ from probe.tables import COMMON, RINGS, TABLES, Table, columns_of
 _TAILS = "ring_tails"
 _TABLE_OF = re.compile(rb'\{"table":"([\w.]+)"')
 """How a record of rows begins (`recording.journal` writes no spaces, and `table` first)."""
+_MOST_HOLES = 4
+"""Damaged parts of a journal that are named."""
 _NAME_BUILDERS = ("query", "u&")
 """Without these words SQL cannot name a table that its text does not contain."""
 
@@ -45,6 +49,8 @@ class Source:
     attempt: int
     rank: int
     pid: int
+    owner: Owner = NOBODY
+    """Whose rings these must be."""
 
 
 @dataclass
@@ -94,7 +100,7 @@ def build(
     """Fill the tables that `sql` mentions; returns notes for the user. `plan.sealed` has the files then."""
     plan.sealed.clear()
     notes: list[str] = []
-    rare = _journal_rows(plan, {table.full_name for table in tables if table.source == "journal"})
+    rare = _journal_rows(plan, {table.full_name for table in tables if table.source == "journal"}, notes)
     for table in tables:
         if table.source == "ring":
             _ring_table(connection, table, plan, sql, notes)
@@ -102,7 +108,7 @@ def build(
         if table.source == "journal":
             _insert(connection, table, rare.pop(table.full_name, []))
         elif table.full_name == "probe.rings":
-            _insert(connection, table, _rings_rows(connection, plan))
+            _insert(connection, table, _rings_rows(connection, plan, notes))
         elif table.full_name == "probe.tables":
             _insert(connection, table, _description())
         else:
@@ -138,7 +144,7 @@ def _ring_table(
     tails = Tails(connection, table, tail)
     for source in plan.sources:
         try:
-            files += _add_source(table, tails, source, plan.recent)
+            files += _add_source(table, tails, source, plan.recent, notes)
         except (RecordingError, OSError) as error:
             notes.append(f"{table.full_name} of pid {source.pid} could not be read: {error}")
     tails.flush()
@@ -173,18 +179,39 @@ def settle(connection: duckdb.DuckDBPyConnection, plan: Plan, sql: str, tables: 
             connection.execute(f"CREATE OR REPLACE VIEW {_full(table)} AS SELECT {kept} FROM {target}")
 
 
-def _add_source(table: Table, tails: Tails, source: Source, recent: Recent | None) -> list[str]:
+def _add_source(
+    table: Table, tails: Tails, source: Source, recent: Recent | None, notes: list[str]
+) -> list[str]:
     """Copy the unsealed rows of one process into the tails; returns its segments."""
     folder = places.segments_folder(source.folder, table.full_name, source.rank)
-    sealed = segments.visible(segments.listing(folder, source.pid))
+    found = segments.listing(folder, source.pid)
     try:
-        _read_tail(table, tails, source, segments.watermark(sealed))
+        _read_tail(table, tails, source, segments.watermark(segments.visible(found)), notes)
     except FileNotFoundError:
         # The rings go away only after everything in them was sealed.
-        sealed = segments.visible(segments.listing(folder, source.pid))
+        found = segments.listing(folder, source.pid)
+    except (RecordingError, OSError) as error:
+        notes.append(f"{table.full_name} of pid {source.pid}: rows that are not sealed are left out: {error}")
+    return [str(segment.path) for segment in _intact(found, table, recent, notes)]
+
+
+def _intact(
+    found: Sequence[segments.Segment], table: Table, recent: Recent | None, notes: list[str]
+) -> list[segments.Segment]:
+    """The segments to read, all or the newest; what is damaged is named in the notes."""
+    damaged: list[segments.Segment] = []
+    kept = segments.visible(found)
     if recent is not None:
-        sealed = _newest(sealed, recent.rows)
-    return [str(segment.path) for segment in sealed]
+        kept = _newest(kept, recent.rows)
+    if not all(map(segments.intact, kept)):
+        kept, damaged = segments.readable(found)
+        kept = kept if recent is None else _newest(kept, recent.rows)
+    for one in damaged:
+        notes.append(
+            f"{table.full_name}: rows {one.first} to {one.last} of pid {one.pid} are left out: "
+            f"{one.path.name} fails its checksum"
+        )
+    return kept
 
 
 def _newest(sealed: Sequence[segments.Segment], rows: int) -> list[segments.Segment]:
@@ -197,26 +224,44 @@ def _newest(sealed: Sequence[segments.Segment], rows: int) -> list[segments.Segm
     return kept[::-1]
 
 
-def _read_tail(table: Table, tails: Tails, source: Source, after: int) -> None:
-    with RingFile(source.rings / f"{table.full_name}.ring") as ring:
+def _read_tail(table: Table, tails: Tails, source: Source, after: int, notes: list[str]) -> None:
+    with RingFile(source.rings / f"{table.full_name}.ring", source.owner) as ring:
         rows = ring.read(after)
         columns = ring.columns
+        if ring.left_out():
+            notes.append(f"pid {source.pid}: {ring.left_out()}")
+        if not len(rows) and ring.highest() < after:
+            notes.append(f"pid {source.pid}: {table.full_name} of the rings is older than what was sealed")
     if len(rows):
-        tails.add(source, rows, columns, read_strings(source.rings / "strings"))
+        texts = read_strings(source.rings / "strings", source.owner, ring.version)
+        rows, texts, damaged = with_texts(rows, columns, texts)
+        if damaged:
+            notes.append(f"pid {source.pid}: {damaged_texts(table.full_name, damaged)}")
+        tails.add(source, rows, columns, texts)
 
 
-def _journal_rows(plan: Plan, tables: set[str]) -> dict[str, list[dict[str, Any]]]:
+def _journal_rows(plan: Plan, tables: set[str], notes: list[str]) -> dict[str, list[dict[str, Any]]]:
     """Rows of the tables by name; each journal is gone through once, and only what is wanted is decoded."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in tables}
     for source in plan.sources if tables else []:
         common = {"rank": source.rank, "run": source.run, "attempt": source.attempt, "pid": source.pid}
         for path in places.journals(source.folder):
-            for name, payload in _chosen(read_payloads(path), tables, plan.recent):
-                rows = json.loads(payload).get("rows")
-                for row in rows if isinstance(rows, list) else []:
-                    if isinstance(row, dict):
-                        found[name].append({**row, **common})
+            payloads, holes = _payloads(path)
+            notes += [f"pid {source.pid}: {hole.said_of(path)}" for hole in holes[:_MOST_HOLES]]
+            for name, payload in _chosen(payloads, tables, plan.recent):
+                record = record_of(payload) or {}
+                found[name] += [{**row, **common} for row in record.get("rows", ())]
     return found
+
+
+def _payloads(path: Path) -> tuple[list[bytes], list[Hole]]:
+    """The records of a journal and what is none; a record that is just being written is waited for."""
+    for wait_s in (0.0, 0.005, 0.02):
+        time.sleep(wait_s)
+        payloads, holes = read_payloads(path)
+        if not holes or not holes[-1].torn:
+            break
+    return payloads, holes
 
 
 def _chosen(
@@ -234,17 +279,20 @@ def _chosen(
     return chosen[::-1]
 
 
-def _rings_rows(connection: duckdb.DuckDBPyConnection, plan: Plan) -> list[dict[str, Any]]:
+def _rings_rows(
+    connection: duckdb.DuckDBPyConnection, plan: Plan, notes: list[str]
+) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for source in plan.sources:
         for table in RINGS:
             folder = places.segments_folder(source.folder, table.full_name, source.rank)
-            visible = segments.visible(segments.listing(folder, source.pid))
-            sealed = _sealed_rows(connection, [str(segment.path) for segment in visible])
-            watermark = segments.watermark(visible)
+            files = segments.listing(folder, source.pid)
+            kept = _intact(files, table, None, notes)
+            sealed = _sealed_rows(connection, [str(segment.path) for segment in kept])
+            watermark = segments.watermark(files)
             tail, highest, capacity = 0, watermark, None
             try:
-                with RingFile(source.rings / f"{table.full_name}.ring") as ring:
+                with RingFile(source.rings / f"{table.full_name}.ring", source.owner) as ring:
                     highest = max(ring.highest(watermark), watermark)
                     tail, capacity = len(ring.read(watermark, highest)), ring.rows
             except (RecordingError, OSError):
@@ -262,7 +310,7 @@ def _rings_rows(connection: duckdb.DuckDBPyConnection, plan: Plan) -> list[dict[
 def _rows_at_end(source: Source, table: Table) -> int:
     """How many rows had been written when the process ended, as the server noted then."""
     try:
-        ended = json.loads((source.folder / "end.json").read_bytes())
+        ended = checked.read_sealed(source.folder / "end.json")
         return int(ended["rows_written"][table.full_name])
     except (OSError, ValueError, KeyError, TypeError):
         return 0

@@ -29,12 +29,12 @@ from probe.diagnose.progress import History, Progress
 from probe.diagnose.ranks import Peer, beside
 from probe.diagnose.state import judge
 from probe.diagnose.verdict import ALARM, OK, Found, Verdict
-from probe.errors import ProbeError
 from probe.recording import places
 from probe.recording.process import life
 from probe.server import job_watch, notes
 from probe.server.job_watch import JobWatch
 from probe.server.registry import Recorded, Registry
+from probe.server.supervision import FAILURES, Supervised
 
 _log = logging.getLogger("probe.watch")
 _T = TypeVar("_T")
@@ -137,25 +137,16 @@ class Watch:
         self._tracked: dict[Path, _Tracked] = {}
         self._jobs = JobWatch(registry)
         self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = Supervised("probe-watch", self.run, self._stopping)
 
-    def start(self, ended: Callable[[], object]) -> None:
-        """Start the thread; `ended` is called when it ends, for whatever reason."""
-
-        def run() -> None:
-            try:
-                self.run()
-            finally:
-                ended()
-
-        self._thread = threading.Thread(target=run, name="probe-watch", daemon=True)
+    def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     def stop(self, wait_s: float) -> None:
         """Ask the thread to end after its round; wait at most `wait_s`."""
         self._stopping.set()
-        if self._thread is not None:
-            self._thread.join(wait_s)
+        self._thread.join(wait_s)
 
     def run(self) -> None:
         """The thread's loop."""
@@ -256,7 +247,7 @@ class Watch:
         """One look at one recording; what goes wrong is logged once and costs the others nothing."""
         try:
             return look(*arguments)
-        except (ProbeError, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        except FAILURES as error:
             text = f"{type(error).__name__}: {error}"
             if tracked.failure != text:
                 _log.warning("%s: %s; not looked at", tracked.recorded.folder, text, exc_info=error)

@@ -18,7 +18,7 @@ import pytest
 
 from harness import PATIENCE_S, ROOT, Place, wait_for_end
 from probe import launch, wire
-from probe.recording import places, segments
+from probe.recording import checked, places, segments
 from probe.settings import Settings
 
 
@@ -67,8 +67,7 @@ class Writer:
 
     def meta(self) -> dict[str, Any]:
         """The facts in meta.json."""
-        found: dict[str, Any] = json.loads((self.folder / "meta.json").read_bytes())
-        return found
+        return checked.read_sealed(self.folder / "meta.json")
 
     def rings(self) -> Path:
         """Folder of the rings."""

@@ -17,7 +17,7 @@ import duckdb
 import pytest
 
 from harness import Place
-from probe.recording import places, segments
+from probe.recording import checked, places, segments
 from probe.server.registry import Registry
 from probe.server.sealer import Sealer
 from probe.settings import Settings
@@ -176,7 +176,7 @@ def test_only_rings_are_deleted_whatever_a_damaged_meta_names(
     (precious / "model.pt").write_bytes(b"weights")
     meta = writer.meta()
     meta["rings"] = str(precious)
-    (writer.folder / "meta.json").write_text(json.dumps(meta))
+    (writer.folder / "meta.json").write_bytes(checked.sealed(meta))
     _, sealer = in_process(place)
     sealer.round()
     assert (precious / "model.pt").read_bytes() == b"weights"

@@ -30,10 +30,11 @@ from pathlib import Path
 from typing import Any
 
 from probe import clock, descriptors
-from probe.checkpoint_ranks import FORMAT, LATEST, MANIFEST, VERSION, part_name
+from probe.checkpoint_ranks import FORMAT, LATEST, MANIFEST, VERSION, part_name, read_manifest
 from probe.control.actions.saving import check_folder, make_temporary, sha256_on_disk, sync_folder, umask
-from probe.errors import ActionFailed, ActionRefused
+from probe.errors import ActionFailed, ActionRefused, CheckpointInvalid
 from probe.rank_sets import as_text
+from probe.recording import checked
 from probe.recording.process import alive, current_boot_id, life
 
 SEEN_S = 10.0
@@ -123,7 +124,7 @@ class Gathering:
             "format": FORMAT, "version": VERSION, "name": self.name, "world_size": self.world_size,
             "saved_ns": clock.wall_ns(),
         }
-        return {**own, **manifest}
+        return checked.signed({**own, **manifest})
 
     def _check(self, record: dict[str, Any]) -> None:
         for file in record["files"]:
@@ -151,8 +152,8 @@ class Gathering:
     def _published(self) -> tuple[Path, dict[str, Any]]:
         """The checkpoint as another rank has named it."""
         for path in sorted(self.folder.glob("*/" + MANIFEST), reverse=True):
-            with contextlib.suppress(OSError, ValueError, KeyError):
-                manifest: dict[str, Any] = json.loads(descriptors.read(path))
+            with contextlib.suppress(CheckpointInvalid, KeyError):
+                manifest = read_manifest(path.parent)
                 if manifest["name"] == self.name:
                     return path.parent, manifest
         raise ActionFailed(f"{self.making} was removed by somebody else before it had a name")
