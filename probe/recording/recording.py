@@ -12,7 +12,7 @@ import os
 import shutil
 import struct
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,9 +67,19 @@ class Meta:
                     f"{process} was written in format {raw['version']}, this probe reads {VERSION}",
                     hint="Read it with the version of probe that wrote it.",
                 )
-            return cls(**{field.name: raw[field.name] for field in fields(cls)})
+            return cls(**{field.name: raw[field.name] for field in fields(cls)}).without_secrets()
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RecordingError(f"{process} is not a recording: {error}") from None
+
+    def without_secrets(self) -> Meta:
+        """The same without the secrets of the command line and the settings: when it is taken, and again
+        when it is read, for a recording may be older than a rule."""
+        from probe import redaction  # its patterns take 4 ms to compile
+
+        return replace(
+            self, argv=redaction.command_line(self.argv), cwd=redaction.redact(self.cwd),
+            executable=redaction.redact(self.executable), settings=redaction.settings(self.settings),
+        )
 
 
 class Recording:
