@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import socket
+from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -18,6 +19,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from probe.errors import BadRequest, ProbeError, TooLarge, TooMany
+from probe.server.allowance import address_of
 from probe.wire import LARGEST_BODY_BYTES, LARGEST_HEAD_BYTES, Peer, peer_of
 
 Message = MutableMapping[str, Any]
@@ -43,6 +45,7 @@ class LimitedProtocol(H11Protocol):
     """
 
     _timer: asyncio.TimerHandle | None = None
+    _since = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client came: who is it, and is there room?"""
@@ -53,7 +56,8 @@ class LimitedProtocol(H11Protocol):
                 transport.abort()
                 return
             self.app_state = {"peer": peer}  # uvicorn hands it to the application as the scope's state
-        if len(self.connections) > CONNECTIONS:
+        self._since = self.loop.time()
+        if len(self.connections) > CONNECTIONS and not self._make_room():
             self._refuse(TooMany(f"more than {CONNECTIONS} connections at once"))
             return
         self._cut_off_after(HEAD_TIMEOUT_S)
@@ -100,6 +104,24 @@ class LimitedProtocol(H11Protocol):
             self._refuse(TooLarge(f"the request's head is longer than {LARGEST_HEAD_BYTES} bytes"))
         else:
             self._refuse(BadRequest("not a valid HTTP/1.1 request"))
+
+    @property
+    def _idle(self) -> bool:
+        """Whether no request of it is being answered: who sends none yet may be anybody."""
+        return self.cycle is None or bool(self.cycle.response_complete)
+
+    def _make_room(self) -> bool:
+        """Cut off an idle connection, of the address that has most of them the oldest; False when all are
+        at work. Whoever opens many and says nothing then loses them, and keeps nobody else out."""
+        others = [one for one in self.connections if isinstance(one, LimitedProtocol) and one is not self]
+        idle = [one for one in others if one._idle]
+        if not idle:
+            return False
+        count = Counter(address_of(one.client) for one in idle)
+        oldest = min(idle, key=lambda one: (-count[address_of(one.client)], one._since))
+        self.connections.discard(oldest)
+        oldest.transport.abort()
+        return True
 
     def _cut_off_after(self, seconds: float | None) -> None:
         if self._timer is not None:
