@@ -20,7 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from probe.errors import BadRequest, ProbeError, TooLarge, TooMany
 from probe.server.allowance import address_of
-from probe.wire import LARGEST_BODY_BYTES, LARGEST_HEAD_BYTES, Peer, peer_of
+from probe.wire import LARGEST_BODY_BYTES, LARGEST_HEAD_BYTES, Peer, head_of, peer_of
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -37,6 +37,25 @@ SEND_TIMEOUT_S = 20.0
 """A client that takes nothing of its answer for this long is cut off."""
 
 
+class _Strict(h11.Connection):
+    """h11 after `wire.head_of`: h11 takes lines that end in LF alone and joins those that are folded."""
+
+    def __init__(self) -> None:
+        super().__init__(h11.SERVER, LARGEST_HEAD_BYTES)
+        self.refused: ProbeError | None = None
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        """The next event; raises `h11.RemoteProtocolError` before a head that is in doubt is read."""
+        if self.their_state is h11.IDLE:
+            data, _ = self.trailing_data
+            try:
+                head_of(data)
+            except ProbeError as error:
+                self.refused = error
+                raise h11.RemoteProtocolError(error.message) from None
+        return super().next_event()
+
+
 class LimitedProtocol(H11Protocol):
     """One connection: who it is from, how long it may dawdle, how many there may be.
 
@@ -46,6 +65,10 @@ class LimitedProtocol(H11Protocol):
 
     _timer: asyncio.TimerHandle | None = None
     _since = 0.0
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.conn = self._strict = _Strict()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client came: who is it, and is there room?"""
@@ -100,10 +123,7 @@ class LimitedProtocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """What is no HTTP is answered in the one error shape."""
-        if len(self.conn.trailing_data[0]) > LARGEST_HEAD_BYTES:
-            self._refuse(TooLarge(f"the request's head is longer than {LARGEST_HEAD_BYTES} bytes"))
-        else:
-            self._refuse(BadRequest("not a valid HTTP/1.1 request"))
+        self._refuse(self._strict.refused or BadRequest("not a valid HTTP/1.1 request"))
 
     @property
     def _idle(self) -> bool:
@@ -151,7 +171,7 @@ def _unix_peer(transport: asyncio.Transport) -> Peer | None:
 
 
 class BodyLimit:
-    """Refuses bodies that are too long, too slow or framed in two ways."""
+    """Refuses bodies that are encoded, too long or too slow."""
 
     def __init__(self, app: App, on_request: Callable[[], None]) -> None:
         self._app = app
@@ -183,17 +203,8 @@ class BodyLimit:
 async def _read_body(scope: Scope, receive: Receive) -> bytes | None:
     """The whole body; None when the client went away."""
     names = [name for name, _ in scope["headers"]]
-    head = len(scope["raw_path"]) + len(scope["query_string"])
-    head += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
-    if head > LARGEST_HEAD_BYTES:  # the parser's own limit is for heads that come in pieces
-        raise TooLarge(f"the request's head is longer than {LARGEST_HEAD_BYTES} bytes")
-    if b"transfer-encoding" in names and b"content-length" in names:
-        raise BadRequest("Content-Length and Transfer-Encoding exclude each other")
     if b"content-encoding" in names:
         raise BadRequest("encoded bodies are not accepted")
-    lengths = [value for name, value in scope["headers"] if name == b"content-length"]
-    if lengths and (not lengths[0].isdigit() or int(lengths[0]) > LARGEST_BODY_BYTES):
-        raise TooLarge(f"the body is longer than {LARGEST_BODY_BYTES} bytes")
     parts = bytearray()
     while True:
         message = await receive()
