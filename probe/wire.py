@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import socket
 import struct
 import time
@@ -194,41 +195,82 @@ def _unchunk(content: bytes) -> bytes:
         position = end + 2 + size + 2
 
 
+class Head(NamedTuple):
+    """The head of a request that is beyond doubt: nobody on the way can have read it otherwise."""
+
+    method: str
+    target: str
+    length: int
+    """Bytes of the body."""
+    size: int
+    """Bytes of the head itself, the empty line included."""
+
+
+def head_of(data: bytes) -> Head | None:
+    """The head of the request that `data` begins with; None while it is not complete.
+
+    Raises `TooLarge`, or `BadRequest` for all that two readers may take for two things (RFC 9112): lines that
+    do not end in CR LF or go on in the next, control characters, space before a colon, more than one Host or
+    length, a length that is not digits alone, bodies in chunks."""
+    end = data.find(b"\r\n\r\n")
+    head = data[:end] if end >= 0 else data[: LARGEST_HEAD_BYTES + 1]
+    if _UNCLEAR.search(head):
+        raise BadRequest("the request's head has a line that does not end in CR LF, or a control character")
+    if len(head) > LARGEST_HEAD_BYTES:
+        raise TooLarge(f"the request's head is longer than {LARGEST_HEAD_BYTES} bytes")
+    if end < 0:
+        return None
+    first, *lines = head.split(b"\r\n")
+    words = _REQUEST.fullmatch(first)
+    if words is None:
+        raise BadRequest("not an HTTP/1.1 request")
+    headers: dict[bytes, list[bytes]] = {}
+    for line in lines:
+        found = _HEADER.fullmatch(line)
+        if found is None:
+            raise BadRequest("a header is not `Name: value` on one line")
+        headers.setdefault(found[1].lower(), []).append(found[2])
+    hosts = len(headers.get(b"host", ()))
+    if hosts > 1 or (hosts == 0 and words[3] != b"HTTP/1.0"):
+        raise BadRequest("a request names one Host")
+    if b"transfer-encoding" in headers:
+        raise BadRequest("bodies in chunks are not accepted", hint="Send the body with a Content-Length.")
+    length = _length(headers.get(b"content-length", []))
+    return Head(words[1].decode(), words[2].decode(), length, end + 4)
+
+
+_UNCLEAR = re.compile(rb"(?<!\r)\n|\r(?!\n|\Z)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_REQUEST = re.compile(rb"(" + _TOKEN + rb") (/[!-~]*) (HTTP/1\.[01])")
+_HEADER = re.compile(rb"(" + _TOKEN + rb"):[ \t]*((?:[!-~\x80-\xff](?:[ \t]*[!-~\x80-\xff])*)?)[ \t]*")
+
+
+def _length(given: list[bytes]) -> int:
+    if not given:
+        return 0
+    if len(given) > 1 or not given[0].isdigit():
+        raise BadRequest("Content-Length must be one number")
+    if len(given[0]) > 18 or int(given[0]) > LARGEST_BODY_BYTES:
+        raise TooLarge(f"the body is longer than {LARGEST_BODY_BYTES} bytes")
+    return int(given[0])
+
+
 def read_request(connection: socket.socket, timeout_s: float) -> Request:
     """One request from a connection; raises `BadRequest`, `TooLarge` or `TimeoutError`."""
     deadline = time.monotonic() + timeout_s
     data = b""
-    while b"\r\n\r\n" not in data:
-        if len(data) > LARGEST_HEAD_BYTES:
-            raise TooLarge(f"the request's head is longer than {LARGEST_HEAD_BYTES} bytes")
+    while (head := head_of(data)) is None:
         data += _receive(connection, deadline)
-    head, _, body = data.partition(b"\r\n\r\n")
-    lines = head.decode("latin-1").split("\r\n")
-    words = lines[0].split(" ")
-    if len(words) != 3 or not words[2].startswith("HTTP/1."):
-        raise BadRequest("not an HTTP/1.1 request")
-    headers = {
-        name.strip().lower(): value.strip()
-        for name, separator, value in (line.partition(":") for line in lines[1:])
-        if separator
-    }
-    if "transfer-encoding" in headers:
-        raise BadRequest("chunked requests are not accepted")
-    length_text = headers.get("content-length", "0")
-    if not length_text.isascii() or not length_text.isdigit():
-        raise BadRequest("Content-Length must be a number")
-    length = int(length_text)
-    if length > LARGEST_BODY_BYTES:
-        raise TooLarge(f"the body is longer than {LARGEST_BODY_BYTES} bytes")
-    while len(body) < length:
+    body = data[head.size :]
+    while len(body) < head.length:
         body += _receive(connection, deadline)
-    path, _, query_text = words[1].partition("?")
+    path, _, query_text = head.target.partition("?")
     query = dict(pair.partition("=")[::2] for pair in query_text.split("&") if pair)
     try:
-        decoded = json.loads(body[:length]) if length else None
+        decoded = json.loads(body[: head.length]) if head.length else None
     except (ValueError, RecursionError):
         raise BadRequest("the body is not JSON") from None
-    return Request(words[0], path, query, decoded)
+    return Request(head.method, path, query, decoded)
 
 
 def _receive(connection: socket.socket, deadline: float) -> bytes:

@@ -16,7 +16,7 @@ FILES = sorted(ROOT.glob("probe/**/*.py")) + sorted(ROOT.glob("cli/**/*.py"))
 LONGEST_LINES = 500
 
 BASE = ("settings", "errors", "wire", "clock", "startup", "launch", "tables", "boot", "rank_sets", "ballot",
-        "announcement", "descriptors", "__init__", "__version__")
+        "announcement", "descriptors", "redaction", "__init__", "__version__")
 RECORDING = (
     "checked", "layout", "mapping", "ring", "strings", "journal", "captures", "crash", "places", "process",
     "recording", "__init__",
@@ -47,7 +47,7 @@ def _layer(files: str, ours: str, anywhere: str = "", inside: str = "") -> Layer
 
 
 STANDARD = rf"(?:(?:{'|'.join(BASE)})\b|recording(?:$|\.(?:{'|'.join(RECORDING)})\b)|$)"
-JOB = rf"(?:{STANDARD}|(?:agent|checkpoint(?:_ranks|_sharded)?|control|instruments|attach\.redaction)\b)"
+JOB = rf"(?:{STANDARD}|(?:agent|checkpoint(?:_ranks|_sharded)?|control|instruments)\b)"
 OUTSIDE = rf"(?:{STANDARD}|attach\b)"
 CLUSTER = rf"(?:{OUTSIDE}|recording\b|diagnose\b|cluster\b)"
 SERVER = rf"(?:{CLUSTER}|server\b)"

@@ -29,6 +29,7 @@ from probe.instruments.recorder import Recorder
 from probe.recording import places
 from probe.recording.captures import journal_rows
 from probe.recording.recording import Recording
+from probe.redaction import redact
 
 LONGEST_MESSAGE = 4000
 """Characters of an exception's text that are kept."""
@@ -251,7 +252,8 @@ def _walk(trace: TracebackType | None) -> Iterator[tuple[FrameType, int]]:
 
 
 def message_of(error: BaseException) -> str:
-    """The text of an exception and of what caused it, without calling code of the job's."""
+    """The text of an exception and of what caused it, without its secrets and without calling code of the
+    job's."""
     parts = [_text(error)]
     seen = {id(error)}
     one = error
@@ -266,7 +268,7 @@ def message_of(error: BaseException) -> str:
         text = _text(cause)
         parts.append(f"{word} {type(cause).__name__}" + (f": {text}" if text else ""))
         one = cause
-    return "\n".join(parts)[:LONGEST_MESSAGE]
+    return redact("\n".join(parts)[:LONGEST_MESSAGE])
 
 
 def _text(error: BaseException) -> str:

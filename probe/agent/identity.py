@@ -6,6 +6,7 @@ the agent starts; standard library only.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 import re
@@ -19,6 +20,7 @@ from probe import descriptors
 from probe.recording import checked
 from probe.recording.places import make_private, safe_name
 from probe.recording.process import life
+from probe.redaction import redact
 
 LAUNCHER = "launcher"
 """File in the folder of an attempt that was counted here: who started it."""
@@ -44,7 +46,7 @@ def identify(name: str, environ: Mapping[str, str] | None = None) -> Identity:
     """Identity of this process; `name` is PROBE_NAME or what `probe.start` was given."""
     found = os.environ if environ is None else environ
     rank = _integer(found, "RANK", "SLURM_PROCID")
-    job = safe_name(name or found.get("SLURM_JOB_NAME", "") or script_name())
+    job = safe_name(redact(name or found.get("SLURM_JOB_NAME", "") or script_name()))
     attempt = _integer(found, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT") or 0
     key, counted = _run_key(found, rank)
     return Identity(
@@ -131,7 +133,9 @@ def _run_key(environ: Mapping[str, str], rank: int | None) -> tuple[str, bool]:
     counted, because it is not."""
     elastic = environ.get("TORCHELASTIC_RUN_ID", "")
     if elastic not in ("", "none"):
-        return elastic, False
+        if redact(elastic) == elastic:
+            return elastic, False
+        return hashlib.sha256(elastic.encode("utf-8", "surrogateescape")).hexdigest()[:16], False
     if environ.get("SLURM_JOB_ID"):
         return f"{environ['SLURM_JOB_ID']}.{environ.get('SLURM_STEP_ID', '0')}", False
     if several_hosts(environ) and environ.get("MASTER_ADDR"):

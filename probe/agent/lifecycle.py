@@ -401,7 +401,7 @@ def _meta(identity: Identity, directory: Path, rings: Path, environ: Mapping[str
         torch=str(getattr(torch, "__version__", "")), started_ns=clock.wall_ns(),
         rings=str(rings), socket=str(places.agent_socket(directory, pid)),
         settings={setting.name: environ.get(setting.env, "") or setting.default for setting in SETTINGS},
-    )
+    ).without_secrets()
 
 
 def _working_folder() -> str:

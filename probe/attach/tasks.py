@@ -95,11 +95,15 @@ def name_of(pid: int) -> str | None:
 
 
 def command(pid: int) -> str | None:
-    """The command line, words joined by spaces; None when it has none or is gone.
+    """The command line without its secrets, words joined by spaces; None when it has none or is gone.
 
     Waits for the process's memory lock: not for a process in state D."""
     words = _read(f"/proc/{pid}/cmdline")
-    return words.replace("\0", " ").strip() or None if words else None
+    if not words:
+        return None
+    from probe.redaction import command_line  # its patterns take 4 ms to compile
+
+    return " ".join(command_line(words.split("\0"))).strip() or None
 
 
 def is_python(pid: int, *, by_name_only: bool = False) -> bool | None:

@@ -6,6 +6,7 @@ Runs on the server's event loop. httpx inside functions.
 from __future__ import annotations
 
 import asyncio
+import hmac
 import json
 import ssl
 import time
@@ -24,6 +25,14 @@ LARGEST_ANSWER_BYTES = 256 << 20
 _AT_ONCE_BYTES = 256 << 10
 """Answers longer than this are decoded on a thread."""
 ROLE_HEADER = "probe-role"
+SERVER_HEADER = "probe-server"
+"""Proves that a server asks, which has the operator's token: a header alone would be anybody's word."""
+
+
+def proof(token: str, role: str, method: str, path: str) -> str:
+    """What only who has the operator's token can say of a request: that another server sends it."""
+    said = f"a server asks\n{role}\n{method}\n{path}"
+    return hmac.new(token.encode(), said.encode(), "sha256").hexdigest()
 
 
 class Answer(NamedTuple):
@@ -65,7 +74,10 @@ class Links:
         who = f"host {host.name} ({host.url})"
         began = time.monotonic()
         sent: dict[str, Any] = {"params": _parameters(body)} if method == "GET" else {"json": body}
-        headers = {"Authorization": f"Bearer {self._token}", ROLE_HEADER: role, "Accept-Encoding": "identity"}
+        headers = {
+            "Authorization": f"Bearer {self._token}", ROLE_HEADER: role, "Accept-Encoding": "identity",
+            SERVER_HEADER: proof(self._token, role, method, path),
+        }
         try:
             async with client.stream(method, host.url + path, headers=headers, **sent) as reply:
                 if reply.is_redirect:

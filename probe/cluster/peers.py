@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from probe import announcement
 from probe.errors import SettingInvalid
+from probe.redaction import redact
 from probe.settings import Settings
 
 LONGEST_FILE_BYTES = 1 << 20
@@ -62,7 +63,8 @@ def from_file(settings: Settings) -> list[Host]:
         with open(settings.peers, encoding="utf-8", errors="replace") as file:
             text = file.read(LONGEST_FILE_BYTES)
     except OSError as error:
-        raise SettingInvalid(f"PROBE_PEERS={settings.peers} cannot be read: {error.strerror}") from None
+        where = redact(settings.peers)
+        raise SettingInvalid(f"PROBE_PEERS={where} cannot be read: {error.strerror}") from None
     found: list[Host] = []
     for number, line in enumerate(text.splitlines()[:MOST_HOSTS], 1):
         written = line.partition("#")[0].strip()
@@ -70,8 +72,9 @@ def from_file(settings: Settings) -> list[Host]:
             continue
         url = url_of(written, settings)
         if url is None:
+            where, what = redact(settings.peers), redact(written)[:80]
             raise SettingInvalid(
-                f"PROBE_PEERS={settings.peers}, line {number}: {written[:80]!r} is not HOST:PORT",
+                f"PROBE_PEERS={where}, line {number}: {what!r} is not HOST:PORT",
                 hint="One host a line, such as node2:7130; http:// or https:// may stand before it.",
             )
         found.append(Host(host_of(url), url, "peers"))

@@ -65,7 +65,7 @@ class RunFacts:
         if self._recorder.step < FIRST_STEPS or time.monotonic() < self._next_s:
             return
         self._next_s = time.monotonic() + AGAIN_S
-        from probe.attach.redaction import shown  # here: compiling its expressions takes milliseconds
+        from probe.redaction import redact, shown  # here: compiling its expressions takes milliseconds
 
         rows: list[dict[str, Any]] = []
         until = time.perf_counter() + SLICE_S
@@ -81,7 +81,7 @@ class RunFacts:
                 until = time.perf_counter() + SLICE_S
         if rows:
             self._journal.append({"table": "probe.facts", "rows": rows})
-        paths = [path for path in sys.path if isinstance(path, str)][:64]
+        paths = [redact(path) for path in sys.path if isinstance(path, str)][:64]
         if paths != self._said_paths:
             self._said_paths = paths
             self._journal.append({"event": "import paths", "paths": paths, "t_ns": clock.wall_ns()})

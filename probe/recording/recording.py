@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,17 @@ class Meta:
             what = f"it has no {error}" if isinstance(error, KeyError) else str(error)
             raise RecordingError(f"{path} cannot be used: {what}", hint=_HINT) from None
         _check_place(process, facts)
-        return cls(**facts)
+        return cls(**facts).without_secrets()
+
+    def without_secrets(self) -> Meta:
+        """The same without the secrets of the command line and the settings: when it is taken, and again
+        when it is read, for a recording may be older than a rule."""
+        from probe import redaction  # its patterns take 4 ms to compile
+
+        return replace(
+            self, argv=redaction.command_line(self.argv), cwd=redaction.redact(self.cwd),
+            executable=redaction.redact(self.executable), settings=redaction.settings(self.settings),
+        )
 
 
 def _is_unchecked(facts: dict[str, Any]) -> bool:

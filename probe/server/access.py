@@ -11,6 +11,7 @@ the server's event loop. Standard library only (and types of starlette).
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from probe.errors import BadRequest, Forbidden
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 VIEWER, OPERATOR, OWNER = "viewer", "operator", "owner"
 MONITOR = "monitor"
 """Not a caller's: the server itself, which does what the owner has told it to do when something is found."""
+role_now: ContextVar[str] = ContextVar("role_now", default=OWNER)
+"""The role of whoever sent the request that is being answered."""
 ROLES = (VIEWER, OPERATOR, OWNER)
 """From the least to the most; each may do what those before it may."""
 

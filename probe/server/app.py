@@ -13,8 +13,8 @@ import logging
 import os
 import time
 import uuid
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
@@ -68,6 +68,7 @@ from probe.server.prune import Pruner, Wanted
 from probe.server.query import Pool
 from probe.server.registry import Recorded, Registry, Status
 from probe.server.sealer import Sealer
+from probe.server.threads import Threads
 from probe.server.watch import Watch
 from probe.settings import Settings
 
@@ -75,6 +76,8 @@ _log = logging.getLogger("probe.app")
 _T = TypeVar("_T")
 IN_FLIGHT = 8
 """Queries at once; more are refused with 429."""
+VIEWERS_IN_FLIGHT = IN_FLIGHT // 2
+"""Of them those of viewers."""
 _CHUNK_BYTES = 256 << 10
 
 
@@ -95,11 +98,11 @@ class Service:
         self.tcp_port: int | None = None
         self.started = time.monotonic()
         self.last_request = time.monotonic()
-        self.queries = 0
+        self.queries = Counter[str]()
         self.facts = FactsGatherer(registry)
         self.handover = Handover(self._find, self._status)
-        self.threads = ThreadPoolExecutor(16, thread_name_prefix="probe-request")
-        self.agents = ThreadPoolExecutor(2 * IN_FLIGHT, thread_name_prefix="probe-agents")
+        self.threads = Threads(16, "probe-request")
+        self.agents = Threads(2 * IN_FLIGHT, "probe-agents")
         self.monitor = Monitor(self)
         self.metrics = Metrics(registry, self.monitor)
 
@@ -110,12 +113,12 @@ class Service:
     async def call(self, function: Callable[..., _T], *arguments: Any) -> _T:
         """Run something that blocks on a thread."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.threads, functools.partial(function, *arguments))
+        return await loop.run_in_executor(self.threads.now, functools.partial(function, *arguments))
 
     async def ask(self, function: Callable[..., _T], *arguments: Any) -> _T:
         """Run something that waits for an agent on a thread; these cannot block the others."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.agents, functools.partial(function, *arguments))
+        return await loop.run_in_executor(self.agents.now, functools.partial(function, *arguments))
 
     async def _find(self, endpoint: str) -> Recorded | None:
         """The one process of this host that is meant; None for a job of several ranks, or of other hosts."""
@@ -138,8 +141,8 @@ class Service:
 
     def close(self) -> None:
         """Let go of the threads; those that wait for an agent are not waited for."""
-        self.threads.shutdown(wait=False, cancel_futures=True)
-        self.agents.shutdown(wait=False, cancel_futures=True)
+        self.threads.close()
+        self.agents.close()
 
 
 def build(service: Service) -> FastAPI:
@@ -256,30 +259,37 @@ def _add_queries(app: FastAPI, service: Service) -> None:
     async def query(body: QueryBody, request: Request) -> Response:
         """One SQL statement over the recordings of an endpoint."""
         gone = functools.partial(_disconnected, request)
-        made = queries.answer(service, body, access.caller(request), gone)
-        return await _in_flight(service, made, "application/json")
+        caller = access.caller(request)
+        made = queries.answer(service, body, caller, gone)
+        return await _in_flight(service, caller, made, "application/json")
 
     @app.post("/v1/rows", responses={**_FOR_AGENTS, 200: {"content": {frames.MEDIA_TYPE: {}}}})
     async def rows(body: RowsBody, request: Request) -> Response:
         """The rows of this host that a statement may read, for another host's server, which runs it."""
         gone = functools.partial(_disconnected, request)
-        made = queries.rows(service, body, access.caller(request), gone)
-        return await _in_flight(service, made, frames.MEDIA_TYPE)
+        caller = access.caller(request)
+        made = queries.rows(service, body, caller, gone)
+        return await _in_flight(service, caller, made, frames.MEDIA_TYPE)
 
 
-async def _in_flight(service: Service, made: Coroutine[Any, Any, bytes], media_type: str) -> Response:
-    """The answer that is being made, unless too many are."""
-    if service.queries >= IN_FLIGHT:
+async def _in_flight(
+    service: Service, caller: access.Caller, made: Coroutine[Any, Any, bytes], media_type: str
+) -> Response:
+    """The answer that is being made, unless too many are; viewers cannot take the room of all others."""
+    running, role = service.queries, caller.role
+    viewers = role == access.VIEWER and running[role] >= VIEWERS_IN_FLIGHT
+    if viewers or running.total() >= IN_FLIGHT:
         made.close()
-        raise TooMany(f"{IN_FLIGHT} queries run already")
-    service.queries += 1
+        of_whom = f"{VIEWERS_IN_FLIGHT} queries of viewers" if viewers else f"{IN_FLIGHT} queries"
+        raise TooMany(f"{of_whom} run already")
+    running[role] += 1
     answer: _ReadyBytes | None = None
     try:
-        answer = _ReadyBytes(await made, service, media_type)
+        answer = _ReadyBytes(await made, service, role, media_type)
         return answer
     finally:
         if answer is None:
-            service.queries -= 1
+            running[role] -= 1
 
 
 def _add_acting(app: FastAPI, service: Service) -> None:
@@ -359,9 +369,10 @@ class _ReadyBytes(Response):
 
     The query counts as in flight until the last piece is sent."""
 
-    def __init__(self, content: bytes, service: Service, media_type: str) -> None:
+    def __init__(self, content: bytes, service: Service, role: str, media_type: str) -> None:
         super().__init__(content, media_type=media_type)
         self._service = service
+        self._role = role
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         try:
@@ -372,7 +383,7 @@ class _ReadyBytes(Response):
                 more = start + _CHUNK_BYTES < len(content)
                 await send({"type": "http.response.body", "body": bytes(piece), "more_body": more})
         finally:
-            self._service.queries -= 1
+            self._service.queries[self._role] -= 1
 
 
 async def _disconnected(request: Request) -> None:

@@ -22,10 +22,11 @@ from collections import defaultdict, deque
 from collections.abc import Mapping
 from pathlib import Path
 
-from probe.cluster.links import ROLE_HEADER
+from probe.cluster.links import ROLE_HEADER, SERVER_HEADER, proof
 from probe.errors import Forbidden, ProbeError, SettingInvalid, TokenInvalid, TooMany
 from probe.recording import places
-from probe.server.access import OPERATOR, VIEWER, check_route
+from probe.server.access import OPERATOR, VIEWER, check_route, role_now
+from probe.server.allowance import Allowance, Asker, address_of
 from probe.server.limits import App, Receive, Scope, Send, answer_error
 from probe.settings import Settings
 
@@ -33,11 +34,8 @@ _SHORTEST_TOKEN = 43
 """Characters of 256 bits in base64."""
 FAILURES_PER_MINUTE = 10
 _LATE_S = 0.5
-REQUESTS_PER_S = 10.0
-BURST = 20
-HOSTS_TIMES = 20
-"""Other hosts' servers together may ask so many times as often: one question is several of theirs, and what
-all ranks do together is a dozen."""
+LATE_AT_ONCE = 32
+"""Wrong tokens that are answered late; more are answered at once, for each keeps a connection meanwhile."""
 _REMEMBERED = 1024
 
 
@@ -126,7 +124,9 @@ class TcpGate:
         self._digests = {role: _digest(token.encode()) for role, token in tokens.items()}
         self._hosts = _allowed_hosts(host, port)
         self._failures: dict[str, deque[float]] = defaultdict(deque)
-        self._allowance = {times: (float(BURST * times), time.monotonic()) for times in (1, HOSTS_TIMES)}
+        self._allowance = Allowance()
+        self._operators_token = tokens[OPERATOR]
+        self._late = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -134,14 +134,17 @@ class TcpGate:
             return
         try:
             self._check_origin(scope)
-            role = _lowered(await self._check_token(scope), scope)
-            self._check_rate(HOSTS_TIMES if _of_a_server(scope) else 1)
+            token_role = await self._check_token(scope)
+            role = _lowered(token_role, scope)
+            server = token_role == OPERATOR and self._of_a_server(scope)
+            self._allowance.take(Asker(role, address_of(scope.get("client")), server))
             check_route(role, scope["method"], scope["path"])
+            with self._allowance.answering(role):
+                scope.setdefault("state", {})["role"] = role
+                role_now.set(role)
+                await self._app(scope, receive, send)
         except ProbeError as error:
             await answer_error(send, error)
-            return
-        scope.setdefault("state", {})["role"] = role
-        await self._app(scope, receive, send)
 
     def _check_origin(self, scope: Scope) -> None:
         """A name that leads here by DNS, or a web page, is not a caller."""
@@ -164,9 +167,9 @@ class TcpGate:
         if right and scheme.lower() == b"bearer":
             return right[0]
         # Only wrong tokens are slowed down: nobody can lock the right one out.
-        failures = self._recent_failures(str((scope.get("client") or ("",))[0]))
+        failures = self._recent_failures(address_of(scope.get("client")))
         if len(failures) >= FAILURES_PER_MINUTE:
-            await asyncio.sleep(_LATE_S)
+            await self._be_late()
             raise TooMany("too many wrong tokens from this address", hint="Wait a minute.")
         failures.append(time.monotonic())
         raise TokenInvalid("no token, or a wrong one")
@@ -179,19 +182,23 @@ class TcpGate:
             failures.popleft()
         return failures
 
-    def _check_rate(self, times: int) -> None:
-        left, then = self._allowance[times]
-        now = time.monotonic()
-        left = min(float(BURST * times), left + (now - then) * REQUESTS_PER_S * times)
-        if left < 1:
-            self._allowance[times] = (left, now)
-            raise TooMany(f"more than {REQUESTS_PER_S * times:g} requests per second")
-        self._allowance[times] = (left - 1, now)
+    async def _be_late(self) -> None:
+        if self._late < LATE_AT_ONCE:
+            self._late += 1
+            try:
+                await asyncio.sleep(_LATE_S)
+            finally:
+                self._late -= 1
 
-
-def _of_a_server(scope: Scope) -> bool:
-    """Whether another host's server asks; it says so itself."""
-    return any(name == ROLE_HEADER.encode() for name, _ in scope["headers"])
+    def _of_a_server(self, scope: Scope) -> bool:
+        """Whether another host's server asks: it proves so, with the operator's token, of this request."""
+        said = dict(scope["headers"])
+        given = said.get(SERVER_HEADER.encode())
+        if given is None:
+            return False
+        role = said.get(ROLE_HEADER.encode(), b"").decode("latin-1")
+        right = proof(self._operators_token, role, scope["method"], scope["path"])
+        return hmac.compare_digest(given, right.encode())
 
 
 def _lowered(role: str, scope: Scope) -> str:

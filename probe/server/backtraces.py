@@ -118,7 +118,7 @@ async def of_hosts(
     """The captures of a job's ranks, of this host and of the others at once."""
     wanted = {name: 1 for name, value in want._asdict().items() if value}
     own, asked = await asyncio.gather(
-        service.call(of_ranks, service.registry, found.here, want, service.agents),
+        service.call(of_ranks, service.registry, found.here, want, service.agents.now),
         fanout.ask(service, found, caller, "GET", ROUTE, wanted, timeout_s),
     )
     parts = [{"captures": own.found, "missing": own.missing}, *(part.answer or {} for part in asked.parts)]

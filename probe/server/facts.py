@@ -18,15 +18,15 @@ import platform
 import shlex
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from probe import clock
-from probe.attach.redaction import REDACTED, redact, secret_name
 from probe.diagnose.efficiency import peak_tflops
 from probe.recording import places
 from probe.recording.journal import read_journal
+from probe.redaction import redact
 from probe.server import notes
 from probe.server.git_facts import git_facts
 from probe.server.gpu import Devices
@@ -177,7 +177,7 @@ def run_rows(recorded: Recorded) -> list[Row]:
     meta = recorded.meta
     script = _script(meta.argv, meta.cwd)
     rows = [
-        fact("command", "line", shlex.join(redacted_words(meta.argv))[:LONGEST_COMMAND]),
+        fact("command", "line", shlex.join(meta.argv)[:LONGEST_COMMAND]),
         fact("command", "folder", meta.cwd), fact("command", "executable", meta.executable),
         fact("package", "python", meta.python), fact("package", "torch", meta.torch),
         fact("hardware", "host", meta.host), fact("hardware", "machine", platform.machine()),
@@ -205,17 +205,6 @@ def _script(argv: Sequence[str], folder: str) -> Path | None:
         return None
     path = Path(folder, argv[0])
     return path if path.is_file() else None
-
-
-def redacted_words(words: Iterable[str]) -> list[str]:
-    """A command line without what looks like a secret: by its shape, or by the option it stands behind."""
-    shown: list[str] = []
-    secret = False
-    for word in words:
-        option = word.startswith("-")
-        shown.append(REDACTED if secret and not option else redact(word))
-        secret = option and "=" not in word and secret_name(word.lstrip("-").replace("-", "_"))
-    return shown
 
 
 def _machine_rows(pid: int) -> list[Row]:

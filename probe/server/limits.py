@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import socket
+from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -18,7 +19,8 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from probe.errors import BadRequest, ProbeError, TooLarge, TooMany
-from probe.wire import LARGEST_BODY_BYTES, LARGEST_HEAD_BYTES, Peer, peer_of
+from probe.server.allowance import address_of
+from probe.wire import LARGEST_BODY_BYTES, LARGEST_HEAD_BYTES, Peer, head_of, peer_of
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -35,6 +37,25 @@ SEND_TIMEOUT_S = 20.0
 """A client that takes nothing of its answer for this long is cut off."""
 
 
+class _Strict(h11.Connection):
+    """h11 after `wire.head_of`: h11 takes lines that end in LF alone and joins those that are folded."""
+
+    def __init__(self) -> None:
+        super().__init__(h11.SERVER, LARGEST_HEAD_BYTES)
+        self.refused: ProbeError | None = None
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        """The next event; raises `h11.RemoteProtocolError` before a head that is in doubt is read."""
+        if self.their_state is h11.IDLE:
+            data, _ = self.trailing_data
+            try:
+                head_of(data)
+            except ProbeError as error:
+                self.refused = error
+                raise h11.RemoteProtocolError(error.message) from None
+        return super().next_event()
+
+
 class LimitedProtocol(H11Protocol):
     """One connection: who it is from, how long it may dawdle, how many there may be.
 
@@ -43,6 +64,11 @@ class LimitedProtocol(H11Protocol):
     """
 
     _timer: asyncio.TimerHandle | None = None
+    _since = 0.0
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.conn = self._strict = _Strict()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client came: who is it, and is there room?"""
@@ -53,7 +79,8 @@ class LimitedProtocol(H11Protocol):
                 transport.abort()
                 return
             self.app_state = {"peer": peer}  # uvicorn hands it to the application as the scope's state
-        if len(self.connections) > CONNECTIONS:
+        self._since = self.loop.time()
+        if len(self.connections) > CONNECTIONS and not self._make_room():
             self._refuse(TooMany(f"more than {CONNECTIONS} connections at once"))
             return
         self._cut_off_after(HEAD_TIMEOUT_S)
@@ -96,10 +123,25 @@ class LimitedProtocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """What is no HTTP is answered in the one error shape."""
-        if len(self.conn.trailing_data[0]) > LARGEST_HEAD_BYTES:
-            self._refuse(TooLarge(f"the request's head is longer than {LARGEST_HEAD_BYTES} bytes"))
-        else:
-            self._refuse(BadRequest("not a valid HTTP/1.1 request"))
+        self._refuse(self._strict.refused or BadRequest("not a valid HTTP/1.1 request"))
+
+    @property
+    def _idle(self) -> bool:
+        """Whether no request of it is being answered: who sends none yet may be anybody."""
+        return self.cycle is None or bool(self.cycle.response_complete)
+
+    def _make_room(self) -> bool:
+        """Cut off an idle connection, of the address that has most of them the oldest; False when all are
+        at work. Whoever opens many and says nothing then loses them, and keeps nobody else out."""
+        others = [one for one in self.connections if isinstance(one, LimitedProtocol) and one is not self]
+        idle = [one for one in others if one._idle]
+        if not idle:
+            return False
+        count = Counter(address_of(one.client) for one in idle)
+        oldest = min(idle, key=lambda one: (-count[address_of(one.client)], one._since))
+        self.connections.discard(oldest)
+        oldest.transport.abort()
+        return True
 
     def _cut_off_after(self, seconds: float | None) -> None:
         if self._timer is not None:
@@ -129,7 +171,7 @@ def _unix_peer(transport: asyncio.Transport) -> Peer | None:
 
 
 class BodyLimit:
-    """Refuses bodies that are too long, too slow or framed in two ways."""
+    """Refuses bodies that are encoded, too long or too slow."""
 
     def __init__(self, app: App, on_request: Callable[[], None]) -> None:
         self._app = app
@@ -161,17 +203,8 @@ class BodyLimit:
 async def _read_body(scope: Scope, receive: Receive) -> bytes | None:
     """The whole body; None when the client went away."""
     names = [name for name, _ in scope["headers"]]
-    head = len(scope["raw_path"]) + len(scope["query_string"])
-    head += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
-    if head > LARGEST_HEAD_BYTES:  # the parser's own limit is for heads that come in pieces
-        raise TooLarge(f"the request's head is longer than {LARGEST_HEAD_BYTES} bytes")
-    if b"transfer-encoding" in names and b"content-length" in names:
-        raise BadRequest("Content-Length and Transfer-Encoding exclude each other")
     if b"content-encoding" in names:
         raise BadRequest("encoded bodies are not accepted")
-    lengths = [value for name, value in scope["headers"] if name == b"content-length"]
-    if lengths and (not lengths[0].isdigit() or int(lengths[0]) > LARGEST_BODY_BYTES):
-        raise TooLarge(f"the body is longer than {LARGEST_BODY_BYTES} bytes")
     parts = bytearray()
     while True:
         message = await receive()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from probe.cluster.everywhere import Part, Scope
@@ -72,7 +73,7 @@ async def run(
     began = time.monotonic()
     names = asked.names
     own, others, whole = await asyncio.gather(
-        service.call(_own_request, service, found.here, names),
+        service.call(_own_request, service, found.here, names, service.agents.now),
         _rows_of_others(service, found, asked, names, timeout_s * ROWS_SHARE),
         _of_the_job(service, found, asked, names),
     )
@@ -84,7 +85,8 @@ async def run(
     carried = [(part.host.name, part.content) for part in parts]
     travels = bool(found.met and names - NOT_CARRIED)
     return await service.pool.run(
-        {**own, **request}, left_s, roots, gone(), carried if travels else None, asked.timeout_s
+        {**own, **request}, left_s, roots, gone(), carried if travels else None, asked.timeout_s,
+        viewer=asked.caller.role == access.VIEWER,
     )
 
 
@@ -95,14 +97,18 @@ async def rows(
     timeout_s = min(body.timeout_s, service.settings.query_timeout_s)
     found = await fanout.find(service, body.endpoint, caller, "host")
     names = {table.full_name for table in mentioned(body.sql)}
-    own = await service.call(_own_request, service, found.here, names)
+    own = await service.call(_own_request, service, found.here, names, service.agents.now)
     request = {**own, "sql": body.sql, "limit": 1}
     room_bytes = min(body.room_bytes, service.settings.query_memory_bytes // ROOM_SHARE)
     roots = live.rings_folders(service.registry, found.here)
-    return await service.pool.run({**request, "room_bytes": room_bytes}, timeout_s, roots, gone())
+    return await service.pool.run(
+        {**request, "room_bytes": room_bytes}, timeout_s, roots, gone(), viewer=caller.role == access.VIEWER
+    )
 
 
-def _own_request(service: Service, sources: list[Recorded], names: set[str]) -> dict[str, Any]:
+def _own_request(
+    service: Service, sources: list[Recorded], names: set[str], agents: ThreadPoolExecutor
+) -> dict[str, Any]:
     """What the worker is told of this host's ranks. Blocks."""
     live_rows: dict[str, list[dict[str, Any]]] = {}
     notes = [
@@ -119,7 +125,7 @@ def _own_request(service: Service, sources: list[Recorded], names: set[str]) -> 
     if "process.gpu" in names:
         service.facts.sample_devices([one for one in sources if service.registry.lives(one)])
     if "python.backtrace" in names:
-        live_rows["python.backtrace"], missing = live.capture_rows(service.registry, sources, service.agents)
+        live_rows["python.backtrace"], missing = live.capture_rows(service.registry, sources, agents)
         notes += missing
     return {
         "live": live_rows, "notes": notes,

@@ -27,6 +27,8 @@ from probe.server.worker import LENGTH
 _log = logging.getLogger("probe.query")
 WORKERS = 4
 """Worker processes at once; further queries wait for one, within their deadline."""
+VIEWERS_WORKERS = WORKERS // 2
+"""Of them those that may work for viewers at once."""
 GRACE_S = 1.0
 """A worker stops its query at the deadline; this much later it is killed."""
 _START_S = 15.0
@@ -122,6 +124,7 @@ class Pool:
         self._idle: list[_Worker] = []
         self._all: set[_Worker] = set()
         self._slots = asyncio.Semaphore(WORKERS)
+        self._viewers_slots = asyncio.Semaphore(VIEWERS_WORKERS)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -142,10 +145,11 @@ class Pool:
 
     async def run(
         self, request: dict[str, Any], timeout_s: float, extra_roots: Iterable[Path], gone: Awaitable[None],
-        parts: Sequence[tuple[str, bytes]] | None = None, asked_s: float | None = None,
+        parts: Sequence[tuple[str, bytes]] | None = None, asked_s: float | None = None, *,
+        viewer: bool = False,
     ) -> bytes:
         """The answer: JSON, or packed rows. `parts`: names of other hosts, and their packed rows. `asked_s`:
-        the deadline as the caller knows it, of which `timeout_s` may be what is left.
+        the deadline as the caller knows it, of which `timeout_s` may be what is left. `viewer`: one asks.
 
         Raises the `ProbeError` that says why there is none.
         `timeout_s` counts from now, waiting for a worker included; `gone` completes
@@ -153,11 +157,14 @@ class Pool:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        try:
-            await asyncio.wait_for(self._slots.acquire(), timeout_s)
-        except asyncio.TimeoutError:
-            raise TooMany(f"no query process became free within {timeout_s:g} s") from None
-        try:
+        slots = [self._viewers_slots, self._slots] if viewer else [self._slots]
+        async with contextlib.AsyncExitStack() as held:
+            for slot in slots:
+                try:
+                    await asyncio.wait_for(slot.acquire(), max(0.0, deadline - loop.time()))
+                except asyncio.TimeoutError:
+                    raise TooMany(f"no query process became free within {timeout_s:g} s") from None
+                held.callback(slot.release)
             roots = self._roots | frozenset(extra_roots)
             leaving = asyncio.ensure_future(gone)
             try:
@@ -165,8 +172,6 @@ class Pool:
                 return await self._run(request, deadline, known_s, roots, leaving, parts)
             finally:
                 leaving.cancel()
-        finally:
-            self._slots.release()
 
     async def _run(
         self, request: dict[str, Any], deadline: float, asked_s: float, roots: frozenset[Path],

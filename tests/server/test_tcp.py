@@ -21,6 +21,7 @@ import pytest
 from harness import ROOT, Place
 from probe.errors import SettingInvalid
 from probe.server import auth
+from probe.server.allowance import BURST
 from probe.settings import Settings
 from server.beside import Beside, Writer, until
 
@@ -168,7 +169,7 @@ def test_requests_of_web_pages_are_refused(beside: Beside) -> None:
 def test_a_storm_of_requests_is_told_to_wait(beside: Beside) -> None:
     tcp = Tcp(beside)
     statuses = [tcp.ask("GET", "/v1/tables", tcp.good())[0] for _ in range(200)]
-    assert set(statuses) == {200, 429} and statuses[: auth.BURST] == [200] * auth.BURST
+    assert set(statuses) == {200, 429} and statuses[:BURST] == [200] * BURST
 
 
 @pytest.mark.parametrize(

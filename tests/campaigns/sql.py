@@ -1,0 +1,185 @@
+"""Statements of a grammar over all that DuckDB has, against a real server with planted secrets.
+
+The next query must be right (asked after each statement that ended oddly, and after every fourth), the server
+the same process, the planted files as they were, and no answer may hold what they hold. The control loosens
+the sandbox of the query workers.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from campaigns.campaign import Campaign
+from campaigns.sql_grammar import Grammar, Places
+from campaigns.sql_loosened import SECRET
+from harness import PATIENCE_S, ROOT, Place, end_process
+from probe import wire
+from probe.errors import AgentUnreachable, ProbeError
+from probe.recording.places import server_socket
+from server.beside import Writer, until
+
+ROUNDS = 3000
+DEADLINE_S = 0.5
+NEXT_S = 5.0
+"""Of the query whose rows are known: queries step back behind other work, so half a second may be none."""
+SLACK_S = 8.0
+"""A worker is killed a second after the deadline and another one starts, on a machine that may be busy."""
+CHECKED_EVERY = 4
+STEPS = 500
+NEXT = "SELECT count(*), max(step), sum(loss) > 0 FROM python.steps"
+RIGHT = [[STEPS, STEPS - 1, True]]
+
+
+class Target:
+    """A recorded process, its server, and what is planted around them."""
+
+    def __init__(self, loosened: bool) -> None:
+        self.place = Place()
+        self.planted = self.place.directory / "planted"
+        self.planted.mkdir()
+        word = secrets.token_hex(16)
+        self.words = [f"kept-{word}-{number}" for number in range(4)]
+        self.writer = Writer(self.place, {})
+        self.writer.tell(f"write {STEPS}")
+        files = [self.planted / "secret.csv", self.place.directory / "secret.json"]
+        files.append(self.writer.folder / "notes.txt")
+        for path, text in zip(files, self.words, strict=False):
+            path.write_text(text + "\n")
+        self.out = str(self.planted / "out")
+        program = [str(Path(__file__).with_name("sql_loosened.py"))] if loosened else ["-m", "probe.server"]
+        paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+        self.server = subprocess.Popen(
+            [sys.executable, *program],
+            env=self.place.environ(
+                PYTHONPATH=paths, PROBE_LISTEN="127.0.0.1:0", PROBE_MONITOR="0", **{SECRET: self.words[3]}
+            ),
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )
+        until(lambda: self.place.server_pid() == self.server.pid, "the server listens")
+        tokens = [self.place.directory / name for name in ("token", "token.viewer")]
+        self.words += [path.read_text().strip() for path in tokens]
+        self.files = [*files, *tokens]
+        self.forbidden = [form for word in self.words for form in _forms(word)]
+        self.before = self.state()
+
+    def state(self) -> dict[str, Any]:
+        """What no statement may change."""
+        files = [*self.files, self.writer.folder / "meta.json"]
+        found: dict[str, Any] = {str(path): path.read_bytes() for path in files}
+        found["planted"] = sorted(os.listdir(self.planted))
+        names = os.listdir(self.place.directory)
+        found["directory"] = sorted(name for name in names if not name.startswith("."))
+        return found
+
+    def ask(self, sql: str, timeout_s: float = DEADLINE_S) -> Any:
+        """The answer, or the error."""
+        body = {"endpoint": str(self.writer.pid), "sql": sql, "timeout_s": timeout_s}
+        socket = server_socket(self.place.directory)
+        try:
+            return wire.call(socket, "POST", "/v1/query", body, timeout_s=PATIENCE_S)
+        except ProbeError as error:
+            return error
+
+    def close(self) -> None:
+        """End everything and remove it."""
+        self.writer.kill()
+        end_process(self.server.pid)
+        self.server.wait(PATIENCE_S)
+        self.place.remove()
+
+
+def _forms(word: str) -> list[str]:
+    """A word in the forms in which SQL can hand it over."""
+    data = word.encode()
+    whole = base64.b64encode(data).decode()
+    escaped = "".join(rf"\x{one:02x}" for one in data)
+    return [word.lower(), word[::-1].lower(), data.hex(), whole[: len(whole) - 4].lower(), escaped]
+
+
+def main() -> int:
+    """Run it."""
+    campaign = Campaign("sql", __doc__, rounds=ROUNDS)
+    target = Target(loosened=campaign.control)
+    try:
+        grammar = Grammar(Places([str(path) for path in target.files], target.out))
+        print(
+            f"{len(grammar.of_tables)} table functions, {len(grammar.pragmas)} pragmas, "
+            f"{len(grammar.settings)} settings, {len(grammar.values)} scalar functions, "
+            f"{len(grammar.sums)} aggregates (overloads counted)", flush=True,
+        )
+        if target.ask(NEXT)["rows"] != RIGHT:
+            raise SystemExit("the very first query was wrong")
+        for number in campaign:
+            kind, sql = grammar.statement(campaign.dice(number), number)
+            campaign.count(f"statements: {kind}")
+            _round(campaign, target, number, kind, sql)
+        if target.writer.process.poll() is not None or target.writer.steps() != STEPS:
+            campaign.found(campaign.rounds - 1, "the recorded process ended, or took steps")
+        log = (target.place.directory / "server.log")
+        if log.exists() and "Traceback" in log.read_text():
+            campaign.found(campaign.rounds - 1, f"a traceback in the server's log: {log.read_text()[-2000:]}")
+    finally:
+        target.close()
+    return campaign.end()
+
+
+def _round(campaign: Campaign, target: Target, number: int, kind: str, sql: str) -> None:
+    shown = json.dumps(sql[:600])
+    late = 0.0
+    for _ in range(2):  # late twice is late: a machine that does other work may be late once
+        began = time.monotonic()
+        answer = target.ask(sql)
+        late = time.monotonic() - began
+        if late < DEADLINE_S + SLACK_S:
+            break
+        campaign.count("late once")
+    campaign.measure("answer, s", late)
+    if late >= DEADLINE_S + SLACK_S:
+        campaign.found(number, f"answered after {late:.1f} s: {shown}")
+    said = answer.as_dict() if isinstance(answer, ProbeError) else answer
+    text, asked = json.dumps(said, ensure_ascii=False).lower(), sql.lower()
+    for word in target.forbidden:
+        if word in text and word not in asked:
+            campaign.found(number, f"an answer holds what is planted ({word}): {shown}")
+    if isinstance(answer, ProbeError):
+        campaign.count(f"answered: {answer.code}")
+        if answer.status == 500 or isinstance(answer, AgentUnreachable) or "Traceback" in answer.message:
+            campaign.found(number, f"{answer.status} {answer.message[:300]}: {shown}")
+    else:
+        campaign.count("answered: rows")
+        campaign.count(f"with rows: {kind}")
+    odd = isinstance(answer, ProbeError) and answer.code != "sql_invalid"
+    if odd or number % CHECKED_EVERY == 0 or campaign.control:
+        _next(campaign, target, number, shown)
+    if target.server.poll() is not None:
+        campaign.found(number, f"the server ended ({target.server.returncode}): {shown}")
+        raise SystemExit(1)
+    now = target.state()
+    if now != target.before:
+        changed = [name for name in now if now[name] != target.before.get(name)]
+        campaign.found(number, f"changed on disk ({changed}): {shown}")
+        target.before = now
+
+
+def _next(campaign: Campaign, target: Target, number: int, shown: str) -> None:
+    """The next query is right; one that comes too late on a busy machine is asked once more."""
+    began = time.monotonic()
+    after = target.ask(NEXT, NEXT_S)
+    campaign.measure("the next query, s", time.monotonic() - began)
+    if isinstance(after, ProbeError) and after.code in ("query_timeout", "too_many"):
+        campaign.count("the next query was late once")
+        after = target.ask(NEXT, NEXT_S)
+    if isinstance(after, ProbeError) or after["rows"] != RIGHT:
+        campaign.found(number, f"the next query was wrong ({after}): {shown}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
