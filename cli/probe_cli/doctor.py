@@ -64,7 +64,7 @@ def findings(session: Session) -> Iterator[Finding]:
     except SettingInvalid:
         return
     yield check_server_needs(settings.server_python)
-    yield check_directory(places.home(settings))
+    yield from check_directory_of(settings)
     yield check_rings(settings)
     yield check_server(places.home(settings))
     yield check_outside()
@@ -149,6 +149,17 @@ def check_server_needs(server_python: str) -> Finding:
         f"{', '.join(missing)} missing in {python}",
         "Install probe there, or set PROBE_SERVER_PYTHON to a Python in which it is installed.",
     )
+
+
+def check_directory_of(settings: Settings) -> Iterator[Finding]:
+    """Whether PROBE_DIR can be used, and whether it is the one that is expected."""
+    directory = places.home(settings)
+    yield check_directory(directory)
+    elsewhere = places.why_elsewhere(directory, settings)
+    if elsewhere:
+        yield Finding(
+            "warn", "PROBE_DIR", elsewhere, "Jobs and commands agree on it; PROBE_DIR names another for both."
+        )
 
 
 def check_directory(directory: Path) -> Finding:

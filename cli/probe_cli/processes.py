@@ -36,10 +36,21 @@ def list_processes(session: Session, everything: bool, format: Literal["table", 
         text = json.dumps({"processes": found}, ensure_ascii=False)
         session.out.line(escape_controls(text) if session.out.terminal else text)
         return
-    if not found:
+    if found:
+        write_table(session, HEADINGS, [row(process) for process in found])
+    else:
         _say_how_to_start(session, everything)
+    _say_where_else(session)
+
+
+def _say_where_else(session: Session) -> None:
+    """Somebody who takes our names and leaves them again may have parted our own recordings."""
+    directory = session.address.directory
+    if directory is None or session.settings.directory or directory != places.home(session.settings):
         return
-    write_table(session, HEADINGS, [row(process) for process in found])
+    for other in places.own_homes():
+        if other != directory and _anything_recorded(other):
+            session.note(f"there are recordings in {other} too: PROBE_DIR={other} probe ps")
 
 
 def write_table(session: Session, headings: Sequence[Heading], rows: list[list[str]]) -> None:

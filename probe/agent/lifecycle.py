@@ -27,12 +27,11 @@ from probe import clock, launch, wire
 from probe.agent.control_socket import ControlSocket
 from probe.agent.endings import Endings
 from probe.agent.identity import Identity, counted_attempt, identify, several_hosts
-from probe.agent.isolation import Isolation, describe, quietly, say
-from probe.agent.isolation import capture as capture_all
+from probe.agent.isolation import Isolation, harmless, quietly, say
 from probe.agent.tracing import name_tracer
 from probe.control.names import Scope, place_in_job
 from probe.control.stacks import capture, whereabouts
-from probe.errors import NoRoom, ProbeError, ServerUnavailable
+from probe.errors import NoRoom, ProbeError, ServerUnavailable, UsageError
 from probe.instruments.flight import keep_entries
 from probe.instruments.installation import Installation
 from probe.instruments.patch import Patches
@@ -68,8 +67,7 @@ class Agent:
     def __init__(self, settings: Settings, name: str, *, midway: bool = False) -> None:
         self.settings = settings
         self.pid = os.getpid()
-        self.directory = places.make_private(places.home(settings))
-        places.make_private(self.directory / "agents")
+        self.directory = _make_directory(settings)
         self.identity = identify(name or settings.name)
         self.recording = _make_recording(self.directory, self.identity, settings)
         try:
@@ -282,19 +280,22 @@ class Agent:
                 self.recording.journal.append({"event": "no server", "error": error.message})
 
 
+@harmless
 def start(name: str | None = None) -> None:
     """Start recording in this process. Does nothing when it is on already.
 
-    Imports torch if the program has not done so yet. Raises `ProbeError` when the
-    recording cannot be made (the message says why). A bug of ours is a line on stderr."""
+    Imports torch if the program has not done so yet. Where nothing can be recorded the program goes on
+    without: one line on stderr says why."""
+    quietly(lambda: _start_here(name), "not recording")
+
+
+def _start_here(name: str | None) -> None:
+    if not (name is None or isinstance(name, str)):
+        raise UsageError(f"a job's name is text, not {type(name).__name__}", hint='probe.start("evaluation")')
     import torch  # noqa: F401
 
     _keep_flight_entries()
-    _, error = capture_all(lambda: _start(name or "", late=True))
-    if isinstance(error, ProbeError) or not isinstance(error, Exception | None):
-        raise error
-    if error is not None:
-        say(f"not recording: {describe(error)}")
+    _start(name or "", late=True)
 
 
 def _start(name: str, *, late: bool, settings: Settings | None = None, midway: bool = False) -> bool:
@@ -343,6 +344,7 @@ def start_attached(environ: Mapping[str, str], *, midway: bool) -> bool:
     return _start("", late=True, settings=Settings(environ), midway=midway)
 
 
+@harmless
 def stop() -> None:
     """Stop recording: hooks, thread and socket gone, the recording kept. Nothing when it is off."""
     global _agent
@@ -353,13 +355,17 @@ def stop() -> None:
             quietly(lambda: agent.stop("stop", wait_s=_STOP_WAIT_S), "stopping")
 
 
+@harmless
 def log(name: str, value: float) -> None:
-    """Record a value under a name at the current step (python.scalars). Nothing when recording is off."""
+    """Record a value under a name at the current step (python.scalars). Nothing when recording is off.
+
+    A value that is no number, or a name that is no text, is left out; the first time a line says so."""
     agent = _agent
     if agent is not None:
-        agent.isolation.attempt("log", lambda: agent.instruments.recorder.log(name, value))
+        agent.isolation.attempt("log", lambda: agent.instruments.recorder.log(name, value), said_at=1)
 
 
+@harmless
 def step() -> None:
     """Say that a step ended, in a loop without an optimizer. From then on only this counts steps."""
     agent = _agent
@@ -370,6 +376,16 @@ def step() -> None:
 def agent_here() -> Agent | None:
     """The agent of this process, None when nothing is recorded."""
     return _agent
+
+
+def _make_directory(settings: Settings) -> Path:
+    """Where recordings go. Who makes another folder than the usual one says so, once for all jobs."""
+    directory = places.make_home(settings)
+    elsewhere = places.why_elsewhere(directory, settings)
+    if elsewhere and not (directory / "agents").exists():
+        say(f"{elsewhere}; the command `probe` finds it there. PROBE_DIR names another")
+    places.make_private(directory / "agents")
+    return directory
 
 
 def _make_recording(directory: Path, identity: Identity, settings: Settings) -> Recording:
