@@ -16,7 +16,7 @@ FILES = sorted(ROOT.glob("probe/**/*.py")) + sorted(ROOT.glob("cli/**/*.py"))
 LONGEST_LINES = 500
 
 BASE = ("settings", "errors", "wire", "clock", "startup", "launch", "tables", "boot", "rank_sets", "ballot",
-        "announcement", "__init__", "__version__")
+        "announcement", "importlib_bootstrap", "__init__", "__version__")
 RECORDING = (
     "layout", "ring", "strings", "journal", "captures", "crash", "places", "process", "recording", "__init__"
 )

@@ -153,6 +153,8 @@ def _run_after(loader: Any, call: Any) -> bool:
         if module.__name__ == "torch":
             call()
 
+    # One of the frames that `warnings` does not count, and that the traceback of a failed import leaves out.
+    exec_module.__code__ = exec_module.__code__.replace(co_filename="<frozen importlib._bootstrap>")
     try:
         loader.exec_module = exec_module
     except (AttributeError, TypeError):
