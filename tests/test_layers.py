@@ -18,7 +18,8 @@ LONGEST_LINES = 500
 BASE = ("settings", "errors", "wire", "clock", "startup", "launch", "tables", "boot", "rank_sets", "ballot",
         "announcement", "importlib_bootstrap", "__init__", "__version__")
 RECORDING = (
-    "layout", "ring", "strings", "journal", "captures", "crash", "places", "process", "recording", "__init__"
+    "layout", "ring", "strings", "journal", "captures", "crash", "places", "process", "recording", "waiting",
+    "__init__",
 )
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from probe.errors import ServerUnavailable
 from probe.recording import places
+from probe.recording.waiting import all_waiting
 from probe_cli.grid import Heading, grid
 from probe_cli.session import Session
 from probe_cli.terminal import escape_controls
@@ -24,14 +25,17 @@ HEADINGS = (
 )
 COLOURS = {
     "running": ("green",), "idle": ("yellow",), "dead": ("red",), "failed": ("red",), "finished": ("dim",),
-    "stalled": ("red",), "paused": ("yellow",), "stopped": ("yellow",),
+    "waiting for torch": ("yellow",), "stalled": ("red",), "paused": ("yellow",), "stopped": ("yellow",),
 }
+WAITING = "waiting for torch"
 _LONGEST_HOW = 60
 
 
 def list_processes(session: Session, everything: bool, format: Literal["table", "json"]) -> None:
     """Write one line per process: those that live and those that ended lately, or all."""
-    found = [process for process in _ask(session, everything) if _meant(process, session.address.endpoint)]
+    known = _ask(session, everything)
+    known += _waiting(session, {process.get("pid") for process in known if process.get("ended_ns") is None})
+    found = [process for process in known if _meant(process, session.address.endpoint)]
     if format == "json":
         text = json.dumps({"processes": found}, ensure_ascii=False)
         session.out.line(escape_controls(text) if session.out.terminal else text)
@@ -76,6 +80,20 @@ def _ask(session: Session, everything: bool) -> list[dict[str, Any]]:
     if not isinstance(processes, list):
         raise ServerUnavailable("the list of processes cannot be read")
     return processes
+
+
+def _waiting(session: Session, live: set[Any]) -> list[dict[str, Any]]:
+    """Processes that were attached to and have not imported torch: this machine alone knows of them."""
+    directory = session.address.directory
+    if directory is None or session.has_own_transport:
+        return []
+    unknown = dict.fromkeys((
+        "job", "run", "attempt", "rank", "local_rank", "world_size", "host", "pid", "state", "step",
+        "last_step_s", "last_seen_s", "started_ns", "ended_ns", "folder", "argv",
+    ))
+    return [
+        {**unknown, "pid": one.pid, "state": WAITING} for one in all_waiting(directory) if one.pid not in live
+    ]
 
 
 def _anything_recorded(directory: Path) -> bool:

@@ -311,6 +311,11 @@ def _check_alive(target: Target) -> None:
         raise AttachFailed(f"process {target.pid} ended while it was attached to")
 
 
+def is_pending(pid: int) -> bool:
+    """Whether an attach to this process is loaded and waits for the GIL."""
+    return _loaded_before(examine(pid))
+
+
 def _loaded_before(target: Target) -> bool:
     """Whether a thread of an earlier attempt waits in the job, with a source that has not expired."""
     for tid in target.threads:
