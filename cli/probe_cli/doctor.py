@@ -186,6 +186,11 @@ def check_directory(directory: Path) -> Finding:
         return Finding(
             "fail", "PROBE_DIR", f"{directory} cannot be written", probe.errors.DirectoryRefused.hint
         )
+    unwritable = places.why_not_writable(directory)
+    if unwritable:
+        return Finding(
+            "fail", "PROBE_DIR", unwritable, "Free some room there, or set PROBE_DIR to another folder."
+        )
     if os.stat(directory).st_mode & 0o077:
         return Finding("warn", "PROBE_DIR", f"{directory} can be entered by others", f"chmod 700 {directory}")
     return Finding("ok", "PROBE_DIR", f"{directory}, private, on {kind or 'an unknown file system'}")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from probe.recording.places import make_private, safe_name
-from probe.recording.process import life
+from probe.recording.process import life, own_pid
 
 LAUNCHER = "launcher"
 """File in the folder of an attempt that was counted here: who started it."""
@@ -106,7 +106,7 @@ def counted_attempt(run: Path, attempt: int, rank: int) -> int:
 
 def _taken(attempt: Path, rank: int) -> bool:
     """Whether another process has been this rank in it."""
-    return any(folder.name != f"process={rank}-{os.getpid()}" for folder in attempt.glob(f"process={rank}-*"))
+    return any(folder.name != f"process={rank}-{own_pid()}" for folder in attempt.glob(f"process={rank}-*"))
 
 
 def _mark(attempt: Path) -> str:

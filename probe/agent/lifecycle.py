@@ -37,7 +37,7 @@ from probe.instruments.installation import Installation
 from probe.instruments.patch import Patches
 from probe.recording import places
 from probe.recording.captures import journal_rows
-from probe.recording.process import current_boot_id, life
+from probe.recording.process import current_boot_id, life, own_pid
 from probe.recording.recording import VERSION, Meta, Recording, ring_scale, rings_folders
 from probe.settings import SETTINGS, Settings
 
@@ -89,7 +89,7 @@ class Agent:
         self._tracer = 0
         self.announcing = self._to_announce() if several_hosts(settings.environ) else None
         self.control = ControlSocket(
-            places.agent_socket(self.directory, self.pid),
+            Path(self.recording.meta.socket),
             {
                 "GET /v1/health": self._health,
                 "GET /v1/stacks": self._stacks,
@@ -189,7 +189,7 @@ class Agent:
         recorder = self.instruments.recorder
         meta = self.recording.meta
         return {
-            "pid": self.pid, "job": meta.job, "run": meta.run, "attempt": meta.attempt, "rank": meta.rank,
+            "pid": meta.pid, "job": meta.job, "run": meta.run, "attempt": meta.attempt, "rank": meta.rank,
             "step": recorder.counted_step, "phase": recorder.phase,
             "uptime_s": (clock.wall_ns() - meta.started_ns) / 1e9,
             "failures": dict(self.isolation.failures),
@@ -390,8 +390,8 @@ def _make_directory(settings: Settings) -> Path:
 
 def _make_recording(directory: Path, identity: Identity, settings: Settings) -> Recording:
     ring_scale(settings.rings_bytes)
-    identity, process = _new_folder(directory, identity, os.getpid())
-    name = f"{identity.run}.{identity.attempt}.{identity.rank}.{os.getpid()}"
+    identity, process = _new_folder(directory, identity, own_pid())
+    name = f"{identity.run}.{identity.attempt}.{identity.rank}.{own_pid()}"
     refused: list[str] = []
     places.make_private(process)
     for rings in rings_folders(settings, process, name, refused):
@@ -405,7 +405,7 @@ def _make_recording(directory: Path, identity: Identity, settings: Settings) -> 
 
 
 def _meta(identity: Identity, directory: Path, rings: Path, environ: Mapping[str, str]) -> Meta:
-    pid = os.getpid()
+    pid = own_pid()
     found = life(pid)
     torch: Any = sys.modules.get("torch")
     return Meta(

@@ -290,7 +290,7 @@ def _answers(directory: Path, target: Target) -> bool:
     if not target.exists:
         return False
     try:
-        with wire.connect_unix(places.agent_socket(directory, target.inner_pid), 0.5) as connection:
+        with wire.connect_unix(places.agent_socket(directory, target.pid), 0.5) as connection:
             return wire.peer_of(connection).pid == target.pid
     except (OSError, ProbeError):
         return False

@@ -18,6 +18,7 @@ Standard library only; any thread, never the hot path.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import re
@@ -97,6 +98,8 @@ def why_elsewhere(directory: Path, settings: Settings) -> str:
     return f"{directory} is used, which was made when {usual} could not be"
 
 
+_LEAST_BYTES = 1 << 16
+"""What a server needs at the least: its log, its facts."""
 _MOST_RACES = 8
 """How often somebody else may take a name in the moment between looking and making."""
 
@@ -199,6 +202,27 @@ def room_bytes(path: Path) -> int:
     except OSError:
         return 0
     return found.f_bavail * found.f_frsize
+
+
+def why_not_writable(directory: Path) -> str:
+    """Why nothing can be written into a folder, in words; empty when something can. Tries it."""
+    import tempfile
+
+    try:
+        with tempfile.NamedTemporaryFile(dir=directory, prefix=".room.") as file:
+            file.write(bytes(_LEAST_BYTES))
+            file.flush()
+            os.posix_fallocate(file.fileno(), 0, _LEAST_BYTES)
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        with contextlib.suppress(OSError):
+            found = os.statvfs(directory)
+            if error.errno == errno.ENOSPC and found.f_files and not found.f_favail:
+                why = "no inodes are left for another file"
+            elif error.errno == errno.ENOSPC:
+                why = f"no room is left, {found.f_bavail * found.f_frsize} bytes"
+        return f"{directory} cannot be written: {why}"
+    return ""
 
 
 def safe_name(text: str, longest: int = 60) -> str:
