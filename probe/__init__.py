@@ -8,6 +8,9 @@
     probe.step()                end of a step, in a loop without an optimizer
     probe.load_checkpoint(…)    continue from a file that `probe PID checkpoint` wrote
 
+The first four never raise: what cannot be done, a value that is no number and wrong arguments are one line
+on stderr, and the program goes on. `load_checkpoint` raises `CheckpointInvalid`, before there is a training.
+
 Most jobs need none of them: `PROBE=1 python train.py` records, the command
 `probe` asks. Names are resolved when they are first used; importing `probe`
 imports nothing else.

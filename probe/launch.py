@@ -39,6 +39,10 @@ SIGCHLD in that time would interrupt a system call of the training thread."""
 _SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 _HEALTH_TIMEOUT_S = 2.0
 _START_AGAIN_S = 1.0
+_STARTS = 2
+"""Starts in vain after which its cause is looked for, where nothing holds the lock."""
+_LONGEST_LOOK_BYTES, _LONGEST_WORDS = 1 << 16, 400
+_FREE = "Free some room there, or set PROBE_DIR to another folder."
 _KEPT_VARIABLES = (
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR",
     "LD_LIBRARY_PATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX",
@@ -58,21 +62,62 @@ def ensure_server(directory: Path, settings: Settings, *, wait_s: float) -> None
         return
     deadline = time.monotonic() + wait_s
     started_at = float("-inf")
+    starts, log_bytes = 0, _log_bytes(directory)
     while True:
         problem = _asked(directory)
         if problem is None:
             return
         now = time.monotonic()
         if now >= deadline:
-            raise ServerUnavailable(
-                f"the server at {directory} did not answer within {wait_s:g} s: {problem}",
-                hint=f"{directory / 'server.log'} says why; `probe doctor` checks this machine.",
-            )
+            raise _no_answer(directory, f"did not answer within {wait_s:g} s: {problem}", log_bytes)
         # A server that is just ending still holds the lock: the one started meanwhile gave up.
         if now - started_at >= _START_AGAIN_S and not _accepts(directory):
+            ended = starts >= _STARTS and not _locked(directory)
+            if ended and (places.why_not_writable(directory) or _last_error(directory, log_bytes)):
+                raise _no_answer(directory, "ends as soon as it is started", log_bytes)
             _start(directory, settings)
-            started_at = now
+            started_at, starts = now, starts + 1
         time.sleep(0.02)
+
+
+def _no_answer(directory: Path, what: str, log_bytes: int) -> ServerUnavailable:
+    """The error with its cause: the folder's, else what the server wrote since its log had `log_bytes`."""
+    unwritable = places.why_not_writable(directory)
+    if unwritable:
+        return ServerUnavailable(f"the server at {directory} {what}; {unwritable}", hint=_FREE)
+    said = _last_error(directory, log_bytes)
+    if said:
+        return ServerUnavailable(
+            f"the server at {directory} {what}; it said: {said}",
+            hint=f"{directory / 'server.log'} has it whole; `probe doctor` checks this machine.",
+        )
+    return ServerUnavailable(
+        f"the server at {directory} {what}; it has not said why",
+        hint="Try again where the machine was only busy; `probe doctor` checks this machine.",
+    )
+
+
+def _log_bytes(directory: Path) -> int:
+    try:
+        return (directory / "server.log").stat().st_size
+    except OSError:
+        return 0
+
+
+def _last_error(directory: Path, after_bytes: int) -> str:
+    """The last line of the log that tells of a failure, written since it had so many bytes; else empty."""
+    try:
+        with descriptors.reading(directory / "server.log") as file:
+            if os.fstat(file.fileno()).st_size < after_bytes:
+                after_bytes = 0  # it was begun anew
+            file.seek(after_bytes)
+            lines = file.read(_LONGEST_LOOK_BYTES).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    if any(line.startswith("Traceback") for line in lines):
+        return lines[-1][:_LONGEST_WORDS]
+    found = [line for line in lines if " ERROR " in line or not line[:1].isdigit()]
+    return found[-1].partition(" ERROR ")[2][:_LONGEST_WORDS] or found[-1][:_LONGEST_WORDS] if found else ""
 
 
 def lock_path(directory: Path) -> Path:
@@ -160,7 +205,8 @@ def _log_of(directory: Path) -> Path:
             if os.fstat(log.fileno()).st_size > LARGEST_LOG_BYTES:
                 os.ftruncate(log.fileno(), 0)
     except OSError as error:
-        raise ServerUnavailable(f"{path} cannot be written: {error.strerror or error}") from None
+        why = places.why_not_writable(directory) or f"{path} cannot be written: {error.strerror or error}"
+        raise ServerUnavailable(f"no server can be started: {why}", hint=_FREE) from None
     return path
 
 

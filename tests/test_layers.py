@@ -16,10 +16,10 @@ FILES = sorted(ROOT.glob("probe/**/*.py")) + sorted(ROOT.glob("cli/**/*.py"))
 LONGEST_LINES = 500
 
 BASE = ("settings", "errors", "wire", "clock", "startup", "launch", "tables", "boot", "rank_sets", "ballot",
-        "announcement", "descriptors", "redaction", "__init__", "__version__")
+        "announcement", "descriptors", "importlib_bootstrap", "redaction", "__init__", "__version__")
 RECORDING = (
     "checked", "layout", "mapping", "ring", "strings", "journal", "captures", "crash", "places", "process",
-    "recording", "__init__",
+    "recording", "waiting", "__init__",
 )
 
 

@@ -6,12 +6,14 @@ terminal whose rights count, and whom a long wait is told to.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from probe.errors import UsageError
+from probe.errors import AttachPending, ServerUnavailable, UsageError
 from probe.recording import places
+from probe.recording.waiting import waiting, withdraw
 from probe.settings import SETTINGS, Settings
 from probe_cli.direct import Question, ask_process, only_process
 from probe_cli.session import Session
@@ -35,14 +37,24 @@ def attach(session: Session, wait_s: float, name: str | None) -> None:
         session.out.line(f"{_who(meta)} has an agent already; nothing was done")
         _say_what_next(session, meta)
         return
+    if waiting(address.directory, int(pid)) is not None:
+        session.out.line(f"{pid} is attached to already and has not imported torch; nothing was done")
+        session.err.line(f"  next: recording begins when it does; `probe {pid} detach` withdraws that")
+        return
     from probe.attach.attaching import attach as inject
+    from probe.attach.target import in_another_pid_namespace
+    from probe.launch import ensure_server
 
     directory = places.make_private(address.directory)
     settings = settings_for(session.settings, str(directory), name)
+    if in_another_pid_namespace(int(pid)):  # the agent's server could see and signal nobody outside of it
+        with contextlib.suppress(ServerUnavailable):
+            ensure_server(directory, session.settings, wait_s=0.0)
     attached = inject(int(pid), settings, directory=directory, wait_s=wait_s, say=session.note)
-    meta = only_process(directory, pid)
+    meta = None if attached.outcome == "waiting for torch" else only_process(directory, pid)
     if meta is None:
         session.out.line(f"attached to {pid}, which has not imported torch: recording begins when it does")
+        session.err.line(f"  next: `probe {pid} detach` withdraws that")
         return
     took = "" if attached.running_s is None else f" in {attached.running_s:.1f} s"
     session.out.line(f"attached to {_who(meta)}{took}; recording from the next step on")
@@ -64,7 +76,9 @@ def settings_for(settings: Settings, directory: str, name: str | None) -> dict[s
 
 
 def detach(session: Session) -> None:
-    """Have the agent leave the process; its recording stays."""
+    """Have the agent leave the process; its recording stays. One that waits for torch will not start."""
+    if _withdrawn(session):
+        return
     answer: Mapping[str, object] = ask_process(
         session,
         server=Question("POST", "/v1/detach", body={"endpoint": session.address.endpoint}),
@@ -78,6 +92,33 @@ def detach(session: Session) -> None:
         session.out.line(f"  {escape_controls(str(what))}")
     if answer.get("folder"):
         session.err.line(f"  next: its recording stays: probe {answer['folder']} query …")
+
+
+def _withdrawn(session: Session) -> bool:
+    """Whether the endpoint is a process without an agent in which one would have started later."""
+    address = session.address
+    pid = address.endpoint.strip()
+    if not pid.isascii() or not pid.isdigit() or address.directory is None:
+        return False
+    if only_process(address.directory, pid) is not None:
+        return False
+    found = waiting(address.directory, int(pid))
+    if found is not None:
+        if not withdraw(found):
+            raise AttachPending(
+                f"process {pid} has just imported torch and starts its agent",
+                hint=f"`probe {pid} detach` again in a moment has it leave.",
+            )
+        session.out.line(f"withdrawn from {pid}: no recording begins when it imports torch")
+        return True
+    from probe.attach.attaching import is_pending
+
+    if is_pending(int(pid)):
+        raise AttachPending(
+            f"an attach to process {pid} is loaded and waits for the GIL: it cannot be withdrawn",
+            hint=f"Its agent starts as soon as it can; then `probe {pid} detach` has it leave.",
+        )
+    return False
 
 
 def _who(meta: Meta) -> str:

@@ -64,7 +64,7 @@ def findings(session: Session) -> Iterator[Finding]:
     except SettingInvalid:
         return
     yield check_server_needs(settings.server_python)
-    yield check_directory(places.home(settings))
+    yield from check_directory_of(settings)
     yield check_rings(settings)
     yield check_server(places.home(settings))
     yield check_outside()
@@ -151,6 +151,17 @@ def check_server_needs(server_python: str) -> Finding:
     )
 
 
+def check_directory_of(settings: Settings) -> Iterator[Finding]:
+    """Whether PROBE_DIR can be used, and whether it is the one that is expected."""
+    directory = places.home(settings)
+    yield check_directory(directory)
+    elsewhere = places.why_elsewhere(directory, settings)
+    if elsewhere:
+        yield Finding(
+            "warn", "PROBE_DIR", elsewhere, "Jobs and commands agree on it; PROBE_DIR names another for both."
+        )
+
+
 def check_directory(directory: Path) -> Finding:
     """Whether PROBE_DIR is private and local, or can be made so."""
     try:
@@ -174,6 +185,11 @@ def check_directory(directory: Path) -> Finding:
     if not os.access(directory, os.W_OK | os.X_OK):
         return Finding(
             "fail", "PROBE_DIR", f"{directory} cannot be written", probe.errors.DirectoryRefused.hint
+        )
+    unwritable = places.why_not_writable(directory)
+    if unwritable:
+        return Finding(
+            "fail", "PROBE_DIR", unwritable, "Free some room there, or set PROBE_DIR to another folder."
         )
     if os.stat(directory).st_mode & 0o077:
         return Finding("warn", "PROBE_DIR", f"{directory} can be entered by others", f"chmod 700 {directory}")

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from probe.errors import ServerUnavailable
 from probe.recording import places
+from probe.recording.waiting import all_waiting
 from probe_cli.grid import Heading, grid
 from probe_cli.session import Session
 from probe_cli.terminal import escape_controls
@@ -24,25 +25,38 @@ HEADINGS = (
 )
 COLOURS = {
     "running": ("green",), "idle": ("yellow",), "dead": ("red",), "failed": ("red",), "finished": ("dim",),
-    "stalled": ("red",), "paused": ("yellow",), "stopped": ("yellow",),
+    "waiting for torch": ("yellow",), "stalled": ("red",), "paused": ("yellow",), "stopped": ("yellow",),
 }
+WAITING = "waiting for torch"
 _LONGEST_HOW = 60
 
 
 def list_processes(session: Session, everything: bool, format: Literal["table", "json"]) -> None:
     """Write one line per process: those that live and those that ended lately, or all."""
-    processes, notes = _ask(session, everything)
-    found = [process for process in processes if _meant(process, session.address.endpoint)]
+    known, notes = _ask(session, everything)
+    known += _waiting(session, {process.get("pid") for process in known if process.get("ended_ns") is None})
+    found = [process for process in known if _meant(process, session.address.endpoint)]
     if format == "json":
         text = json.dumps({"processes": found, "notes": notes}, ensure_ascii=False)
         session.out.line(escape_controls(text) if session.out.terminal else text)
         return
     for note in notes:
         session.note(note)
-    if not found:
+    if found:
+        write_table(session, HEADINGS, [row(process) for process in found])
+    else:
         _say_how_to_start(session, everything)
+    _say_where_else(session)
+
+
+def _say_where_else(session: Session) -> None:
+    """Somebody who takes our names and leaves them again may have parted our own recordings."""
+    directory = session.address.directory
+    if directory is None or session.settings.directory or directory != places.home(session.settings):
         return
-    write_table(session, HEADINGS, [row(process) for process in found])
+    for other in places.own_homes():
+        if other != directory and _anything_recorded(other):
+            session.note(f"there are recordings in {other} too: PROBE_DIR={other} probe ps")
 
 
 def write_table(session: Session, headings: Sequence[Heading], rows: list[list[str]]) -> None:
@@ -69,6 +83,20 @@ def _ask(session: Session, everything: bool) -> tuple[list[dict[str, Any]], list
         raise ServerUnavailable("the list of processes cannot be read")
     notes = answer.get("notes")  # a server of an older version has none
     return processes, [str(note) for note in notes] if isinstance(notes, list) else []
+
+
+def _waiting(session: Session, live: set[Any]) -> list[dict[str, Any]]:
+    """Processes that were attached to and have not imported torch: this machine alone knows of them."""
+    directory = session.address.directory
+    if directory is None or session.has_own_transport:
+        return []
+    unknown = dict.fromkeys((
+        "job", "run", "attempt", "rank", "local_rank", "world_size", "host", "pid", "state", "step",
+        "last_step_s", "last_seen_s", "started_ns", "ended_ns", "folder", "argv",
+    ))
+    return [
+        {**unknown, "pid": one.pid, "state": WAITING} for one in all_waiting(directory) if one.pid not in live
+    ]
 
 
 def _anything_recorded(directory: Path) -> bool:

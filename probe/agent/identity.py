@@ -19,7 +19,7 @@ from typing import NamedTuple
 from probe import descriptors
 from probe.recording import checked
 from probe.recording.places import make_private, safe_name
-from probe.recording.process import life
+from probe.recording.process import life, own_pid
 from probe.redaction import redact
 
 LAUNCHER = "launcher"
@@ -112,7 +112,7 @@ def counted_attempt(run: Path, attempt: int, rank: int) -> int:
 
 def _taken(attempt: Path, rank: int) -> bool:
     """Whether another process has been this rank in it."""
-    return any(folder.name != f"process={rank}-{os.getpid()}" for folder in attempt.glob(f"process={rank}-*"))
+    return any(folder.name != f"process={rank}-{own_pid()}" for folder in attempt.glob(f"process={rank}-*"))
 
 
 def _mark(attempt: Path) -> str:

@@ -8,14 +8,20 @@ hook runs this; standard library only.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec
 
 from probe.errors import ProbeError
 
+_Parameters = ParamSpec("_Parameters")
+
 PATIENCE = 3
 """Failures after which a hook is switched off."""
+
+_passing = [0]
+"""The exception (its id) that passes every guard: what a signal's handler of the job raised."""
 
 
 class Isolation:
@@ -27,7 +33,6 @@ class Isolation:
         """Asks whether hooks are to do nothing, as while torch.compile traces through this very call;
         None in a job that does not compile."""
         self._report = report
-        self._passing = [0]
         self._ended = False
         self._before_hush: Callable[[], bool] | None = None
 
@@ -36,7 +41,7 @@ class Isolation:
 
         While torch.compile traces through it, it is nothing: what is compiled is the job alone."""
         live = hook
-        tracing, passing = self.tracing, self._passing
+        tracing, passing = self.tracing, _passing
 
         def guarded(*args: Any) -> Any:
             nonlocal live
@@ -62,13 +67,13 @@ class Isolation:
     def let_through(self, error: BaseException) -> None:
         """Raise what a signal's handler of the job raised while the training thread was held: it passes
         every guard, for it means the training."""
-        self._passing[0] = id(error)
+        _passing[0] = id(error)
         raise error
 
     def hush(self) -> None:
         """Until `speak`, every guarded hook does nothing: what somebody runs between two steps, a
         forward or a step of its own included, is no part of the training."""
-        self._passing[0] = 0
+        _passing[0] = 0
         self._before_hush, self.tracing[0] = self.tracing[0], _hushed
 
     def speak(self) -> None:
@@ -78,24 +83,51 @@ class Isolation:
         if self._ended:
             self.tracing[0] = _always
 
-    def attempt(self, name: str, action: Callable[[], Any]) -> Any:
-        """Run `action` once; None when it fails. For start, stop and the agent's own rounds."""
+    def attempt(self, name: str, action: Callable[[], Any], *, said_at: int = PATIENCE) -> Any:
+        """Run `action` once; None when it fails. For start, stop and the agent's own rounds.
+
+        `said_at`: which failure is told on stderr; for what the job itself did wrong, the first."""
         try:
             return action()
         except Exception as error:
-            self._failed(name, error, "is not mentioned again")
+            if id(error) == _passing[0]:
+                raise
+            self._failed(name, error, "is not mentioned again", said_at)
             return None
 
-    def _failed(self, name: str, error: Exception, consequence: str) -> bool:
+    def _failed(self, name: str, error: Exception, consequence: str, said_at: int = PATIENCE) -> bool:
         count = self.failures[name] = self.failures.get(name, 0) + 1
-        if count == PATIENCE:
-            say(f"{name} failed {count} times and {consequence}: {describe(error)}")
+        if count == said_at:
+            times = f" {count} times" if count > 1 else ""
+            say(f"{name} failed{times} and {consequence}: {describe(error)}")
         if count in (1, PATIENCE) and self._report is not None:
             try:
                 self._report(name, describe(error))
             except Exception as nested:
                 say(f"could not note a failure of {name}: {describe(nested)}")
         return count >= PATIENCE
+
+
+def harmless(function: Callable[_Parameters, None]) -> Callable[_Parameters, None]:
+    """A call that a job makes of us, wherever and with whatever: it never raises an `Exception`.
+
+    Wrong arguments too are one line on stderr, and only the first time: a training must not end at step
+    40,000 because of what somebody wanted to note."""
+    said = False
+
+    @functools.wraps(function)
+    def call(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> None:
+        nonlocal said
+        try:
+            function(*args, **kwargs)
+        except Exception as error:
+            if id(error) == _passing[0]:
+                raise
+            if not said:
+                said = True
+                say(f"probe.{function.__name__} did nothing: {_words(error)}. It is not mentioned again")
+
+    return call
 
 
 def quietly(action: Callable[[], Any], what: str) -> Any:
@@ -123,6 +155,10 @@ def describe(error: BaseException) -> str:
         return f"{type(error).__name__}: {error}"[:500]
     except Exception:
         return type(error).__name__
+
+
+def _words(error: Exception) -> str:
+    return f"{error.message}. {error.hint}".rstrip(". ") if isinstance(error, ProbeError) else describe(error)
 
 
 def say(text: str) -> None:

@@ -27,18 +27,17 @@ from probe import clock, launch, wire
 from probe.agent.control_socket import ControlSocket
 from probe.agent.endings import Endings
 from probe.agent.identity import Identity, counted_attempt, identify, several_hosts
-from probe.agent.isolation import Isolation, describe, quietly, say
-from probe.agent.isolation import capture as capture_all
+from probe.agent.isolation import Isolation, harmless, quietly, say
 from probe.agent.tracing import name_tracer
 from probe.control.names import Scope, place_in_job
 from probe.control.stacks import capture, whereabouts
-from probe.errors import NoRoom, ProbeError, ServerUnavailable
+from probe.errors import NoRoom, ProbeError, ServerUnavailable, UsageError
 from probe.instruments.flight import keep_entries
 from probe.instruments.installation import Installation
 from probe.instruments.patch import Patches
 from probe.recording import places
 from probe.recording.captures import journal_rows
-from probe.recording.process import current_boot_id, life
+from probe.recording.process import current_boot_id, life, own_pid
 from probe.recording.recording import VERSION, Meta, Recording, ring_scale, rings_folders
 from probe.settings import SETTINGS, Settings
 
@@ -68,8 +67,7 @@ class Agent:
     def __init__(self, settings: Settings, name: str, *, midway: bool = False) -> None:
         self.settings = settings
         self.pid = os.getpid()
-        self.directory = places.make_private(places.home(settings))
-        places.make_private(self.directory / "agents")
+        self.directory = _make_directory(settings)
         self.identity = identify(name or settings.name)
         self.recording = _make_recording(self.directory, self.identity, settings)
         try:
@@ -91,7 +89,7 @@ class Agent:
         self._tracer = 0
         self.announcing = self._to_announce() if several_hosts(settings.environ) else None
         self.control = ControlSocket(
-            places.agent_socket(self.directory, self.pid),
+            Path(self.recording.meta.socket),
             {
                 "GET /v1/health": self._health,
                 "GET /v1/stacks": self._stacks,
@@ -191,7 +189,7 @@ class Agent:
         recorder = self.instruments.recorder
         meta = self.recording.meta
         return {
-            "pid": self.pid, "job": meta.job, "run": meta.run, "attempt": meta.attempt, "rank": meta.rank,
+            "pid": meta.pid, "job": meta.job, "run": meta.run, "attempt": meta.attempt, "rank": meta.rank,
             "step": recorder.counted_step, "phase": recorder.phase,
             "uptime_s": (clock.wall_ns() - meta.started_ns) / 1e9,
             "failures": dict(self.isolation.failures),
@@ -282,19 +280,22 @@ class Agent:
                 self.recording.journal.append({"event": "no server", "error": error.message})
 
 
+@harmless
 def start(name: str | None = None) -> None:
     """Start recording in this process. Does nothing when it is on already.
 
-    Imports torch if the program has not done so yet. Raises `ProbeError` when the
-    recording cannot be made (the message says why). A bug of ours is a line on stderr."""
+    Imports torch if the program has not done so yet. Where nothing can be recorded the program goes on
+    without: one line on stderr says why."""
+    quietly(lambda: _start_here(name), "not recording")
+
+
+def _start_here(name: str | None) -> None:
+    if not (name is None or isinstance(name, str)):
+        raise UsageError(f"a job's name is text, not {type(name).__name__}", hint='probe.start("evaluation")')
     import torch  # noqa: F401
 
     _keep_flight_entries()
-    _, error = capture_all(lambda: _start(name or "", late=True))
-    if isinstance(error, ProbeError) or not isinstance(error, Exception | None):
-        raise error
-    if error is not None:
-        say(f"not recording: {describe(error)}")
+    _start(name or "", late=True)
 
 
 def _start(name: str, *, late: bool, settings: Settings | None = None, midway: bool = False) -> bool:
@@ -343,6 +344,7 @@ def start_attached(environ: Mapping[str, str], *, midway: bool) -> bool:
     return _start("", late=True, settings=Settings(environ), midway=midway)
 
 
+@harmless
 def stop() -> None:
     """Stop recording: hooks, thread and socket gone, the recording kept. Nothing when it is off."""
     global _agent
@@ -353,13 +355,17 @@ def stop() -> None:
             quietly(lambda: agent.stop("stop", wait_s=_STOP_WAIT_S), "stopping")
 
 
+@harmless
 def log(name: str, value: float) -> None:
-    """Record a value under a name at the current step (python.scalars). Nothing when recording is off."""
+    """Record a value under a name at the current step (python.scalars). Nothing when recording is off.
+
+    A value that is no number, or a name that is no text, is left out; the first time a line says so."""
     agent = _agent
     if agent is not None:
-        agent.isolation.attempt("log", lambda: agent.instruments.recorder.log(name, value))
+        agent.isolation.attempt("log", lambda: agent.instruments.recorder.log(name, value), said_at=1)
 
 
+@harmless
 def step() -> None:
     """Say that a step ended, in a loop without an optimizer. From then on only this counts steps."""
     agent = _agent
@@ -372,10 +378,20 @@ def agent_here() -> Agent | None:
     return _agent
 
 
+def _make_directory(settings: Settings) -> Path:
+    """Where recordings go. Who makes another folder than the usual one says so, once for all jobs."""
+    directory = places.make_home(settings)
+    elsewhere = places.why_elsewhere(directory, settings)
+    if elsewhere and not (directory / "agents").exists():
+        say(f"{elsewhere}; the command `probe` finds it there. PROBE_DIR names another")
+    places.make_private(directory / "agents")
+    return directory
+
+
 def _make_recording(directory: Path, identity: Identity, settings: Settings) -> Recording:
     ring_scale(settings.rings_bytes)
-    identity, process = _new_folder(directory, identity, os.getpid())
-    name = f"{identity.run}.{identity.attempt}.{identity.rank}.{os.getpid()}"
+    identity, process = _new_folder(directory, identity, own_pid())
+    name = f"{identity.run}.{identity.attempt}.{identity.rank}.{own_pid()}"
     refused: list[str] = []
     places.make_private(process)
     for rings in rings_folders(settings, process, name, refused):
@@ -389,7 +405,7 @@ def _make_recording(directory: Path, identity: Identity, settings: Settings) -> 
 
 
 def _meta(identity: Identity, directory: Path, rings: Path, environ: Mapping[str, str]) -> Meta:
-    pid = os.getpid()
+    pid = own_pid()
     found = life(pid)
     torch: Any = sys.modules.get("torch")
     return Meta(

@@ -290,7 +290,7 @@ def _answers(directory: Path, target: Target) -> bool:
     if not target.exists:
         return False
     try:
-        with wire.connect_unix(places.agent_socket(directory, target.inner_pid), 0.5) as connection:
+        with wire.connect_unix(places.agent_socket(directory, target.pid), 0.5) as connection:
             return wire.peer_of(connection).pid == target.pid
     except (OSError, ProbeError):
         return False
@@ -309,6 +309,11 @@ def _check_alive(target: Target) -> None:
     """Raise `AttachFailed` when the process has ended meanwhile."""
     if not os.path.exists(f"/proc/{target.pid}/task/{target.pid}"):
         raise AttachFailed(f"process {target.pid} ended while it was attached to")
+
+
+def is_pending(pid: int) -> bool:
+    """Whether an attach to this process is loaded and waits for the GIL."""
+    return _loaded_before(examine(pid))
 
 
 def _loaded_before(target: Target) -> bool:

@@ -69,7 +69,8 @@ def _take_signals() -> None:
     all signals could not be ended."""
     import signal
 
-    with open(f"/proc/self/task/{os.getpid()}/status", encoding="ascii", errors="replace") as status:
+    # Of a process this file is about its main thread; a number here would be that of another pid namespace.
+    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
         [mask] = [int(line.split()[1], 16) for line in status if line.startswith("SigBlk:")]
     # 32 and 33 are the C library's own.
     blocked = {bit + 1 for bit in range(64) if mask >> bit & 1} - {32, 33}

@@ -110,6 +110,14 @@ def thread_states(pid: int) -> dict[int, str]:
     return found
 
 
+def in_another_pid_namespace(pid: int) -> bool:
+    """Whether `pid` has a pid namespace of its own; False where that is not shown."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/pid") != os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return False
+
+
 def check_tracing(target: Target) -> None:
     """Raise the fitting error unless its memory may be read from outside.
 
@@ -153,7 +161,8 @@ def check_attach(target: Target) -> None:
         raise AttachRefused(
             f"process {pid} sees other files than you do: it runs in a container "
             "(another mount namespace or root folder)",
-            hint=f"Run probe inside that container, where it is pid {target.inner_pid}. {_NO_RIGHTS}",
+            hint=f"Run probe inside that container, where it is pid {target.inner_pid}; as root also: "
+            f"nsenter --target {pid} --mount --pid probe {target.inner_pid} attach. {_NO_RIGHTS}",
         )
 
 

@@ -29,9 +29,12 @@ OLDEST = (3, 10)
 
 class TorchWatch:
     """An import finder that finds nothing itself: it lets the others find torch and
-    asks to be called when torch's own code has run. Takes itself away then."""
+    asks to be called when torch's own code has run. Takes itself away then.
 
-    def __init__(self, then: Callable[[], object]) -> None:
+    `attached`: because somebody attached, who may do so again or think better of it."""
+
+    def __init__(self, then: Callable[[], object], attached: bool = False) -> None:
+        self.attached = attached
         self._then = then
         self._searching: set[int] = set()
 
@@ -84,10 +87,10 @@ def begin() -> None:
         watch_for_torch(start)
 
 
-def watch_for_torch(then: Callable[[], object]) -> None:
+def watch_for_torch(then: Callable[[], object], attached: bool = False) -> None:
     """Call `then` when torch has been imported; nothing when something waits for that already."""
     if not any(isinstance(finder, TorchWatch) for finder in sys.meta_path):
-        sys.meta_path.insert(0, TorchWatch(then))
+        sys.meta_path.insert(0, TorchWatch(then, attached))
 
 
 def attach(settings: dict[str, str], midway: bool = True) -> dict[str, str]:
@@ -97,8 +100,7 @@ def attach(settings: dict[str, str], midway: bool = True) -> dict[str, str]:
     it: before Python 3.13 the first thread that imports `threading` counts as the main thread, and that
     must not be ours."""
     if "torch" not in sys.modules:
-        watch_for_torch(lambda: _attach_late(settings))
-        return {"state": "waiting for torch"}
+        return _attach_when_torch_comes(settings)
     try:
         refusal = load_probe()
         if refusal is not None:
@@ -111,8 +113,44 @@ def attach(settings: dict[str, str], midway: bool = True) -> dict[str, str]:
         return {"error": words, "hint": getattr(error, "hint", ""), "code": getattr(error, "code", "")}
 
 
-def _attach_late(settings: dict[str, str]) -> None:
-    """Torch has come, and whoever attached has long gone: a refusal is a line on stderr."""
+def _attach_when_torch_comes(settings: dict[str, str]) -> dict[str, str]:
+    """Wait for torch. What an earlier attach asked for counts no more; what PROBE=1 asked for does."""
+    for finder in list(sys.meta_path):
+        if isinstance(finder, TorchWatch) and getattr(finder, "attached", False):
+            sys.meta_path.remove(finder)
+    if not any(isinstance(finder, TorchWatch) for finder in sys.meta_path):
+        note = _note_waiting(settings)
+        watch_for_torch(lambda: _attach_late(settings, note), attached=True)
+    return {"state": "waiting for torch"}
+
+
+def _note_waiting(settings: dict[str, str]) -> str:
+    """Note in PROBE_DIR that this process waits (`probe.recording.waiting`); the file, empty without one."""
+    path = os.path.join(settings.get("PROBE_DIR", ""), "boot", f"{os.getpid()}.waiting")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        with open("/proc/self/stat", "rb") as stat:
+            fields = stat.read().rpartition(b")")[2].split()
+        words = (fields[19].decode(), fields[25].decode(), os.readlink("/proc/self/ns/pid"))
+        descriptor = os.open(path, flags, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(" ".join(words))
+    except (OSError, IndexError, ValueError):
+        return ""
+    return path
+
+
+def _attach_late(settings: dict[str, str], note: str) -> None:
+    """Torch has come, and whoever attached has long gone: a refusal is a line on stderr.
+
+    Without the note the attach was withdrawn; a forked child has none of its own and starts nothing."""
+    try:
+        if note:
+            os.unlink(os.path.join(os.path.dirname(note), f"{os.getpid()}.waiting"))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        say(f"{note} cannot be removed: {error}")
     refusal = attach(settings, midway=False).get("error")
     if refusal:
         say(f"could not start, the job runs without it: {refusal}")
@@ -153,6 +191,8 @@ def _run_after(loader: Any, call: Any) -> bool:
         if module.__name__ == "torch":
             call()
 
+    # One of the frames that `warnings` does not count, and that the traceback of a failed import leaves out.
+    exec_module.__code__ = exec_module.__code__.replace(co_filename="<frozen importlib._bootstrap>")
     try:
         loader.exec_module = exec_module
     except (AttributeError, TypeError):

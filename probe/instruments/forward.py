@@ -22,7 +22,7 @@ from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 from probe.agent.isolation import Isolation
-from probe.instruments.patch import Patches
+from probe.instruments.patch import Patches, unseen
 from probe.instruments.recorder import Recorder
 from probe.recording.layout import NULL_BOOLEAN, NULL_STRING
 
@@ -259,6 +259,7 @@ def own_code() -> Iterator[CodeType]:
 
 def _with_inner(code: CodeType) -> Iterator[CodeType]:
     yield code
+    yield unseen(code)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _with_inner(constant)

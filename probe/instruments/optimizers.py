@@ -22,7 +22,7 @@ from typing import Any
 
 from probe.agent.isolation import Isolation
 from probe.instruments.hook_tables import change_between_hooks
-from probe.instruments.patch import Patches
+from probe.instruments.patch import Patches, pass_over
 from probe.instruments.recorder import Recorder
 from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE
 
@@ -138,7 +138,7 @@ class Optimizers:
             after(optimizer, args, kwargs)
             return result
 
-        return step
+        return pass_over(step)
 
     def uninstall(self) -> None:
         """Remove every hook and wrapper; hooks stay, and do nothing, where a step hangs between two."""

@@ -4,13 +4,22 @@ Used when an instrument starts and stops; never during a step. A wrapper is put
 back only if nobody wrapped it again in between: somebody else's patch on top of
 ours stays, and ours under it turns into a plain pass-through (`Patches.live`).
 Standard library only.
+
+A wrapper is one frame more between the caller and what it calls. `warnings.warn(…, stacklevel=2)` would
+count it: the warning would name our file, be filtered under our module's name, and be shown once for all
+callers. So wrappers are given a file name that `warnings` passes over (`unseen`).
 """
 
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
+from types import CodeType, FunctionType
 from typing import Any
+
+_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_unseen: dict[int, tuple[CodeType, CodeType]] = {}
 
 
 class Patches:
@@ -37,11 +46,11 @@ class Patches:
         self.live[0] = True
         own = name in vars(owner)
         original = getattr(owner, name)
-        wrapper = functools.wraps(original)(make(original))
+        wrapper = pass_over(functools.wraps(original)(make(original)))
         # What we wrap is never part of a graph; torch.compile stops in front of it with us or
         # without, and must not trace the wrapper.
         if not traced:
-            wrapper._torchdynamo_disable = True  # type: ignore[attr-defined]
+            wrapper._torchdynamo_disable = True
         # What stands in the class is kept as it is: C++ classes bind their methods by a descriptor.
         stood = vars(owner)[name] if own else None
         setattr(owner, name, wrapper)
@@ -58,3 +67,24 @@ class Patches:
             else:
                 delattr(owner, name)
         self._made.clear()
+
+
+def pass_over(wrapper: Any) -> Any:
+    """`wrapper`, whose frame `warnings` does not count from now on."""
+    if isinstance(wrapper, FunctionType):
+        wrapper.__code__ = unseen(wrapper.__code__)
+    return wrapper
+
+
+def unseen(code: CodeType) -> CodeType:
+    """The same code under a name of the same file at which `warnings` and `logging` look no closer: one that
+    holds `importlib` and `_bootstrap`. Always the same object, which torch.compile is told to leave alone."""
+    known = _unseen.get(id(code))
+    if known is not None:
+        return known[1]
+    found = code
+    if code.co_filename.startswith(_PACKAGE) and "importlib_bootstrap" not in code.co_filename:
+        inside = code.co_filename[len(_PACKAGE) :]
+        found = code.replace(co_filename=os.path.join(_PACKAGE, "importlib_bootstrap", os.pardir, inside))
+    _unseen[id(code)] = (code, found)  # the first keeps its id its own
+    return found

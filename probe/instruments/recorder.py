@@ -394,8 +394,12 @@ class Recorder:
         self.end_step(now, "call", NULL_DOUBLE, NULL_BOOLEAN)
 
     def log(self, name: str, value: float) -> None:
-        """`probe.log(name, value)`: one row of python.scalars."""
+        """`probe.log(name, value)`: one row of python.scalars. Raises for what is no name or no number."""
+        if not isinstance(name, str):
+            raise TypeError(f"a name is text, not {type(name).__name__}")
+        detach = getattr(value, "detach", None)  # torch warns of a number that has a gradient
+        number = float(value if detach is None else detach())
         self.rings["python.scalars"].append(
-            self.step, _now() + ANCHOR_NS, self.intern(name) or NULL_STRING, float(value),
+            self.step, _now() + ANCHOR_NS, self.intern(name) or NULL_STRING, number,
             NULL_INTEGER, self.intern("probe"),
         )

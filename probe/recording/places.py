@@ -17,6 +17,9 @@ Standard library only; any thread, never the hot path.
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import itertools
 import os
 import re
 import stat
@@ -37,10 +40,81 @@ NETWORK_FILE_SYSTEMS = frozenset(
 MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs"})
 
 
+SHARED = "/tmp"
+"""Where the users of a machine have their folders; its sticky bit keeps each from the others'."""
+
+
 def home(settings: Settings) -> Path:
     """PROBE_DIR, or the user's private folder under /tmp (one fixed place, so that the
-    job and the command find each other whatever TMPDIR says). Absolute: a job may change its folder."""
-    return Path(os.path.abspath(settings.directory or f"/tmp/probe-{os.getuid()}"))
+    job and the command find each other whatever TMPDIR says). Absolute: a job may change its folder.
+
+    Anybody may have made `/tmp/probe-UID` before its user. Then it is `/tmp/probe-UID.1`, or the next
+    number. A folder that the user has already goes before one that could be made: who leaves a name again
+    hides nothing. Only looks; `make_home` makes it."""
+    if settings.directory:
+        return Path(os.path.abspath(settings.directory))
+    usual = Path(f"{SHARED}/probe-{os.getuid()}")
+    if _is_ours(usual):
+        return usual
+    names = itertools.chain([usual], map(_numbered, itertools.count(1)))
+    return next(iter(own_homes()), None) or next(path for path in names if not os.path.lexists(path))
+
+
+def own_homes() -> list[Path]:
+    """Every folder under /tmp that `home` has been for this user, the first choice first."""
+    usual = f"probe-{os.getuid()}"
+    numbers = []
+    with contextlib.suppress(OSError):
+        numbers = [
+            int(name[len(usual) + 1 :]) for name in os.listdir(SHARED)
+            if re.fullmatch(rf"{usual}\.[1-9][0-9]{{0,8}}", name)
+        ]
+    found = [Path(SHARED, usual), *map(_numbered, sorted(numbers))]
+    return [path for path in found if _is_ours(path)]
+
+
+def make_home(settings: Settings) -> Path:
+    """`home`, made and private. Raises `DirectoryRefused`."""
+    for _ in range(_MOST_RACES):
+        path = home(settings)
+        try:
+            return make_private(path)
+        except DirectoryRefused:
+            if settings.directory or home(settings) == path:
+                raise
+    return make_private(home(settings))
+
+
+def why_elsewhere(directory: Path, settings: Settings) -> str:
+    """Why `directory` is not the usual one; empty when it is, or when PROBE_DIR names it."""
+    usual = Path(f"{SHARED}/probe-{os.getuid()}")
+    if settings.directory or directory == usual:
+        return ""
+    try:
+        check_private(usual, os.lstat(usual))
+    except DirectoryRefused as error:
+        return f"{error.message}, so {directory} is used"
+    except OSError:
+        pass
+    return f"{directory} is used, which was made when {usual} could not be"
+
+
+_LEAST_BYTES = 1 << 16
+"""What a server needs at the least: its log, its facts."""
+_MOST_RACES = 8
+"""How often somebody else may take a name in the moment between looking and making."""
+
+
+def _numbered(number: int) -> Path:
+    return Path(f"{SHARED}/probe-{os.getuid()}.{number}")
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        check_private(path, os.lstat(path))
+    except (OSError, DirectoryRefused):
+        return False
+    return True
 
 
 def server_socket(directory: Path) -> Path:
@@ -128,6 +202,27 @@ def room_bytes(path: Path) -> int:
     except OSError:
         return 0
     return found.f_bavail * found.f_frsize
+
+
+def why_not_writable(directory: Path) -> str:
+    """Why nothing can be written into a folder, in words; empty when something can. Tries it."""
+    import tempfile
+
+    try:
+        with tempfile.NamedTemporaryFile(dir=directory, prefix=".room.") as file:
+            file.write(bytes(_LEAST_BYTES))
+            file.flush()
+            os.posix_fallocate(file.fileno(), 0, _LEAST_BYTES)
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        with contextlib.suppress(OSError):
+            found = os.statvfs(directory)
+            if error.errno == errno.ENOSPC and found.f_files and not found.f_favail:
+                why = "no inodes are left for another file"
+            elif error.errno == errno.ENOSPC:
+                why = f"no room is left, {found.f_bavail * found.f_frsize} bytes"
+        return f"{directory} cannot be written: {why}"
+    return ""
 
 
 def safe_name(text: str, longest: int = 60) -> str:

@@ -28,6 +28,15 @@ class Life(NamedTuple):
     state: str
 
 
+def own_pid() -> int:
+    """This process as /proc shows it, and so as everybody sees it who shares its files: in a pid namespace
+    without a /proc of its own that is another number than `os.getpid()`."""
+    try:
+        return int(os.readlink("/proc/self"))
+    except (OSError, ValueError):
+        return os.getpid()
+
+
 def life(pid: int) -> Life | None:
     """The process that has this pid now; None when there is none (a zombie counts as a process)."""
     try:

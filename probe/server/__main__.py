@@ -46,7 +46,7 @@ def main() -> int:
     _set_up_log()
     try:
         settings = Settings()
-        directory = places.make_private(places.home(settings))
+        directory = places.make_home(settings)
         with _lock(directory):
             from probe.server import supervision
             from probe.server.serve import Server

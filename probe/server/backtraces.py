@@ -25,6 +25,7 @@ from probe.recording import places
 from probe.recording.captures import last_capture
 from probe.recording.journal import read_journal
 from probe.recording.process import life
+from probe.recording.waiting import waiting
 from probe.server import access, asking, fanout, notes
 from probe.server.registry import LIVE, Recorded, Registry
 
@@ -62,6 +63,8 @@ def backtrace(registry: Registry, subject: Recorded | int, want: Want) -> dict[s
     Raises `ProcessDead` for one that left no stacks, and what reading from outside raises."""
     if isinstance(subject, int):
         note = f"process {subject} runs without an agent; `probe {subject} attach` starts one in it"
+        if waiting(registry.directory, subject) is not None:
+            note = f"process {subject} is attached to; its agent starts when it has imported torch"
         return _from_outside(subject, want, None, [note])
     if registry.status(subject).state not in LIVE:
         return _kept(registry, subject)

@@ -30,6 +30,7 @@ from probe.recording.layout import NULL_INTEGER
 from probe.recording.process import alive, life
 from probe.recording.reader import open_ring
 from probe.recording.recording import Meta
+from probe.recording.waiting import waiting
 from probe.server import ends
 from probe.server.ends import End, Told
 
@@ -381,6 +382,11 @@ class Registry:
             raise EndpointUnknown(f"there is no process {pid}, and no recording of one")
         if process.uid != os.getuid():
             raise NotYours(f"process {pid} belongs to user id {process.uid}")
+        if waiting(self.directory, pid) is not None:
+            raise AgentMissing(
+                f"process {pid} is attached to and has not imported torch: its agent starts when it does",
+                hint=f"`probe {pid} detach` withdraws that.",
+            )
         raise AgentMissing(f"process {pid} runs without an agent")
 
     def _by_folder(self, path: Path) -> list[Recorded]:

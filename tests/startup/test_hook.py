@@ -94,6 +94,17 @@ import torch
     assert answer == (0, ["failed: no driver False", "agent deferred=False torch=mended"], [])
 
 
+@pytest.mark.parametrize("torch", [
+    "value = 1; import warnings; warnings.warn('old driver', stacklevel=2)",
+    "raise ImportError('no driver')", "raise RuntimeError('no driver')",
+])
+def test_warnings_and_tracebacks_of_the_import_are_as_without_us(hooked: Python, torch: str) -> None:
+    (hooked.site / "torch" / "__init__.py").write_text(torch)
+    text = "print('before')\nimport torch"
+    watched, plain = hooked.code(text, PROBE="1"), hooked.code(text)
+    assert watched.err == plain.err and plain.err
+
+
 def test_a_missing_torch_is_missing_as_without_us(hooked: Python) -> None:
     (hooked.site / "torch" / "__init__.py").unlink()
     (hooked.site / "torch").rmdir()

@@ -1,0 +1,86 @@
+"""An attach to a job without torch waits for it: that is said, and can be withdrawn."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from harness import Job, Place, run_probe
+from probe.recording.waiting import all_waiting, waiting
+
+
+@pytest.fixture
+def job(place: Place) -> Iterator[Job]:
+    """One that has not imported torch yet; a line on stdin has it do so."""
+    found = Job("imports_torch_late", "--forks", environ=place.environ(), folder=place.directory)
+    try:
+        found.wait_for("READY")
+        yield found
+    finally:
+        found.kill()
+
+
+def said(place: Place, *words: str) -> str:
+    done = run_probe(place, *words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def go_on(job: Job) -> None:
+    assert job._process.stdin is not None
+    job._process.stdin.write(b"\n")
+    job._process.stdin.flush()
+
+
+def test_an_attach_that_waits_for_torch_is_shown_and_can_be_withdrawn(place: Place, job: Job) -> None:
+    pid = str(job.pid)
+    assert "has not imported torch" in said(place, pid, "attach")
+    assert "waiting for torch" in said(place, "ps") and pid in said(place, "ps")
+    assert "attached to already" in said(place, pid, "attach")
+    refused = run_probe(place, pid, "query", "SELECT 1")
+    assert refused.returncode != 0 and "has not imported torch" in refused.stderr
+    assert said(place, pid, "detach").startswith(f"withdrawn from {pid}")
+    assert said(place, "ps") == ""
+    again = run_probe(place, pid, "detach")
+    assert again.returncode != 0 and "runs without an agent" in again.stderr
+    go_on(job)
+    result = job.result()
+    assert (result["threads"], result["child"]) == (["MainThread"], ["MainThread"])
+    assert "TorchWatch" not in result["finders"]
+    assert (job.let_go(), job.errors()) == (0, "")
+
+
+def test_what_was_withdrawn_can_be_asked_for_again_and_is_for_the_process_itself(
+    place: Place, job: Job
+) -> None:
+    pid = str(job.pid)
+    said(place, pid, "attach")
+    said(place, pid, "detach")
+    said(place, pid, "attach", "--name", "second")
+    go_on(job)
+    result = job.result()
+    assert "probe-agent" in result["threads"] and result["child"] == ["MainThread"]
+    assert all_waiting(place.directory) == []
+    assert "second" in said(place, "ps")
+    assert said(place, pid, "detach").startswith("detached from second/0")
+    assert (job.let_go(), job.errors()) == (0, "")
+
+
+def test_a_note_is_about_one_life_of_a_pid_and_one_program(place: Place, job: Job) -> None:
+    said(place, str(job.pid), "attach")
+    found = waiting(place.directory, job.pid)
+    assert found is not None
+    text = found.note.read_text()
+    ours = found.note.with_name(f"{os.getpid()}.waiting")
+    ours.write_text(text)
+    assert waiting(place.directory, os.getpid()) is None
+    start_ticks, stack, namespace = text.split()
+    found.note.write_text(f"{start_ticks} {int(stack) - 4096} {namespace}")  # as before an exec
+    assert waiting(place.directory, job.pid) is None
+    found.note.write_text("")
+    assert all_waiting(place.directory) == []
+    found.note.write_text(text)
+    job.kill()
+    assert all_waiting(place.directory) == [] and not found.note.exists()
