@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from probe import clock, launch, wire
+from probe import clock, launch, versions, wire
 from probe.agent.control_socket import ControlSocket
 from probe.agent.endings import Endings
 from probe.agent.identity import Identity, counted_attempt, identify, several_hosts
@@ -286,9 +286,14 @@ def start(name: str | None = None) -> None:
     """Start recording in this process. Does nothing when it is on already.
 
     Imports torch if the program has not done so yet. Raises `ProbeError` when the
-    recording cannot be made (the message says why). A bug of ours is a line on stderr."""
+    recording cannot be made (the message says why). A bug of ours is a line on stderr,
+    and so is a torch that is too old: the job runs on without us."""
     import torch  # noqa: F401
 
+    refusal = versions.refusal_here()
+    if refusal:
+        say(refusal)
+        return
     _keep_flight_entries()
     _, error = capture_all(lambda: _start(name or "", late=True))
     if isinstance(error, ProbeError) or not isinstance(error, Exception | None):
