@@ -18,6 +18,7 @@ imports nothing else.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -32,13 +33,27 @@ def __getattr__(name: str) -> Any:
     if name == "load_checkpoint":
         from probe.checkpoint import load_checkpoint as value
     elif name in ("log", "start", "step", "stop"):
-        from probe.agent import lifecycle
-
-        value = getattr(lifecycle, name)
+        value = _of_the_agent(name)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
     return value
+
+
+def _of_the_agent(name: str) -> Any:
+    from probe import versions
+
+    refusal = versions.refusal()
+    if refusal:  # of this Python, in which the agent cannot even be imported
+
+        def stay_out(*_args: Any, **_kwargs: Any) -> None:
+            if name == "start" and sys.stderr is not None:
+                sys.stderr.write(f"probe: {refusal}\n")
+
+        return stay_out
+    from probe.agent import lifecycle
+
+    return getattr(lifecycle, name)
 
 
 def __dir__() -> list[str]:

@@ -15,6 +15,8 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
+from probe import versions
+
 PATH_FOLDER = Path(__file__).resolve().parent / "boot" / "path"
 """On PYTHONPATH it runs the hook in an interpreter that has no probe installed."""
 
@@ -42,14 +44,18 @@ class _Target(NamedTuple):
     name: str
 
 
-def start() -> None:
-    """Start the agent if this process is one to watch. Never raises."""
+def start() -> str:
+    """Start the agent if this process is one to watch. Never raises.
+
+    What it returns is to be said: why the job runs without us, empty when there is nothing to say."""
     role = role_of(sys.orig_argv)
-    if role is Role.HELPER:
-        return
+    refusal = versions.refusal_here()
+    if role is Role.HELPER or refusal:
+        return refusal if role is Role.JOB else ""  # children: their parent said it
     from probe.agent.lifecycle import start_from_environment
 
     start_from_environment(deferred=role is Role.CHILD)
+    return ""
 
 
 def attach(settings: Mapping[str, str], *, midway: bool) -> str:
@@ -58,6 +64,11 @@ def attach(settings: Mapping[str, str], *, midway: bool) -> str:
     `settings` are variables of who attached: they go before the job's own and stay out of its
     environment. `midway`: the job may be inside a step. On a thread of ours in the job, or the one that
     has just imported torch. Raises `ProbeError`."""
+    refusal = versions.refusal_here()
+    if refusal:
+        from probe.errors import AttachRefused
+
+        raise AttachRefused(refusal, hint="`backtrace` reads its stacks from outside.")
     from probe.agent.lifecycle import start_attached
 
     return "started" if start_attached({**os.environ, **settings}, midway=midway) else "already"

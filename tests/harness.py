@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from probe.recording.journal import read_payloads
 from probe.startup import run_environment
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,6 +34,8 @@ class Place:
     """A private folder for recordings and sockets, and one for rings."""
 
     def __init__(self) -> None:
+        self.failures_expected = False
+        """Set by tests that break a hook of ours on purpose: everywhere else a failure fails the test."""
         self.directory = Path(tempfile.mkdtemp(prefix="probe-test-"))
         memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         self.rings = Path(tempfile.mkdtemp(prefix="probe-test-", dir=memory))
@@ -86,7 +89,19 @@ class Place:
                 end_process(late)
             wait_for_end(int(processes[0].split()[0]), 0.1)
         sockets += sorted(str(path) for path in self.directory.rglob("*.sock") if answers(path))
-        return {"processes": processes, "sockets": sockets, "rings": rings}
+        failures = [] if self.failures_expected else self.failures()
+        return {"processes": processes, "sockets": sockets, "rings": rings, "failures": failures}
+
+    def failures(self) -> list[str]:
+        """What of ours raised inside a job that was recorded here, as its journal tells: a hook that fails
+        three times is switched off, and what it records is missing from then on."""
+        found = []
+        for journal in sorted(self.directory.glob("recordings/*/*/*/journal.bin")):
+            for payload in read_payloads(journal):
+                record = json.loads(payload) if b'"failure"' in payload else {}
+                if record.get("event") == "failure":
+                    found.append(f"{record['instrument']}: {record['error']}")
+        return found
 
     def processes(self) -> list[str]:
         """`pid command` of every process that has this place in its environment or command line."""

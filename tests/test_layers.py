@@ -16,7 +16,8 @@ FILES = sorted(ROOT.glob("probe/**/*.py")) + sorted(ROOT.glob("cli/**/*.py"))
 LONGEST_LINES = 500
 
 BASE = ("settings", "errors", "wire", "clock", "startup", "launch", "tables", "boot", "rank_sets", "ballot",
-        "announcement", "descriptors", "importlib_bootstrap", "redaction", "__init__", "__version__")
+        "announcement", "descriptors", "importlib_bootstrap", "redaction", "versions", "__init__",
+        "__version__")
 RECORDING = (
     "checked", "layout", "mapping", "ring", "strings", "journal", "captures", "crash", "places", "process",
     "recording", "waiting", "__init__",
@@ -54,7 +55,7 @@ SERVER = rf"(?:{CLUSTER}|server\b)"
 
 LAYERS = (
     # The three ways into the job's side: the public names, the hook, and nothing else.
-    _layer(r"probe/__init__\.py", r"(?:agent|checkpoint)\b"),
+    _layer(r"probe/__init__\.py", r"(?:agent|checkpoint|versions)\b"),
     _layer(r"probe/boot/.*", r"startup\b|$"),
     _layer(r"probe/startup\.py", rf"{STANDARD}|agent\b"),
     _layer(rf"probe/(?:{'|'.join(BASE)})(?:\.py|/.*)", STANDARD),

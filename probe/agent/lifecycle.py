@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from probe import clock, launch, wire
+from probe import clock, launch, versions, wire
 from probe.agent.control_socket import ControlSocket
 from probe.agent.endings import Endings
 from probe.agent.identity import Identity, counted_attempt, identify, several_hosts
@@ -294,6 +294,10 @@ def _start_here(name: str | None) -> None:
         raise UsageError(f"a job's name is text, not {type(name).__name__}", hint='probe.start("evaluation")')
     import torch  # noqa: F401
 
+    refusal = versions.refusal_here()
+    if refusal:
+        say(refusal)
+        return
     _keep_flight_entries()
     _start(name or "", late=True)
 

@@ -14,11 +14,10 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from probe import versions
 from probe.errors import AttachRefused, EndpointUnknown, NotYours, ProbeError, ProcessDead, TracingDenied
 from probe.recording.process import STATES
 
-OLDEST = (3, 10)
-"""The oldest Python that the agent runs in."""
 _SYS_PTRACE = 1 << 19
 _NO_RIGHTS = "A job that is started with PROBE=1 has its agent from the start and needs no such right."
 _VERSION = re.compile(r"(?:lib)?python(\d)\.(\d+)|/python(\d)\.(\d+)/(?:lib-dynload|site-packages)/")
@@ -235,10 +234,10 @@ def _check_python(target: Target) -> None:
             f"process {target.pid} ({target.command or 'unnamed'}) does not run Python",
             hint="A launcher or a shell is often the parent of the job: see `ps --forest`.",
         )
-    if target.version is not None and target.version < OLDEST:
-        major, minor = target.version
+    if target.version is not None and target.version < versions.OLDEST_PYTHON:
         raise AttachRefused(
-            f"process {target.pid} runs Python {major}.{minor}, and the agent needs 3.10 or newer",
+            f"process {target.pid} runs Python {versions.plain(target.version)}, and the agent needs "
+            f"{versions.plain(versions.OLDEST_PYTHON)} or newer",
             hint=f"`probe {target.pid} backtrace` works with older ones too.",
         )
 

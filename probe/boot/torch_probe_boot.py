@@ -80,7 +80,7 @@ def begin() -> None:
     """Wait for torch, or start now when it is there. Called again it does nothing: virtual
     environments run the lines of a `.pth` file twice."""
     if sys.version_info < OLDEST:
-        say(f"needs Python 3.10 or newer, this is {sys.version_info[0]}.{sys.version_info[1]}")
+        say(_too_old())
     elif "torch" in sys.modules:
         start()
     else:
@@ -99,6 +99,8 @@ def attach(settings: dict[str, str], midway: bool = True) -> dict[str, str]:
     `midway`: the job may be inside a step. A job without torch gets nothing of ours but the wait for
     it: before Python 3.13 the first thread that imports `threading` counts as the main thread, and that
     must not be ours."""
+    if sys.version_info < OLDEST:
+        return {"error": _too_old(), "hint": "", "code": "attach_refused"}
     if "torch" not in sys.modules:
         return _attach_when_torch_comes(settings)
     try:
@@ -165,9 +167,15 @@ def start() -> None:
             return
         from probe import startup
 
-        startup.start()
+        refusal = startup.start()
+        if refusal:
+            say(refusal)
     except Exception as error:  # noqa: BLE001 - the job's `import torch` must go on
         say(f"could not start, the job runs without it: {type(error).__name__}: {error}")
+
+
+def _too_old() -> str:
+    return f"needs Python 3.10 or newer, this is {sys.version_info[0]}.{sys.version_info[1]}"
 
 
 def say(sentence: str) -> None:

@@ -14,7 +14,13 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 BOOT = ROOT / "probe" / "boot"
-TORCH = "import os\nvalue = os.environ.get('FAKE_TORCH_VALUE', 'torch')\nprint('torch imported')\n"
+TORCH = """
+import os
+value = os.environ.get("FAKE_TORCH_VALUE", "torch")
+if "FAKE_TORCH_VERSION" in os.environ:
+    __version__ = os.environ["FAKE_TORCH_VERSION"]
+print("torch imported")
+"""
 LIFECYCLE = """
 import sys
 
@@ -65,7 +71,7 @@ def copy_probe(into: Path) -> None:
     """Our start-up code, with an agent that only says that it was started."""
     package = into / "probe"
     (package / "agent").mkdir(parents=True)
-    for file in ("__init__.py", "startup.py"):
+    for file in ("__init__.py", "startup.py", "versions.py"):
         shutil.copy(ROOT / "probe" / file, package / file)
     (package / "agent" / "__init__.py").touch()
     (package / "agent" / "lifecycle.py").write_text(LIFECYCLE)

@@ -1,0 +1,64 @@
+"""Which versions of Python and torch are supported, and what the older of them lack.
+
+The one place that says so. The start-up hook keeps its own copy of the oldest Python, because nothing of
+ours is imported before it has looked; documents, metadata and the matrix of environments that holds all of
+this (`tests/campaigns/matrix.py`) are held against this page by `tests/test_versions.py`. Standard library
+only, in the syntax of Python 3.7: an older Python must be able to read why it is declined.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import NamedTuple
+
+OLDEST_PYTHON = (3, 10)
+OLDEST_TORCH = (2, 4)
+
+
+class Pair(NamedTuple):
+    """Of one Python, the oldest and the newest torch that every release is tried with."""
+
+    python: tuple[int, int]
+    oldest_torch: str
+    newest_torch: str
+
+
+PAIRS = (
+    Pair((3, 10), "2.4.0", "2.14.1"),
+    Pair((3, 11), "2.4.0", "2.15.0"),
+    Pair((3, 12), "2.4.0", "2.15.0"),
+    Pair((3, 13), "2.5.0", "2.15.0"),
+)
+"""The oldest torch is the oldest supported one that has a wheel for that Python; 2.15 has none for 3.10."""
+
+
+def number(text: object) -> tuple[int, int] | None:
+    """Major and minor version of `2.4.0+cpu`; None for what is no version."""
+    found = re.match(r"\s*v?(\d+)\.(\d+)", str(text))
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def plain(version: tuple[int, int]) -> str:
+    """`2.4`, for a sentence."""
+    return f"{version[0]}.{version[1]}"
+
+
+NEWEST_PYTHON = max(pair.python for pair in PAIRS)
+NEWEST_TORCH = max(number(pair.newest_torch) or OLDEST_TORCH for pair in PAIRS)
+
+
+def refusal(torch: object = None, python: tuple[int, ...] = sys.version_info[:2]) -> str:
+    """Why the agent does not start beside this torch (a version, as torch says it) in this Python; empty
+    when it does. A torch that says no version is let in: it is one that somebody built."""
+    if python[:2] < OLDEST_PYTHON:
+        return f"needs Python {plain(OLDEST_PYTHON)} or newer, this is {plain((python[0], python[1]))}"
+    found = number(torch)
+    if found is not None and found < OLDEST_TORCH:
+        return f"needs torch {plain(OLDEST_TORCH)} or newer, this is {torch}; the job runs without it"
+    return ""
+
+
+def refusal_here() -> str:
+    """`refusal` of this process: its Python, and the torch that it has imported."""
+    return refusal(getattr(sys.modules.get("torch"), "__version__", None))
