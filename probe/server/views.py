@@ -138,7 +138,10 @@ def _ring_table(
     tails = Tails(connection, table, tail)
     for source in plan.sources:
         try:
-            files += _add_source(table, tails, source, plan.recent)
+            sealed, written, tail_rows = _add_source(table, tails, source, plan.recent)
+            files += sealed
+            if plan.recent is None:
+                notes += _lost(connection, table, source, sealed, written, tail_rows)
         except (RecordingError, OSError) as error:
             notes.append(f"{table.full_name} of pid {source.pid} could not be read: {error}")
     tails.flush()
@@ -173,18 +176,53 @@ def settle(connection: duckdb.DuckDBPyConnection, plan: Plan, sql: str, tables: 
             connection.execute(f"CREATE OR REPLACE VIEW {_full(table)} AS SELECT {kept} FROM {target}")
 
 
-def _add_source(table: Table, tails: Tails, source: Source, recent: Recent | None) -> list[str]:
-    """Copy the unsealed rows of one process into the tails; returns its segments."""
+def _add_source(
+    table: Table, tails: Tails, source: Source, recent: Recent | None
+) -> tuple[list[str], int, int]:
+    """Copy the unsealed rows of one process into the tails; returns its segments, the number of the last row
+    that was written, and how many rows were copied."""
     folder = places.segments_folder(source.folder, table.full_name, source.rank)
     sealed = segments.visible(segments.listing(folder, source.pid))
     try:
-        _read_tail(table, tails, source, segments.watermark(sealed))
+        written, tail_rows = _read_tail(table, tails, source, segments.watermark(sealed))
     except FileNotFoundError:
         # The rings go away only after everything in them was sealed.
         sealed = segments.visible(segments.listing(folder, source.pid))
+        written, tail_rows = max(segments.watermark(sealed), _rows_at_end(source, table)), 0
     if recent is not None:
         sealed = _newest(sealed, recent.rows)
-    return [str(segment.path) for segment in sealed]
+    return [str(segment.path) for segment in sealed], written, tail_rows
+
+
+def _lost(
+    connection: duckdb.DuckDBPyConnection, table: Table, source: Source, sealed: list[str], written: int,
+    tail_rows: int,
+) -> list[str]:
+    """A sentence for the user when rows that were written are nowhere any more."""
+    try:
+        lost = written - tail_rows - sum(_rows_of(connection, file) for file in sealed)
+    except duckdb.Error:  # damaged, or gone this instant: that is said where they are read
+        return []
+    if lost <= 0:
+        return []
+    return [
+        f"{lost:,} of {written:,} rows of {table.full_name} (pid {source.pid}) are not there: overwritten in "
+        "memory before they were sealed, or deleted for PROBE_RETENTION_BYTES"
+    ]
+
+
+_sealed_counts: dict[str, int] = {}
+"""Rows of segments by their paths: a segment never changes, and opening it costs a millisecond."""
+_MOST_COUNTS = 65536
+
+
+def _rows_of(connection: duckdb.DuckDBPyConnection, file: str) -> int:
+    known = _sealed_counts.get(file)
+    if known is None:
+        if len(_sealed_counts) >= _MOST_COUNTS:
+            _sealed_counts.clear()
+        known = _sealed_counts[file] = _sealed_rows(connection, [file])
+    return known
 
 
 def _newest(sealed: Sequence[segments.Segment], rows: int) -> list[segments.Segment]:
@@ -197,12 +235,15 @@ def _newest(sealed: Sequence[segments.Segment], rows: int) -> list[segments.Segm
     return kept[::-1]
 
 
-def _read_tail(table: Table, tails: Tails, source: Source, after: int) -> None:
+def _read_tail(table: Table, tails: Tails, source: Source, after: int) -> tuple[int, int]:
+    """Number of the last row that was written, and how many rows after `after` were copied."""
     with RingFile(source.rings / f"{table.full_name}.ring") as ring:
-        rows = ring.read(after)
+        highest = max(after, ring.highest(after))
+        rows = ring.read(after, highest)
         columns = ring.columns
     if len(rows):
         tails.add(source, rows, columns, read_strings(source.rings / "strings"))
+    return highest, len(rows)
 
 
 def _journal_rows(plan: Plan, tables: set[str]) -> dict[str, list[dict[str, Any]]]:
