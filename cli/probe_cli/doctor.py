@@ -171,10 +171,13 @@ def check_directory(directory: Path) -> Finding:
             f"{directory} is on a network file system ({kind})",
             "Set PROBE_DIR to a folder on a local disk.",
         )
-    if not os.access(directory, os.W_OK | os.X_OK):
-        return Finding(
-            "fail", "PROBE_DIR", f"{directory} cannot be written", probe.errors.DirectoryRefused.hint
-        )
+    refusal = places.write_refusal(directory)
+    if refusal:
+        return Finding("fail", "PROBE_DIR", f"{directory} {refusal}", probe.errors.DirectoryRefused.hint)
+    lack = places.no_room(directory)
+    if lack:
+        what = f"{directory} {lack}: no job is recorded there"
+        return Finding("fail", "PROBE_DIR", what, "Free some room.")
     if os.stat(directory).st_mode & 0o077:
         return Finding("warn", "PROBE_DIR", f"{directory} can be entered by others", f"chmod 700 {directory}")
     return Finding("ok", "PROBE_DIR", f"{directory}, private, on {kind or 'an unknown file system'}")
@@ -183,10 +186,9 @@ def check_directory(directory: Path) -> Finding:
 def _check_can_be_made(directory: Path) -> Finding:
     parent = next(folder for folder in directory.absolute().parents if folder.exists())
     kind = places.file_system(parent)
-    if kind in places.NETWORK_FILE_SYSTEMS or not os.access(parent, os.W_OK | os.X_OK):
-        why = (
-            f"{parent} is on {kind}" if kind in places.NETWORK_FILE_SYSTEMS else f"{parent} cannot be written"
-        )
+    refusal = places.write_refusal(parent)
+    if kind in places.NETWORK_FILE_SYSTEMS or refusal:
+        why = f"{parent} is on {kind}" if kind in places.NETWORK_FILE_SYSTEMS else f"{parent} {refusal}"
         return Finding(
             "fail", "PROBE_DIR", f"{directory} cannot be made: {why}", probe.errors.DirectoryRefused.hint
         )
@@ -199,7 +201,9 @@ def check_rings(settings: Settings) -> Finding:
     room = places.room_bytes(folder)
     kind = places.file_system(folder)
     mib = 1 << 20
-    if room >= needed and kind in places.MEMORY_FILE_SYSTEMS and os.access(folder, os.W_OK):
+    refusal = places.write_refusal(folder)
+    lack = places.no_room(folder)
+    if room >= needed and kind in places.MEMORY_FILE_SYSTEMS and not (refusal or lack):
         return Finding(
             "ok",
             "rings",
@@ -208,8 +212,8 @@ def check_rings(settings: Settings) -> Finding:
     why = (
         f"{folder} has {room // mib:,} MiB free, {needed // mib:,} are needed"
         if room < needed
-        else f"{folder} cannot be written"
-        if not os.access(folder, os.W_OK)
+        else f"{folder} {refusal or lack}"
+        if refusal or lack
         else f"{folder} is not in memory ({kind or 'unknown'})"
     )
     home = places.home(settings)

@@ -36,6 +36,10 @@ NETWORK_FILE_SYSTEMS = frozenset(
 MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs"})
 
 
+LEAST_ROOM_BYTES, LEAST_INODES = 1 << 20, 16
+"""With less than this a server or a recording cannot be counted on to start."""
+
+
 def home(settings: Settings) -> Path:
     """PROBE_DIR, or the user's private folder under /tmp (one fixed place, so that the
     job and the command find each other whatever TMPDIR says). Absolute: a job may change its folder."""
@@ -128,6 +132,27 @@ def room_bytes(path: Path) -> int:
     except OSError:
         return 0
     return found.f_bavail * found.f_frsize
+
+
+def write_refusal(path: Path) -> str:
+    """Why this process cannot write in the folder `path`, as the end of a sentence; empty when it can."""
+    try:
+        if os.statvfs(path).f_flag & os.ST_RDONLY:
+            return "is on a file system that is mounted read-only"
+    except OSError as error:
+        return f"cannot be looked at: {error.strerror}"
+    return "" if os.access(path, os.W_OK | os.X_OK) else "cannot be written"
+
+
+def no_room(path: Path) -> str:
+    """What has run out on the file system that holds `path`, as the end of a sentence; else empty."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return ""
+    if found.f_bavail * found.f_frsize < LEAST_ROOM_BYTES:
+        return f"has {found.f_bavail * found.f_frsize >> 10} KiB free"
+    return "has no inodes left" if found.f_files and found.f_favail < LEAST_INODES else ""
 
 
 def safe_name(text: str, longest: int = 60) -> str:

@@ -58,6 +58,8 @@ class Sealer:
     settings: Settings
     failures: dict[Path, str] = field(default_factory=dict)
     """Recordings whose last round failed, and why. Shown to who asks about them."""
+    is_ours: Callable[[], bool] = lambda: True
+    """Whether no other server can be at work in this PROBE_DIR: two would seal the same rows twice."""
 
     def __post_init__(self) -> None:
         self._engine = segments.engine()
@@ -99,9 +101,11 @@ class Sealer:
 
     def round(self) -> None:
         """Look at every recording once."""
+        if self._lost():
+            return
         recorded_now = self.registry.processes()
         for recorded in recorded_now:
-            if self._stopping.is_set():
+            if self._stopping.is_set() or self._lost():
                 return
             key = (recorded.folder, recorded.meta.started_ns)
             if key not in self._done:
@@ -114,6 +118,14 @@ class Sealer:
                     self._keep_retention(recorded_now)
             except OSError as error:
                 _log.warning("retention: %s", error)
+
+    def _lost(self) -> bool:
+        """Whether this server is to end: the folder was deleted, or made anew, under it."""
+        if not self._stopping.is_set() and not self.is_ours():
+            _log.error("%s is not the folder any more that this server began with; it ends",
+                       self.registry.directory)
+            self._stopping.set()
+        return self._stopping.is_set()
 
     def _attempt(self, recorded: Recorded) -> None:
         try:
@@ -217,6 +229,7 @@ class Sealer:
                 "step": status.step, "last_step_ns": status.last_step_ns,
                 "last_seen_ns": status.last_seen_ns, "ended_ns": status.ended_ns,
                 "seen_ns": clock.wall_ns(), "rows_written": self._rows_written(recorded),
+                "rings_found": (rings / "strings").exists(),
             }
             places.write_whole(recorded.folder / "end.json", json.dumps(ended, indent=1).encode())
         if self.registry.made_here(recorded):  # a copy's rings are those of the original

@@ -138,10 +138,10 @@ def _ring_table(
     tails = Tails(connection, table, tail)
     for source in plan.sources:
         try:
-            sealed, written, tail_rows = _add_source(table, tails, source, plan.recent)
-            files += sealed
+            read = _add_source(table, tails, source, plan.recent)
+            files += read.files
             if plan.recent is None:
-                notes += _lost(connection, table, source, sealed, written, tail_rows)
+                notes += _lost(connection, table, source, read)
         except (RecordingError, OSError) as error:
             notes.append(f"{table.full_name} of pid {source.pid} could not be read: {error}")
     tails.flush()
@@ -176,11 +176,19 @@ def settle(connection: duckdb.DuckDBPyConnection, plan: Plan, sql: str, tables: 
             connection.execute(f"CREATE OR REPLACE VIEW {_full(table)} AS SELECT {kept} FROM {target}")
 
 
-def _add_source(
-    table: Table, tails: Tails, source: Source, recent: Recent | None
-) -> tuple[list[str], int, int]:
-    """Copy the unsealed rows of one process into the tails; returns its segments, the number of the last row
-    that was written, and how many rows were copied."""
+class _Read(NamedTuple):
+    """Of one table of one process: its segments, the number of the last row that was written, how many rows
+    were copied from the ring, and whether that was deleted before it was sealed."""
+
+    files: list[str]
+    written: int
+    tail_rows: int
+    ring_lost: bool = False
+
+
+def _add_source(table: Table, tails: Tails, source: Source, recent: Recent | None) -> _Read:
+    """Copy the unsealed rows of one process into the tails."""
+    lost = False
     folder = places.segments_folder(source.folder, table.full_name, source.rank)
     sealed = segments.visible(segments.listing(folder, source.pid))
     try:
@@ -189,18 +197,22 @@ def _add_source(
         # The rings go away only after everything in them was sealed.
         sealed = segments.visible(segments.listing(folder, source.pid))
         written, tail_rows = max(segments.watermark(sealed), _rows_at_end(source, table)), 0
+        lost = _rings_lost(source)
     if recent is not None:
         sealed = _newest(sealed, recent.rows)
-    return [str(segment.path) for segment in sealed], written, tail_rows
+    return _Read([str(segment.path) for segment in sealed], written, tail_rows, lost)
 
 
-def _lost(
-    connection: duckdb.DuckDBPyConnection, table: Table, source: Source, sealed: list[str], written: int,
-    tail_rows: int,
-) -> list[str]:
+def _lost(connection: duckdb.DuckDBPyConnection, table: Table, source: Source, read: _Read) -> list[str]:
     """A sentence for the user when rows that were written are nowhere any more."""
+    written = read.written
+    if read.ring_lost:
+        return [
+            f"the rings of pid {source.pid} were deleted before they were sealed: rows of {table.full_name} "
+            f"after row {written:,} are lost"
+        ]
     try:
-        lost = written - tail_rows - sum(_rows_of(connection, file) for file in sealed)
+        lost = written - read.tail_rows - sum(_rows_of(connection, file) for file in read.files)
     except duckdb.Error:  # damaged, or gone this instant: that is said where they are read
         return []
     if lost <= 0:
@@ -307,6 +319,16 @@ def _rows_at_end(source: Source, table: Table) -> int:
         return int(ended["rows_written"][table.full_name])
     except (OSError, ValueError, KeyError, TypeError):
         return 0
+
+
+def _rings_lost(source: Source) -> bool:
+    """Of a process whose rings are gone: whether they were before the server had sealed them."""
+    try:
+        return json.loads((source.folder / "end.json").read_bytes()).get("rings_found") is False
+    except FileNotFoundError:  # the server writes it before it removes rings
+        return True
+    except (OSError, ValueError, AttributeError):
+        return False
 
 
 def _sealed_rows(connection: duckdb.DuckDBPyConnection, files: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""Commands that are killed in the middle of an action, and many that start at once where there is no server."""
+"""Commands that are killed in the middle of an action, and many at once where there is no server."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def _words(dice: random.Random, place: Place, pid: int, number: int) -> list[str
 
 
 def kill_commands(campaign: Campaign, number: int, nursery: Nursery) -> None:
-    """Each is killed at any moment; then nothing waits or holds, the journal is at its end, and the losses are
-    those of a training with the rates that the job noted."""
+    """Each is killed at any moment; then nothing waits or holds, the journal is at its end, and the losses
+    are those of a training with the rates that the job noted."""
     dice = campaign.dice(number)
     with ground(campaign, number) as place:
         server = Server(place)
@@ -147,7 +147,7 @@ def _ended(rows: list[list[Any]], evals: list[list[Any]], file: Path) -> list[st
         if state in ("asked", "undoing") or (state == "standing" and action == "pause"):
             wrong.append(f"{action} {action_id} is {state} for ever")
     outcomes = dict(evals)
-    wrong += [f"the snippet {one} is {outcome}" for one, outcome in outcomes.items() if outcome == "started"]
+    wrong += [f"the snippet {one} is {said}" for one, said in outcomes.items() if said == "started"]
     rates = [float.fromhex(line.split()[2]) for line in file.read_text().splitlines()]
     changed = [step for step in range(1, len(rates)) if rates[step] != rates[step - 1]]
     done = sorted(
@@ -178,8 +178,8 @@ def _whole(path: Path) -> bool:
 def start_at_once(campaign: Campaign, number: int, nursery: Nursery) -> None:
     """Many commands where there is no server: all are answered, by one server."""
     with ground(campaign, number) as place:
-        with forked(nursery, place, ("steps_on_file", "--steps", "50", "--file", str(place.directory / "one")),
-                    PROBE_SERVER_PYTHON="/nonexistent") as [job]:
+        command = ("steps_on_file", "--steps", "50", "--file", str(place.directory / "one"))
+        with forked(nursery, place, command, PROBE_SERVER_PYTHON="/nonexistent") as [job]:
             job.result()
             job.let_go()
         commands = [start(place, "ps", "--all", "--format", "json") for _ in range(AT_ONCE)]

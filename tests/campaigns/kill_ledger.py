@@ -122,7 +122,8 @@ def compare(file: Noted, rows: list[list[Any]], dropped: int | None, notes: list
         wrong.append(f"{len(changed)} losses differ, such as that of step {changed[0]}")
     missing = set(true) - set(steps)
     if dropped is not None and len(missing) != dropped:
-        wrong.append(f"{len(missing)} steps are missing, probe.rings says {dropped}; first {sorted(missing)[:3]}")
+        wrong.append(f"{len(missing)} steps are missing, such as {min(missing, default=None)}, "
+                     f"and probe.rings says {dropped}")
     told = any(_WRITTEN_OVER in note for note in notes)
     if bool(missing) != told:
         wrong.append(f"{len(missing)} steps are missing and the answer's notes are {notes}")
@@ -184,7 +185,7 @@ def plant(campaign: Campaign, place: Place, server: Server, dice: random.Random)
 
 
 def kill_jobs(campaign: Campaign, number: int, nursery: Nursery) -> None:
-    """Several jobs of short steps at once, each killed at any moment; the server lives, or is not there yet."""
+    """Several jobs of short steps at once, each killed at any moment."""
     dice = campaign.dice(number)
     with ground(campaign, number) as place:
         chosen = dice.choice(SETTINGS)

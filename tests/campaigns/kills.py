@@ -1,9 +1,9 @@
 """Somebody is killed at any moment, or loses the disk: no row is lost untold, nothing stays armed or held.
 
 Parts (`--part`): `jobs` under load with rings that wrap, `servers`, `workers` in the middle of a query,
-`commands` in the middle of an action, `starts` of many commands at once without a server, `pids` that are used
-again, `disks` that are full, without inodes, read-only or gone. Without a part the rounds go through all of
-them in turn. With `--control` each part plants a fault of its own and must find it.
+`commands` in the middle of an action, `starts` of many commands at once without a server, `pids` that are
+used again, `disks` that are full, without inodes, read-only or gone. Without a part the rounds go through all
+of them in turn. With `--control` each part plants a fault of its own and must find it.
 """
 
 from __future__ import annotations

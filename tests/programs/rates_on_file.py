@@ -1,7 +1,7 @@
 """Training that notes each finished step, its loss and its learning rate in a file of its own.
 
-With --forever it trains until a line comes on stdin. With --replay it sets before each step the rate that such
-a file says, and makes as many steps: what a training is compared with that somebody acted on.
+With --forever it trains until a line comes on stdin. With --replay it sets before each step the rate that
+such a file says, and makes as many steps: what a training is compared with that somebody acted on.
 """
 
 from __future__ import annotations
