@@ -31,7 +31,7 @@ ROUNDS = tuple(
     itertools.product(FAULTS, ("directory", "rings"), ("before", "while"), ("server", "no server"))
 )
 CAUSES = {
-    "full": ("no space left", "no room", "bytes free"),
+    "full": ("no space left", "no room", "bytes free", "kib free"),
     "inodes": ("no space left", "no room", "inodes"),
     "readonly": ("read-only",),
     "deleted": ("no such file", "was deleted", "is gone", "not there", "no recording", "no process"),
@@ -171,6 +171,8 @@ class Round:
         said = f"{done.stdout}\n{done.stderr}"
         if self.control:
             said, done.returncode = "something went wrong", 3
+        if done.returncode != 0 and os.environ.get("KILLS_SAY"):
+            print(words, said, file=sys.stderr)
         self._count("commands answered" if done.returncode == 0 else "commands that say why not")
         if "Traceback" in said or "internal error" in said:
             self.found.append(f"`{' '.join(words)}`: {said[-1500:]}")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -168,3 +169,20 @@ def test_a_server_whose_folder_was_deleted_ends_and_leaves_the_next_one_alone(
     until(lambda: writer.segments("python.steps"), "sealed")
     assert beside.rows(writer.pid, "SELECT count(*), count(DISTINCT step) FROM python.steps") == [[20, 20]]
     assert place.server_pid() == second and places.server_socket(place.directory).exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [({"f_bavail": 0}, "has 0 KiB free"), ({"f_favail": 0}, "has no inodes left"),
+     ({"f_flag": os.ST_RDONLY}, "is on a file system that is mounted read-only")],
+)
+def test_a_server_that_has_no_room_is_not_started_and_the_error_says_so(
+    place: Place, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, int], said: str
+) -> None:
+    found = os.statvfs(place.directory)
+    names = [name for name in dir(found) if name.startswith("f_")]
+    full = SimpleNamespace(**{**{name: getattr(found, name) for name in names}, **wrong})
+    monkeypatch.setattr(os, "statvfs", lambda path: full)
+    with pytest.raises(ServerUnavailable, match=f"{place.directory} {said}"):
+        launch.ensure_server(place.directory, Settings(place.environ()), wait_s=PATIENCE_S)
+    assert servers(place) == []
