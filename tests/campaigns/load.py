@@ -4,8 +4,8 @@ Parts (`--part`): `many` is 64 jobs with steps of a millisecond and one of 2,000
 jobs; `busy` is four jobs beside 20 processes that always want a core, `busy-4` so many. A round is half a
 minute; twenty are ten minutes. The steps rest for as long as two cores need to carry all of them. Read are
 memory, disk, processor time, descriptors and threads of server and jobs, and how long `ps` and `query` take;
-compared are states, verdicts and rows with what the jobs are: all of them train. The control lets a step be a
-stall after a millisecond.
+compared are states, verdicts and rows with what the jobs are: all of them train. The control plants a server
+with a time-out of a millisecond, after which a job counts as dead.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 import random
 import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import NamedTuple
 from agent.nursery import Forked, Nursery, forked
 from campaigns.campaign import Campaign
 from campaigns.kill_ledger import Server
-from harness import PATIENCE_S, Place, run_probe
+from harness import PATIENCE_S, ROOT, Place, run_probe
 from probe.diagnose import verdict as names
 from probe.errors import LimitReached, ProbeError
 
@@ -235,23 +236,50 @@ def _busy(count: int) -> Iterator[None]:
             process.wait()
 
 
+IMPATIENT = """
+from probe import clock
+from probe.server.registry import Registry
+status = Registry.status
+
+def impatient(registry, recorded):
+    found = status(registry, recorded)
+    now_ns = clock.wall_ns()
+    late = found.ended_ns is None and now_ns - (found.last_step_ns or 0) > 1_000_000
+    return found._replace(state="dead", ended_ns=now_ns) if late else found
+
+Registry.status = impatient
+from probe.server.__main__ import main
+main()
+"""
+
+
+def _start_impatient_server(place: Place) -> None:
+    """For the control: the server of the place takes a job for dead that made no step for a millisecond."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", IMPATIENT], env=place.environ(PYTHONPATH=str(ROOT)), stderr=subprocess.DEVNULL
+    )
+    while place.server_pid() != process.pid:
+        time.sleep(0.05)
+
+
 def main() -> int:
     """Run the load; 0 when nothing grew and no answer was wrong."""
     campaign = Campaign("load", __doc__, rounds=20)
     part, _, count = (campaign.part or "many").partition("-")
-    jobs = int(count) if part == "many" and count else JOBS if part == "many" else 4
+    jobs = int(count) if part == "many" and count else JOBS if part == "many" and not campaign.control else 4
     spinners = 0 if part == "many" else int(count or SPINNERS)
     if campaign.control:
         campaign.rounds = min(campaign.rounds, 2)
     rest_ms = str(REST_MS * jobs)
     commands = [("one_millisecond_step", "--forever", "--rest-ms", rest_ms)] * jobs
     commands.append(("two_thousand_modules", "--forever"))
-    environ = {"PROBE_STALL_S": "0.001"} if campaign.control else {}
     nursery, place = Nursery(), Place()
     print(f"{jobs} jobs that rest {rest_ms} ms a step, one of 2,000 modules, {spinners} busy processes; "
           f"load average before: {os.getloadavg()}", flush=True)
     try:
-        with forked(nursery, place, *commands, **environ) as started, _busy(spinners):
+        if campaign.control:
+            _start_impatient_server(place)
+        with forked(nursery, place, *commands) as started, _busy(spinners):
             for job in started:
                 job.wait_for("READY")
             load = Load(campaign, place, started)
