@@ -174,6 +174,12 @@ def _start(directory: Path, settings: Settings) -> None:
     places.make_private(directory)
     if _locked(directory):
         return
+    lack = places.write_refusal(directory) or places.no_room(directory)
+    if lack:  # it could not even say so in its log
+        raise ServerUnavailable(
+            f"the server cannot be started: {directory} {lack}",
+            hint="Free some room there, or set PROBE_DIR to another folder of your own on a local disk.",
+        )
     try:
         pid = os.posix_spawn(
             _SHELL, [_SHELL, "-c", _SCRIPT, "sh", python, "-m", "probe.server"],

@@ -120,14 +120,21 @@ def call(
     Raises the `ProbeError` that the answer describes, `AgentUnreachable` when no
     answer comes within `timeout_s`, `OSError` when nobody listens.
     """
+    try:
+        answer = exchange(path, request_bytes(method, target, body), timeout_s)
+    except TimeoutError:
+        raise AgentUnreachable(f"no answer from {path.name} within {timeout_s:g} s") from None
+    return decode_answer(answer)
+
+
+def exchange(path: Path, request: bytes, timeout_s: float) -> bytes:
+    """What the server or agent behind the unix socket `path` answers to a whole request.
+
+    Raises `TimeoutError` when no answer comes within `timeout_s`, `OSError` when nobody listens."""
     deadline = time.monotonic() + timeout_s
     with connect_unix(path, timeout_s) as connection:
-        try:
-            connection.sendall(request_bytes(method, target, body))
-            answer = _read_all(connection, deadline)
-        except TimeoutError:
-            raise AgentUnreachable(f"no answer from {path.name} within {timeout_s:g} s") from None
-    return decode_answer(answer)
+        connection.sendall(request)
+        return _read_all(connection, deadline)
 
 
 def request_bytes(method: str, target: str, body: object = None) -> bytes:
@@ -176,8 +183,12 @@ def _split_answer(answer: bytes) -> tuple[int, bytes]:
         status = int(lines[0].split(" ")[1])
     except (IndexError, ValueError):
         raise ConnectionError("the connection was closed without an answer") from None
-    if any(line.lower().startswith("transfer-encoding:") and "chunked" in line.lower() for line in lines):
-        content = _unchunk(content)
+    headers = [line.lower() for line in lines[1:]]
+    if any(line.startswith("transfer-encoding:") and "chunked" in line for line in headers):
+        return status, _unchunk(content)
+    lengths = [line.partition(":")[2].strip() for line in headers if line.startswith("content-length:")]
+    if any(length.isdigit() and int(length) > len(content) for length in lengths):
+        raise ConnectionError("the answer was cut short")
     return status, content
 
 
@@ -191,6 +202,8 @@ def _unchunk(content: bytes) -> bytes:
         size = int(content[position:end].split(b";")[0], 16)
         if size == 0:
             return b"".join(parts)
+        if end + 2 + size > len(content):
+            raise ConnectionError("the answer was cut short")
         parts.append(content[end + 2 : end + 2 + size])
         position = end + 2 + size + 2
 

@@ -69,8 +69,8 @@ def _ask_agent(
         answer = call(Path(meta.socket), question.method, asked, question.body, timeout_s=waits_s)
     except AgentUnreachable:
         raise AgentUnreachable(
-            f"{who} did not answer within {waits_s:g} s: it is stopped, or something in it "
-            f"holds the GIL; and {unavailable.message}",
+            f"{who} did not answer within {waits_s:g} s: it is stopped, something in it holds the GIL, or "
+            f"this busy machine has no core for it; and {unavailable.message}",
             hint=unavailable.hint,
         ) from None
     except OSError:

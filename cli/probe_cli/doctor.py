@@ -199,10 +199,9 @@ def check_directory(directory: Path) -> Finding:
 def _check_can_be_made(directory: Path) -> Finding:
     parent = next(folder for folder in directory.absolute().parents if folder.exists())
     kind = places.file_system(parent)
-    if kind in places.NETWORK_FILE_SYSTEMS or not os.access(parent, os.W_OK | os.X_OK):
-        why = (
-            f"{parent} is on {kind}" if kind in places.NETWORK_FILE_SYSTEMS else f"{parent} cannot be written"
-        )
+    refusal = places.write_refusal(parent)
+    if kind in places.NETWORK_FILE_SYSTEMS or refusal:
+        why = f"{parent} is on {kind}" if kind in places.NETWORK_FILE_SYSTEMS else f"{parent} {refusal}"
         return Finding(
             "fail", "PROBE_DIR", f"{directory} cannot be made: {why}", probe.errors.DirectoryRefused.hint
         )
@@ -215,7 +214,9 @@ def check_rings(settings: Settings) -> Finding:
     room = places.room_bytes(folder)
     kind = places.file_system(folder)
     mib = 1 << 20
-    if room >= needed and kind in places.MEMORY_FILE_SYSTEMS and os.access(folder, os.W_OK):
+    refusal = places.write_refusal(folder)
+    lack = places.no_room(folder)
+    if room >= needed and kind in places.MEMORY_FILE_SYSTEMS and not (refusal or lack):
         return Finding(
             "ok",
             "rings",
@@ -224,8 +225,8 @@ def check_rings(settings: Settings) -> Finding:
     why = (
         f"{folder} has {room // mib:,} MiB free, {needed // mib:,} are needed"
         if room < needed
-        else f"{folder} cannot be written"
-        if not os.access(folder, os.W_OK)
+        else f"{folder} {refusal or lack}"
+        if refusal or lack
         else f"{folder} is not in memory ({kind or 'unknown'})"
     )
     home = places.home(settings)

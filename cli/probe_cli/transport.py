@@ -38,10 +38,16 @@ class UnixTransport:
 
     def ask(self, method: str, target: str, body: object, timeout_s: float) -> Any:
         """See `Transport`."""
-        from probe.wire import call
+        from probe.wire import decode_answer, exchange, request_bytes
 
         try:
-            return call(self.path, method, target, body, timeout_s=timeout_s)
+            return decode_answer(exchange(self.path, request_bytes(method, target, body), timeout_s))
+        except TimeoutError:
+            raise ServerUnavailable(
+                f"the server at {self.path} gave no answer within {timeout_s:g} s: it is stopped, or this "
+                "machine is busy",
+                hint="Ask again, or less at once; `probe doctor` says whether it hears.",
+            ) from None
         except OSError as error:
             raise ServerUnavailable(f"no server answers at {self.path}: {error.strerror or error}") from None
 

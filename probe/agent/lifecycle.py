@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from probe import clock, launch, versions, wire
 from probe.agent.control_socket import ControlSocket
+from probe.agent.deleted import Deleted
 from probe.agent.endings import Endings
 from probe.agent.identity import Identity, counted_attempt, identify, several_hosts
 from probe.agent.isolation import Isolation, harmless, quietly, say
@@ -87,6 +88,7 @@ class Agent:
         self._training_thread: int | None = None
         self._server_warned = False
         self._tracer = 0
+        self._deleted = Deleted(self.recording, self._leave_deleted)
         self.announcing = self._to_announce() if several_hosts(settings.environ) else None
         self.control = ControlSocket(
             Path(self.recording.meta.socket),
@@ -104,6 +106,7 @@ class Agent:
                 (self._round_s, self.instruments.collect),
                 (lambda: settings.memory_interval_s, self.instruments.sample_memory),
                 (lambda: _SERVER_LOOK_S, self._see_to_server),
+                (lambda: _SERVER_LOOK_S, self._deleted.look),
                 (lambda: _INSIST_S, self._note_training_thread),
                 (lambda: _INSIST_S, self.endings.look),
                 (lambda: _INSIST_S, self._look_after_requests),
@@ -268,6 +271,11 @@ class Agent:
         """The first thing on the agent's thread: the server's start costs the job nothing to wait for."""
         midway = not self.instruments.from_start
         self.recording.journal.append({"event": "start", "t_ns": clock.wall_ns(), "midway": midway})
+
+    def _leave_deleted(self, what: str) -> None:
+        """Nobody can read what is recorded: give its memory back, on a thread that may wait for this one."""
+        say(f"not recording any more: {what}. `probe {self.pid} attach` begins another recording")
+        threading.Thread(target=stop, name="probe-request", daemon=True).start()
 
     def _see_to_server(self) -> None:
         """Start the server when there is none; a job without one records all the same."""

@@ -81,6 +81,11 @@ class Thread:
     waits_for_gil: bool | None = None
 
     @property
+    def wanted_ratio(self) -> float:
+        """Of one core: what it used, and what it was ready to use and did not get."""
+        return (self.cpu_ratio or 0.0) + (self.run_delay_ratio or 0.0)
+
+    @property
     def still(self) -> bool:
         """Known to have slept all the time."""
         return self.switches_per_s == 0 and self.cpu_ratio == 0 and not self.changed

@@ -89,8 +89,7 @@ class Case:
         thread = self.e.training
         if thread is None:
             return False
-        wanted_ratio = (thread.cpu_ratio or 0.0) + (thread.run_delay_ratio or 0.0)
-        return bool(thread.changed) or wanted_ratio >= BUSY_RATIO
+        return bool(thread.changed) or thread.wanted_ratio >= BUSY_RATIO
 
     @property
     def sleeps(self) -> bool:

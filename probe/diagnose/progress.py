@@ -89,12 +89,15 @@ class History:
 
     def read(self, now_ns: int | None = None) -> Progress | None:
         """How training gets on now; None when the recording is gone or damaged."""
+        # The clock first: whoever is kept from the CPU between the rows and the clock would take that for
+        # quiet of the job.
+        began_ns = clock.wall_ns() if now_ns is None else now_ns
         try:
             self._read_steps()
             for table in _SIGNS[1:]:
                 self._read_last(table)
             self._read_last("process.memory")
-            return self._progress(clock.wall_ns() if now_ns is None else now_ns)
+            return self._progress(began_ns, clock.wall_ns() if now_ns is None else now_ns)
         except (OSError, RecordingError):
             return None
 
@@ -150,12 +153,13 @@ class History:
             self._texts = read_strings(self._folder / "strings", self.meta.owner, self._version)
         return self._texts[index] if index < len(self._texts) else None
 
-    def _progress(self, now_ns: int) -> Progress:
+    def _progress(self, now_ns: int, read_ns: int) -> Progress:
+        """As of `now_ns`, from rows that were read by `read_ns`."""
         times = {name: _time(row) for name, row in self._last.items() if name != "python.batches"}
         batches = _Batches(self._last.get("python.batches"), times.get("python.steps"), self._text)
         times["python.batches"] = batches.newest_ns
         newest_ns = max((time for time in times.values() if time is not None), default=None)
-        now_ns -= self._clock_ahead(newest_ns, now_ns)
+        now_ns -= self._clock_ahead(newest_ns, now_ns, read_ns)
 
         def ago(t_ns: int | None) -> float | None:
             return None if t_ns is None else max(0.0, (now_ns - t_ns) / 1e9)
@@ -177,14 +181,14 @@ class History:
             recorded_s=ago(self.meta.started_ns) or 0.0,
         )
 
-    def _clock_ahead(self, newest_ns: int | None, now_ns: int) -> int:
+    def _clock_ahead(self, newest_ns: int | None, now_ns: int, read_ns: int) -> int:
         """How far our clock is ahead of the writer's, learnt from rows that came between two readings:
         they cannot be older than the time between."""
         first, came = self._newest_ns is None, newest_ns != self._newest_ns
         between_ns, self._read_ns, self._newest_ns = now_ns - self._read_ns, now_ns, newest_ns
         if newest_ns is not None and came:
             age_ns = now_ns - newest_ns
-            if age_ns < -_CLOCKS_APART_S * 1e9:
+            if newest_ns - read_ns > _CLOCKS_APART_S * 1e9:
                 self._ahead_ns = age_ns
             elif not first:
                 apart = age_ns > between_ns + _CLOCKS_APART_S * 1e9

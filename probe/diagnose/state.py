@@ -200,7 +200,7 @@ def _holds_gil(c: Case) -> Verdict | None:
     if holder is None:
         return None
     waiting = [thread for thread in e.threads if thread.waits_for_gil]
-    asleep = holder.still or (holder.cpu_ratio is not None and holder.cpu_ratio <= REST_RATIO)
+    asleep = holder.still or (holder.cpu_ratio is not None and holder.wanted_ratio <= REST_RATIO)
     if not (asleep or waiting or _shut_out(e.progress)):
         return None
     who = f"{holder.name} ({holder.tid})"
@@ -367,7 +367,7 @@ def _elsewhere(c: Case) -> Verdict | None:
         return None
     for other in e.threads:
         ours = str(other.name).startswith("probe-") or other is thread
-        if not ours and other.changed and (other.cpu_ratio or 0.0) >= BUSY_RATIO:
+        if not ours and other.changed and other.wanted_ratio >= BUSY_RATIO:
             where = wording.short(frames.innermost(other.frames))
             doing = f"{other.name} ({other.tid}), which works in {where}"
             break

@@ -18,7 +18,6 @@ Standard library only; any thread, never the hot path.
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import os
 import re
@@ -42,6 +41,10 @@ MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs"})
 
 SHARED = "/tmp"
 """Where the users of a machine have their folders; its sticky bit keeps each from the others'."""
+
+
+LEAST_ROOM_BYTES, LEAST_INODES = 1 << 20, 16
+"""With less than this a server or a recording cannot be counted on to start."""
 
 
 def home(settings: Settings) -> Path:
@@ -99,8 +102,6 @@ def why_elsewhere(directory: Path, settings: Settings) -> str:
     return f"{directory} is used, which was made when {usual} could not be"
 
 
-_LEAST_BYTES = 1 << 16
-"""What a server needs at the least: its log, its facts."""
 _MOST_RACES = 8
 """How often somebody else may take a name in the moment between looking and making."""
 
@@ -205,24 +206,39 @@ def room_bytes(path: Path) -> int:
 
 
 def why_not_writable(directory: Path) -> str:
-    """Why nothing can be written into a folder, in words; empty when something can. Tries it."""
+    """Why nothing can be written into a folder, as a sentence; empty when something can. Tries it."""
     import tempfile
 
+    lack = write_refusal(directory) or no_room(directory)
+    if lack:
+        return f"{directory} {lack}"
     try:
         with tempfile.NamedTemporaryFile(dir=directory, prefix=".room.") as file:
-            file.write(bytes(_LEAST_BYTES))
-            file.flush()
-            os.posix_fallocate(file.fileno(), 0, _LEAST_BYTES)
-    except OSError as error:
-        why = (error.strerror or str(error)).lower()
-        with contextlib.suppress(OSError):
-            found = os.statvfs(directory)
-            if error.errno == errno.ENOSPC and found.f_files and not found.f_favail:
-                why = "no inodes are left for another file"
-            elif error.errno == errno.ENOSPC:
-                why = f"no room is left, {found.f_bavail * found.f_frsize} bytes"
-        return f"{directory} cannot be written: {why}"
+            os.posix_fallocate(file.fileno(), 0, LEAST_ROOM_BYTES)
+    except OSError as error:  # a quota tells nobody before
+        return f"{directory} cannot be written: {(error.strerror or str(error)).lower()}"
     return ""
+
+
+def write_refusal(path: Path) -> str:
+    """Why this process cannot write in the folder `path`, as the end of a sentence; empty when it can."""
+    try:
+        if os.statvfs(path).f_flag & os.ST_RDONLY:
+            return "is on a file system that is mounted read-only"
+    except OSError as error:
+        return f"cannot be looked at: {error.strerror}"
+    return "" if os.access(path, os.W_OK | os.X_OK) else "cannot be written"
+
+
+def no_room(path: Path) -> str:
+    """What has run out on the file system that holds `path`, as the end of a sentence; else empty."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return ""
+    if found.f_bavail * found.f_frsize < LEAST_ROOM_BYTES:
+        return f"has {found.f_bavail * found.f_frsize >> 10} KiB free"
+    return "has no inodes left" if found.f_files and found.f_favail < LEAST_INODES else ""
 
 
 def safe_name(text: str, longest: int = 60) -> str:

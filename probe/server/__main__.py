@@ -19,7 +19,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from probe import launch
@@ -47,12 +47,12 @@ def main() -> int:
     try:
         settings = Settings()
         directory = places.make_home(settings)
-        with _lock(directory):
+        with _lock(directory) as is_ours:
             from probe.server import supervision
             from probe.server.serve import Server
 
             threading.excepthook = supervision.quiet_end
-            asyncio.run(Server(directory, settings).run())
+            asyncio.run(Server(directory, settings, is_ours).run())
     except ServerUnavailable as error:
         _log.info("%s", error.message)
         return 0
@@ -72,10 +72,12 @@ def _set_up_log() -> None:
 
 
 @contextlib.contextmanager
-def _lock(directory: Path) -> Iterator[None]:
+def _lock(directory: Path) -> Iterator[Callable[[], bool]]:
     """One server per PROBE_DIR, for as long as it lives. Raises `ServerUnavailable` for the loser.
 
-    Waits a moment: a server that is just ending has removed its socket and still holds the lock."""
+    Waits a moment: a server that is just ending has removed its socket and still holds the lock. Gives a
+    function that says whether the lock still means this folder: whoever deletes its file, or the folder, lets
+    another server take a new one, and two would seal the same rows."""
     descriptor = os.open(launch.lock_path(directory), launch.LOCK_FLAGS, 0o600)
     try:
         deadline = time.monotonic() + _LOCK_WAIT_S
@@ -87,9 +89,17 @@ def _lock(directory: Path) -> Iterator[None]:
                 if time.monotonic() > deadline or places.server_socket(directory).exists():
                     raise ServerUnavailable("another server is here already") from None
                 time.sleep(0.05)
-        yield
+        yield lambda: _is_at(descriptor, launch.lock_path(directory))
     finally:
         os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether an open file is the one that `path` names now."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False))
+    except OSError:
+        return False
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ from typing import Any
 
 from probe import wire
 from probe.errors import AgentMissing, AgentUnreachable, ProcessDead
+from probe.recording.process import alive, life
+from probe.server import ends
 from probe.server.registry import LIVE, Recorded, Registry, Status
 
 DETACH_TIMEOUT_S = 10.0
@@ -24,10 +26,21 @@ def who(recorded: Recorded) -> str:
     return f"{recorded.name} (pid {recorded.meta.pid})"
 
 
+def why_silent(recorded: Recorded) -> str:
+    """What may keep the agent of a living process from answering: only what is known is said for certain."""
+    process = life(recorded.meta.pid)
+    if process is not None and process.state in "Tt":
+        return "it is stopped"
+    return "something in it holds the GIL, or this busy machine has no core for it"
+
+
 def require_live(recorded: Recorded, status: Status) -> None:
-    """Raise `ProcessDead` for a process that has ended."""
+    """Raise `ProcessDead` for a process that has ended, `AgentMissing` for one whose recording has."""
     if status.state in LIVE:
         return
+    meta = recorded.meta
+    if status.how == ends.STOPPED and alive(meta.pid, meta.start_ticks, meta.boot_id):
+        raise AgentMissing(f"the recording of {who(recorded)} was stopped: it runs without an agent")
     ended = datetime.fromtimestamp((status.ended_ns or 0) * 1e-9).strftime("%Y-%m-%d %H:%M:%S")
     how = "ended" if status.state == "finished" else "died"
     raise ProcessDead(
@@ -47,7 +60,7 @@ def ask(
         answer = wire.call(Path(recorded.meta.socket), method, target, body, timeout_s=timeout_s)
     except AgentUnreachable:
         raise AgentUnreachable(
-            f"{name} did not answer within {timeout_s:g} s: it is stopped, or something in it holds the GIL"
+            f"{name} did not answer within {timeout_s:g} s: {why_silent(recorded)}"
         ) from None
     except FileNotFoundError:
         raise AgentMissing(f"{name} lives and its agent has no socket (it starts, or was stopped)") from None

@@ -69,12 +69,16 @@ def read_told(folder: Path) -> Told:
     return Told(left, exception)
 
 
+class _NotYet(Exception):
+    """The process has not noted its start: on a busy machine its agent's thread may be late."""
+
+
 @functools.lru_cache(65536)
 def _began(journal: Path, _inode: int) -> bool | None:
     for record in read_journal(journal):
         if record.get("event") == "start":
             return bool(record["midway"]) if "midway" in record else None
-    return None
+    raise _NotYet  # and so it is looked up again
 
 
 def began_midway(folder: Path) -> bool | None:
@@ -86,7 +90,10 @@ def began_midway(folder: Path) -> bool | None:
         inode = journal.stat().st_ino
     except OSError:
         return None
-    return _began(journal, inode)
+    try:
+        return _began(journal, inode)
+    except _NotYet:
+        return None
 
 
 def read_end(folder: Path) -> End | None:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from probe import wire
 from probe.errors import AgentMissing, AgentUnreachable, ProbeError, TooMany
 from probe.recording.process import life
-from probe.server.asking import require_live, who
+from probe.server.asking import require_live, who, why_silent
 from probe.server.registry import Recorded, Status
 
 WAITING = 128
@@ -154,8 +154,8 @@ async def _require_running(recorded: Recorded) -> None:
 
 def _deaf(recorded: Recorded, waited_s: float) -> AgentUnreachable:
     return AgentUnreachable(
-        f"{who(recorded)} did not answer within {waited_s:.0f} s: it is stopped, or something in it holds "
-        "the GIL. It was asked, and may do it when it can run again",
+        f"{who(recorded)} did not answer within {waited_s:.0f} s: {why_silent(recorded)}. It was asked, and "
+        "may do it when it can run again",
         hint=f"`probe {recorded.meta.pid} diagnose` says what holds it.",
     )
 
@@ -171,7 +171,7 @@ async def _send(recorded: Recorded, request: Request, deadline: float) -> socket
         ) from None
     except BlockingIOError:
         raise AgentUnreachable(
-            f"{who(recorded)} takes no more requests: it is stopped, or something in it holds the GIL"
+            f"{who(recorded)} takes no more requests: {why_silent(recorded)}"
         ) from None
     except OSError as error:
         raise AgentUnreachable(f"{who(recorded)} did not answer ({error.strerror or error})") from None
@@ -182,7 +182,7 @@ async def _send(recorded: Recorded, request: Request, deadline: float) -> socket
     except (OSError, asyncio.TimeoutError):
         connection.close()
         raise AgentUnreachable(
-            f"{who(recorded)} did not take the request: it is stopped, or something in it holds the GIL"
+            f"{who(recorded)} did not take the request: {why_silent(recorded)}"
         ) from None
     return connection
 

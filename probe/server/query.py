@@ -79,7 +79,12 @@ class _Worker:
         self._reader, self._writer = await asyncio.open_connection(sock=self._socket, limit=1 << 20)
         try:
             hello = json.loads(await asyncio.wait_for(self._receive(), _START_S))
-        except (asyncio.IncompleteReadError, asyncio.TimeoutError, OSError):
+        except asyncio.TimeoutError:
+            raise QueryWorkerDied(
+                f"a process for queries was not ready within {_START_S:g} s",
+                hint="The machine is busy, most likely: ask again. The job and the server are unharmed.",
+            ) from None
+        except (asyncio.IncompleteReadError, OSError):
             raise QueryWorkerDied("a process for queries could not be started") from None
         if hello["missing"]:
             _log.warning("query workers run without: %s", ", ".join(hello["missing"]))

@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,6 +63,8 @@ class Sealer:
     settings: Settings
     failures: dict[Path, str] = field(default_factory=dict)
     """Recordings whose last round failed, and why. Shown to who asks about them."""
+    is_ours: Callable[[], bool] = lambda: True
+    """Whether no other server can be at work in this PROBE_DIR: two would seal the same rows twice."""
 
     def __post_init__(self) -> None:
         self._engine = segments.engine()
@@ -94,9 +97,11 @@ class Sealer:
 
     def round(self) -> None:
         """Look at every recording once."""
+        if self._lost():
+            return
         recorded_now = self.registry.processes()
         for recorded in recorded_now:
-            if self._stopping.is_set():
+            if self._stopping.is_set() or self._lost():
                 return
             key = (recorded.folder, recorded.meta.started_ns)
             if key not in self._done:
@@ -109,6 +114,14 @@ class Sealer:
                     self._keep_retention(recorded_now)
             except FAILURES as error:
                 _log.warning("retention: %s", error)
+
+    def _lost(self) -> bool:
+        """Whether this server is to end: the folder was deleted, or made anew, under it."""
+        if not self._stopping.is_set() and not self.is_ours():
+            _log.error("%s is not the folder any more that this server began with; it ends",
+                       self.registry.directory)
+            self._stopping.set()
+        return self._stopping.is_set()
 
     def _attempt(self, recorded: Recorded) -> None:
         try:
@@ -218,6 +231,7 @@ class Sealer:
                 "last_seen_ns": status.last_seen_ns, "ended_ns": status.ended_ns,
                 "seen_ns": clock.wall_ns(), "rows_written": self._rows_written(recorded),
                 "journal_bytes": ends.journal_sizes(recorded.folder),
+                "rings_found": (rings / "strings").exists(),
             }
             places.write_whole(recorded.folder / "end.json", checked.sealed(ended))
         if self.registry.made_here(recorded):  # a copy's rings are those of the original

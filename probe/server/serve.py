@@ -14,6 +14,7 @@ import signal
 import socket
 import ssl
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import uvicorn
@@ -43,9 +44,11 @@ _BACKLOG = 256
 class Server:
     """All parts, from start to end."""
 
-    def __init__(self, directory: Path, settings: Settings) -> None:
+    def __init__(self, directory: Path, settings: Settings, is_ours: Callable[[], bool]) -> None:
+        """`is_ours` says whether the lock of this server is still the one of `directory`."""
         self.directory = directory
         self.settings = settings
+        self._is_ours = is_ours
         self._stopping = asyncio.Event()
         self._servers: list[asyncio.AbstractServer] = []
         self._states: list[ServerState] = []
@@ -59,7 +62,7 @@ class Server:
             loop.add_signal_handler(number, self._stopping.set)
         registry = Registry(self.directory)
         exits = Exits(registry)
-        sealer = Sealer(registry, self.settings)
+        sealer = Sealer(registry, self.settings, is_ours=self._is_ours)
         watch = Watch(registry)
         pool = Pool(self._roots(), self.settings.query_memory_bytes)
         service = application.Service(registry, sealer, watch, pool, self.settings)
@@ -173,8 +176,9 @@ class Server:
 
     async def _close(self, sealer: Sealer, pool: Pool, service: application.Service) -> None:
         """End in order: no new connections, answers out, workers and threads gone, socket removed."""
-        with contextlib.suppress(OSError):
-            places.server_socket(self.directory).unlink()
+        if self._is_ours():  # else another server may listen there
+            with contextlib.suppress(OSError):
+                places.server_socket(self.directory).unlink()
         for server in self._servers:
             server.close()
         for state in self._states:

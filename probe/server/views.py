@@ -144,7 +144,11 @@ def _ring_table(
     tails = Tails(connection, table, tail)
     for source in plan.sources:
         try:
-            files += _add_source(table, tails, source, plan.recent, notes)
+            before = len(notes)
+            read = _add_source(table, tails, source, plan.recent, notes)
+            files += read.files
+            if plan.recent is None and len(notes) == before:  # of what is damaged the notes tell already
+                notes += _lost(connection, table, source, read)
         except (RecordingError, OSError) as error:
             notes.append(f"{table.full_name} of pid {source.pid} could not be read: {error}")
     tails.flush()
@@ -179,20 +183,35 @@ def settle(connection: duckdb.DuckDBPyConnection, plan: Plan, sql: str, tables: 
             connection.execute(f"CREATE OR REPLACE VIEW {_full(table)} AS SELECT {kept} FROM {target}")
 
 
+class _Read(NamedTuple):
+    """Of one table of one process: its segments, the number of the last row that was written, how many rows
+    were copied from the ring, and whether that was deleted before it was sealed."""
+
+    files: list[str]
+    written: int
+    tail_rows: int
+    ring_lost: bool = False
+
+
 def _add_source(
     table: Table, tails: Tails, source: Source, recent: Recent | None, notes: list[str]
-) -> list[str]:
-    """Copy the unsealed rows of one process into the tails; returns its segments."""
+) -> _Read:
+    """Copy the unsealed rows of one process into the tails."""
     folder = places.segments_folder(source.folder, table.full_name, source.rank)
     found = segments.listing(folder, source.pid)
+    sealed = segments.watermark(segments.visible(found))
+    written, tail_rows, lost = sealed, 0, False
     try:
-        _read_tail(table, tails, source, segments.watermark(segments.visible(found)), notes)
+        written, tail_rows = _read_tail(table, tails, source, sealed, notes)
     except FileNotFoundError:
         # The rings go away only after everything in them was sealed.
         found = segments.listing(folder, source.pid)
+        written = max(segments.watermark(segments.visible(found)), _rows_at_end(source, table))
+        lost = _rings_lost(source)
     except (RecordingError, OSError) as error:
         notes.append(f"{table.full_name} of pid {source.pid}: rows that are not sealed are left out: {error}")
-    return [str(segment.path) for segment in _intact(found, table, recent, notes)]
+    kept = _intact(found, table, recent, notes)
+    return _Read([str(segment.path) for segment in kept], written, tail_rows, lost)
 
 
 def _intact(
@@ -214,6 +233,40 @@ def _intact(
     return kept
 
 
+def _lost(connection: duckdb.DuckDBPyConnection, table: Table, source: Source, read: _Read) -> list[str]:
+    """A sentence for the user when rows that were written are nowhere any more."""
+    written = read.written
+    if read.ring_lost:
+        return [
+            f"the rings of pid {source.pid} were deleted before they were sealed: rows of {table.full_name} "
+            f"after row {written:,} are lost"
+        ]
+    try:
+        lost = written - read.tail_rows - sum(_rows_of(connection, file) for file in read.files)
+    except duckdb.Error:  # damaged, or gone this instant: that is said where they are read
+        return []
+    if lost <= 0:
+        return []
+    return [
+        f"{lost:,} of {written:,} rows of {table.full_name} (pid {source.pid}) are not there: overwritten in "
+        "memory before they were sealed, or deleted for PROBE_RETENTION_BYTES"
+    ]
+
+
+_sealed_counts: dict[str, int] = {}
+"""Rows of segments by their paths: a segment never changes, and opening it costs a millisecond."""
+_MOST_COUNTS = 65536
+
+
+def _rows_of(connection: duckdb.DuckDBPyConnection, file: str) -> int:
+    known = _sealed_counts.get(file)
+    if known is None:
+        if len(_sealed_counts) >= _MOST_COUNTS:
+            _sealed_counts.clear()
+        known = _sealed_counts[file] = _sealed_rows(connection, [file])
+    return known
+
+
 def _newest(sealed: Sequence[segments.Segment], rows: int) -> list[segments.Segment]:
     kept: list[segments.Segment] = []
     for segment in reversed(sealed):
@@ -224,9 +277,13 @@ def _newest(sealed: Sequence[segments.Segment], rows: int) -> list[segments.Segm
     return kept[::-1]
 
 
-def _read_tail(table: Table, tails: Tails, source: Source, after: int, notes: list[str]) -> None:
+def _read_tail(
+    table: Table, tails: Tails, source: Source, after: int, notes: list[str]
+) -> tuple[int, int]:
+    """Number of the last row that was written, and how many rows after `after` were copied."""
     with RingFile(source.rings / f"{table.full_name}.ring", source.owner) as ring:
-        rows = ring.read(after)
+        highest = max(after, ring.highest(after))
+        rows = ring.read(after, highest)
         columns = ring.columns
         if ring.left_out():
             notes.append(f"pid {source.pid}: {ring.left_out()}")
@@ -238,6 +295,7 @@ def _read_tail(table: Table, tails: Tails, source: Source, after: int, notes: li
         if damaged:
             notes.append(f"pid {source.pid}: {damaged_texts(table.full_name, damaged)}")
         tails.add(source, rows, columns, texts)
+    return highest, len(rows)
 
 
 def _journal_rows(plan: Plan, tables: set[str], notes: list[str]) -> dict[str, list[dict[str, Any]]]:
@@ -314,6 +372,16 @@ def _rows_at_end(source: Source, table: Table) -> int:
         return int(ended["rows_written"][table.full_name])
     except (OSError, ValueError, KeyError, TypeError):
         return 0
+
+
+def _rings_lost(source: Source) -> bool:
+    """Of a process whose rings are gone: whether they were before the server had sealed them."""
+    try:
+        return json.loads((source.folder / "end.json").read_bytes()).get("rings_found") is False
+    except FileNotFoundError:  # the server writes it before it removes rings
+        return True
+    except (OSError, ValueError, AttributeError):
+        return False
 
 
 def _sealed_rows(connection: duckdb.DuckDBPyConnection, files: list[str]) -> int:

@@ -1,6 +1,8 @@
-"""Job 11: a step of about one millisecond, where any cost per step shows."""
+"""Job 11: a step of about one millisecond, where any cost per step shows; it may rest after each."""
 
 from __future__ import annotations
+
+import time
 
 import torch
 from torch import nn
@@ -10,7 +12,10 @@ from ledger import Ledger, options
 
 
 def main() -> None:
-    ledger = Ledger(options(__doc__).parse_args())
+    parser = options(__doc__)
+    parser.add_argument("--rest-ms", type=float, default=0.0)
+    arguments = parser.parse_args()
+    ledger = Ledger(arguments)
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     inputs = torch.randn(64, 64)
@@ -22,6 +27,8 @@ def main() -> None:
         ledger.loss(loss)
         optimizer.step()
         ledger.step()
+        if arguments.rest_ms:
+            time.sleep(arguments.rest_ms / 1e3)
     ledger.finish(model)
 
 

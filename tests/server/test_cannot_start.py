@@ -19,8 +19,8 @@ def refusal(place: Place, folder: Path, **environ: str) -> str:
 
 
 @pytest.mark.parametrize(("options", "cause"), [
-    ("size=8m,nr_inodes=2", "no inodes are left"), ("size=8m,nr_inodes=3", "no inodes are left"),
-    ("size=64k", "no room is left"),
+    ("size=8m,nr_inodes=2", "has no inodes left"), ("size=8m,nr_inodes=3", "has no inodes left"),
+    ("size=64k", "KiB free"),
 ])
 def test_a_folder_without_inodes_or_room_is_named_as_the_cause(
     place: Place, tmp_path: Path, options: str, cause: str

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -151,3 +153,36 @@ def test_the_log_does_not_grow_without_end(place: Place, beside: Beside) -> None
     (place.directory / "server.log").write_bytes(b"x" * (launch.LARGEST_LOG_BYTES + 1))
     beside.start()
     assert len(beside.log()) < 10_000
+
+
+def test_a_server_whose_folder_was_deleted_ends_and_leaves_the_next_one_alone(
+    place: Place, beside: Beside, record: Callable[..., Writer]
+) -> None:
+    quick = {"PROBE_DRAIN_INTERVAL_S": "0.05", "PROBE_SEAL_INTERVAL_S": "0.05"}
+    first = beside.start(**quick)
+    shutil.rmtree(place.directory)
+    place.directory.mkdir(mode=0o700)
+    writer = record()
+    second = beside.start(**quick)
+    assert wait_for_end(first, PATIENCE_S), "two servers would seal the same rows"
+    writer.tell("write 20")
+    until(lambda: writer.segments("python.steps"), "sealed")
+    assert beside.rows(writer.pid, "SELECT count(*), count(DISTINCT step) FROM python.steps") == [[20, 20]]
+    assert place.server_pid() == second and places.server_socket(place.directory).exists()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [({"f_bavail": 0}, "has 0 KiB free"), ({"f_favail": 0}, "has no inodes left"),
+     ({"f_flag": os.ST_RDONLY}, "is on a file system that is mounted read-only")],
+)
+def test_a_server_that_has_no_room_is_not_started_and_the_error_says_so(
+    place: Place, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, int], said: str
+) -> None:
+    found = os.statvfs(place.directory)
+    names = [name for name in dir(found) if name.startswith("f_")]
+    full = SimpleNamespace(**{**{name: getattr(found, name) for name in names}, **wrong})
+    monkeypatch.setattr(os, "statvfs", lambda path: full)
+    with pytest.raises(ServerUnavailable, match=f"{place.directory} {said}"):
+        launch.ensure_server(place.directory, Settings(place.environ()), wait_s=PATIENCE_S)
+    assert servers(place) == []

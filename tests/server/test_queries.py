@@ -68,6 +68,29 @@ def test_rows_are_the_same_in_the_ring_in_segments_and_after_the_end(
     assert beside.rows(str(writer.folder), asked) == both
 
 
+def test_an_answer_says_how_many_rows_were_overwritten_before_they_were_sealed(
+    beside: Beside, record: Callable[..., Writer]
+) -> None:
+    asked = "SELECT count(*), max(step) FROM python.steps"
+    writer = record(environ={"PROBE_RINGS_BYTES": "1200000"})
+    writer.tell("write 50")
+    beside.start()
+    answer = beside.query(writer.pid, asked)
+    assert (answer["rows"], answer["notes"]) == ([[50, 49]], [])
+    beside.kill()
+    writer.tell("write 450")
+    beside.start(PROBE_SEAL_INTERVAL_S="0.05")
+    for _ in range(2):  # from the ring, and when it is sealed
+        answer = beside.query(writer.pid, asked)
+        [[rows, last]] = answer["rows"]
+        assert last == 499 and rows < 450
+        assert answer["notes"] == [
+            f"{500 - rows} of 500 rows of python.steps (pid {writer.pid}) are not there: overwritten in "
+            "memory before they were sealed, or deleted for PROBE_RETENTION_BYTES"
+        ]
+        until(lambda: writer.segments("python.steps"), "sealed")
+
+
 def test_what_json_cannot_say_is_said_in_words(beside: Beside, record: Callable[..., Writer]) -> None:
     writer = record()
     writer.tell("strange")

@@ -23,6 +23,7 @@ from probe import descriptors
 from probe.agent.isolation import capture, describe
 from probe.checkpoint import content_sha256, read_checkpoint
 from probe.errors import ActionFailed, ActionRefused, BadRequest, ProbeError
+from probe.recording import places
 
 ROOM = 1.2
 """So many times its estimated size a checkpoint needs on the disk."""
@@ -61,8 +62,11 @@ def check_folder(folder: Path) -> None:
     inside = any(f"{real}/".startswith(f"{top}/") for top in _NOT_FILES)
     if inside and not f"{real}/".startswith(f"{_SHARED_MEMORY}/"):
         raise ActionRefused(f"{folder} holds no files of yours", hint="Name a folder on a disk.")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise ActionRefused(f"the job may not write in {folder}", hint="Name a folder that is the job's own.")
+    refusal = places.write_refusal(Path(folder))
+    if refusal:
+        raise ActionRefused(
+            f"the job cannot write there: {folder} {refusal}", hint="Name a folder that is the job's own."
+        )
 
 
 def check_target(path: Path, overwrite: bool) -> None:

@@ -1,0 +1,52 @@
+"""Whether somebody deleted this process's recording: then nobody can read what is recorded any more.
+
+A look of the agent's own thread, every few seconds: two names. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from probe.recording.recording import Recording
+
+
+class Deleted:
+    """Looks after the files of one recording; calls `leave` once, with what is gone."""
+
+    def __init__(self, recording: Recording, leave: Callable[[str], object]) -> None:
+        rings = Path(recording.meta.rings)
+        self._needed = ((recording.process, "meta.json"), (rings, "strings"))
+        self._root = _identity("/")
+        self._leave: Callable[[str], object] | None = leave
+
+    def look(self) -> None:
+        """Leave when a file that readers need is gone, unless only our own way to it is (a job may change
+        its root)."""
+        if self._leave is None or _identity("/") != self._root:
+            return
+        for folder, name in self._needed:
+            if _is_gone(folder / name):
+                leave, self._leave = self._leave, None
+                leave(f"{folder} was deleted")
+                return
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _is_gone(path: Path) -> bool:
+    """Whether there is no such file; not where it is only forbidden to look."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False

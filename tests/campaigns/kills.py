@@ -1,0 +1,72 @@
+"""Somebody is killed at any moment, or loses the disk: no row is lost untold, nothing stays armed or held.
+
+Parts (`--part`): `jobs` under load with rings that wrap, `servers`, `workers` in the middle of a query,
+`commands` in the middle of an action, `starts` of many commands at once without a server, `pids` that are
+used again, `disks` that are full, without inodes, read-only or gone. Without a part the rounds go through all
+of them in turn. With `--control` each part plants a fault of its own and must find it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from agent.nursery import Nursery
+from campaigns.campaign import Campaign
+from campaigns.kill_commands import kill_commands, start_at_once
+from campaigns.kill_disks import lose_the_disk
+from campaigns.kill_ledger import kill_jobs, kill_servers, kill_workers
+from campaigns.kill_pids import use_pids_again
+
+PARTS: dict[str, tuple[int, Callable[[Campaign, int, Nursery], None]]] = {
+    "jobs": (40, kill_jobs),
+    "servers": (10, kill_servers),
+    "workers": (10, kill_workers),
+    "commands": (10, kill_commands),
+    "starts": (3, start_at_once),
+    "pids": (3, use_pids_again),
+    "disks": (16, lose_the_disk),
+}
+"""Rounds of each part; five are killed in each round of the first four."""
+
+
+def plan() -> list[str]:
+    """The part of each round, spread evenly: a few rounds are a bit of everything."""
+    places = [
+        ((number + 0.5) / rounds, part)
+        for part, (rounds, _) in PARTS.items() for number in range(rounds)
+    ]
+    return [part for _, part in sorted(places)]
+
+
+def main() -> int:
+    """Run the rounds; 0 when nothing was found, or with --control something in each part."""
+    order = plan()
+    campaign = Campaign("kills", __doc__, rounds=len(order))
+    if campaign.part is not None:
+        if campaign.part not in PARTS:
+            sys.exit(f"no part {campaign.part!r}: {', '.join(PARTS)}")
+        if campaign.rounds == len(order):
+            campaign.rounds = PARTS[campaign.part][0]
+        order = [campaign.part]
+    elif campaign.control:
+        order = list(PARTS)
+    if campaign.control:
+        campaign.rounds = len(order)
+    nursery = Nursery()
+    silent = []
+    try:
+        for number in campaign:
+            part = order[number % len(order)]
+            before = len(campaign.findings)
+            PARTS[part][1](campaign, number, nursery)
+            campaign.count(f"rounds of {part}")
+            if campaign.control:
+                silent += [part] if len(campaign.findings) == before else []
+                del campaign.findings[before + 1 :]  # one of each part is enough
+    finally:
+        nursery.close()
+    status = campaign.end()
+    if silent:
+        print(f"control: NOT FOUND in {', '.join(silent)}", file=sys.stderr)
+    return status or int(bool(silent))
