@@ -85,7 +85,10 @@ class _Worker:
                 hint="The machine is busy, most likely: ask again. The job and the server are unharmed.",
             ) from None
         except (asyncio.IncompleteReadError, OSError):
-            raise QueryWorkerDied("a process for queries could not be started") from None
+            raise QueryWorkerDied(
+                "a process for queries ended as soon as it was started",
+                hint="Ask again; `probe doctor` checks this machine. The job and the server are unharmed.",
+            ) from None
         if hello["missing"]:
             _log.warning("query workers run without: %s", ", ".join(hello["missing"]))
         self.ready = True
