@@ -43,6 +43,7 @@ class _CappedLog(logging.StreamHandler):  # type: ignore[type-arg]
 
 def main() -> int:
     """Run the server until it is no longer needed; returns the exit status."""
+    _close_inherited()
     _set_up_log()
     try:
         settings = Settings()
@@ -60,6 +61,15 @@ def main() -> int:
         _log.error("%s. %s", error.message, error.hint)
         return error.exit_code
     return 0
+
+
+def _close_inherited() -> None:
+    """Whoever started this closed what it knew of; another of its threads may have opened more that instant,
+    and a server must not keep a job's files or devices open for hours."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
 
 
 def _set_up_log() -> None:

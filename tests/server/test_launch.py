@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -186,3 +187,15 @@ def test_a_server_that_has_no_room_is_not_started_and_the_error_says_so(
     with pytest.raises(ServerUnavailable, match=f"{place.directory} {said}"):
         launch.ensure_server(place.directory, Settings(place.environ()), wait_s=PATIENCE_S)
     assert servers(place) == []
+
+
+def test_a_server_keeps_open_nothing_that_it_inherited(place: Place, beside: Beside) -> None:
+    read, write = os.pipe()
+    environ = launch.server_environment(place.directory, Settings(), os.environ)
+    with os.fdopen(read, "rb") as heard:
+        server = subprocess.Popen([sys.executable, "-m", "probe.server"], env=environ, pass_fds=[write])
+        os.close(write)
+        assert select.select([heard], [], [], PATIENCE_S)[0] and heard.read() == b""  # its end is closed
+        assert beside.start() == server.pid
+        server.terminate()
+        assert server.wait(PATIENCE_S) == 0
