@@ -1,0 +1,136 @@
+"""A number that means something else by now is neither read, written, shut down nor closed."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from probe import descriptors
+from probe.recording.journal import Journal, read_journal
+from probe.recording.mapping import map_file
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """`mine(number)`: a file of the job's with this number from now on, which must stay open and as it is."""
+    taken: list[tuple[int, Path]] = []
+
+    def take(number: int) -> Path:
+        path = tmp_path / f"mine-{len(taken)}"
+        own = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        os.write(own, b"as it is")
+        if own != number:
+            os.dup2(own, number)
+            os.close(own)
+        taken.append((number, path))
+        return path
+
+    yield take
+    for number, path in taken:
+        assert os.path.samestat(os.fstat(number), path.stat()), f"{number} was closed"
+        assert path.read_bytes() == b"as it is"
+        os.close(number)
+
+
+def test_a_file_under_the_number_of_ours_is_not_written_read_or_closed(
+    tmp_path: Path, mine: Callable[[int], Path]
+) -> None:
+    ours = descriptors.opened(tmp_path / "ours", os.O_RDWR | os.O_CREAT, keep=True)
+    written = descriptors.writing(ours)
+    written.write(b"before")
+    mine(ours.fileno())
+    with pytest.raises(OSError, match="closed this descriptor"):
+        written.flush()
+    with pytest.raises(OSError):
+        descriptors.File(ours, writable=False).read(1)
+    ours.close()
+    with pytest.raises(OSError):
+        written.close()
+    assert (tmp_path / "ours").read_bytes() == b""
+
+
+def test_a_socket_under_the_number_of_ours_hears_nothing_and_keeps_what_it_was_sent() -> None:
+    plain, other = socket.socketpair()
+    ours = descriptors.Socket(plain.family, plain.type, plain.proto, plain.detach()).kept()
+    mine, theirs = socket.socketpair()
+    number = ours.fileno()
+    with other, mine, theirs:
+        os.dup2(mine.fileno(), number)
+        theirs.send(b"for the job")
+        for use, argument in ((ours.recv, 10), (ours.sendall, b"x"), (ours.shutdown, socket.SHUT_RDWR)):
+            with pytest.raises(OSError):
+                use(argument)
+        ours.close()
+        assert os.read(number, 100) == b"for the job"
+        os.close(number)
+        theirs.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            theirs.recv(1)
+
+
+def test_a_socket_that_is_replaced_while_we_wait_for_it_is_not_read() -> None:
+    plain, other = socket.socketpair()
+    ours = descriptors.Socket(plain.family, plain.type, plain.proto, plain.detach()).kept()
+    mine, theirs = socket.socketpair()
+    number = ours.fileno()
+    failed: list[OSError] = []
+
+    def wait() -> None:
+        try:
+            ours.recv(10)
+        except OSError as error:
+            failed.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    while "poll" not in Path(f"/proc/self/task/{waiting.native_id}/wchan").read_text() and waiting.is_alive():
+        if Path(f"/proc/self/task/{waiting.native_id}/wchan").read_text() in ("", "0"):
+            break  # the kernel does not say
+    with other, mine, theirs:
+        os.dup2(mine.fileno(), number)
+        theirs.send(b"for the job")
+        other.send(b"x")  # wakes the wait, which holds on to the old socket
+        other.close()
+        waiting.join()
+        assert len(failed) == 1
+        assert os.read(number, 100) == b"for the job"
+        os.close(number)
+
+
+def test_a_journal_whose_number_was_taken_goes_on_under_another(
+    tmp_path: Path, mine: Callable[[int], Path]
+) -> None:
+    journal = Journal(tmp_path / "journal.bin")
+    assert journal.append({"event": "first"})
+    for _ in range(3):
+        assert journal._file is not None
+        mine(journal._file.fileno())
+        assert journal.append({"event": "again"})
+    journal.close()
+    assert [record["event"] for record in read_journal(tmp_path / "journal.bin")] == ["first", *["again"] * 3]
+
+
+def test_a_map_keeps_no_descriptor_and_closes_none(tmp_path: Path, mine: Callable[[int], Path]) -> None:
+    number = os.open(tmp_path / "ring", os.O_RDWR | os.O_CREAT)
+    os.truncate(number, 8192)
+    before = len(os.listdir("/proc/self/fd"))
+    found = map_file(number, 8192)
+    assert len(os.listdir("/proc/self/fd")) == before
+    os.close(number)
+    mine(number)
+    found[4096:4100] = b"rows"
+    found.close()
+    assert (tmp_path / "ring").read_bytes()[4096:4100] == b"rows"
+    assert "ring" not in Path("/proc/self/maps").read_text()
+
+
+def test_what_is_kept_has_a_high_number_where_there_is_one() -> None:
+    with descriptors.opened("/dev/null", os.O_RDONLY, keep=True) as kept:
+        assert kept.fileno() >= 512 and not os.get_inheritable(kept.fileno())
+    with descriptors.opened("/dev/null", os.O_RDONLY) as short:
+        assert short.fileno() < 512
