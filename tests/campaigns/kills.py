@@ -25,7 +25,7 @@ PARTS: dict[str, tuple[int, Callable[[Campaign, int, Nursery], None]]] = {
     "commands": (10, kill_commands),
     "starts": (3, start_at_once),
     "pids": (3, use_pids_again),
-    "disks": (16, lose_the_disk),
+    "disks": (10, lose_the_disk),
 }
 """Rounds of each part; five are killed in each round of the first four."""
 
