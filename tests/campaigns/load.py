@@ -27,6 +27,7 @@ from campaigns.kill_ledger import Server
 from harness import PATIENCE_S, ROOT, Place, run_probe
 from probe.diagnose import verdict as names
 from probe.errors import LimitReached, ProbeError
+from probe.recording import places
 from ranks import running_ranks
 
 JOBS, SPINNERS = 64, 20
@@ -82,7 +83,8 @@ class Load:
         self.last: dict[int, Reading] = {}
         self.series: dict[str, list[float]] = {}
         self.steps: dict[int, int] = {}
-        self._seen: dict[int, int] = {}
+        self._seen = 0
+        """Time of the newest verdict that was looked at."""
         self.job_of_ranks = ""
         """Name of a job of two ranks, where there is one."""
 
@@ -173,17 +175,18 @@ class Load:
 
     def _verdicts(self, number: int) -> None:
         """Alarms that the watch wrote by itself since the last round, and incidents of the monitor."""
-        for job in self.jobs:
-            try:
-                rows, _ = self.server.query(job.pid, "SELECT state, severity, what FROM probe.verdicts")
-            except ProbeError as error:
-                self.campaign.count(f"verdicts not read: {error.code}")
-                continue
-            for state, severity, what in rows[self._seen.get(job.pid, 0) :]:
-                self.campaign.count(f"verdict: {state} ({severity})")
-                if severity == names.ALARM and state not in TRUE_OF_A_BUSY_MACHINE:
-                    self.campaign.found(number, f"pid {job.pid}: {state}: {what}")
-            self._seen[job.pid] = len(rows)
+        everything = places.recordings(self.place.directory)
+        try:
+            sql = f"SELECT t_ns, pid, state, severity, what FROM probe.verdicts WHERE t_ns > {self._seen}"
+            rows, _ = self.server.query(everything, sql)
+        except ProbeError as error:
+            self.campaign.count(f"verdicts not read: {error.code}")
+            return
+        for t_ns, pid, state, severity, what in rows:
+            self._seen = max(self._seen, int(t_ns))
+            self.campaign.count(f"verdict: {state} ({severity})")
+            if severity == names.ALARM and state not in TRUE_OF_A_BUSY_MACHINE:
+                self.campaign.found(number, f"pid {pid}: {state}: {what}")
 
     # What it costs ----------------------------------------------------------------
 
@@ -302,7 +305,9 @@ def main() -> int:
                 load.job_of_ranks = ranks.name
             stack.enter_context(_busy(spinners))
             for number in campaign:
+                began_s = time.monotonic()
                 load.round(number)
+                campaign.measure("rounds, s", time.monotonic() - began_s)
                 print(f"round {number}: load average {os.getloadavg()[0]:.0f}, "
                       f"{ {what: round(values[-1]) for what, values in load.series.items()} }", flush=True)
             for line in load.growth():
