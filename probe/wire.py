@@ -177,8 +177,10 @@ def _read_all(connection: socket.socket, deadline: float) -> bytes:
 
 
 def _split_answer(answer: bytes) -> tuple[int, bytes]:
-    head, _, content = answer.partition(b"\r\n\r\n")
+    head, ended, content = answer.partition(b"\r\n\r\n")
     lines = head.decode("latin-1").split("\r\n")
+    if answer and not ended:
+        raise ConnectionError("the answer was cut short")
     try:
         status = int(lines[0].split(" ")[1])
     except (IndexError, ValueError):

@@ -275,7 +275,13 @@ class Agent:
     def _leave_deleted(self, what: str) -> None:
         """Nobody can read what is recorded: give its memory back, on a thread that may wait for this one."""
         say(f"not recording any more: {what}. `probe {self.pid} attach` begins another recording")
-        threading.Thread(target=stop, name="probe-request", daemon=True).start()
+        rings = self.recording.meta.rings
+
+        def leave() -> None:
+            stop()
+            shutil.rmtree(rings, ignore_errors=True)  # no server knows of them any more
+
+        threading.Thread(target=leave, name="probe-request", daemon=True).start()
 
     def _see_to_server(self) -> None:
         """Start the server when there is none; a job without one records all the same."""

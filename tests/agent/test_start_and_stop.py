@@ -8,7 +8,7 @@ import pytest
 
 from agent.asking import accepts, ask, query, recorded, states, without_times
 from agent.nursery import Forked
-from harness import Place
+from harness import Place, run_probe
 
 ROUNDS, CALLERS = 50, 20
 NOTHING = [[], {}]
@@ -44,6 +44,8 @@ def test_a_job_can_be_left_by_request(fork: Callable[..., Forked], place: Place)
     job.wait_for("READY")
     assert ask(place, job.pid, "POST", "/v1/stop") == {"stopped": True, "ended": []}
     assert not accepts(place, job.pid)
+    done = run_probe(place, str(job.pid), "lr", "--scale", "0.5")
+    assert done.returncode == 3 and "was stopped: it runs without an agent" in done.stderr
     with pytest.raises(FileNotFoundError):
         ask(place, job.pid, "GET", "/v1/health")
     assert without_times(job.result()) == without_times(plain.result())

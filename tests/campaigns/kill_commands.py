@@ -18,8 +18,10 @@ from campaigns.campaign import Campaign
 from campaigns.kill_ledger import KILLS_OF_A_ROUND, Server, ground
 from harness import PATIENCE_S, ROOT, Place, end_process
 from probe.errors import ProbeError
+from probe.recording import places
+from probe.recording.journal import read_journal
 
-PACE_MS = 40
+PACE_MS = 30
 """Steps so long that an action waits for the end of one."""
 AT_ONCE = 20
 _LEASE_S = 0.4
@@ -61,13 +63,18 @@ def kill_commands(campaign: Campaign, number: int, nursery: Nursery) -> None:
             job.wait_for("READY")
             server.states()
             for one in range(KILLS_OF_A_ROUND):
+                before = _asked(place)
                 command = start(place, *_words(dice, place, job.pid, one))
-                if dice.random() < 0.5:
-                    _until_begun(place, job, command)
+                if dice.random() < 0.8:
+                    while command.poll() is None and _asked(place) == before:
+                        time.sleep(0.005)
+                    time.sleep(dice.uniform(0.0, 0.03))
                 else:
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         command.wait(dice.uniform(0.1, 1.2))
-                campaign.count("commands killed" if command.poll() is None else "commands that were faster")
+                begun = "after the job had begun" if _asked(place) > before else "before it was asked"
+                killed = command.poll() is None
+                campaign.count(f"commands killed {begun}" if killed else "commands that were faster")
                 command.kill()
                 command.communicate()
             if campaign.control:  # a lease that stays armed
@@ -80,8 +87,6 @@ def kill_commands(campaign: Campaign, number: int, nursery: Nursery) -> None:
                 job.pid, "SELECT action_id, action, state, step FROM probe.actions ORDER BY t_ns"
             )
             evals, _ = server.query(job.pid, "SELECT eval_id, outcome FROM probe.evals ORDER BY t_ns")
-            campaign.count("of these, actions and snippets that reached the job",
-                           len({row[0] for row in rows} | {row[0] for row in evals}))
             tell(job)
             result = job.result()
             for line in _ended(rows, evals, file):
@@ -101,14 +106,11 @@ def kill_commands(campaign: Campaign, number: int, nursery: Nursery) -> None:
                     campaign.found(number, f"{name} differ from those of a training without probe")
 
 
-def _until_begun(place: Place, job: Forked, command: subprocess.Popen[str]) -> None:
-    """Until the job does what the command asked for, or the command has ended."""
-    while command.poll() is None:
-        listed = ask(place, job.pid, "GET", "/v1/actions")
-        phase = ask(place, job.pid, "GET", "/v1/health")["phase"]
-        if listed["waiting"] or listed["paused"] or phase == "acting":
-            return
-        time.sleep(0.002)
+def _asked(place: Place) -> int:
+    """How many actions and snippets the job has noted: each before it does it."""
+    [process] = places.process_folders(place.directory)
+    records = read_journal(places.journals(process)[0])
+    return sum(record.get("table") in ("probe.actions", "probe.evals") for record in records)
 
 
 def _still_held(place: Place, job: Forked) -> list[str]:

@@ -34,8 +34,8 @@ SETTINGS: tuple[dict[str, str], ...] = (
     {"PROBE_RINGS_BYTES": SMALL_RINGS, "PROBE_DRAIN_INTERVAL_S": "0.02"},
     {"PROBE_RINGS_BYTES": "2000000", "PROBE_DRAIN_INTERVAL_S": "0.02", "PROBE_SEAL_INTERVAL_S": "0.05"},
 )
-JOBS_AT_ONCE = 5
-KILLS_OF_A_ROUND = 5
+JOBS_AT_ONCE = 20
+KILLS_OF_A_ROUND = 10
 _STEPS = "SELECT step, loss FROM python.steps ORDER BY step"
 _LOSSES = "SELECT step, loss FROM python.losses ORDER BY step"
 _WRITTEN_OVER = "overwritten"
@@ -197,7 +197,7 @@ def kill_jobs(campaign: Campaign, number: int, nursery: Nursery) -> None:
                 job.wait_for("READY")
             until = time.monotonic()
             for job in jobs:
-                until += dice.uniform(0.0, 0.6)
+                until += dice.uniform(0.0, 0.3)
                 threading.Event().wait(max(0.0, until - time.monotonic()))
                 job.signal(signal.SIGKILL)
                 job.wait()

@@ -9,6 +9,7 @@ of them in turn. With `--control` each part plants a fault of its own and must f
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 
 from agent.nursery import Nursery
@@ -19,15 +20,15 @@ from campaigns.kill_ledger import kill_jobs, kill_servers, kill_workers
 from campaigns.kill_pids import use_pids_again
 
 PARTS: dict[str, tuple[int, Callable[[Campaign, int, Nursery], None]]] = {
-    "jobs": (40, kill_jobs),
-    "servers": (10, kill_servers),
-    "workers": (10, kill_workers),
-    "commands": (10, kill_commands),
+    "jobs": (10, kill_jobs),
+    "servers": (5, kill_servers),
+    "workers": (5, kill_workers),
+    "commands": (5, kill_commands),
     "starts": (3, start_at_once),
     "pids": (3, use_pids_again),
-    "disks": (16, lose_the_disk),
+    "disks": (12, lose_the_disk),
 }
-"""Rounds of each part; five are killed in each round of the first four."""
+"""Rounds of each part; twenty jobs are killed in a round, or ten of the others."""
 
 
 def plan() -> list[str]:
@@ -59,11 +60,15 @@ def main() -> int:
         for number in campaign:
             part = order[number % len(order)]
             before = len(campaign.findings)
+            began_s = time.monotonic()
             PARTS[part][1](campaign, number, nursery)
             campaign.count(f"rounds of {part}")
+            print(f"round {number}: {part}, {time.monotonic() - began_s:.0f} s", flush=True)
             if campaign.control:
                 silent += [part] if len(campaign.findings) == before else []
                 del campaign.findings[before + 1 :]  # one of each part is enough
+    except KeyboardInterrupt:
+        print("interrupted: these are the figures of the rounds so far", file=sys.stderr)
     finally:
         nursery.close()
     status = campaign.end()

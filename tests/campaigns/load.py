@@ -1,11 +1,11 @@
 """Many jobs on one host for long, and a machine that is busy with other things: nothing grows, nothing lies.
 
 Parts (`--part`): `many` is 64 jobs with steps of a millisecond and one of 2,000 modules, `many-8` so many
-jobs; `busy` is four jobs beside 20 processes that always want a core, `busy-4` so many. A round is half a
-minute; twenty are ten minutes. The steps rest for as long as two cores need to carry all of them. Read are
-memory, disk, processor time, descriptors and threads of server and jobs, and how long `ps` and `query` take;
-compared are states, verdicts and rows with what the jobs are: all of them train. The control plants a server
-with a time-out of a millisecond, after which a job counts as dead.
+jobs; `busy` is four jobs and one of two ranks beside 20 processes that always want a core, `busy-4` so
+many. A round is half a minute; twenty are ten minutes. The steps rest for as long as two cores need to
+carry all of them. Read are memory, disk, processor time, descriptors and threads of server and jobs, and
+how long `ps` and `query` take; compared are states, verdicts and rows with what the jobs are: all of them
+train. The control plants a server with a time-out of a millisecond, after which a job counts as dead.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from campaigns.kill_ledger import Server
 from harness import PATIENCE_S, ROOT, Place, run_probe
 from probe.diagnose import verdict as names
 from probe.errors import LimitReached, ProbeError
+from probe.recording import places
+from ranks import running_ranks
 
 JOBS, SPINNERS = 64, 20
 ROUND_S = 30.0
@@ -36,6 +38,7 @@ LARGEST_GROWTH_RATIO, LARGEST_GROWTH_BYTES = 1.25, 32 << 20
 """From the second quarter of the rounds to the last: more than both is growth."""
 TRUE_OF_A_BUSY_MACHINE = frozenset({names.STARVED, names.SWAPPING, names.RUNNING_AGAIN})
 """States that a verdict with an alarm may have, for a job that trains and gets too little of the machine."""
+BLAME = frozenset({names.STRAGGLER, names.MISSING_RANK, names.DEAD_RANK, names.IMBALANCE})
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -80,7 +83,10 @@ class Load:
         self.last: dict[int, Reading] = {}
         self.series: dict[str, list[float]] = {}
         self.steps: dict[int, int] = {}
-        self._seen: dict[int, int] = {}
+        self._seen = 0
+        """Time of the newest verdict that was looked at."""
+        self.job_of_ranks = ""
+        """Name of a job of two ranks, where there is one."""
 
     def note(self, what: str, value: float) -> None:
         """One reading that must not grow without bound."""
@@ -101,7 +107,8 @@ class Load:
     # What is answered -------------------------------------------------------------
 
     def _ask(self, number: int, dice: random.Random) -> None:
-        kind = dice.choice(("ps", "query", "query", "command", "diagnose", "backtrace"))
+        kinds = ["ps", "query", "query", "command", "diagnose", "backtrace"]
+        kind = dice.choice([*kinds, "ranks"] if self.job_of_ranks else kinds)
         job = dice.choice(self.jobs)
         began = time.monotonic()
         try:
@@ -153,6 +160,14 @@ class Load:
         self.campaign.count(f"diagnosed: {answer['state']}")
         return f"{answer['state']}: {answer['what']} {answer['why']}" if alarm else ""
 
+    def _ranks(self, _job: Forked) -> str:
+        """Of two ranks that do the same: whoever is late lacks a core, and is not to be blamed for it."""
+        answer = self.server.ask("GET", f"/v1/diagnose?endpoint={self.job_of_ranks}")
+        self.campaign.count(f"two ranks diagnosed: {answer['state']} ({answer['severity']})")
+        said = " ".join([answer["what"], *answer["why"]])
+        blamed = answer["state"] in BLAME and answer["severity"] in (names.ALARM, names.NOTICE)
+        return f"{answer['state']}: {said}" if blamed and "core" not in said else ""
+
     def _backtrace(self, job: Forked) -> str:
         answer = self.server.ask("GET", f"/v1/backtrace?endpoint={job.pid}")
         self.campaign.count(f"stacks from: {answer['source']}")
@@ -160,17 +175,18 @@ class Load:
 
     def _verdicts(self, number: int) -> None:
         """Alarms that the watch wrote by itself since the last round, and incidents of the monitor."""
-        for job in self.jobs:
-            try:
-                rows, _ = self.server.query(job.pid, "SELECT state, severity, what FROM probe.verdicts")
-            except ProbeError as error:
-                self.campaign.count(f"verdicts not read: {error.code}")
-                continue
-            for state, severity, what in rows[self._seen.get(job.pid, 0) :]:
-                self.campaign.count(f"verdict: {state} ({severity})")
-                if severity == names.ALARM and state not in TRUE_OF_A_BUSY_MACHINE:
-                    self.campaign.found(number, f"pid {job.pid}: {state}: {what}")
-            self._seen[job.pid] = len(rows)
+        everything = places.recordings(self.place.directory)
+        try:
+            sql = f"SELECT t_ns, pid, state, severity, what FROM probe.verdicts WHERE t_ns > {self._seen}"
+            rows, _ = self.server.query(everything, sql)
+        except ProbeError as error:
+            self.campaign.count(f"verdicts not read: {error.code}")
+            return
+        for t_ns, pid, state, severity, what in rows:
+            self._seen = max(self._seen, int(t_ns))
+            self.campaign.count(f"verdict: {state} ({severity})")
+            if severity == names.ALARM and state not in TRUE_OF_A_BUSY_MACHINE:
+                self.campaign.found(number, f"pid {pid}: {state}: {what}")
 
     # What it costs ----------------------------------------------------------------
 
@@ -279,12 +295,19 @@ def main() -> int:
     try:
         if campaign.control:
             _start_impatient_server(place)
-        with forked(nursery, place, *commands) as started, _busy(spinners):
+        with forked(nursery, place, *commands) as started, contextlib.ExitStack() as stack:
             for job in started:
                 job.wait_for("READY")
             load = Load(campaign, place, started)
+            if part == "busy":
+                words = ("--way", "reduce", "--forever", "--pace-ms", "20")
+                ranks = stack.enter_context(running_ranks(place, 2, "parallel", *words))
+                load.job_of_ranks = ranks.name
+            stack.enter_context(_busy(spinners))
             for number in campaign:
+                began_s = time.monotonic()
                 load.round(number)
+                campaign.measure("rounds, s", time.monotonic() - began_s)
                 print(f"round {number}: load average {os.getloadavg()[0]:.0f}, "
                       f"{ {what: round(values[-1]) for what, values in load.series.items()} }", flush=True)
             for line in load.growth():

@@ -6,6 +6,7 @@ import stat
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -115,6 +116,23 @@ def test_doctor_looks_at_the_folder_and_changes_nothing(tmp_path: Path) -> None:
     assert stat.S_IMODE(folder.stat().st_mode) == 0o755
     folder.chmod(0o700)
     assert doctor.check_directory(folder).level == "ok"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [({"f_bavail": 0}, "has 0 KiB free"), ({"f_favail": 0}, "has no inodes left"),
+     ({"f_flag": os.ST_RDONLY}, "is on a file system that is mounted read-only")],
+)
+def test_doctor_says_why_nothing_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, int], said: str
+) -> None:
+    tmp_path.chmod(0o700)
+    found = os.statvfs(tmp_path)
+    fields = [name for name in dir(found) if name.startswith("f_")]
+    full = SimpleNamespace(**{**{name: getattr(found, name) for name in fields}, **wrong})
+    monkeypatch.setattr(os, "statvfs", lambda path: full)
+    finding = doctor.check_directory(tmp_path)
+    assert finding.level == "fail" and finding.text.startswith(f"{tmp_path} {said}")
 
 
 def test_doctor_says_when_there_is_no_room_for_the_rings(tmp_path: Path) -> None:

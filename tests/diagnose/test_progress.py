@@ -90,6 +90,26 @@ def test_ages_are_right_when_the_clock_was_set_between_two_starts(
     until(lambda: (now().last_step_s or 0.0) > stopped + 0.5, "the age of a step that is the last")
 
 
+def test_time_in_which_the_reader_had_no_core_is_no_quiet_of_the_job(
+    place: Place, fork: Callable[..., Forked], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = fork("stall_hangs", "--way", "none")
+    job.wait_for("READY")
+    history = History(recorded_of(place, job.pid).meta)
+    job.signal(signal.SIGSTOP)  # no row comes any more
+    now_ns, read_last = clock.wall_ns(), History._read_last
+    times = {"now": now_ns}
+
+    def late(history: History, table: str) -> None:
+        read_last(history, table)
+        times["now"] = now_ns + 30 * 10**9  # after the rows were read, before the next look at the clock
+
+    monkeypatch.setattr(clock, "wall_ns", lambda: times["now"])
+    monkeypatch.setattr(History, "_read_last", late)
+    found = read(history)
+    assert found.quiet_s is not None and found.quiet_s < 30.0
+
+
 def test_a_recording_that_is_damaged_or_gone_says_nothing(place: Place, fork: Callable[..., Forked]) -> None:
     job = fork("stall_hangs", "--way", "none")
     job.wait_for("READY")

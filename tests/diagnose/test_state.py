@@ -186,6 +186,20 @@ def waits_for_batch(*workers: Worker, quiet_s: float = 12.0, inside: Frame = GET
     ))
 
 
+def test_a_thread_that_lacks_a_core_is_not_taken_for_asleep_or_idle() -> None:
+    waits = thread(Frame("wait", LIBRARY + "threading.py", 327), TRAIN, MAIN, waits_for_gil=True)
+    starved = Thread(
+        PID + 1, "helper", False, (ITEM,), state="running", cpu_ratio=0.01, run_delay_ratio=0.85,
+        switches_per_s=40.0, changed=False, held_gil=True,
+    )
+    found = judge(evidence(waits, threads=(waits, starved)))
+    assert state(found) == (names.HOLDS_GIL, NOTICE) and "computing" in found.what
+    works = replace(starved, held_gil=False, changed=True)
+    waits = replace(waits, waits_for_gil=False)
+    found = judge(evidence(waits, threads=(waits, works)))
+    assert state(found) == (names.SLOW_STEP, NOTICE) and "helper" in found.what
+
+
 def test_of_several_workers_the_one_inside_the_dataset_is_named() -> None:
     found = waits_for_batch(data_worker(51), data_worker(52, ITEM, FETCH), data_worker(53))
     assert state(found) == (names.WAITING_FOR_DATA, ALARM)

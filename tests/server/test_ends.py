@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from probe.recording.crash import parse_crash, read_crash, user_frame
+from probe.recording.journal import Journal
 from probe.server import ends
 from probe.server.ends import Told, judge
 
@@ -103,3 +104,11 @@ def test_what_is_no_crash_is_none_and_the_last_of_two_counts(tmp_path: Path) -> 
     (tmp_path / "crash.txt").write_bytes(b"\xff\xfe" + CRASH.encode())
     found = read_crash(tmp_path / "crash.txt")
     assert found is None  # the first line is damaged: nothing says what it was
+
+
+def test_a_start_that_is_noted_late_is_found_when_it_is_asked_again(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.bin")
+    assert ends.began_midway(tmp_path) is None  # the agent's thread had no core yet
+    journal.append({"event": "start", "t_ns": 1, "midway": True})
+    assert ends.began_midway(tmp_path) is True
+    journal.close()
