@@ -36,11 +36,11 @@ AS_NOBODY = (
     "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search",
 )
 STATES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "sleep": ("sleep", ()), "torch loop": ("trains", ()), "malloc loop": ("allocate", ()),
-    "lock held": ("lock", ()), "DataLoader workers": ("loader", ()), "500 threads": ("threads", ()),
+    "sleep": ("sleep", ()), "torch-loop": ("trains", ()), "malloc-loop": ("allocate", ()),
+    "lock-held": ("lock", ()), "DataLoader-workers": ("loader", ()), "500-threads": ("threads", ()),
     "seccomp": ("seccomp", ()), "no-new-privs": ("no_new_privs", ()),
-    "mount namespace": ("trains", ("unshare", "--mount")),
-    "pid namespace": ("trains", ("unshare", "--pid", "--fork", "--kill-child")),
+    "mount-namespace": ("trains", ("unshare", "--mount")),
+    "pid-namespace": ("trains", ("unshare", "--pid", "--fork", "--kill-child")),
     "non-root": ("trains", AS_NOBODY),
 }
 """Of each state: what the job does, and what it is run by."""
@@ -106,8 +106,10 @@ class Target:
             os.kill(self.pid, signal.SIGUSR1)
             result = self._job.result()
             status = self._job.wait()
-        except (AssertionError, ProcessLookupError, subprocess.TimeoutExpired) as error:
+        except (AssertionError, subprocess.TimeoutExpired) as error:
             return f"it did not come to its end: {error}"
+        except ProcessLookupError:
+            return f"it has ended before, with {self._job.wait()}; its stderr: {self._job.errors()!r}"
         errors = self._job.errors().strip()
         if result["wrong"] or result["rounds"] < 2 or result["threads"] or status != STATUS or errors:
             return f"it ended with {status}, {result}, stderr {errors!r}"
@@ -160,13 +162,13 @@ class Round:
     def _refusal(self) -> str | None:
         """For those who may not attach from here every other round: None, or what is wrong with the words."""
         expected: tuple[type[ProbeError], str]
-        if self._target.state == "mount namespace":
+        if self._target.state == "mount-namespace":
             expected = AttachRefused, "sees other files than you do"
         elif self._target.state == "non-root" and self._dice.random() < 0.5:
             expected = NotYours, "belongs to user"
         else:
             return None
-        if self._target.state == "mount namespace" and self._dice.random() < 0.5:
+        if self._target.state == "mount-namespace" and self._dice.random() < 0.5:
             return None
         self._campaign.count("refused with the cause")
         with tempfile.TemporaryDirectory(prefix="probe-test-") as directory:  # our own, not the user's
@@ -180,7 +182,7 @@ class Round:
     def _attach(self) -> str:
         place, pid = self._target.place, self._target.pid
         ways = ("itself", "itself", "itself", "two at once", "the command")
-        inside = self._target.state in ("mount namespace", "non-root")
+        inside = self._target.state in ("mount-namespace", "non-root")
         way = "the command" if inside else self._dice.choice(ways)
         self._campaign.count(f"attached by {way}")
         if way == "the command":
@@ -203,7 +205,7 @@ class Round:
 
     def _command(self, word: str, expected: str) -> str:
         before: tuple[str, ...] = AS_NOBODY if self._target.state == "non-root" else ()
-        if self._target.state == "mount namespace":
+        if self._target.state == "mount-namespace":
             before = ("nsenter", "--target", str(self._target.pid), "--mount", f"--wd={ROOT}")
         done = subprocess.run(
             [*before, sys.executable, "-m", "probe_cli", str(self._target.pid), word],
