@@ -6,12 +6,11 @@ terminal whose rights count, and whom a long wait is told to.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from probe.errors import AttachPending, ServerUnavailable, UsageError
+from probe.errors import AttachPending, UsageError
 from probe.recording import places
 from probe.recording.waiting import waiting, withdraw
 from probe.settings import SETTINGS, Settings
@@ -42,14 +41,9 @@ def attach(session: Session, wait_s: float, name: str | None) -> None:
         session.err.line(f"  next: recording begins when it does; `probe {pid} detach` withdraws that")
         return
     from probe.attach.attaching import attach as inject
-    from probe.attach.target import in_another_pid_namespace
-    from probe.launch import ensure_server
 
     directory = places.make_private(address.directory)
     settings = settings_for(session.settings, str(directory), name)
-    if in_another_pid_namespace(int(pid)):  # the agent's server could see and signal nobody outside of it
-        with contextlib.suppress(ServerUnavailable):
-            ensure_server(directory, session.settings, wait_s=0.0)
     attached = inject(int(pid), settings, directory=directory, wait_s=wait_s, say=session.note)
     meta = None if attached.outcome == "waiting for torch" else only_process(directory, pid)
     if meta is None:

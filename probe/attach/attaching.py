@@ -25,9 +25,19 @@ from probe.attach import borrowed, gdb, payload, remote
 from probe.attach.library import place_library
 from probe.attach.meeting import Meeting
 from probe.attach.parked import parked_threads
-from probe.attach.target import Target, check_attach, check_tracing, examine, thread_states, why_denied
-from probe.errors import BY_CODE, AttachFailed, AttachPending, AttachRefused, ProbeError
+from probe.attach.target import (
+    Target,
+    check_attach,
+    check_tracing,
+    examine,
+    in_another_pid_namespace,
+    thread_states,
+    why_denied,
+)
+from probe.errors import BY_CODE, AttachFailed, AttachPending, AttachRefused, ProbeError, ServerUnavailable
+from probe.launch import ensure_server
 from probe.recording import places
+from probe.settings import Settings
 
 LOADED_S = 10.0
 """From the end of the injection to the first word of our thread: it has to be scheduled once."""
@@ -69,6 +79,10 @@ def attach(
         return Attached(pid, "", "already")
     check_tracing(target)
     folder = places.make_private(places.make_private(directory) / "boot")
+    if in_another_pid_namespace(pid):  # a server that the agent started could see nobody outside of it
+        with contextlib.suppress(ServerUnavailable):
+            environ = {**os.environ, **settings, "PROBE_DIR": str(directory)}
+            ensure_server(directory, Settings(environ), wait_s=0.0)
     with _turn(folder, target, say):
         target = examine(pid)  # whoever had the turn before may have traced it, and succeeded
         if _answers(directory, target):
@@ -106,8 +120,10 @@ def _hear_out(target: Target, meeting: Meeting, wait_s: float) -> None:
     """Wait for the GIL, then for the outcome. Raises `AttachPending`."""
     if not meeting.until_running(wait_s):
         if meeting.outcome is None:
+            _check_alive(target)
             raise _pending(target, "the agent is loaded and waits for the GIL")
     elif not meeting.until_over(wait_s):
+        _check_alive(target)
         raise _pending(target, "the agent is being started and waits for the job")
 
 

@@ -23,6 +23,7 @@ from uvicorn.server import ServerState
 from probe import __version__, clock
 from probe.errors import ProbeError, SettingInvalid
 from probe.recording import checked, places
+from probe.recording.process import own_pid
 from probe.server import app as application
 from probe.server import auth, supervision
 from probe.server.exits import Exits
@@ -93,8 +94,8 @@ class Server:
         """The port of TCP, where it is open."""
         url = await self._listen_tcp(asgi) if self.settings.listen else None
         path = places.server_socket(self.directory)
-        await self._serve(asgi, listen_unix(path, _BACKLOG), None)
-        facts = {"pid": os.getpid(), "version": __version__, "started_ns": clock.wall_ns(), "url": url}
+        await self._serve(asgi, socket.socket(fileno=listen_unix(path, _BACKLOG).detach()), None)
+        facts = {"pid": own_pid(), "version": __version__, "started_ns": clock.wall_ns(), "url": url}
         places.write_whole(self.directory / "server.json", checked.sealed(facts))
         _log.info("version %s serves %s", __version__, self.directory)
         return int(url.rpartition(":")[2]) if url else None

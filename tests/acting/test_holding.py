@@ -124,6 +124,7 @@ def test_a_pause_ends_by_itself_and_by_undoing_and_when_probe_leaves(place: Plac
 @pytest.mark.parametrize(("number", "options", "says", "code"), [
     (signal.SIGINT, (), "CAUGHT KeyboardInterrupt", -signal.SIGINT),
     (signal.SIGTERM, ("--handler",), "CAUGHT Asked", 0),
+    (signal.SIGTERM, ("--handler", "--own-steps"), "CAUGHT Asked", 0),
 ])
 def test_a_signal_reaches_the_training_that_is_held(
     place: Place, fork: Fork, during: str, number: signal.Signals, options: tuple[str, ...], says: str,

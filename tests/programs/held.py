@@ -1,7 +1,8 @@
 """Training that is held, stopped or sent signals: says on stdout how it ends, and ends as it was asked to.
 
 With --forever it trains until a line comes on stdin. `finally` and an exit handler print; SIGTERM has a
-handler of the user's own with --handler; --thread trains on a thread that is not the main one.
+handler of the user's own with --handler; --thread trains on a thread that is not the main one; --own-steps
+says by `probe.step()` where a step ends.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+import probe
 from ledger import Ledger, options
 
 
@@ -35,7 +37,7 @@ def say(word: str) -> None:
     print(word, flush=True)
 
 
-def train(ledger: Ledger, rest_s: float) -> None:
+def train(ledger: Ledger, rest_s: float, own_steps: bool) -> None:
     """Steps, all of them or until a line comes on stdin."""
     model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.1), nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -48,6 +50,8 @@ def train(ledger: Ledger, rest_s: float) -> None:
                 loss.backward()
                 ledger.loss(loss)
                 optimizer.step()
+                if own_steps:
+                    probe.step()
                 ledger.step()
                 time.sleep(rest_s)
                 if not ledger.running or select.select([sys.stdin], [], [], 0.0)[0]:
@@ -72,6 +76,7 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--handler", action="store_true")
     parser.add_argument("--thread", action="store_true")
+    parser.add_argument("--own-steps", action="store_true")
     parser.add_argument("--rest-s", type=float, default=0.002)
     arguments = parser.parse_args()
     ledger = Ledger(arguments)
@@ -79,13 +84,14 @@ def main() -> None:
     if arguments.handler:
         signal.signal(signal.SIGTERM, leave)
     if arguments.thread:
-        thread = threading.Thread(target=train, args=(ledger, arguments.rest_s), name="trainer")
+        given = (ledger, arguments.rest_s, arguments.own_steps)
+        thread = threading.Thread(target=train, args=given, name="trainer")
         thread.start()
         thread.join()
         say("JOINED")
         sys.stdin.readline()
     else:
-        train(ledger, arguments.rest_s)
+        train(ledger, arguments.rest_s, arguments.own_steps)
 
 
 if __name__ == "__main__":
