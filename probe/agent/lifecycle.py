@@ -172,7 +172,8 @@ class Agent:
             requests.end(_SNIPPET_WAIT_S)
         self.control.finish(_ANSWERS_WAIT_S)
         self.control.stop(wait_s=wait_s)
-        self.recording.journal.append({"event": event, "t_ns": clock.wall_ns()})
+        rows = self.recording.end_rows()
+        self.recording.journal.append({"event": event, "t_ns": clock.wall_ns(), "rows": rows})
         self.recording.close()
 
     def forget(self) -> None:

@@ -159,10 +159,16 @@ class Recording:
                 self._open.append(ring)
             self.journal = Journal(process / "journal.bin")
             self._open.append(self.journal)
-            places.write_whole(process / "meta.json", checked.sealed(asdict(meta)))
+            places.write_whole(process / "meta.json", checked.sealed("meta.json", asdict(meta)))
         except BaseException:
             self.discard()
             raise
+
+    def end_rows(self) -> dict[str, int]:
+        """Close the rings; how many rows of each table were written."""
+        for ring in self.rings.values():
+            ring.close()
+        return {name: ring.written for name, ring in self.rings.items()}
 
     def close(self) -> None:
         """Stop writing and give up every descriptor; everything written stays readable."""

@@ -219,7 +219,7 @@ class Sealer:
                 "seen_ns": clock.wall_ns(), "rows_written": self._rows_written(recorded),
                 "journal_bytes": ends.journal_sizes(recorded.folder),
             }
-            places.write_whole(recorded.folder / "end.json", checked.sealed(ended))
+            places.write_whole(recorded.folder / "end.json", checked.sealed("end.json", ended))
         if self.registry.made_here(recorded):  # a copy's rings are those of the original
             remove_rings(rings)
             self._remove_socket(recorded)

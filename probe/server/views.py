@@ -190,6 +190,8 @@ def _add_source(
     except FileNotFoundError:
         # The rings go away only after everything in them was sealed.
         found = segments.listing(folder, source.pid)
+        if not (source.folder / "end.json").exists():  # it is written before they go
+            notes.append(f"{table.full_name} of pid {source.pid}: its ring is gone; what was sealed is here")
     except (RecordingError, OSError) as error:
         notes.append(f"{table.full_name} of pid {source.pid}: rows that are not sealed are left out: {error}")
     return [str(segment.path) for segment in _intact(found, table, recent, notes)]
@@ -233,11 +235,20 @@ def _read_tail(table: Table, tails: Tails, source: Source, after: int, notes: li
         if not len(rows) and ring.highest() < after:
             notes.append(f"pid {source.pid}: {table.full_name} of the rings is older than what was sealed")
     if len(rows):
-        texts = read_strings(source.rings / "strings", source.owner, ring.version)
+        texts = _texts(source, ring)
         rows, texts, damaged = with_texts(rows, columns, texts)
         if damaged:
             notes.append(f"pid {source.pid}: {damaged_texts(table.full_name, damaged)}")
         tails.add(source, rows, columns, texts)
+
+
+def _texts(source: Source, ring: RingFile) -> list[str | None]:
+    try:
+        return read_strings(source.rings / "strings", source.owner, ring.version)
+    except FileNotFoundError:
+        if ring.path.exists():
+            raise RecordingError(f"{source.rings} has no texts any more") from None
+        raise
 
 
 def _journal_rows(plan: Plan, tables: set[str], notes: list[str]) -> dict[str, list[dict[str, Any]]]:
@@ -246,7 +257,11 @@ def _journal_rows(plan: Plan, tables: set[str], notes: list[str]) -> dict[str, l
     for source in plan.sources if tables else []:
         common = {"rank": source.rank, "run": source.run, "attempt": source.attempt, "pid": source.pid}
         for path in places.journals(source.folder):
-            payloads, holes = _payloads(path)
+            try:
+                payloads, holes = _payloads(path)
+            except OSError as error:
+                notes.append(f"pid {source.pid}: {path.name} cannot be read: {error.strerror}")
+                continue
             notes += [f"pid {source.pid}: {hole.said_of(path)}" for hole in holes[:_MOST_HOLES]]
             for name, payload in _chosen(payloads, tables, plan.recent):
                 record = record_of(payload) or {}
@@ -256,11 +271,12 @@ def _journal_rows(plan: Plan, tables: set[str], notes: list[str]) -> dict[str, l
 
 def _payloads(path: Path) -> tuple[list[bytes], list[Hole]]:
     """The records of a journal and what is none; a record that is just being written is waited for."""
-    for wait_s in (0.0, 0.005, 0.02):
-        time.sleep(wait_s)
-        payloads, holes = read_payloads(path)
+    payloads, holes = read_payloads(path)
+    for wait_s in (0.005, 0.02):
         if not holes or not holes[-1].torn:
             break
+        time.sleep(wait_s)
+        payloads, holes = read_payloads(path)
     return payloads, holes
 
 

@@ -43,6 +43,7 @@ PARTS = (
 """What is damaged, the more often the oftener it stands here."""
 _JOBS = ("gpt_in_main", "gpt_with_schedule")
 _SETTINGS = {"PROBE_SEAL_INTERVAL_S": "3600", "PROBE_MODULES_INTERVAL": "10", "PROBE_RINGS_BYTES": "3M"}
+_LONG_AGO_S = 1_700_000_000
 _MEMORY_BYTES = 512 << 20
 _LIMIT = 100_000
 _CHANGING = ("last_step_s", "last_seen_s", "folder")
@@ -142,12 +143,12 @@ class Recordings:
         store.kept.destinations = [Destination("json://127.0.0.1:9/alerts"), Destination("json://127.0.0.1:9/b")]
         store.write()
         facts = {"pid": os.getpid(), "version": "1", "started_ns": clock.wall_ns(), "url": "http://127.0.0.1:1"}
-        places.write_whole(self.other / "server.json", checked.sealed(facts))
+        places.write_whole(self.other / "server.json", checked.sealed("server.json", facts))
         (self.other / identity.LAUNCHER).write_text("17.4711.0")
         files = [{"name": "rank-00000.pt", "bytes": 17, "sha256": "ab" * 32}]
         manifest = {"format": FORMAT, "version": VERSION, "world_size": 1, "files": files}
         manifest["own_parameters"] = False
-        (self.other / MANIFEST).write_text(json.dumps(checked.signed(manifest)))
+        (self.other / MANIFEST).write_text(json.dumps(checked.signed(MANIFEST, manifest)))
         announcement.write(self.other, announcement.Peers(["{}"], [("there", "MASTER_ADDR")]))
         (self.other / "crash.txt").write_text(_CRASH)
         files = sorted(one for one in self.other.rglob("*") if one.is_file())
@@ -180,7 +181,9 @@ class Recordings:
         """What a file may be exchanged with: mostly its like, else anything else that is there."""
         same = [one for one in self.files(part) if one != path]
         early, sealed = (self.files(one) for one in ("strings", "end"))
-        return same * 3 + [one for one in (*early, *sealed, self.other / "server.json") if one != path]
+        others = [*same * 3, *early, *sealed, self.other / "server.json"]
+        # A later moment of the same process is no damage.
+        return [one for one in others if one != path and _in_all_copies(one) != _in_all_copies(path)]
 
     def older(self, path: Path) -> bytes | None:
         """What lay there while the job had made few steps."""
@@ -216,7 +219,7 @@ class Recordings:
             notes += registry.trouble(recorded)
             for table in ("python.steps", "python.collectives"):
                 segments.last_rows(recorded.folder, recorded.meta, table, 50)
-        statements = [f'SELECT * FROM {name}' for name in names]
+        statements = [f"SELECT *, pid FROM {name}" for name in names]
         batch = [{"sql": sql, "parameters": {}, "limit": _LIMIT} for sql in statements]
         request = {
             "sql": "", "batch": batch, "share_s": 30.0, "timeout_s": 30.0, "asked_s": 30.0, "notes": [],
@@ -404,6 +407,12 @@ def _source(recorded: Recorded) -> dict[str, Any]:
     }
 
 
+def _in_all_copies(path: Path) -> tuple[str, str]:
+    """The same for all moments of one file of a process."""
+    process = next((part for part in path.parts if part.startswith("process=")), "")
+    return process or str(path), path.name
+
+
 def _contents(folder: Path, rings: Path) -> dict[str, bytes]:
     found = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
     return {**found, **{f"rings/{path.name}": path.read_bytes() for path in rings.iterdir()}}
@@ -414,6 +423,7 @@ def _copy(folder: Path, rings: Path, to: Path) -> None:
     for name, content in _contents(folder, rings).items():
         (to / name).parent.mkdir(exist_ok=True, mode=0o700)
         (to / name).write_bytes(content)
+        os.utime(to / name, (_LONG_AGO_S, _LONG_AGO_S))
 
 
 def _copy_plain(source: str, to: str) -> str:
