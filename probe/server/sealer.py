@@ -183,7 +183,9 @@ class Sealer:
         if not (final or old or waiting > ring.rows // 3):
             return
         rows = ring.read(backlog.watermark, backlog.highest)
-        texts = texts_of(recorded.meta, ring)
+        texts: list[str | None] = [None]
+        if any(kind == "VARCHAR" for _, kind in ring.columns):
+            texts = texts_of(recorded.meta, ring)
         if not final:
             pending = pending_rows(rows, table.pending, texts)
             rows = rows[: sealable(rows, backlog.highest, ring.rows, pending)]

@@ -235,20 +235,26 @@ def _read_tail(table: Table, tails: Tails, source: Source, after: int, notes: li
         if not len(rows) and ring.highest() < after:
             notes.append(f"pid {source.pid}: {table.full_name} of the rings is older than what was sealed")
     if len(rows):
-        texts = _texts(source, ring)
+        texts: list[str | None] = [None]
+        if any(kind == "VARCHAR" for _, kind in columns):
+            texts = _texts(source, ring, notes)
         rows, texts, damaged = with_texts(rows, columns, texts)
         if damaged:
             notes.append(f"pid {source.pid}: {damaged_texts(table.full_name, damaged)}")
         tails.add(source, rows, columns, texts)
 
 
-def _texts(source: Source, ring: RingFile) -> list[str | None]:
+def _texts(source: Source, ring: RingFile, notes: list[str]) -> list[str | None]:
+    """The texts that a ring's rows refer to; none, and a note, where they cannot be read."""
     try:
         return read_strings(source.rings / "strings", source.owner, ring.version)
     except FileNotFoundError:
-        if ring.path.exists():
-            raise RecordingError(f"{source.rings} has no texts any more") from None
-        raise
+        if not ring.path.exists():  # sealed and removed this instant
+            raise
+        notes.append(f"pid {source.pid}: {source.rings} has no texts any more")
+    except (OSError, RecordingError) as error:
+        notes.append(f"pid {source.pid}: {error}")
+    return [None]
 
 
 def _journal_rows(plan: Plan, tables: set[str], notes: list[str]) -> dict[str, list[dict[str, Any]]]:

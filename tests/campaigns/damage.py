@@ -90,6 +90,8 @@ def _judge(campaign: Campaign, number: int, damage: Damage, verdict: Asked) -> N
         said = f"{len(verdict.notes)} notes: {verdict.notes[:2]}"
         campaign.found(number, f"{damage}: {verdict.wrong[0]}; {said}")
     elif verdict.missing and not verdict.notes:
+        # A ring that was not full yet says nothing of rows after its newest, and a process that was killed
+        # said nothing of them either.
         if damage.part in ("ring", "journal") and damage.kind != "flip" and verdict.is_prefix:
             campaign.count("rows missing at the end, as if the process had been killed earlier: no note")
         else:

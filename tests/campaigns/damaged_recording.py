@@ -47,6 +47,8 @@ _LONG_AGO_S = 1_700_000_000
 _MEMORY_BYTES = 512 << 20
 _LIMIT = 100_000
 _CHANGING = ("last_step_s", "last_seen_s", "folder")
+_PROGRESS = ("step", "ended_ns")
+"""What a process that was killed earlier would have smaller."""
 _LIVE = frozenset({"python.backtrace", "probe.settings", "process.gpu", "probe.tables"})
 _CRASH = """Fatal Python error: Segmentation fault
 
@@ -345,8 +347,9 @@ def _compared(found: _Answer, whole: _Answer, names: Sequence[str]) -> Asked:
             missing.append(f"the process in {folder}")
         elif now != row:
             changed = {name: (row[name], value) for name, value in now.items() if row[name] != value}
-            (missing if found.notes else wrong).append(f"ps says {changed}")
-            is_prefix = False
+            earlier = all(name in _PROGRESS and (new or 0) <= old for name, (old, new) in changed.items())
+            (missing if found.notes or earlier else wrong).append(f"ps says {changed}")
+            is_prefix &= earlier
     for folder in found.processes.keys() - whole.processes.keys():
         wrong.append(f"a process in {folder}")
     for name in names:
@@ -367,10 +370,13 @@ def _compared(found: _Answer, whole: _Answer, names: Sequence[str]) -> Asked:
 
 
 def _is_beginning(rows: list[list[Any]], truth: list[list[Any]]) -> bool:
-    """Whether of each process the first rows are there."""
+    """Whether of each process the first rows are there: the rows of a table may be of two journals, one after
+    the other, so what is missing is one run of rows."""
     for pid in {row[-1] for row in truth}:
         own, all_of_it = ([row for row in some if row[-1] == pid] for some in (rows, truth))
-        if own != all_of_it[: len(own)]:
+        pairs = enumerate(zip(own, all_of_it, strict=False))
+        same = next((place for place, (one, other) in pairs if one != other), len(own))
+        if own[same:] != all_of_it[len(all_of_it) - len(own) + same :]:
             return False
     return True
 

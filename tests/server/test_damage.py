@@ -432,3 +432,37 @@ def test_every_thread_of_the_server_is_supervised() -> None:
         if "threading.Thread(" in path.read_text() and path.name not in ("supervision.py",):
             own[path.name] = path
     assert own.keys() == {"worker.py", "batch.py"}, "these run in query workers, which are replaced"
+
+
+def test_a_ring_that_ends_before_its_process_closed_it_is_told_of(
+    place: Place, record: Callable[..., Writer]
+) -> None:
+    writer = record(job="gpt")
+    writer.tell("write 10")
+    path = writer.rings() / "python.losses.ring"
+    earlier = path.read_bytes()
+    writer.tell("write 10")
+    writer.exit()
+    registry = Registry(place.directory)
+    [recorded] = registry.processes()
+    assert registry.trouble(recorded) == []
+    path.write_bytes(earlier)
+    registry = Registry(place.directory)
+    assert registry.trouble(recorded) == ["the last 10 rows of python.losses are missing"]
+    sealed_by(place)[1].round()
+
+
+def test_a_recording_without_its_texts_still_has_its_numbers(
+    beside: Beside, record: Callable[..., Writer]
+) -> None:
+    beside.start(PROBE_SEAL_INTERVAL_S="3600")
+    writer = record(job="gpt")
+    writer.tell("write 10")
+    texts = writer.rings() / "strings"
+    texts.rename(texts.with_name("kept"))
+    answer = beside.query("gpt", "SELECT count(*) FROM python.steps")
+    assert answer["rows"] == [[10]] and any("no texts any more" in note for note in answer["notes"])
+    assert beside.rows("gpt", "SELECT DISTINCT phase FROM python.pulse") == [[DAMAGED]]
+    assert beside.rows("gpt", "SELECT count(*) FROM python.losses") == [[10]]
+    texts.with_name("kept").rename(texts)
+    assert beside.rows("gpt", "SELECT count(*) FROM python.steps") == [[10]]
