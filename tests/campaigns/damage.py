@@ -9,6 +9,7 @@ that is shown must be one that was written. Every so often a real server is star
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import random
 import shutil
@@ -25,7 +26,7 @@ from probe.server.supervision import FAILURES
 
 ROUND_S = 60
 """A round that takes longer hangs: an alarm ends it."""
-SERVER_EVERY = 40
+SERVER_EVERY = 100
 KINDS = ("flip", "flip", "flip", "truncate", "zero", "swap", "replay", "overwrite", "remove", "pipe", "grow")
 
 
@@ -49,6 +50,7 @@ def main() -> int:
     """Run the rounds; the exit status."""
     campaign = Campaign("damage", __doc__, rounds=2000)
     signal.signal(signal.SIGALRM, _hangs)
+    logging.disable()  # what is damaged is said in the log, too
     with Recordings(control=campaign.control) as recordings:
         for number in campaign:
             _round(campaign, recordings, number)
