@@ -125,7 +125,7 @@ def _check_fact(name: str, value: object) -> None:
             raise ValueError("its settings are no texts")
     elif not isinstance(value, str) or len(value) > _LONGEST_TEXT or "\0" in value:
         raise ValueError(f"its {name} is no text")
-    elif name in _PATHS and not value.startswith("/"):
+    elif name in _PATHS and value and not value.startswith("/"):
         raise ValueError(f"its {name} is no absolute path")
 
 

@@ -52,8 +52,15 @@ def main() -> int:
     signal.signal(signal.SIGALRM, _hangs)
     logging.disable()  # what is damaged is said in the log, too
     with Recordings(control=campaign.control) as recordings:
+        stopping: list[int] = []
+        signal.signal(signal.SIGTERM, lambda *_: stopping.append(1))
         for number in campaign:
+            if stopping:
+                campaign.count("stopped before its end")
+                break
             _round(campaign, recordings, number)
+            if number % 100 == 99:
+                print(f"round {number + 1}", flush=True)
     return campaign.end()
 
 

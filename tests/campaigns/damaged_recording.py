@@ -206,7 +206,7 @@ class Recordings:
         if part == "segment":
             wanted = {path.parent.parent.name.partition("=")[2]}
         names = [table.full_name for table in _tables()]
-        chosen = sorted(wanted & set(names) | set(dice.sample(names, 4 if wanted else 8)))
+        chosen = sorted(wanted & set(names) | set(dice.sample(names, 2 if wanted else 5)))
         found, whole = self._ask(state, chosen), self._whole[state]
         for folder in self._folders[state]:
             read_crash(folder / "crash.txt")
@@ -219,8 +219,9 @@ class Recordings:
         sources = registry.processes()
         for recorded in sources:
             notes += registry.trouble(recorded)
-            for table in ("python.steps", "python.collectives"):
-                segments.last_rows(recorded.folder, recorded.meta, table, 50)
+        if "python.steps" in names:  # it makes an engine of its own, which takes long
+            for recorded in sources:
+                segments.last_rows(recorded.folder, recorded.meta, "python.steps", 50)
         statements = [f"SELECT *, pid FROM {name}" for name in names]
         batch = [{"sql": sql, "parameters": {}, "limit": _LIMIT} for sql in statements]
         request = {
