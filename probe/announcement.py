@@ -91,7 +91,7 @@ def ranks_in(text: str) -> tuple[int, ...]:
 
 def write(process: Path, peers: Peers) -> None:
     """Keep it in the recording; raises `OSError`."""
-    places.write_whole(process / FILE, checked.sealed(peers._asdict()))
+    places.write_whole(process / FILE, checked.sealed(FILE, peers._asdict()))
 
 
 def read(process: Path) -> Peers:

@@ -21,10 +21,15 @@ class Deleted:
         self._root = _identity("/")
         self._leave: Callable[[str], object] | None = leave
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the job has changed its root: a path leads somewhere else then, into its own files."""
+        return _identity("/") != self._root
+
     def look(self) -> None:
         """Leave when a file that readers need is gone, unless only our own way to it is (a job may change
         its root)."""
-        if self._leave is None or _identity("/") != self._root:
+        if self._leave is None or self.elsewhere:
             return
         for folder, name in self._needed:
             if _is_gone(folder / name):

@@ -20,6 +20,7 @@ _Parameters = ParamSpec("_Parameters")
 PATIENCE = 3
 """Failures after which a hook is switched off."""
 
+_NEVER = 0
 _passing = [0]
 """The exception (its id) that passes every guard: what a signal's handler of the job raised."""
 
@@ -86,13 +87,16 @@ class Isolation:
     def attempt(self, name: str, action: Callable[[], Any], *, said_at: int = PATIENCE) -> Any:
         """Run `action` once; None when it fails. For start, stop and the agent's own rounds.
 
-        `said_at`: which failure is told on stderr; for what the job itself did wrong, the first."""
+        `said_at`: which failure is told on stderr; for what the job itself did wrong, the first. What the job
+        or the machine withholds (descriptors, files, another root or user) is in the journal and `failures`
+        alone: it is no fault of ours, nothing is switched off, and the job's stderr is the job's."""
         try:
             return action()
         except Exception as error:
             if id(error) == _passing[0]:
                 raise
-            self._failed(name, error, "is not mentioned again", said_at)
+            withheld = isinstance(error, OSError | ImportError)
+            self._failed(name, error, "is not mentioned again", _NEVER if withheld else said_at)
             return None
 
     def _failed(self, name: str, error: Exception, consequence: str, said_at: int = PATIENCE) -> bool:

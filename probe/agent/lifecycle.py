@@ -32,7 +32,7 @@ from probe.agent.isolation import Isolation, harmless, quietly, say
 from probe.agent.tracing import name_tracer
 from probe.control.names import Scope, place_in_job
 from probe.control.stacks import capture, whereabouts
-from probe.errors import NoRoom, ProbeError, ServerUnavailable, UsageError
+from probe.errors import NoRoom, ProbeError, UsageError
 from probe.instruments.flight import keep_entries
 from probe.instruments.installation import Installation
 from probe.instruments.patch import Patches
@@ -173,7 +173,8 @@ class Agent:
             requests.end(_SNIPPET_WAIT_S)
         self.control.finish(_ANSWERS_WAIT_S)
         self.control.stop(wait_s=wait_s)
-        self.recording.journal.append({"event": event, "t_ns": clock.wall_ns()})
+        rows = self.recording.end_rows()
+        self.recording.journal.append({"event": event, "t_ns": clock.wall_ns(), "rows": rows})
         self.recording.close()
 
     def forget(self) -> None:
@@ -284,11 +285,14 @@ class Agent:
         threading.Thread(target=leave, name="probe-request", daemon=True).start()
 
     def _see_to_server(self) -> None:
-        """Start the server when there is none; a job without one records all the same."""
+        """Start the server when there is none; a job without one records all the same. Not from another root:
+        what is made there is made among the job's files."""
+        if self._deleted.elsewhere:
+            return
         self._tracer = name_tracer(self.directory, self._tracer)
         try:
             launch.ensure_server(self.directory, self.settings, wait_s=0.0)
-        except ServerUnavailable as error:
+        except ProbeError as error:  # also a folder that another user's process may not enter
             if not self._server_warned:
                 self._server_warned = True
                 self.recording.journal.append({"event": "no server", "error": error.message})

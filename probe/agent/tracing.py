@@ -25,14 +25,21 @@ def name_tracer(directory: Path, named: int) -> int:
     try:
         if descriptors.read(SCOPE).strip() != b"1":
             return 0
-        server = checked.read_sealed(directory / "server.json")["pid"]
-    except (OSError, ValueError, KeyError):
+    except OSError:
         return 0
-    if type(server) is not int or not 0 < server < _LARGEST_PID:
-        return 0
-    if server == named:
-        return named
+    server = server_of(directory)
+    if server in (0, named):
+        return server
     import ctypes
 
     done = ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(server), 0, 0, 0)
     return server if done == 0 else 0
+
+
+def server_of(directory: Path) -> int:
+    """The pid of the server of `directory`, as its server.json says; 0 where that says nothing."""
+    try:
+        pid = checked.read_sealed(directory / "server.json")["pid"]
+    except (OSError, ValueError, KeyError):
+        return 0
+    return pid if type(pid) is int and 0 < pid < _LARGEST_PID else 0

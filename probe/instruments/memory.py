@@ -22,9 +22,14 @@ _FIELDS = {"VmRSS": "rss_bytes", "VmHWM": "rss_peak_bytes", "Threads": "threads"
 
 
 def process_memory() -> dict[str, int]:
-    """rss_bytes, rss_peak_bytes and threads of this process; absent what /proc does not tell."""
+    """rss_bytes, rss_peak_bytes and threads of this process; absent what /proc does not tell, as to a job
+    that has used up its descriptors, or has another root."""
     found: dict[str, int] = {}
-    for line in descriptors.read_lines(_STATUS):
+    try:
+        lines = descriptors.read_lines(_STATUS)
+    except OSError:
+        return found
+    for line in lines:
         name, _, rest = line.partition(":")
         if name in _FIELDS:
             value, *unit = rest.split()

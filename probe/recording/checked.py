@@ -27,14 +27,14 @@ _LARGEST_INTEGER = 2**63
 _LONGEST_NUMBER = 32
 
 
-def sealed(facts: dict[str, Any]) -> bytes:
-    """The facts as JSON that carries its own checksum."""
-    return json.dumps(signed(facts), indent=1).encode()
+def sealed(name: str, facts: dict[str, Any]) -> bytes:
+    """The facts as JSON that carries its own checksum, for a file of that name."""
+    return json.dumps(signed(name, facts), indent=1).encode()
 
 
-def signed(facts: dict[str, Any]) -> dict[str, Any]:
+def signed(name: str, facts: dict[str, Any]) -> dict[str, Any]:
     """The facts with their checksum, for who writes them himself, as plain JSON."""
-    return {**facts, CHECKSUM: _checksum(facts)}
+    return {**facts, CHECKSUM: _checksum(name, facts)}
 
 
 def read_sealed(
@@ -48,14 +48,22 @@ def read_sealed(
     if not isinstance(facts, dict):
         raise ValueError("it holds no JSON object")
     told = facts.pop(CHECKSUM, None)
-    if told != _checksum(facts) if told is not None else not older(facts):
+    nameless = any(_is_checksum_of(path.name, facts, name) for name in facts)
+    if told != _checksum(path.name, facts) if told is not None else nameless or not older(facts):
         raise ValueError("it is damaged: it is not what was written")
     found: dict[str, Any] = facts if raw else encodable(facts)
     return found
 
 
-def _checksum(facts: dict[str, Any]) -> str:
-    return f"{zlib.crc32(json.dumps(facts, sort_keys=True).encode()):08x}"
+def _checksum(name: str, facts: dict[str, Any]) -> str:
+    """Of a file's name, too: what was written as another file does not count."""
+    return f"{zlib.crc32(json.dumps([name, facts], sort_keys=True).encode()):08x}"
+
+
+def _is_checksum_of(file: str, facts: dict[str, Any], name: str) -> bool:
+    """Whether what is called `name` is the checksum of the rest: then the damage is in its name."""
+    rest = {one: value for one, value in facts.items() if one != name}
+    return type(facts[name]) is str and len(facts[name]) == 8 and facts[name] == _checksum(file, rest)
 
 
 def read_bytes(path: Path, largest_bytes: int = LARGEST_BYTES) -> bytes:

@@ -164,7 +164,7 @@ def record_of(payload: bytes) -> dict[str, Any] | None:
     found: dict[str, Any] = record
     if b"\\ud" in payload:
         found = checked.encodable(record)
-    if "rows" in found:
+    if "table" in found and "rows" in found:
         rows = found["rows"]
         found["rows"] = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
     return found

@@ -9,7 +9,7 @@
         process=RANK-PID/watch.bin               what the server saw of it: stalls, its end
         process=RANK-PID/crash.txt               what a fatal signal left
         process=RANK-PID/end.json                how it ended, written by the server
-        table=SCHEMA.NAME/rank=RANK/PID-FIRST-LAST.parquet
+        table=SCHEMA.NAME/rank=RANK/PID-FIRST-LAST-CHECKSUM.parquet
     PROBE_RINGS_DIR/probe-UID/…                  rings and strings, gone once sealed
 
 Standard library only; any thread, never the hot path.

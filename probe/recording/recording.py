@@ -135,7 +135,7 @@ def _check_fact(name: str, value: object) -> None:
             raise ValueError("its settings are no texts")
     elif not isinstance(value, str) or len(value) > _LONGEST_TEXT or "\0" in value:
         raise ValueError(f"its {name} is no text")
-    elif name in _PATHS and not value.startswith("/"):
+    elif name in _PATHS and value and not value.startswith("/"):
         raise ValueError(f"its {name} is no absolute path")
 
 
@@ -169,10 +169,16 @@ class Recording:
                 self._open.append(ring)
             self.journal = Journal(process / "journal.bin")
             self._open.append(self.journal)
-            places.write_whole(process / "meta.json", checked.sealed(asdict(meta)))
+            places.write_whole(process / "meta.json", checked.sealed("meta.json", asdict(meta)))
         except BaseException:
             self.discard()
             raise
+
+    def end_rows(self) -> dict[str, int]:
+        """Close the rings; how many rows of each table were written."""
+        for ring in self.rings.values():
+            ring.close()
+        return {name: ring.written for name, ring in self.rings.items()}
 
     def close(self) -> None:
         """Stop writing and give up every descriptor; everything written stays readable."""

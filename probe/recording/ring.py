@@ -49,7 +49,10 @@ class Ring:
         self._map = reserve(path, layout.HEADER_BYTES + rows * row_bytes)
         header = layout.header(row_bytes, rows, described, owner)
         self._map[: len(header)] = header
-        self.append, self.put = _writers(self._map, packer, rows)
+        self.written = 0
+        """Rows that were written, once it is closed."""
+        self._numbers = itertools.count(1)
+        self.append, self.put = _writers(self._map, packer, rows, self._numbers)
         self._columns, self._row_bytes, self._closed = columns, row_bytes, False
 
     def rest(self, column: str) -> Callable[..., int]:
@@ -71,6 +74,8 @@ class Ring:
 
     def close(self) -> None:
         """Forget the memory map; the file stays. Later writes do nothing."""
+        if not self._closed:
+            self.written = next(self._numbers) - 1
         self.append, self.put, self._closed = _ignore, _ignore, True
         with contextlib.suppress(BufferError):  # a writer on another thread holds the buffer this instant
             self._map.close()
@@ -81,13 +86,12 @@ def _ignore(*_fields: object) -> int:
 
 
 def _writers(
-    buffer: mmap.mmap, packer: struct.Struct, rows: int
+    buffer: mmap.mmap, packer: struct.Struct, rows: int, numbers: itertools.count[int]
 ) -> tuple[Callable[..., int], Callable[..., int]]:
     """Closures instead of methods: half the attribute look-ups on the hot path."""
     pack, store, check = packer.pack, _storing(packer.size), zlib.adler32
     size = packer.size + layout.CHECK_BYTES
     base = layout.HEADER_BYTES
-    numbers = itertools.count(1)
 
     def append(*fields: int | float) -> int:
         number = next(numbers)

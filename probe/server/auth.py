@@ -99,6 +99,9 @@ def load_token(named: str, usual: Path) -> str:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         raise SettingInvalid(f"the token file {path} cannot be read: {error.strerror}") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise SettingInvalid(f"the token file {path} is no file")
     with os.fdopen(descriptor, encoding="ascii", errors="replace") as file:
         found = os.fstat(file.fileno())
         if found.st_uid not in (os.getuid(), 0) or stat.S_IMODE(found.st_mode) & 0o077:

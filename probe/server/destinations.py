@@ -144,7 +144,7 @@ class Store:
         if self.problem:  # what could not be used is kept for who wants to mend it
             os.replace(self._path, self._path.with_name(f"{FILE}.damaged"))
             self.problem = ""
-        places.write_whole(self._path, checked.sealed(data))
+        places.write_whole(self._path, checked.sealed(FILE, data))
 
 
 def _read(path: Path) -> Kept:

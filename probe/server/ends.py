@@ -1,7 +1,8 @@
 """Ends: what the files of a recording and an exit status say about how its process ended.
 
 Pure, beside reading the journals: who watches processes end is `exits`, who asks is
-the registry. Any thread of the server. Standard library only.
+the registry. Any thread of the server. Standard library, and numpy
+through the ring reader.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import signal
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from probe.errors import RecordingError
 from probe.recording import checked, places
 from probe.recording.crash import read_crash
 from probe.recording.journal import read_journal, read_payloads
+from probe.recording.reader import open_ring
 from probe.recording.recording import Meta
 
 FINISHED, FAILED, DEAD = "finished", "failed", "dead"
@@ -147,12 +150,29 @@ def trouble(folder: Path, meta: Meta, *, ended: bool) -> list[str]:
                 missing = before[name] - size_bytes
                 found.append(f"{name} is {missing} bytes shorter than when its process ended")
     except FileNotFoundError:
-        pass
+        if ended and not Path(meta.rings).exists():
+            found.append("its rings are gone before they were sealed to the end, and it has no end.json")
+        found += _fewer_rows(folder, meta) if ended else []
     except (OSError, ValueError) as error:
         found.append(f"end.json cannot be used: {error}")
     found = list(dict.fromkeys(found))
     more = len(found) - _MOST_TROUBLE
     return [*found[:_MOST_TROUBLE], *([f"and {more} more"] if more > 0 else [])]
+
+
+def _fewer_rows(folder: Path, meta: Meta) -> list[str]:
+    """Sentences about rings that hold fewer rows than the process said when it closed them."""
+    told = (read_told(folder).left or {}).get("rows")
+    found = []
+    for table, count in told.items() if isinstance(told, dict) else ():
+        try:
+            with open_ring(meta, table) as ring:
+                highest = ring.highest()
+        except (OSError, RecordingError):
+            continue
+        if type(count) is int and highest < count:
+            found.append(f"the last {count - highest} rows of {table} are missing")
+    return found
 
 
 def journal_sizes(folder: Path) -> dict[str, int]:

@@ -11,6 +11,7 @@ import difflib
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,6 +38,8 @@ from probe.server.ends import End, Told
 _log = logging.getLogger("probe.registry")
 LIVE = ("running", "idle")
 """States of a process that can be asked something."""
+_MAKING_S = 10.0
+"""A recording is made within far less, its meta.json last."""
 _LISTED_NS = 24 * 3600 * 10**9
 """Ended processes are listed for a day."""
 
@@ -125,6 +128,8 @@ class Registry:
                         self._known[folder] = known
                         self._note_life(known[1].meta)
             except FileNotFoundError:
+                if _is_left(folder):
+                    self._cannot_be_read(folder, RecordingError(f"{folder} has no meta.json any more"))
                 continue
             except (OSError, RecordingError) as error:
                 self._cannot_be_read(folder, error)
@@ -454,6 +459,14 @@ def _meta(folder: Path) -> Meta:
     meta = Meta.read(folder)
     beside = folder / "rings"
     return replace(meta, rings=str(beside)) if beside.is_dir() else meta
+
+
+def _is_left(folder: Path) -> bool:
+    """Whether a folder without meta.json is neither being made nor being removed this instant."""
+    try:
+        return time.time() - places.journals(folder)[0].stat().st_mtime > _MAKING_S
+    except OSError:
+        return False
 
 
 def _read_end(recorded: Recorded) -> Status | None:

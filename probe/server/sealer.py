@@ -196,7 +196,9 @@ class Sealer:
         if not (final or old or waiting > ring.rows // 3):
             return
         rows = ring.read(backlog.watermark, backlog.highest)
-        texts = texts_of(recorded.meta, ring)
+        texts: list[str | None] = [None]
+        if any(kind == "VARCHAR" for _, kind in ring.columns):
+            texts = texts_of(recorded.meta, ring)
         if not final:
             pending = pending_rows(rows, table.pending, texts)
             rows = rows[: sealable(rows, backlog.highest, ring.rows, pending)]
@@ -233,7 +235,7 @@ class Sealer:
                 "journal_bytes": ends.journal_sizes(recorded.folder),
                 "rings_found": (rings / "strings").exists(),
             }
-            places.write_whole(recorded.folder / "end.json", checked.sealed(ended))
+            places.write_whole(recorded.folder / "end.json", checked.sealed("end.json", ended))
         if self.registry.made_here(recorded):  # a copy's rings are those of the original
             remove_rings(rings)
             self._remove_socket(recorded)

@@ -96,7 +96,7 @@ class Server:
         path = places.server_socket(self.directory)
         await self._serve(asgi, socket.socket(fileno=listen_unix(path, _BACKLOG).detach()), None)
         facts = {"pid": own_pid(), "version": __version__, "started_ns": clock.wall_ns(), "url": url}
-        places.write_whole(self.directory / "server.json", checked.sealed(facts))
+        places.write_whole(self.directory / "server.json", checked.sealed("server.json", facts))
         _log.info("version %s serves %s", __version__, self.directory)
         return int(url.rpartition(":")[2]) if url else None
 

@@ -147,7 +147,8 @@ def _ring_table(
             before = len(notes)
             read = _add_source(table, tails, source, plan.recent, notes)
             files += read.files
-            if plan.recent is None and len(notes) == before:  # of what is damaged the notes tell already
+            # Of what is damaged the notes tell already; of what is recent nobody wants all.
+            if len(notes) == before and (plan.recent is None or read.ring_lost):
                 notes += _lost(connection, table, source, read)
         except (RecordingError, OSError) as error:
             notes.append(f"{table.full_name} of pid {source.pid} could not be read: {error}")
@@ -290,12 +291,27 @@ def _read_tail(
         if not len(rows) and ring.highest() < after:
             notes.append(f"pid {source.pid}: {table.full_name} of the rings is older than what was sealed")
     if len(rows):
-        texts = read_strings(source.rings / "strings", source.owner, ring.version)
+        texts: list[str | None] = [None]
+        if any(kind == "VARCHAR" for _, kind in columns):
+            texts = _texts(source, ring, notes)
         rows, texts, damaged = with_texts(rows, columns, texts)
         if damaged:
             notes.append(f"pid {source.pid}: {damaged_texts(table.full_name, damaged)}")
         tails.add(source, rows, columns, texts)
     return highest, len(rows)
+
+
+def _texts(source: Source, ring: RingFile, notes: list[str]) -> list[str | None]:
+    """The texts that a ring's rows refer to; none, and a note, where they cannot be read."""
+    try:
+        return read_strings(source.rings / "strings", source.owner, ring.version)
+    except FileNotFoundError:
+        if not ring.path.exists():  # sealed and removed this instant
+            raise
+        notes.append(f"pid {source.pid}: {source.rings} has no texts any more")
+    except (OSError, RecordingError) as error:
+        notes.append(f"pid {source.pid}: {error}")
+    return [None]
 
 
 def _journal_rows(plan: Plan, tables: set[str], notes: list[str]) -> dict[str, list[dict[str, Any]]]:
@@ -304,7 +320,11 @@ def _journal_rows(plan: Plan, tables: set[str], notes: list[str]) -> dict[str, l
     for source in plan.sources if tables else []:
         common = {"rank": source.rank, "run": source.run, "attempt": source.attempt, "pid": source.pid}
         for path in places.journals(source.folder):
-            payloads, holes = _payloads(path)
+            try:
+                payloads, holes = _payloads(path)
+            except OSError as error:
+                notes.append(f"pid {source.pid}: {path.name} cannot be read: {error.strerror}")
+                continue
             notes += [f"pid {source.pid}: {hole.said_of(path)}" for hole in holes[:_MOST_HOLES]]
             for name, payload in _chosen(payloads, tables, plan.recent):
                 record = record_of(payload) or {}
@@ -314,11 +334,12 @@ def _journal_rows(plan: Plan, tables: set[str], notes: list[str]) -> dict[str, l
 
 def _payloads(path: Path) -> tuple[list[bytes], list[Hole]]:
     """The records of a journal and what is none; a record that is just being written is waited for."""
-    for wait_s in (0.0, 0.005, 0.02):
-        time.sleep(wait_s)
-        payloads, holes = read_payloads(path)
+    payloads, holes = read_payloads(path)
+    for wait_s in (0.005, 0.02):
         if not holes or not holes[-1].torn:
             break
+        time.sleep(wait_s)
+        payloads, holes = read_payloads(path)
     return payloads, holes
 
 
@@ -377,10 +398,10 @@ def _rows_at_end(source: Source, table: Table) -> int:
 def _rings_lost(source: Source) -> bool:
     """Of a process whose rings are gone: whether they were before the server had sealed them."""
     try:
-        return json.loads((source.folder / "end.json").read_bytes()).get("rings_found") is False
+        return checked.read_sealed(source.folder / "end.json").get("rings_found") is False
     except FileNotFoundError:  # the server writes it before it removes rings
         return True
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError):
         return False
 
 

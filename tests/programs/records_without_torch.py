@@ -29,7 +29,7 @@ TEXTS = ["plain", "", "ü\ud800\0", "x" * 3000]
 def record(folder: Path) -> Path:
     """A whole recording, as the agent makes it."""
     settings = Settings({"PROBE_DIR": str(folder), "PROBE_RINGS_DIR": str(folder)})
-    process = folder / "process=0-1"
+    process = folder / f"process=0-{os.getpid()}"
     process.mkdir()
     found = life(os.getpid())
     assert found is not None

@@ -67,7 +67,7 @@ def test_an_agent_that_was_stopped_and_started_again_lives_once(
     again = writer.folder.parents[1].with_name("run=second") / "attempt=0" / writer.folder.name
     again.mkdir(parents=True)
     later = {**meta, "run": "second", "started_ns": meta["started_ns"] + 10**9}
-    (again / "meta.json").write_bytes(checked.sealed(later))
+    (again / "meta.json").write_bytes(checked.sealed("meta.json", later))
     Journal(writer.folder / "journal.bin").append({"event": "stop", "t_ns": meta["started_ns"] + 10**8})
     states = {one.meta.run: registry.status(one).state for one in registry.processes()}
     assert states == {"first": "finished", "second": "idle"}, "the rings are the first one's"
@@ -82,9 +82,9 @@ def test_a_reused_pid_is_not_the_process_that_was_recorded(
     writer.tell("write 3")
     meta = writer.meta()
     for name, other in (("start_ticks", meta["start_ticks"] - 1), ("boot_id", "another boot")):
-        (writer.folder / "meta.json").write_bytes(checked.sealed({**meta, name: other}))
+        (writer.folder / "meta.json").write_bytes(checked.sealed("meta.json", {**meta, name: other}))
         assert state_of(registry, writer) == "dead", name
-    (writer.folder / "meta.json").write_bytes(checked.sealed(meta))
+    (writer.folder / "meta.json").write_bytes(checked.sealed("meta.json", meta))
     assert state_of(registry, writer) == "running"
     writer.kill()
     for path in writer.rings().iterdir():

@@ -176,7 +176,7 @@ def test_only_rings_are_deleted_whatever_a_damaged_meta_names(
     (precious / "model.pt").write_bytes(b"weights")
     meta = writer.meta()
     meta["rings"] = str(precious)
-    (writer.folder / "meta.json").write_bytes(checked.sealed(meta))
+    (writer.folder / "meta.json").write_bytes(checked.sealed("meta.json", meta))
     _, sealer = in_process(place)
     sealer.round()
     assert (precious / "model.pt").read_bytes() == b"weights"

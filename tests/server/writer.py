@@ -174,7 +174,8 @@ class Writer:
 
     def close(self) -> None:
         self.running.clear()
-        self.recording.journal.append({"event": "exit", "t_ns": clock.wall_ns()})
+        rows = self.recording.end_rows()
+        self.recording.journal.append({"event": "exit", "t_ns": clock.wall_ns(), "rows": rows})
         self.recording.close()
         os.unlink(self.recording.meta.socket)
 

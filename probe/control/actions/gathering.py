@@ -124,7 +124,7 @@ class Gathering:
             "format": FORMAT, "version": VERSION, "name": self.name, "world_size": self.world_size,
             "saved_ns": clock.wall_ns(),
         }
-        return checked.signed({**own, **manifest})
+        return checked.signed(MANIFEST, {**own, **manifest})
 
     def _check(self, record: dict[str, Any]) -> None:
         for file in record["files"]:
