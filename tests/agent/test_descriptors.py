@@ -106,3 +106,11 @@ def test_a_caller_that_hangs_up_does_not_end_a_job_that_ends_by_broken_pipes(
             caller.sendall(wire.request_bytes("GET", "/v1/stacks?all_threads=1"))
     assert ask(place, job.pid, "GET", "/v1/health")["pid"] == job.pid
     assert (job.let_go(), job.errors()) == (0, "")
+
+
+def test_what_a_job_withholds_is_not_said_on_its_stderr(
+    fork: Fork, folder: Callable[[], Path]
+) -> None:
+    words = ("--treatments", "uses_all_up", "--step-s", "0.02")
+    plain, watched = both(fork, folder, *words, steps=60, PROBE_MEMORY_INTERVAL_S="0.05")
+    assert watched == plain and plain["errors"] == ""

@@ -37,13 +37,14 @@ def outcome(job: Forked, folder: Path) -> dict[str, Any]:
 
 def both(
     fork: Fork, folder: Callable[[], Path], *words: str, steps: int = 40,
-    during: Callable[[Forked], object] = lambda job: None,
+    during: Callable[[Forked], object] = lambda job: None, **environ: str,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """What the program leaves without probe, and what with it. `during` gets the job that is watched."""
     found = []
     for watched in (False, True):
         own = folder()
-        job = fork("treats_itself", "--steps", str(steps), "--folder", str(own), *words, watched=watched)
+        options = ("--steps", str(steps), "--folder", str(own), *words)
+        job = fork("treats_itself", *options, watched=watched, **environ)
         if watched:
             during(job)
         found.append(outcome(job, own))
