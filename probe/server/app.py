@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import logging
 import os
 import time
@@ -149,10 +150,19 @@ _ANYWHERE = (400, 401, 403, 404, 405, 413, 422, 429, 500, 503)
 """What any route may answer instead, over TCP; 422 alone by an agent, of a checkpoint that is none."""
 
 
+class _Json(JSONResponse):
+    """JSON of letters that every encoding has: what a job says may hold half a character."""
+
+    def render(self, content: Any) -> bytes:
+        """The bytes."""
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
+
+
 def build(service: Service) -> FastAPI:
     """The application."""
     app = FastAPI(
         title="probe", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False,
+        default_response_class=_Json,
         responses={status: {"model": ErrorAnswer} for status in _ANYWHERE},
     )
     _add_routes(app, service)
@@ -396,7 +406,7 @@ def _subject(service: Service, endpoint: str, caller: access.Caller) -> Recorded
 
 async def _probe_error(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ProbeError)
-    return JSONResponse(error.as_dict(), error.status)
+    return _Json(error.as_dict(), error.status)
 
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
@@ -404,7 +414,7 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     what = {404: "there is no route", 405: "not allowed here:"}.get(error.status_code, "refused:")
     found = BadRequest(f"{what} {request.method} {request.url.path}"[:500])
-    return JSONResponse(found.as_dict(), error.status_code, headers=getattr(error, "headers", None))
+    return _Json(found.as_dict(), error.status_code, headers=getattr(error, "headers", None))
 
 
 async def _validation_error(_request: Request, error: Exception) -> JSONResponse:
@@ -412,7 +422,7 @@ async def _validation_error(_request: Request, error: Exception) -> JSONResponse
     first = error.errors()[0]
     where = ".".join(str(part) for part in first.get("loc", ()) if part != "body")
     found = BadRequest(f"{where or 'the body'}: {first.get('msg', 'not valid')}"[:500])
-    return JSONResponse(found.as_dict(), found.status)
+    return _Json(found.as_dict(), found.status)
 
 
 async def _internal_error(_request: Request, error: Exception) -> JSONResponse:
@@ -420,4 +430,4 @@ async def _internal_error(_request: Request, error: Exception) -> JSONResponse:
     number = uuid.uuid4().hex[:8]
     _log.error("internal error %s", number, exc_info=error)
     found = BY_CODE["error"](f"an internal error, number {number}", hint="The server's log has the details.")
-    return JSONResponse(found.as_dict(), 500)
+    return _Json(found.as_dict(), 500)

@@ -27,14 +27,17 @@ from probe import wire
 from probe.errors import BadRequest, ProbeError, TooLarge
 from server.beside import until
 
-ROUNDS = 120
-EXAMPLES = 25
+ROUNDS = 76
+"""Each route in each role once, and a quarter of them for the reader."""
+EXAMPLES = 20
 """Requests of a round of part `schema`: one role, one route."""
 HEADS = 300
 """Heads of a round of part `parser`."""
 ASKED_OF_THE_SERVER = 25
 """Of them those that the server is asked, too."""
 CHECKS = ("status_code_conformance", "content_type_conformance", "response_schema_conformance")
+PROGRAM = "holds_secrets"
+"""A job that rests between its steps and leaves the machine to the campaign."""
 ROLES = ("viewer", "operator", "nobody")
 NOT_TRIED = frozenset({"/v1/detach", "/metrics"})
 """The agent would leave; and text, which has no shape in the description."""
@@ -70,7 +73,7 @@ class Target:
 
     def _job(self) -> Job:
         environ = self.place.watched()
-        job = Job("one_millisecond_step", "--steps", str(10**9), environ=environ, folder=self.place.directory)
+        job = Job(PROGRAM, environ=environ, folder=self.place.directory)
         job.wait_for("READY")
         return job
 
@@ -82,8 +85,8 @@ class Target:
 
     def endpoints(self) -> list[str]:
         """What a request may be about."""
-        name = "one_millisecond_step"
-        return [str(self.job.pid), name, f"{name}/0", "", "nobody", f"{name}/7", "/etc", "1"]
+        named = [PROGRAM, f"{PROGRAM}/0", f"{PROGRAM}/7", "nobody"]
+        return [str(self.job.pid), *named, "", "/etc", "1"]
 
     def close(self) -> None:
         """End everything and remove it."""
