@@ -297,8 +297,8 @@ class Held(Answer):
     ranks: str
     attempt: int
     world_size: int | None
-    started_ns: int
-    ended_ns: int
+    started_ns: int | None
+    ended_ns: int | None
 
 
 class Peer(Answer):
