@@ -23,12 +23,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from probe.errors import BadRequest
+
 GO, STAY = "go", "stay"
 """The two questions: whether it is done at all, and whether what was done is kept."""
 COME, DID = "come", "did"
 """What members leave behind: that they have come, that they have done it."""
 EARLY = "not all ranks were told in time"
 """Why nothing was done where the agreed step came too soon: worth trying again with a later one."""
+_LONGEST_NAME = 64
 LONGEST_BYTES = 1000
 """Of a reason; the target of a link can have four times as much."""
 _OLD_S = 24 * 3600.0
@@ -46,9 +49,12 @@ class Ballot:
     """One vote. Raises OSError where the folder cannot be read or written."""
 
     def __init__(self, directory: Path, name: str) -> None:
-        """`directory` is PROBE_DIR; `name` is the vote's own, of letters, digits, `-` and `.`."""
-        if not name.replace("-", "").replace(".", "").isalnum() or name.startswith("."):
-            raise ValueError(f"{name!r} is no name of a ballot")
+        """`directory` is PROBE_DIR; `name` is the vote's own, of letters, digits, `-` and `.`.
+
+        Raises `BadRequest` for another: it comes from another host's server."""
+        plain = name.replace("-", "").replace(".", "")
+        if not (plain.isascii() and plain.isalnum()) or name.startswith(".") or len(name) > _LONGEST_NAME:
+            raise BadRequest("`id` must be letters, digits, `-` and `.`")
         self.folder = directory / "ballots" / name
 
     def make(self) -> None:

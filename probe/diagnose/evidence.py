@@ -23,6 +23,7 @@ from probe.diagnose.progress import History, Progress
 from probe.errors import ProbeError
 from probe.recording.process import alive
 from probe.recording.recording import Meta
+from probe.redaction import redact
 from probe.settings import BY_NAME
 
 LOOKS = 4
@@ -431,7 +432,8 @@ def _line(pid: int, frame: Frame) -> str | None:
     reader = threading.Thread(target=_read_lines, args=(path, lines), name="probe-source", daemon=True)
     reader.start()
     reader.join(_SOURCE_TIMEOUT_S)
-    return lines[frame.lineno - 1].strip() if not reader.is_alive() and frame.lineno <= len(lines) else None
+    known = not reader.is_alive() and frame.lineno <= len(lines)
+    return redact(lines[frame.lineno - 1].strip()) if known else None  # code has passwords in it, too
 
 
 def _read_lines(path: Path, lines: list[str]) -> None:

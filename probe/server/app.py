@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
@@ -32,6 +33,7 @@ from probe.server import (
     access,
     acting,
     all_ranks,
+    answers,
     asking,
     auth,
     backtraces,
@@ -145,12 +147,16 @@ class Service:
         self.agents.close()
 
 
+_ANYWHERE = (400, 401, 403, 404, 405, 413, 422, 429, 500, 503)
+"""What any route may answer instead, over TCP; 422 alone by an agent, of a checkpoint that is none."""
+
+
 def build(service: Service) -> FastAPI:
     """The application."""
     app = FastAPI(
         title="probe", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False,
         default_response_class=_Json,
-        responses={status: {"model": ErrorAnswer} for status in sorted({400, 404, 405, 413, 429, 500, 503})},
+        responses={status: {"model": ErrorAnswer} for status in _ANYWHERE},
     )
     _add_routes(app, service)
     _add_queries(app, service)
@@ -165,12 +171,16 @@ def build(service: Service) -> FastAPI:
 
 
 _FOR_AGENTS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorAnswer} for status in (401, 403, 409, 410, 504)
+    status: {"model": ErrorAnswer} for status in (409, 410, 504)
 }
 
 
+def _of_agents(answer: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+    return {200: {"model": answer}, **_FOR_AGENTS}
+
+
 def _add_routes(app: FastAPI, service: Service) -> None:
-    @app.get("/v1/health")
+    @app.get("/v1/health", responses={200: {"model": answers.Health}})
     async def health() -> dict[str, Any]:
         """Whether the server is well, how many processes it watches, how many recordings cannot be read,
         and what of the server itself failed and went on."""
@@ -181,19 +191,19 @@ def _add_routes(app: FastAPI, service: Service) -> None:
             "unreadable": len(service.registry.unreadable), "failures": supervision.failures(),
         }
 
-    @app.get("/v1/processes", responses={401: {"model": ErrorAnswer}})
+    @app.get("/v1/processes", responses={200: {"model": answers.Processes}})
     async def processes(all: int = 0) -> dict[str, Any]:
         """The recorded processes: the living and the lately ended, or all with `all=1`."""
         current = service.watch.current
         rows, notes = await service.call(live.process_rows, service.registry, current, bool(all))
         return {"processes": rows, "notes": notes}
 
-    @app.get("/v1/tables")
+    @app.get("/v1/tables", responses={200: {"model": answers.Tables}})
     async def tables() -> dict[str, Any]:
         """Every table: columns, units, meaning, an example."""
         return {"tables": live.table_list()}
 
-    @app.get("/v1/backtrace", responses=_FOR_AGENTS)
+    @app.get("/v1/backtrace", responses=_of_agents(answers.Capture))
     async def backtrace(
         request: Request, endpoint: str = "", all_threads: int = 0, native: int = 0, locals: int = 0,
         workers: int = 0, scope: Scope = "job",
@@ -213,7 +223,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         subject = await service.call(_subject, service, endpoint, caller)
         return await service.ask(backtraces.backtrace, service.registry, subject, want)
 
-    @app.get("/v1/diagnose", responses=_FOR_AGENTS)
+    @app.get("/v1/diagnose", responses=_of_agents(answers.Diagnosis))
     async def diagnose(
         request: Request, endpoint: str = "", symptom: str = "", deep: int = 1, scope: Scope = "job"
     ) -> dict[str, Any]:
@@ -222,12 +232,12 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         wanted = examining.Wanted(symptom, bool(deep))
         return await diagnosing.answer(service, endpoint, access.caller(request), scope, wanted)
 
-    @app.get("/v1/recipes")
+    @app.get("/v1/recipes", responses={200: {"model": answers.Recipes}})
     async def recipe_list() -> dict[str, Any]:
         """The recipes that are known here, and what is wrong with files of them."""
         return (await service.call(recipes.library, service.settings)).as_dict()
 
-    @app.get("/v1/summary", responses=_FOR_AGENTS)
+    @app.get("/v1/summary", responses=_of_agents(answers.Summary))
     async def summary(
         request: Request, endpoint: str = "", until: int | None = None, findings: int = 0,
         scope: Scope = "job",
@@ -238,7 +248,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
             service, endpoint, caller, until=until, findings=bool(findings), scope=scope
         )
 
-    @app.post("/v1/detach", responses=_FOR_AGENTS)
+    @app.post("/v1/detach", responses=_of_agents(answers.Detached))
     async def detach(body: EndpointBody, request: Request) -> dict[str, Any]:
         """Have the agent of one live process leave it; the recording stays."""
         caller = access.caller(request)
@@ -246,7 +256,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         recorded = await service.call(service.registry.one, access.endpoint(body.endpoint, caller))
         return await service.ask(asking.detach, service.registry, recorded)
 
-    @app.post("/v1/prune", responses=_FOR_AGENTS)
+    @app.post("/v1/prune", responses=_of_agents(answers.Pruned))
     async def prune(body: PruneBody, request: Request) -> dict[str, Any]:
         """Delete recordings of processes that have ended, or say which would be."""
         access.require_role(access.caller(request), access.OWNER, "prune")
@@ -255,7 +265,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 
 
 def _add_queries(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/query", responses={**_FOR_AGENTS, 200: {"content": {"application/json": {}}}})
+    @app.post("/v1/query", responses=_of_agents(answers.Rows))
     async def query(body: QueryBody, request: Request) -> Response:
         """One SQL statement over the recordings of an endpoint."""
         gone = functools.partial(_disconnected, request)
@@ -293,7 +303,7 @@ async def _in_flight(
 
 
 def _add_acting(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/eval", responses=_FOR_AGENTS)
+    @app.post("/v1/eval", responses=_of_agents(answers.Evaluated))
     async def evaluate(body: EvalBody, request: Request) -> dict[str, Any]:
         """Run a snippet, in one process or in all ranks of a job: what only reads at once, what changes
         between two steps."""
@@ -302,20 +312,20 @@ def _add_acting(app: FastAPI, service: Service) -> None:
         asked = acting.evaluation(body, caller, service.settings)
         return await _on_one_or_all(service, body, caller, asked, all_ranks.evaluate)
 
-    @app.post("/v1/act", responses=_FOR_AGENTS)
+    @app.post("/v1/act", responses=_of_agents(answers.Acted))
     async def act(body: ActBody, request: Request) -> dict[str, Any]:
         """Do something to one process, or to all ranks of a job, between two steps; `/v1/undo` takes it
         back."""
         return await act_for(service, body, access.caller(request))
 
-    @app.post("/v1/undo", responses=_FOR_AGENTS)
+    @app.post("/v1/undo", responses=_of_agents(answers.Acted))
     async def undo(body: UndoBody, request: Request) -> dict[str, Any]:
         """Take back what an action did, between two steps."""
         caller = access.caller(request)
         asked = acting.undoing(body, caller, service.settings)
         return await _on_one_or_all(service, body, caller, asked, all_ranks.undo)
 
-    @app.post("/v1/together", responses=_FOR_AGENTS)
+    @app.post("/v1/together", responses=_of_agents(answers.Phase))
     async def host_phase(body: TogetherBody, request: Request) -> dict[str, Any]:
         """One phase of what all ranks of a job do before the same step: for the ranks of this host."""
         caller = access.caller(request)
@@ -411,7 +421,7 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     what = {404: "there is no route", 405: "not allowed here:"}.get(error.status_code, "refused:")
     found = BadRequest(f"{what} {request.method} {request.url.path}"[:500])
-    return JSONResponse(found.as_dict(), error.status_code, headers=getattr(error, "headers", None))
+    return _Json(found.as_dict(), error.status_code, headers=getattr(error, "headers", None))
 
 
 async def _validation_error(_request: Request, error: Exception) -> JSONResponse:
@@ -419,7 +429,7 @@ async def _validation_error(_request: Request, error: Exception) -> JSONResponse
     first = error.errors()[0]
     where = ".".join(str(part) for part in first.get("loc", ()) if part != "body")
     found = BadRequest(f"{where or 'the body'}: {first.get('msg', 'not valid')}"[:500])
-    return JSONResponse(found.as_dict(), found.status)
+    return _Json(found.as_dict(), found.status)
 
 
 async def _internal_error(_request: Request, error: Exception) -> JSONResponse:
@@ -427,4 +437,4 @@ async def _internal_error(_request: Request, error: Exception) -> JSONResponse:
     number = uuid.uuid4().hex[:8]
     _log.error("internal error %s", number, exc_info=error)
     found = BY_CODE["error"](f"an internal error, number {number}", hint="The server's log has the details.")
-    return JSONResponse(found.as_dict(), 500)
+    return _Json(found.as_dict(), 500)

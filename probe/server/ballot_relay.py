@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from probe.ballot import COME, DID, GO, STAY, Ballot, Decision
-from probe.errors import BadRequest, ProbeError
+from probe.errors import BadRequest, NotTogether, ProbeError
 
 ARBITER = "arbiter"
 MARKS = {GO: COME, STAY: DID}
@@ -40,12 +40,19 @@ async def answer(
     question = str(asked.get("question") or GO)
     if question not in MARKS:
         raise BadRequest(f"`question` must be one of {', '.join(MARKS)}")
-    if phase == "open":
-        ballot.open([*(str(int(rank)) for rank in asked.get("members") or ()), ARBITER])
-        return {}
-    if phase == "gather":
-        return await _gather(ballot, question, until_s)
-    return _as_dict(ballot.cast(question, bool(asked.get("yes")), str(asked.get("why") or "")))
+    members = asked.get("members") or []
+    if not isinstance(members, list) or not all(type(rank) is int for rank in members):
+        raise BadRequest("`members` must be a list of ranks")
+    why = str(asked.get("why") or "").encode("utf-8", "replace").decode()
+    try:
+        if phase == "open":
+            ballot.open([*map(str, members), ARBITER])
+            return {}
+        if phase == "gather":
+            return await _gather(ballot, question, until_s)
+        return _as_dict(ballot.cast(question, bool(asked.get("yes")), why))
+    except OSError as error:
+        raise NotTogether(f"there is no such vote here: {error.strerror or error}") from None
 
 
 async def _gather(ballot: Ballot, question: str, until_s: float) -> dict[str, Any]:

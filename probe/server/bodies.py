@@ -5,9 +5,10 @@ Checked on the server's event loop. May import pydantic.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import json
+from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from probe.cluster.everywhere import Scope
 
@@ -17,10 +18,24 @@ LONGEST_WAIT_S = 3600.0
 """Of a snippet, and of waiting for the end of a step."""
 
 
+_B = TypeVar("_B", bound="Body")
+
+
 class Body(BaseModel):
     """A request's body: nothing unknown in it, nothing converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _is_text(self: _B) -> _B:
+        """Half a character (a lone surrogate) in what may hold anything cannot be passed on."""
+        try:
+            for value in vars(self).values():
+                if isinstance(value, dict):
+                    json.dumps(value, ensure_ascii=False).encode()
+        except (UnicodeEncodeError, RecursionError):
+            raise ValueError("a text in it holds half a character, or it is nested too deeply") from None
+        return self
 
 
 class QueryBody(Body):

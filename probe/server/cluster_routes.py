@@ -13,7 +13,7 @@ from fastapi import FastAPI, Request, Response
 from probe.cluster import frames, peers
 from probe.cluster.everywhere import Host, Scope, only_reads
 from probe.errors import BadRequest
-from probe.server import access, fanout, live, ranks_seen
+from probe.server import access, answers, fanout, live, ranks_seen
 from probe.server.bodies import ErrorAnswer, RelayBody
 
 if TYPE_CHECKING:
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 RANKS_S = 5.0
 """Deadline of the other hosts for what is asked of files alone."""
 _ANSWERS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorAnswer} for status in (401, 403, 409, 410, 504)
+    status: {"model": ErrorAnswer} for status in (409, 410, 504)
 }
 
 
 def add(app: FastAPI, service: Service) -> None:
     """Add them."""
 
-    @app.get("/v1/peers", responses=_ANSWERS)
+    @app.get("/v1/peers", responses={**_ANSWERS, 200: {"model": answers.Peers}})
     async def known_peers(request: Request, run: str = "", scope: Scope = "host") -> dict[str, Any]:
         """Who this host is, what it has of a run, and which other hosts it knows for it."""
         name = access.endpoint(run, access.caller(request))
@@ -40,7 +40,7 @@ def add(app: FastAPI, service: Service) -> None:
             "peers": [{"name": host.name, "url": host.url} for host in hosts if host.url],
         }
 
-    @app.get("/v1/ranks", responses=_ANSWERS)
+    @app.get("/v1/ranks", responses={**_ANSWERS, 200: {"model": answers.Ranks}})
     async def ranks(request: Request, endpoint: str = "", scope: Scope = "job") -> dict[str, Any]:
         """All ranks of a job on all hosts, the hosts, and what is missing."""
         caller = access.caller(request)

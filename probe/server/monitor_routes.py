@@ -15,7 +15,7 @@ from fastapi.responses import Response
 
 from probe.diagnose.verdict import INFO
 from probe.errors import BadRequest, DestinationInvalid, EndpointAmbiguous, RecipeUnknown
-from probe.server import access
+from probe.server import access, answers
 from probe.server.alerts import Message
 from probe.server.bodies import ErrorAnswer, MonitorBody, OnIncident
 from probe.server.destinations import Rule
@@ -25,20 +25,22 @@ if TYPE_CHECKING:
     from probe.server.app import Service
 
 MOST_RULES = 64
-_ERRORS: dict[int | str, dict[str, Any]] = {status: {"model": ErrorAnswer} for status in (401, 403, 404, 409)}
+_ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {"model": answers.Monitoring}, 409: {"model": ErrorAnswer},
+}
 
 
 def add(app: FastAPI, service: Service) -> None:
     """Add them to the application."""
 
-    @app.get("/v1/monitor", responses=_ERRORS)
+    @app.get("/v1/monitor", responses=_ANSWERS)
     async def monitor(request: Request, endpoint: str = "", all: int = 0) -> dict[str, Any]:
         """Open incidents, and what is done about them."""
         caller = access.caller(request)
         runs = await _runs(service, access.endpoint(endpoint, caller))
         return _answer(service, caller, runs, bool(all))
 
-    @app.post("/v1/monitor", responses=_ERRORS)
+    @app.post("/v1/monitor", responses=_ANSWERS)
     async def configure(body: MonitorBody, request: Request) -> dict[str, Any]:
         """Say where alerts go and what is to be done automatically; send a test."""
         caller = access.caller(request)

@@ -212,7 +212,10 @@ async def host_phase(crew: Crew, body: dict[str, Any]) -> dict[str, Any]:
         until_s = time.monotonic() + body["timeout_s"]
         return await ballot_relay.answer(directory, name, phase, body["asked"], until_s)
     if phase == "arm":
-        Ballot(directory, name).make()
+        try:
+            Ballot(directory, name).make()
+        except OSError as error:
+            raise NotTogether(f"no vote can be held here: {error.strerror or error}") from None
     replies = await ask_phase(crew.service, crew.here, body)
     if phase == "outcome" and all(reply.answer is not None for reply in replies):
         # The other server still asks what was decided here.

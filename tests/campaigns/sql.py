@@ -14,7 +14,6 @@ import secrets
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from campaigns.campaign import Campaign
@@ -54,15 +53,17 @@ class Target:
         for path, text in zip(files, self.words, strict=False):
             path.write_text(text + "\n")
         self.out = str(self.planted / "out")
-        program = [str(Path(__file__).with_name("sql_loosened.py"))] if loosened else ["-m", "probe.server"]
+        program = "campaigns.sql_loosened" if loosened else "probe.server"
         paths = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-        self.server = subprocess.Popen(
-            [sys.executable, *program],
-            env=self.place.environ(
-                PYTHONPATH=paths, PROBE_LISTEN="127.0.0.1:0", PROBE_MONITOR="0", **{SECRET: self.words[3]}
-            ),
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )
+        self.log = self.place.directory / "server.log"
+        with self.log.open("wb") as log:
+            self.server = subprocess.Popen(
+                [sys.executable, "-m", program],
+                env=self.place.environ(
+                    PYTHONPATH=paths, PROBE_LISTEN="127.0.0.1:0", PROBE_MONITOR="0", **{SECRET: self.words[3]}
+                ),
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )
         until(lambda: self.place.server_pid() == self.server.pid, "the server listens")
         tokens = [self.place.directory / name for name in ("token", "token.viewer")]
         self.words += [path.read_text().strip() for path in tokens]
@@ -123,9 +124,9 @@ def main() -> int:
             _round(campaign, target, number, kind, sql)
         if target.writer.process.poll() is not None or target.writer.steps() != STEPS:
             campaign.found(campaign.rounds - 1, "the recorded process ended, or took steps")
-        log = (target.place.directory / "server.log")
-        if log.exists() and "Traceback" in log.read_text():
-            campaign.found(campaign.rounds - 1, f"a traceback in the server's log: {log.read_text()[-2000:]}")
+        log = target.log.read_text()
+        if "Traceback" in log:
+            campaign.found(campaign.rounds - 1, f"a traceback in the server's log: {log[-2000:]}")
     finally:
         target.close()
     return campaign.end()

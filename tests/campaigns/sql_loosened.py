@@ -1,14 +1,20 @@
 """A server whose query workers keep everything: what the control of the campaign `sql` plants.
 
-Run as a program it is that server; its workers run this file too, with no sandbox and no lock.
+Run as a module it is that server; its workers come from here too, with no sandbox and no lock.
 """
 
 from __future__ import annotations
 
-import sys
+from pathlib import Path
 
 SECRET = "CAMPAIGN_SECRET"
 """The variable of the environment that such a worker is given."""
+
+
+TESTS = Path(__file__).resolve().parents[1]
+_WORKER = (
+    "import sys; sys.path.append({tests!r}); from campaigns.sql_loosened import worker; worker(sys.argv[1:])"
+)
 
 
 def server() -> None:
@@ -21,7 +27,7 @@ def server() -> None:
     class Loosened(subprocess.Popen):  # type: ignore[type-arg]
         def __init__(self, words: list[str], **options: object) -> None:
             if words[1:3] == ["-m", "probe.server.worker"]:
-                words = [words[0], __file__, "worker", *words[3:]]
+                words = [words[0], "-c", _WORKER.format(tests=os.fspath(TESTS)), *words[3:]]
             super().__init__(words, **options)  # type: ignore[call-overload]
 
     query.subprocess.Popen = Loosened  # type: ignore[misc]
@@ -41,7 +47,4 @@ def worker(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["worker"]:
-        worker(sys.argv[2:])
-    else:
-        server()
+    server()

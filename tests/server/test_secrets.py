@@ -97,7 +97,7 @@ def test_no_secret_of_a_job_reaches_a_viewer_or_a_file(
         assert status == 200, told[table.full_name]
     _send(job)
     job.wait_for("WAITING")
-    for _ in range(100):  # until the look from outside meets the child
+    for _ in range(20):  # until the look from outside meets the child
         told["diagnose, waiting"] = viewer.ask("GET", f"/v1/diagnose?endpoint={job.pid}")[1]
         if REDACTED in told["diagnose, waiting"]:
             break

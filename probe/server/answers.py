@@ -1,0 +1,338 @@
+"""What the routes answer, for `/openapi.json`: described, and not checked while answering.
+
+The shapes that have one are closed; verdicts, stacks and summaries have more in them than is listed here. May
+import pydantic.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Answer(BaseModel):
+    """An answer with these fields and no others."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class OpenAnswer(BaseModel):
+    """An answer that has at least these fields."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class ThreadFailure(Answer):
+    """A part of the server that failed and went on."""
+
+    thread: str
+    times: int
+    last: str
+    ago_s: float
+
+
+class Health(Answer):
+    """Whether the server is well."""
+
+    status: Literal["ok"]
+    version: str
+    pid: int
+    uptime_s: float
+    processes: int
+    unreadable: int
+    failures: list[ThreadFailure]
+
+
+class Process(Answer):
+    """A recorded process."""
+
+    job: str
+    run: str
+    attempt: int
+    rank: int
+    local_rank: int | None
+    world_size: int | None
+    host: str
+    pid: int
+    state: str
+    how: str
+    exit_status: int | None
+    step: int | None
+    last_step_s: float | None
+    last_seen_s: float | None
+    started_ns: int
+    ended_ns: int | None
+    folder: str
+    argv: list[str]
+
+
+class Processes(Answer):
+    """The recorded processes."""
+
+    processes: list[Process]
+    notes: list[str]
+
+
+class TableColumn(Answer):
+    """A column as it is declared."""
+
+    name: str
+    type: str
+    unit: str
+    doc: str
+
+
+class Table(Answer):
+    """A table."""
+
+    name: str
+    doc: str
+    source: str
+    columns: list[TableColumn]
+    example: str
+
+
+class Tables(Answer):
+    """Every table."""
+
+    tables: list[Table]
+
+
+class Capture(OpenAnswer):
+    """Stacks: of one process, or of the ranks of a job (`ranks`, `tree`, `classes`, `missing`)."""
+
+    source: str | None = None
+    pid: int | None = None
+    step: int | None = None
+    threads: list[dict[str, Any]] | None = None
+    ranks: dict[str, Any] | None = None
+    missing: list[str] | None = None
+
+
+class Finding(OpenAnswer):
+    """What a recipe found."""
+
+    recipe: str
+    severity: str
+    what: str
+    why: list[str]
+    next: list[str]
+    step: int | None
+    rank: int | None
+
+
+class Unknown(Answer):
+    """What a recipe could not judge, and why."""
+
+    recipe: str
+    title: str
+    reason: str
+
+
+class Counts(Answer):
+    """How many recipes came to what."""
+
+    found: int
+    clear: int
+    unknown: int
+
+
+class Diagnosis(OpenAnswer):
+    """A verdict, its evidence, and what the recipes say. The facts alone, for another host's server; without
+    recipes of a process that has no agent."""
+
+    job: str | None = None
+    state: str | None = None
+    severity: str | None = None
+    what: str | None = None
+    why: list[str] | None = None
+    next: list[str] | None = None
+    evidence: dict[str, Any] | None = None
+    notes: list[str] | None = None
+    findings: list[Finding] | None = None
+    judged: Counts | None = None
+    unknown: list[Unknown] | None = None
+
+
+class RecipeParameter(Answer):
+    """A threshold of a recipe."""
+
+    name: str
+    value: bool | float | str
+    unit: str
+    source: str
+
+
+class Recipe(OpenAnswer):
+    """A recipe."""
+
+    name: str
+    title: str
+    severity: str
+    what: str
+    why: list[str]
+    next: list[str]
+    parameters: list[RecipeParameter]
+    sql: str
+    built_in: bool
+
+
+class Recipes(Answer):
+    """The recipes, and what is wrong with files of them."""
+
+    recipes: list[Recipe]
+    problems: list[str]
+
+
+class Summary(OpenAnswer):
+    """How a run learns, how fast it is, what it needs."""
+
+    job: str
+    run: str
+    rank: int
+    pid: int
+    host: str
+    state: str
+    name: str
+    steps: dict[str, Any]
+    learning: dict[str, Any]
+    speed: dict[str, Any]
+    memory: dict[str, Any]
+    notes: list[str]
+
+
+class Column(Answer):
+    """A column of rows."""
+
+    name: str
+    type: str
+
+
+class Rows(Answer):
+    """Rows of a query; `truncated`: there were more."""
+
+    columns: list[Column]
+    rows: list[list[Any]]
+    truncated: bool
+    elapsed_ms: float
+    notes: list[str]
+
+
+class Detached(Answer):
+    """A process that its agent has left."""
+
+    pid: int
+    name: str
+    folder: str
+    ended: list[Any]
+
+
+class Pruned(Answer):
+    """Recordings that were deleted, or would be."""
+
+    deleted: list[dict[str, Any]]
+    left: list[dict[str, Any]]
+    dry_run: bool
+    bytes: int
+
+
+class Evaluated(OpenAnswer):
+    """What a snippet did: in one process, or (`answers`) in all ranks."""
+
+    output: str | None = None
+    value: str | None = None
+    error: dict[str, Any] | None = None
+    step: int | None = None
+    answers: list[dict[str, Any]] | None = None
+    missing: list[str] | None = None
+
+
+class Acted(OpenAnswer):
+    """What an action did: in one process, or (`answers`) in all ranks."""
+
+    id: str
+    step: int | None
+    what: str | None
+    notes: list[str] | None
+    action: str | None = None
+    state: str | None = None
+    undoable: bool | None = None
+
+
+class RankReply(OpenAnswer):
+    """What one rank said."""
+
+    rank: int
+    pid: int
+    host: str
+
+
+class Phase(OpenAnswer):
+    """One host's side of what all ranks do."""
+
+    ranks: list[RankReply] | None = None
+
+
+class Rank(Process):
+    """A rank of a job."""
+
+    endpoint: str
+    midway: bool
+    lag_steps: int | None
+
+
+class JobHost(Answer):
+    """A host of a job."""
+
+    host: str
+    url: str | None
+    source: str
+    state: str
+    error: str | None
+    elapsed_s: float | None
+
+
+class Ranks(Answer):
+    """All ranks of a job on all hosts."""
+
+    ranks: list[Rank]
+    hosts: list[JobHost]
+    missing: list[str]
+    world_size: int | None
+
+
+class Held(Answer):
+    """What a host has of a run."""
+
+    run: str
+    ranks: str
+    attempt: int
+    world_size: int | None
+    started_ns: int | None
+    ended_ns: int | None
+
+
+class Peer(Answer):
+    """Another host's server."""
+
+    name: str
+    url: str
+
+
+class Peers(Answer):
+    """Who a host is, what it holds and which others it knows."""
+
+    id: str
+    host: str
+    held: Held
+    peers: list[Peer]
+
+
+class Monitoring(OpenAnswer):
+    """Open incidents; to who may act also where alerts go and what is done."""
+
+    monitor: bool
+    incidents: list[dict[str, Any]]
+    destinations: list[dict[str, Any]] | None = None
+    rules: list[dict[str, Any]] | None = None

@@ -1,0 +1,42 @@
+"""The server of the campaign `http`: without an allowance, so that thousands of requests are judged at once.
+
+With `faulty` as its argument it answers wrongly at two places, which the control must find.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def main() -> None:
+    """Run it."""
+    from probe.server import __main__, allowance, app, auth
+
+    allowance.REQUESTS_PER_S = 1e9  # type: ignore[misc]
+    allowance.BURST = 10**9  # type: ignore[misc]
+    auth.FAILURES_PER_MINUTE = 10**9  # type: ignore[misc]
+    if sys.argv[1:] == ["faulty"]:
+        right = app.build
+
+        def build(service: Any) -> Any:
+            made = right(service)
+
+            @made.middleware("http")
+            async def wrong(request: Any, answer: Any) -> Any:
+                if request.url.path == "/v1/health":
+                    from fastapi.responses import JSONResponse
+
+                    return JSONResponse({"status": "ok", "pid": "none"})
+                if request.url.path == "/v1/peers":
+                    raise ValueError("planted")
+                return await answer(request)
+
+            return made
+
+        app.build = build
+    __main__.main()
+
+
+if __name__ == "__main__":
+    main()
