@@ -12,35 +12,29 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
-import itertools
 import os
-import platform
 import shutil
-import socket
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probe import clock, launch, versions, wire
+from probe.agent import new_recording
 from probe.agent.control_socket import ControlSocket
 from probe.agent.deleted import Deleted
 from probe.agent.endings import Endings
-from probe.agent.identity import Identity, counted_attempt, identify, several_hosts
+from probe.agent.identity import identify, several_hosts
 from probe.agent.isolation import Isolation, harmless, quietly, say
 from probe.agent.tracing import name_tracer
 from probe.control.names import Scope, place_in_job
 from probe.control.stacks import capture, whereabouts
-from probe.errors import NoRoom, ProbeError, UsageError
+from probe.errors import ProbeError, UsageError
 from probe.instruments.flight import keep_entries
 from probe.instruments.installation import Installation
 from probe.instruments.patch import Patches
-from probe.recording import places
 from probe.recording.captures import journal_rows
-from probe.recording.process import current_boot_id, life, own_pid
-from probe.recording.recording import VERSION, Meta, Recording, ring_scale, rings_folders
-from probe.settings import SETTINGS, Settings
+from probe.settings import Settings
 
 if TYPE_CHECKING:
     from probe.agent.announcing import Announcing
@@ -68,9 +62,9 @@ class Agent:
     def __init__(self, settings: Settings, name: str, *, midway: bool = False) -> None:
         self.settings = settings
         self.pid = os.getpid()
-        self.directory = _make_directory(settings)
+        self.directory = new_recording.make_directory(settings)
         self.identity = identify(name or settings.name)
-        self.recording = _make_recording(self.directory, self.identity, settings)
+        self.recording = new_recording.make_recording(self.directory, self.identity, settings)
         try:
             self._assemble(settings, midway)
         except BaseException:
@@ -398,72 +392,6 @@ def step() -> None:
 def agent_here() -> Agent | None:
     """The agent of this process, None when nothing is recorded."""
     return _agent
-
-
-def _make_directory(settings: Settings) -> Path:
-    """Where recordings go. Who makes another folder than the usual one says so, once for all jobs."""
-    directory = places.make_home(settings)
-    elsewhere = places.why_elsewhere(directory, settings)
-    if elsewhere and not (directory / "agents").exists():
-        say(f"{elsewhere}; the command `probe` finds it there. PROBE_DIR names another")
-    places.make_private(directory / "agents")
-    return directory
-
-
-def _make_recording(directory: Path, identity: Identity, settings: Settings) -> Recording:
-    ring_scale(settings.rings_bytes)
-    identity, process = _new_folder(directory, identity, own_pid())
-    name = f"{identity.run}.{identity.attempt}.{identity.rank}.{own_pid()}"
-    refused: list[str] = []
-    places.make_private(process)
-    for rings in rings_folders(settings, process, name, refused):
-        try:
-            return Recording(process, _meta(identity, directory, rings, settings.environ), settings)
-        except NoRoom as error:
-            refused.append(error.message)
-            places.make_private(process)
-    shutil.rmtree(process, ignore_errors=True)
-    raise NoRoom("; ".join(refused))
-
-
-def _meta(identity: Identity, directory: Path, rings: Path, environ: Mapping[str, str]) -> Meta:
-    pid = own_pid()
-    found = life(pid)
-    torch: Any = sys.modules.get("torch")
-    return Meta(
-        version=VERSION, run=identity.run, attempt=identity.attempt, job=identity.job,
-        rank=identity.rank, world_size=identity.world_size, local_rank=identity.local_rank,
-        host=socket.gethostname(), pid=pid, start_ticks=found.start_ticks if found else 0,
-        boot_id=current_boot_id(), uid=os.getuid(), argv=list(sys.argv), cwd=_working_folder(),
-        executable=sys.executable, python=platform.python_version(),
-        torch=str(getattr(torch, "__version__", "")), started_ns=clock.wall_ns(),
-        rings=str(rings), socket=str(places.agent_socket(directory, pid)),
-        settings={setting.name: environ.get(setting.env, "") or setting.default for setting in SETTINGS},
-    ).without_secrets()
-
-
-def _working_folder() -> str:
-    """Where the job is; empty when that folder was deleted."""
-    try:
-        return os.getcwd()
-    except OSError:
-        return ""
-
-
-def _new_folder(directory: Path, identity: Identity, pid: int) -> tuple[Identity, Path]:
-    """A folder that no recording has: one that starts again in the same process is another run."""
-    if identity.counted:
-        folder = places.make_private(places.recordings(directory)) / f"run={identity.run}"
-        identity = identity._replace(attempt=counted_attempt(folder, identity.attempt, identity.rank))
-    for count in itertools.count(1):
-        run = identity.run if count == 1 else f"{identity.run}.{count}"
-        process = (
-            places.recordings(directory) / f"run={run}" / f"attempt={identity.attempt}"
-            / f"process={identity.rank}-{pid}"
-        )
-        if not process.exists():
-            break
-    return identity._replace(run=run), process
 
 
 def _start_with_first_optimizer() -> None:
