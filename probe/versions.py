@@ -13,7 +13,7 @@ import sys
 from typing import NamedTuple
 
 OLDEST_PYTHON = (3, 10)
-OLDEST_TORCH = (2, 4)
+OLDEST_TORCH = (2, 6)
 
 
 class Pair(NamedTuple):
@@ -25,22 +25,22 @@ class Pair(NamedTuple):
 
 
 PAIRS = (
-    Pair((3, 10), "2.4.0", "2.14.1"),
-    Pair((3, 11), "2.4.0", "2.15.0"),
-    Pair((3, 12), "2.4.0", "2.15.0"),
-    Pair((3, 13), "2.5.0", "2.15.0"),
+    Pair((3, 10), "2.6.0", "2.14.1"),
+    Pair((3, 11), "2.6.0", "2.15.0"),
+    Pair((3, 12), "2.6.0", "2.15.0"),
+    Pair((3, 13), "2.6.0", "2.15.0"),
 )
 """The oldest torch is the oldest supported one that has a wheel for that Python; 2.15 has none for 3.10."""
 
 
 def number(text: object) -> tuple[int, int] | None:
-    """Major and minor version of `2.4.0+cpu`; None for what is no version."""
+    """Major and minor version of `2.6.0+cpu`; None for what is no version."""
     found = re.match(r"\s*v?(\d+)\.(\d+)", str(text))
     return (int(found[1]), int(found[2])) if found else None
 
 
 def plain(version: tuple[int, int]) -> str:
-    """`2.4`, for a sentence."""
+    """`2.6`, for a sentence."""
     return f"{version[0]}.{version[1]}"
 
 
