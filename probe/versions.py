@@ -33,6 +33,27 @@ PAIRS = (
 """The oldest torch is the oldest supported one that has a wheel for that Python; 2.15 has none for 3.10."""
 
 
+class Lack(NamedTuple):
+    """What is not there in versions before `since`. Each is found out by looking for what it needs, where it
+    is needed; this list is what people are told."""
+
+    of: str
+    since: tuple[int, int]
+    what: str
+
+
+LACKS = (
+    Lack("torch", (2, 8), "hooks of saved tensors that a snippet leaves on are not taken off again"),
+    Lack("torch", (2, 8), "collectives that C++ issues (DDP) have rows on NCCL only, not on gloo"),
+    Lack("python", (3, 12), "snippets do not see variables of functions that call locals() or exec()"),
+)
+
+
+def lacks(of: str, version: tuple[int, int]) -> list[str]:
+    """What this version of `torch` or `python` lacks, a sentence each; empty for a recent one."""
+    return [lack.what for lack in LACKS if lack.of == of and version < lack.since]
+
+
 def number(text: object) -> tuple[int, int] | None:
     """Major and minor version of `2.6.0+cpu`; None for what is no version."""
     found = re.match(r"\s*v?(\d+)\.(\d+)", str(text))

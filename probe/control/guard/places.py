@@ -3,8 +3,8 @@
 CPython calls a trace function at places from which an exception leaves a function without running the `with`
 that it is in. All are told by the code object alone:
 
-- a jump back to the same line, from Python 3.12 on: the error is looked up at a place that is not where it is;
-- the line of a `with` that is left: its `__exit__` is about to be called, and the `with` does not cover that call;
+- a jump back to the same line, from Python 3.12 on: the handler of the error is looked for elsewhere;
+- the line of a `with` that is left: its `__exit__` is about to be called, and that call is not covered;
 - the line of a `try` itself, from Python 3.11 on: nothing can go wrong there, so no table covers it.
 
 Found by trying every event of small functions in 3.10 to 3.13. Standard library only.
