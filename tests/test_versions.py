@@ -40,7 +40,8 @@ def test_the_hook_the_metadata_and_the_documents_say_the_same_versions() -> None
 
 def test_the_page_of_versions_has_a_row_for_every_pair_and_no_row_that_failed() -> None:
     page = (ROOT / "docs" / "versions.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (3\.\d+) \| (\S+) \| (.+?) \| (\d*) \| (.*?) \| ?(.*?) ?\|$", page, re.MULTILINE)
+    lines = [line for line in page.splitlines() if line.startswith("| 3.")]
+    rows = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines]
     assert sorted(row[:2] for row in rows) == sorted(matrix.pairs())
     assert {row[5] for row in rows} <= {"none", ""} and all(row[3] for row in rows if row[2] != "not run")
     assert matrix.table(page, {}) == page

@@ -30,19 +30,33 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "versions.md"
 BEGIN, END = "<!-- matrix: begin -->", "<!-- matrix: end -->"
 HEAD = "| Python | torch | when | passed | skipped | failed |\n|---|---|---|---|---|---|\n"
+_JOBS = "tests/jobs/test_tables_match_the_program.py"
+_STARTUP = "tests/startup/test_real_jobs.py"
 TESTS = {
-    "jobs": ("tests/jobs",),
-    "start-up": ("tests/startup/test_hook.py", "tests/startup/test_real_jobs.py"),
+    "jobs": (
+        f"{_JOBS}::test_losses_and_parameters_are_those_of_the_job_without_probe",
+        f"{_JOBS}::test_every_step_is_recorded_with_its_micro_steps",
+        f"{_JOBS}::test_sampled_steps_show_modules_in_their_stages",
+    ),
+    "start-up": (
+        f"{_STARTUP}::test_a_job_with_its_own_probe_trains_as_without_us",
+        f"{_STARTUP}::test_a_spawned_data_worker_gets_no_agent",
+        f"{_STARTUP}::test_a_spawned_rank_gets_an_agent_at_its_first_step",
+        "tests/startup/test_hook.py::test_a_torch_that_is_too_old_is_declined_in_one_line_and_an_odd_one_is_not",
+    ),
     "acting": ("tests/acting/test_boundaries.py", "tests/acting/test_eval_changing.py"),
     "snippets": (
-        "tests/control/test_keeping.py", "tests/control/test_watching.py",
-        "tests/control/test_interventions.py",
+        "tests/control/test_keeping.py",
+        "tests/control/test_watching.py::test_what_a_snippet_cleans_up_is_not_cut_short",
+        "tests/control/test_watching.py::test_a_collective_is_not_called_under_any_name",
     ),
     "attaching": ("tests/attach/test_attached_jobs.py",),
     "learning": (
-        "tests/agent/test_nonfinite.py", "tests/instruments/test_loss_graph.py",
-        "tests/instruments/test_statistics.py",
+        "tests/agent/test_nonfinite.py::test_a_planted_nan_is_traced_to_its_module_direction_step_and_batch",
+        "tests/instruments/test_loss_graph.py",
+        "tests/instruments/test_gradients.py",
     ),
+    "versions": ("tests/test_versions.py::test_what_a_version_lacks_is_what_is_not_there",),
 }
 """What is run in each pair, by what it is about. With `--whole`, all tests are."""
 LONGEST_S = 3600.0
