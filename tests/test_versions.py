@@ -60,6 +60,14 @@ def test_a_table_takes_a_new_row_and_keeps_the_others() -> None:
     assert len(set(new.splitlines()) - set(page.splitlines())) <= 1
 
 
+def test_the_page_of_versions_says_what_each_lacks() -> None:
+    page = (ROOT / "docs" / "versions.md").read_text(encoding="utf-8")
+    assert f"CPython {PYTHONS[0]} to {PYTHONS[-1]}, torch {OLDEST} to {NEWEST}" in page
+    names = {"torch": "torch", "python": "Python"}
+    told = [f"- Before {names[one.of]} {versions.plain(one.since)}: {one.what}." for one in versions.LACKS]
+    assert told == [line for line in page.splitlines() if line.startswith("- Before")]
+
+
 @pytest.mark.parametrize(
     ("torch", "allowed"),
     [
