@@ -45,7 +45,7 @@ class Lack(NamedTuple):
 LACKS = (
     Lack("torch", (2, 8), "hooks of saved tensors that a snippet leaves on are not taken off again"),
     Lack("torch", (2, 8), "collectives that C++ issues (DDP) have rows on NCCL only, not on gloo"),
-    Lack("python", (3, 11), "collectives that snippets call by a group's own method are stopped by name alone"),
+    Lack("python", (3, 11), "snippets' collectives by a group's own method are stopped by name alone"),
     Lack("python", (3, 12), "snippets do not see variables of functions that call locals() or exec()"),
 )
 
