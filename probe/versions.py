@@ -13,7 +13,7 @@ import sys
 from typing import NamedTuple
 
 OLDEST_PYTHON = (3, 10)
-OLDEST_TORCH = (2, 4)
+OLDEST_TORCH = (2, 6)
 
 
 class Pair(NamedTuple):
@@ -25,22 +25,44 @@ class Pair(NamedTuple):
 
 
 PAIRS = (
-    Pair((3, 10), "2.4.0", "2.14.1"),
-    Pair((3, 11), "2.4.0", "2.15.0"),
-    Pair((3, 12), "2.4.0", "2.15.0"),
-    Pair((3, 13), "2.5.0", "2.15.0"),
+    Pair((3, 10), "2.6.0", "2.14.1"),
+    Pair((3, 11), "2.6.0", "2.15.0"),
+    Pair((3, 12), "2.6.0", "2.15.0"),
+    Pair((3, 13), "2.6.0", "2.15.0"),
 )
 """The oldest torch is the oldest supported one that has a wheel for that Python; 2.15 has none for 3.10."""
 
 
+class Lack(NamedTuple):
+    """What is not there in versions before `since`. Each is found out by looking for what it needs, where it
+    is needed; this list is what people are told."""
+
+    of: str
+    since: tuple[int, int]
+    what: str
+
+
+LACKS = (
+    Lack("torch", (2, 8), "hooks of saved tensors that a snippet leaves on are not taken off again"),
+    Lack("torch", (2, 8), "collectives that C++ issues (DDP) have rows on NCCL only, not on gloo"),
+    Lack("python", (3, 11), "snippets' collectives by a group's own method are stopped by name alone"),
+    Lack("python", (3, 12), "snippets do not see variables of functions that call locals() or exec()"),
+)
+
+
+def lacks(of: str, version: tuple[int, int]) -> list[str]:
+    """What this version of `torch` or `python` lacks, a sentence each; empty for a recent one."""
+    return [lack.what for lack in LACKS if lack.of == of and version < lack.since]
+
+
 def number(text: object) -> tuple[int, int] | None:
-    """Major and minor version of `2.4.0+cpu`; None for what is no version."""
+    """Major and minor version of `2.6.0+cpu`; None for what is no version."""
     found = re.match(r"\s*v?(\d+)\.(\d+)", str(text))
     return (int(found[1]), int(found[2])) if found else None
 
 
 def plain(version: tuple[int, int]) -> str:
-    """`2.4`, for a sentence."""
+    """`2.6`, for a sentence."""
     return f"{version[0]}.{version[1]}"
 
 

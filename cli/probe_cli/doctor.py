@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 
 import probe
 import probe.errors
+from probe import versions
 from probe.errors import ProbeError, SettingInvalid
 from probe.launch import SERVER_NEEDS
 from probe.recording import places
@@ -24,7 +25,6 @@ from probe.settings import Settings, unknown_variables
 from probe_cli.session import Session
 from probe_cli.terminal import escape_controls
 
-OLDEST_PYTHON = (3, 10)
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 HOOK_MODULE = "torch_probe_boot"
 """Top-level module that a `.pth` file beside the packages calls."""
@@ -74,19 +74,20 @@ def findings(session: Session) -> Iterator[Finding]:
 
 
 def check_python(version: tuple[int, ...]) -> Finding:
-    """Whether this Python is recent enough."""
+    """Whether this Python is supported, and what it lacks."""
     text = f"{'.'.join(map(str, version))} at {sys.executable}"
-    if version[:2] >= OLDEST_PYTHON:
-        return Finding("ok", "python", text)
-    oldest = ".".join(map(str, OLDEST_PYTHON))
-    return Finding("fail", "python", text, f"Use Python {oldest} or later.")
+    if version[:2] < versions.OLDEST_PYTHON:
+        oldest = versions.plain(versions.OLDEST_PYTHON)
+        return Finding("fail", "python", text, f"Use Python {oldest} or later.")
+    return _supported("python", text, (version[0], version[1]), versions.NEWEST_PYTHON)
 
 
-def check_torch() -> Finding:
-    """Whether this Python has torch; a job may well run on another one."""
+def check_torch(found: str | None = None) -> Finding:
+    """Whether this Python has a torch that is supported, and what that lacks; a job may well run on another
+    one. `found`: its version, where it has been asked for already."""
     from importlib.metadata import PackageNotFoundError, version
 
-    if find_spec("torch") is None:
+    if found is None and find_spec("torch") is None:
         return Finding(
             "warn",
             "torch",
@@ -94,9 +95,30 @@ def check_torch() -> Finding:
             "Fine when the job runs on another Python: `probe run` takes that one. Else install torch here.",
         )
     try:
-        return Finding("ok", "torch", version("torch"))
+        found = found or version("torch")
     except PackageNotFoundError:
-        return Finding("ok", "torch", "present, version unknown")
+        found = "present, version unknown"
+    number = versions.number(found)
+    if number is None:
+        return Finding("ok", "torch", found)
+    if number < versions.OLDEST_TORCH:
+        oldest = versions.plain(versions.OLDEST_TORCH)
+        return Finding(
+            "fail", "torch", f"{found}: jobs with it run without probe", f"Install torch {oldest} or newer."
+        )
+    return _supported("torch", found, number, versions.NEWEST_TORCH)
+
+
+def _supported(subject: str, text: str, version: tuple[int, int], newest: tuple[int, int]) -> Finding:
+    missing = versions.lacks(subject, version)
+    if missing:
+        return Finding("ok", subject, f"{text}; it lacks: {'; '.join(missing)}")
+    if version > newest:
+        return Finding(
+            "warn", subject, f"{text}: newer than any that was tried ({versions.plain(newest)})",
+            "It may well work: `tests/run` in a checkout tells.",
+        )
+    return Finding("ok", subject, text)
 
 
 def check_settings(session: Session) -> Iterator[Finding]:

@@ -64,8 +64,6 @@ def torch_modes(torch: Any) -> list[State]:
         State("forward-mode gradients", native._is_fwd_grad_enabled, native._set_fwd_grad_enabled),
         State("threads of the backward pass", native._is_multithreading_enabled,
               native._set_multithreading_enabled),
-        State("hooks of saved tensors", lambda: _saved_hooks(torch),
-              lambda top: _pop_saved_hooks(torch, top)),
         State("modes of torch functions and the default device", lambda: _function_modes(torch),
               lambda modes: _set_function_modes(torch, modes)),
         State("dispatch modes", native._len_torch_dispatch_stack,
@@ -85,6 +83,9 @@ def torch_modes(torch: Any) -> list[State]:
         State("how tensors are printed", lambda: dict(vars(torch._tensor_str.PRINT_OPTS)),
               lambda options: vars(torch._tensor_str.PRINT_OPTS).update(options), ("printoptions",)),
     ]
+    if hasattr(native._autograd, "_top_saved_tensors_default_hooks"):  # from torch 2.8 on
+        found.append(State("hooks of saved tensors", lambda: _saved_hooks(torch),
+                           lambda top: _pop_saved_hooks(torch, top)))
     for name, attribute, marks in _PLAIN:
         getter = getattr(native, f"_get_{attribute}", None)
         setter = getattr(native, f"_set_{attribute}", None)
@@ -144,12 +145,7 @@ def _autocast(torch: Any) -> Any:
     torch.autocast_increment_nesting()
     depth = torch.autocast_decrement_nesting()
     cached = torch.is_autocast_cache_enabled()
-    devices = getattr(torch._C, "_autocast_supported_devices", None)
-    if devices is None:  # torch 2.3 and older
-        return depth, cached, (
-            (torch.is_autocast_enabled(), torch.get_autocast_gpu_dtype()),
-            (torch.is_autocast_cpu_enabled(), torch.get_autocast_cpu_dtype()),
-        )
+    devices = getattr(torch._C, "_autocast_supported_devices", lambda: ("cpu", "cuda"))
     return depth, cached, tuple(
         (device, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)) for device in devices()
     )
@@ -157,16 +153,9 @@ def _autocast(torch: Any) -> Any:
 
 def _set_autocast(torch: Any, state: Any) -> None:
     depth, cached, devices = state
-    if len(devices[0]) == 2:
-        (gpu_on, gpu_dtype), (cpu_on, cpu_dtype) = devices
-        torch.set_autocast_enabled(gpu_on)
-        torch.set_autocast_gpu_dtype(gpu_dtype)
-        torch.set_autocast_cpu_enabled(cpu_on)
-        torch.set_autocast_cpu_dtype(cpu_dtype)
-    else:
-        for device, on, dtype in devices:
-            torch.set_autocast_enabled(device, on)
-            torch.set_autocast_dtype(device, dtype)
+    for device, on, dtype in devices:
+        torch.set_autocast_enabled(device, on)
+        torch.set_autocast_dtype(device, dtype)
     torch.set_autocast_cache_enabled(cached)
     now = torch.autocast_increment_nesting()
     while now > depth:

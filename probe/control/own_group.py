@@ -231,10 +231,7 @@ class Session:
 
         left = timedelta(seconds=max(1.0, self._deadline_s - time.monotonic()))
         store = PrefixStore(f"probe/eval/{self._name}/group", self._connected())
-        try:
-            group: Any = ProcessGroup(store, self.rank, self.size)
-        except TypeError:  # torch up to 2.5
-            group = ProcessGroup(store, self.rank, self.size, ProcessGroup.Options("gloo"))  # type: ignore
+        group: Any = ProcessGroup(store, self.rank, self.size)
         backend: Any = ProcessGroupGloo(store, self.rank, self.size, left)
         for device in ("cpu", "cuda"):
             group._register_backend(torch.device(device), ProcessGroup.BackendType.GLOO, backend)

@@ -214,15 +214,12 @@ class Forward:
 
 
 def autocast_in_force() -> str | None:
-    """dtype of the autocast that the calling thread is in, such as `bfloat16`; None without, or before
-    torch 2.4. HOT PATH, once for each root."""
+    """dtype of the autocast that the calling thread is in, such as `bfloat16`; None without. HOT PATH, once
+    for each root."""
     torch = sys.modules["torch"]
     for device in ("cuda", "cpu"):
-        try:
-            if torch.is_autocast_enabled(device):
-                return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
-        except (TypeError, AttributeError):
-            return None
+        if torch.is_autocast_enabled(device):
+            return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
     return None
 
 

@@ -12,6 +12,14 @@ import pytest
 
 def interpreter(minor: int) -> str:
     """A Python 3.MINOR of this machine that runs; skips without one."""
+    found = found_interpreter(minor)
+    if found is None:
+        pytest.skip(f"no Python 3.{minor} on this machine")
+    return found
+
+
+def found_interpreter(minor: int) -> str | None:
+    """The same; None without one."""
     if sys.version_info[1] == minor:
         return sys.executable
     own = Path.home() / ".pyenv" / "versions"
@@ -19,4 +27,4 @@ def interpreter(minor: int) -> str:
     for name in filter(None, names):
         if subprocess.run([name, "-c", ""], capture_output=True, check=False).returncode == 0:
             return name
-    pytest.skip(f"no Python 3.{minor} on this machine")
+    return None

@@ -102,6 +102,10 @@ CHANGES: dict[str, list[Change]] = {
     "signal handlers": [lambda: signal.signal(signal.SIGUSR1, lambda *_: None),
                         lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)],
 }
+if not hasattr(torch._C._autograd, "_top_saved_tensors_default_hooks"):  # torch 2.7 and older
+    del CHANGES["hooks of saved tensors"]
+if not hasattr(torch._C, "_set_fp32_precision_setter"):
+    CHANGES["the precision of float32 (TF32)"].remove(_fp32_by_operation)
 CASES = [
     pytest.param(name, change, id=f"{name}-{number}")
     for name, changes in CHANGES.items() for number, change in enumerate(changes)
@@ -137,6 +141,19 @@ def test_every_state_has_a_snippet_that_changes_it() -> None:
               "the order of attention kernels", "the flash kernel of attention",
               "the mem_efficient kernel of attention", "the cudnn kernel of attention"}
     assert states - rarely == set(CHANGES)
+
+
+def test_where_torch_does_not_list_its_devices_autocast_is_kept_without_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As torch 2.6; the functions without a device are deprecated, and the job would be told so."""
+    monkeypatch.delattr(torch._C, "_autocast_supported_devices", raising=False)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with Kept(training_thread=True) as kept:
+            _enter(torch.autocast("cpu", dtype=torch.bfloat16))
+        assert not torch.is_autocast_enabled("cpu")
+    assert (kept.put_back, kept.left, said) == (["autocast"], [], [])
 
 
 def test_what_nothing_changed_is_not_put_back() -> None:

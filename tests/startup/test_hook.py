@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from startup.pythons import Python, install_hook, make_python, other_pythons
+from startup.pythons import ROOT, Python, install_hook, make_python, other_pythons
 
 STARTED = "agent deferred=False torch=torch"
 TRACES = """
@@ -230,3 +230,39 @@ def test_other_pythons_start_the_agent_or_decline_in_one_line(tmp_path: Path) ->
         else:
             assert answer.out == ["torch imported", "trained"]
             assert set(answer.err) == {f"probe: needs Python 3.10 or newer, this is 3.{minor}"}
+
+
+def test_a_torch_that_is_too_old_is_declined_in_one_line_and_an_odd_one_is_not(hooked: Python) -> None:
+    job = "import torch\nprint('trained')"
+    old = hooked.code(job, PROBE="1", FAKE_TORCH_VERSION="2.1.2+cu121")
+    said = "probe: needs torch 2.6 or newer, this is 2.1.2+cu121; the job runs without it"
+    assert old == (0, ["torch imported", "trained"], [said])
+    assert hooked.code(job, FAKE_TORCH_VERSION="2.1.2").err == []
+    for version in ("2.6.0a0+git1", "2.6.0", "10.0", "built here", ""):
+        answer = hooked.code(job, PROBE="1", FAKE_TORCH_VERSION=version)
+        assert answer == (0, ["torch imported", STARTED, "trained"], []), version
+
+
+def test_a_launcher_and_a_child_do_not_repeat_what_the_job_says(hooked: Python) -> None:
+    (hooked.site / "torch" / "distributed").mkdir()
+    (hooked.site / "torch" / "distributed" / "__init__.py").touch()
+    (hooked.site / "torch" / "distributed" / "run.py").touch()
+    old = {"PROBE": "1", "FAKE_TORCH_VERSION": "2.1.2"}
+    assert hooked.run("-m", "torch.distributed.run", **old) == (0, ["torch imported"], [])
+    spawned = hooked.code(
+        "import torch\nfrom multiprocessing import get_context\n"
+        "if __name__ == '__main__':\n    one = get_context('spawn').Process(target=print, args=('child',))\n"
+        "    one.start(); one.join()", **old,
+    )
+    assert (spawned.code, len(spawned.err)) == (0, 1)
+
+
+def test_what_attaches_to_a_torch_that_is_too_old_is_refused(hooked: Python) -> None:
+    text = (
+        "import torch, torch_probe_boot\nfound = torch_probe_boot.attach({})\n"
+        "print(found['code'], found['error'], 'probe.agent' in __import__('sys').modules)"
+    )
+    (hooked.site / "probe" / "errors.py").write_text((ROOT / "probe" / "errors.py").read_text())
+    answer = hooked.code(text, FAKE_TORCH_VERSION="2.5.1")
+    said = "attach_refused needs torch 2.6 or newer, this is 2.5.1; the job runs without it False"
+    assert (answer.code, answer.out[-1], answer.err) == (0, said, [])

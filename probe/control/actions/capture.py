@@ -11,7 +11,6 @@ only; torch inside functions.
 from __future__ import annotations
 
 import difflib
-import inspect
 import sys
 import weakref
 from pathlib import Path
@@ -75,12 +74,9 @@ class Capture(Action):
         """Register the hooks."""
         module: Any = sys.modules["torch.nn.modules.module"]
         guard = self.site.guard
-        register: Any = module.register_module_forward_hook
-        known = inspect.signature(register).parameters
-        named = {"with_kwargs": True} if "with_kwargs" in known else {}  # not before torch 2.3
         self._handles = [
             module.register_module_forward_pre_hook(guard("capture", self._before_call)),
-            register(guard("capture", self._after_call), **named),
+            module.register_module_forward_hook(guard("capture", self._after_call), with_kwargs=True),
         ]
         self.standing = True
         self._begin_step()
@@ -126,13 +122,12 @@ class Capture(Action):
         self._steps[-1]["calls"].append(call)
         self._open.append((module, call))
 
-    def _after_call(self, module: Any, _args: Any, *rest: Any) -> None:
+    def _after_call(self, module: Any, _args: Any, named: Any, output: Any) -> None:
         if not self._open or module is not self._module() or self._foreign():
             return
         _, call = self._open.pop()
-        *named, output = rest
-        if named and named[0]:
-            call["kwargs"] = self._kept(named[0])
+        if named:
+            call["kwargs"] = self._kept(named)
         call["outputs"] = self._kept(output)
         for tensor in _tensors(output):
             self._watch_gradient(tensor, call["output_grads"])

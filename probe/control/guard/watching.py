@@ -27,6 +27,7 @@ from typing import Any
 
 from probe.control.guard import looking
 from probe.control.guard.allowance import limited, memory_allowance_bytes, resident_bytes
+from probe.control.guard.places import leaks
 from probe.control.guard.rules import COLLECTIVE_CLASSES, COLLECTIVE_METHODS, REFUSED_GROUPS
 
 __all__ = (
@@ -42,6 +43,7 @@ _LOOK_S = 0.05
 """Time between two looks at the memory."""
 _GRACE_S = 0.1
 """After it was told to end, a snippet may clean up for so long before it is told again."""
+_CLEANS_UP = ("__exit__", "__aexit__")
 _WAITS = "waits for the other ranks"
 _OTHERWISE = "is called on the job's own groups, or changes them"
 _COLLECTIVE_MODULES = (
@@ -137,6 +139,7 @@ class Watch:
         self._resident_bytes: int | None = None
         self._next_look_s = deadline_s if memory_bytes is None else 0.0
         self._verdict: BaseException | None = None
+        self._judged_s = 0.0
         self._quiet_until_s = 0.0
         self._told = 0
         self._traced = self._profiled = False
@@ -191,7 +194,8 @@ class Watch:
         """A line is about to run."""
         if event == "line" and time.monotonic() > self._next_look_s:
             verdict = self._look()
-            if verdict is not None and (not self._told or self._escapes(frame)):
+            told = self._escapes if self._told else self._cleans_up
+            if verdict is not None and told(frame):
                 self._tell(verdict)
         return self._local
 
@@ -238,6 +242,7 @@ class Watch:
     def _judged(self, verdict: BaseException) -> None:
         """From now on it is to end."""
         self._verdict = verdict
+        self._judged_s = time.monotonic()
         self._next_look_s = 0.0
 
     def _tell(self, verdict: BaseException) -> None:
@@ -252,6 +257,20 @@ class Watch:
         verdict = SnippetForbidden(what, why)
         self._judged(verdict)
         self._tell(verdict)
+
+    def _cleans_up(self, frame: FrameType) -> bool:
+        """Whether an exception here is seen by what cleans up, and does not cut that short. What offers no
+        other place is ended all the same, a little later."""
+        if time.monotonic() > self._judged_s + _GRACE_S:
+            return True
+        if frame.f_lasti in leaks(frame.f_code):
+            return False
+        one: FrameType | None = frame
+        while one is not None and one is not self._outside:
+            if one.f_code.co_name in _CLEANS_UP:
+                return False
+            one = one.f_back
+        return True
 
     def _escapes(self, frame: FrameType) -> bool:
         """Whether an exception here leaves the function: one that catches it would go on as before."""

@@ -1,0 +1,143 @@
+"""Which versions are supported is said in one place, and everything else that says so says the same."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agent.test_pythons import interpreter
+from campaigns import matrix
+from harness import PATIENCE_S, Place
+from probe import versions
+from probe.attach.target import check_attach, examine
+from probe.boot import torch_probe_boot
+from probe.errors import AttachRefused
+from probe_cli import doctor
+
+ROOT = Path(__file__).resolve().parents[1]
+PYTHONS = [versions.plain(pair.python) for pair in versions.PAIRS]
+OLDEST, NEWEST = versions.plain(versions.OLDEST_TORCH), versions.plain(versions.NEWEST_TORCH)
+
+
+def test_the_hook_the_metadata_and_the_documents_say_the_same_versions() -> None:
+    assert torch_probe_boot.OLDEST == versions.OLDEST_PYTHON == min(pair.python for pair in versions.PAIRS)
+    assert {versions.number(pair.oldest_torch) for pair in versions.PAIRS} == {versions.OLDEST_TORCH}
+    told = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'requires-python = ">={PYTHONS[0]}"' in told
+    assert re.findall(r'"Programming Language :: Python :: ([\d.]+)"', told) == PYTHONS
+    assert re.findall(r'"torch>=([\d.]+)"', told) == [OLDEST]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"Python {PYTHONS[0]} to {PYTHONS[-1]}, torch {OLDEST} to {NEWEST}" in readme
+    limits = (ROOT / "docs" / "limits.md").read_text(encoding="utf-8")
+    assert f"Python {PYTHONS[0]} or newer with torch {OLDEST} or newer" in limits
+    assert f"torch before {OLDEST}" in (ROOT / "docs" / "attach.md").read_text(encoding="utf-8")
+
+
+def test_the_page_of_versions_has_a_row_for_every_pair_and_no_row_that_failed() -> None:
+    page = (ROOT / "docs" / "versions.md").read_text(encoding="utf-8")
+    lines = [line for line in page.splitlines() if line.startswith("| 3.")]
+    rows = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines]
+    assert sorted(row[:2] for row in rows) == sorted(matrix.pairs())
+    assert {row[5] for row in rows} <= {"none", ""} and all(row[3] for row in rows if row[2] != "not run")
+    assert matrix.table(page, {}) == page
+
+
+def test_a_table_takes_a_new_row_and_keeps_the_others() -> None:
+    python, torch = matrix.pairs()[0]
+    row = matrix.row(python, torch, "today", matrix.outcome(
+        "<testsuites><testsuite><testcase name='a'/><testcase name='b[x]'><failure/></testcase>"
+        "<testcase name='c'><skipped message='no gdb'/></testcase></testsuite></testsuites>"
+    ))
+    assert row == f"| {python} | {torch} | today | 1 | 1: no gdb | 1: b |"
+    page = (ROOT / "docs" / "versions.md").read_text(encoding="utf-8")
+    new = matrix.table(page, {(python, torch): row})
+    assert row in new.splitlines()
+    assert len(set(new.splitlines()) - set(page.splitlines())) <= 1
+
+
+def test_the_page_of_versions_says_what_each_lacks() -> None:
+    page = (ROOT / "docs" / "versions.md").read_text(encoding="utf-8")
+    assert f"CPython {PYTHONS[0]} to {PYTHONS[-1]}, torch {OLDEST} to {NEWEST}" in page
+    names = {"torch": "torch", "python": "Python"}
+    told = [f"- Before {names[one.of]} {versions.plain(one.since)}: {one.what}." for one in versions.LACKS]
+    assert told == [line for line in page.splitlines() if line.startswith("- Before")]
+
+
+@pytest.mark.parametrize(
+    ("torch", "allowed"),
+    [
+        ("2.5.1+cu124", False), ("1.13.1", False), ("2.6.0", True), ("2.10.0a0+git", True), (None, True),
+        ("", True),
+    ],
+)
+def test_a_torch_is_refused_by_its_number_alone(torch: str | None, allowed: bool) -> None:
+    assert (versions.refusal(torch) == "") is allowed
+    assert versions.refusal(torch, (3, 9)).startswith("needs Python 3.10 or newer, this is 3.9")
+
+
+def test_doctor_says_what_a_version_is_too_old_for_lacks_or_is_too_new_for() -> None:
+    assert doctor.check_torch("2.1.2+cu121").level == "fail"
+    oldest = doctor.check_torch(f"{OLDEST}.0")
+    assert oldest.level == "ok" and "lacks" in oldest.text
+    newest = doctor.check_torch(f"{NEWEST}.0")
+    assert (newest.level, newest.text) == ("ok", f"{NEWEST}.0")
+    assert (doctor.check_torch("99.0").level, doctor.check_torch("built here").level) == ("warn", "ok")
+    levels = {version: doctor.check_python(version).level for version in ((3, 9, 1), (3, 13, 0), (3, 99, 0))}
+    assert levels == {(3, 9, 1): "fail", (3, 13, 0): "ok", (3, 99, 0): "warn"}
+    assert "lacks" in doctor.check_python((3, 10, 13)).text
+
+
+def test_what_a_version_lacks_is_what_is_not_there(place: Place) -> None:
+    """The list that people are told against the torch that is here."""
+    code = (
+        "import torch, torch.distributed as d; from torch._C import _distributed_c10d as c; "
+        "print(hasattr(torch._C._autograd, '_top_saved_tensors_default_hooks'), hasattr(c, '_dump_fr_trace'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code + "; print(torch.__version__)"], env=place.environ(), capture_output=True,
+        text=True, timeout=PATIENCE_S, check=True,
+    )
+    has, version = done.stdout.splitlines()
+    number = versions.number(version)
+    assert number is not None
+    missing = [lack.since for lack in versions.LACKS if lack.of == "torch" and number < lack.since]
+    assert has.split().count("False") == len(missing), (has, version, missing)
+
+
+def test_probe_start_beside_a_torch_that_is_too_old_is_one_line(place: Place) -> None:
+    code = (
+        "import torch\ntorch.__version__ = '2.1.2'\nimport probe\n"
+        "assert probe.start() is None\nprobe.log('a', 1.0); probe.step(); probe.stop()\nprint('trained')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=place.environ(PYTHONPATH=str(ROOT)), capture_output=True, text=True,
+        timeout=PATIENCE_S, check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "trained\n")
+    assert done.stderr == "probe: needs torch 2.6 or newer, this is 2.1.2; the job runs without it\n"
+    assert not (place.directory / "recordings").exists()
+
+
+@pytest.mark.parametrize("minor", [8, 9])
+def test_in_a_python_that_is_too_old_the_public_functions_do_nothing(minor: int) -> None:
+    code = (
+        "import probe\nassert probe.start('x') is None\nprobe.log('a', 1.0); probe.step(); probe.stop()\n"
+        "import sys; print('probe.agent' in sys.modules)"
+    )
+    done = subprocess.run(
+        [interpreter(minor), "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True,
+        text=True, timeout=PATIENCE_S, check=False,
+    )
+    said = f"probe: needs Python 3.10 or newer, this is 3.{minor}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, "False\n", said)
+
+
+def test_attaching_to_a_python_that_is_too_old_names_both_versions() -> None:
+    old = examine(os.getpid())._replace(version=(3, 9))
+    with pytest.raises(AttachRefused, match=re.escape("runs Python 3.9, and the agent needs 3.10 or newer")):
+        check_attach(old)
