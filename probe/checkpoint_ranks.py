@@ -69,7 +69,7 @@ class RanksFolder:
         self.fits = world_size == self.world_size
         """Whether this job has as many ranks as that one had."""
         self.rank = rank if self.fits else 0
-        if not self.fits and self.manifest["own_parameters"]:
+        if not self.fits and self.manifest.get("own_parameters", True):
             raise CheckpointInvalid(
                 f"{self.folder} is of {self.world_size} ranks that have different models, and this job has "
                 f"{world_size}", hint="Start as many ranks as there were.",
@@ -191,7 +191,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         )
     files, world_size = found.get("files"), found.get("world_size")
     whole = isinstance(files, list) and all(_is_told(one) for one in files)
-    if not whole or type(world_size) is not int or world_size < 1 or "own_parameters" not in found:
+    if not whole or type(world_size) is not int or world_size < 1:
         raise CheckpointInvalid(f"{folder / MANIFEST} is damaged", hint="Use an earlier checkpoint.")
     return found
 
