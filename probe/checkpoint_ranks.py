@@ -101,7 +101,7 @@ class RanksFolder:
         path = self.folder / name
         if told is None or not path.is_file():
             raise CheckpointInvalid(f"{path} is missing", hint="Use an earlier checkpoint.")
-        if path.stat().st_size != told["bytes"] or _sha256(path) != told["sha256"]:
+        if path.stat().st_size != told["bytes"] or _sha256(path) != told.get("sha256"):
             raise CheckpointInvalid(
                 f"{path} is damaged: it is not what was written", hint="Use an earlier checkpoint."
             )
@@ -199,7 +199,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 def _is_told(file: Any) -> bool:
     """Whether this says of a file in the folder what it should be."""
     return (
-        isinstance(file, dict) and isinstance(file.get("name"), str) and isinstance(file.get("sha256"), str)
+        isinstance(file, dict) and isinstance(file.get("name"), str)
+        and isinstance(file.get("sha256", ""), str)
         and type(file.get("bytes")) is int and os.path.basename(file["name"]) == file["name"]
     )
 
