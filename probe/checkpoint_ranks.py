@@ -70,7 +70,7 @@ class RanksFolder:
         self.fits = world_size == self.world_size
         """Whether this job has as many ranks as that one had."""
         self.rank = rank if self.fits else 0
-        if not self.fits and self.manifest["own_parameters"]:
+        if not self.fits and self.manifest.get("own_parameters", True):
             raise CheckpointInvalid(
                 f"{self.folder} is of {self.world_size} ranks that have different models, and this job has "
                 f"{world_size}", hint="Start as many ranks as there were.",
@@ -102,7 +102,7 @@ class RanksFolder:
         path = self.folder / name
         if told is None or not path.is_file():
             raise CheckpointInvalid(f"{path} is missing", hint="Use an earlier checkpoint.")
-        if path.stat().st_size != told["bytes"] or _sha256(path) != told["sha256"]:
+        if path.stat().st_size != told["bytes"] or _sha256(path) != told.get("sha256"):
             raise CheckpointInvalid(
                 f"{path} is damaged: it is not what was written", hint="Use an earlier checkpoint."
             )
@@ -192,7 +192,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         )
     files, world_size = found.get("files"), found.get("world_size")
     whole = isinstance(files, list) and all(_is_told(one) for one in files)
-    if not whole or type(world_size) is not int or world_size < 1 or "own_parameters" not in found:
+    if not whole or type(world_size) is not int or world_size < 1:
         raise CheckpointInvalid(f"{folder / MANIFEST} is damaged", hint="Use an earlier checkpoint.")
     return found
 
@@ -200,7 +200,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 def _is_told(file: Any) -> bool:
     """Whether this says of a file in the folder what it should be."""
     return (
-        isinstance(file, dict) and isinstance(file.get("name"), str) and isinstance(file.get("sha256"), str)
+        isinstance(file, dict) and isinstance(file.get("name"), str)
+        and isinstance(file.get("sha256", ""), str)
         and type(file.get("bytes")) is int and os.path.basename(file["name"]) == file["name"]
     )
 

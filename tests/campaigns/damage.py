@@ -24,7 +24,7 @@ from campaigns.campaign import Campaign
 from campaigns.damaged_recording import PARTS, Asked, Recordings
 from probe.server.supervision import FAILURES
 
-ROUND_S = 60
+ROUND_S = 240
 """A round that takes longer hangs: an alarm ends it."""
 SERVER_EVERY = 100
 KINDS = ("flip", "flip", "flip", "truncate", "zero", "swap", "replay", "overwrite", "remove", "pipe", "grow")
@@ -81,7 +81,7 @@ def _round(campaign: Campaign, recordings: Recordings, number: int) -> None:
             verdict = recordings.ask(part, path, dice)
             _judge(campaign, number, damage, verdict)
             if number % SERVER_EVERY == SERVER_EVERY - 1 and not campaign.control:
-                signal.alarm(4 * ROUND_S)
+                signal.alarm(2 * ROUND_S)
                 for what in recordings.ask_server(part, path):
                     campaign.found(number, f"{damage}: {what}")
                 campaign.count("a server over the damaged recording")

@@ -383,10 +383,13 @@ def _is_beginning(rows: list[list[Any]], truth: list[list[Any]]) -> bool:
 
 
 def _is_marked(row: list[Any], truth: list[list[Any]]) -> bool:
-    """Whether a row is a true one but for texts that are marked as damaged."""
-    if DAMAGED not in row:
-        return False
-    return any(all(one in (DAMAGED, other) for one, other in zip(row, true, strict=True)) for true in truth)
+    """Whether a row is a true one but for texts that are marked as damaged, or as it was before it became
+    complete: a ring that is put back as it was holds such rows, and they were written."""
+    open_ = {DAMAGED} if DAMAGED in row else set()
+    open_ |= {"pending", None} if "pending" in row else set()
+    return bool(open_) and any(
+        all(one in open_ or one == other for one, other in zip(row, true, strict=True)) for true in truth
+    )
 
 
 def _by_folder(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -466,3 +466,22 @@ def test_a_recording_without_its_texts_still_has_its_numbers(
     assert beside.rows("gpt", "SELECT count(*) FROM python.losses") == [[10]]
     texts.with_name("kept").rename(texts)
     assert beside.rows("gpt", "SELECT count(*) FROM python.steps") == [[10]]
+
+
+def test_a_meta_and_an_end_that_were_removed_are_missed(
+    place: Place, record: Callable[..., Writer]
+) -> None:
+    writer = record(job="gpt")
+    writer.tell("write 4")
+    writer.exit()
+    registry, sealer = sealed_by(place)
+    sealer.round()
+    [recorded] = registry.processes()
+    (writer.folder / "end.json").unlink()
+    assert registry.trouble(recorded) == [
+        "its rings are gone before they were sealed to the end, and it has no end.json"
+    ]
+    (writer.folder / "meta.json").unlink()
+    os.utime(writer.folder / "journal.bin", (1, 1))
+    assert registry.processes() == []
+    assert [what.endswith("has no meta.json any more") for what in registry.unreadable.values()] == [True]
