@@ -8,22 +8,28 @@ The agent's thread; standard library only, ctypes inside.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+
+from probe import wire
+from probe.errors import ProbeError
+from probe.recording import places
 
 SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 _PR_SET_PTRACER = 0x59616D61
+_CONNECT_S = 0.5
 
 
 def name_tracer(directory: Path, named: int) -> int:
     """Name the server of `directory`, unless it is `named` already; the pid that is named afterwards.
 
-    0 when nobody is: there is no Yama, it does not ask for names, or no server runs."""
+    0 when nobody is: there is no Yama, it does not ask for names, or no server runs. Its pid is the kernel's
+    word on who listens: one that a file names may be somebody else's by now."""
     try:
         if SCOPE.read_bytes().strip() != b"1":
             return 0
-        server = int(json.loads((directory / "server.json").read_bytes())["pid"])
-    except (OSError, ValueError, KeyError, TypeError):
+        with wire.connect_unix(places.server_socket(directory), _CONNECT_S) as connection:
+            server = wire.peer_of(connection).pid
+    except (OSError, ProbeError):
         return 0
     if server == named:
         return named
