@@ -153,7 +153,7 @@ def _asked(directory: Path) -> str | None:
     try:
         wire.call(places.server_socket(directory), "GET", "/v1/health", timeout_s=_HEALTH_TIMEOUT_S)
     except AgentUnreachable:
-        return "it accepts connections and does not answer (is it stopped?)"
+        return "it accepts connections and does not answer: it is stopped, or this machine is busy"
     except ProbeError as error:
         return error.message
     except OSError as error:

@@ -10,36 +10,30 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from probe import descriptors
-from probe.recording import checked
+from probe import descriptors, wire
+from probe.errors import ProbeError
+from probe.recording import places
 
 SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 _PR_SET_PTRACER = 0x59616D61
-_LARGEST_PID = 1 << 31
+_CONNECT_S = 0.5
 
 
 def name_tracer(directory: Path, named: int) -> int:
     """Name the server of `directory`, unless it is `named` already; the pid that is named afterwards.
 
-    0 when nobody is: there is no Yama, it does not ask for names, or no server runs."""
+    0 when nobody is: there is no Yama, it does not ask for names, or no server runs. Its pid is the kernel's
+    word on who listens: one that a file names may be somebody else's by now."""
     try:
         if descriptors.read(SCOPE).strip() != b"1":
             return 0
-    except OSError:
+        with wire.connect_unix(places.server_socket(directory), _CONNECT_S) as connection:
+            server = wire.peer_of(connection).pid
+    except (OSError, ProbeError):
         return 0
-    server = server_of(directory)
     if server in (0, named):
         return server
     import ctypes
 
     done = ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(server), 0, 0, 0)
     return server if done == 0 else 0
-
-
-def server_of(directory: Path) -> int:
-    """The pid of the server of `directory`, as its server.json says; 0 where that says nothing."""
-    try:
-        pid = checked.read_sealed(directory / "server.json")["pid"]
-    except (OSError, ValueError, KeyError):
-        return 0
-    return pid if type(pid) is int and 0 < pid < _LARGEST_PID else 0

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from harness import Place, running
 from probe import announcement, clock, launch
-from probe.agent import identity, tracing
+from probe.agent import identity
 from probe.checkpoint_ranks import FORMAT, MANIFEST, VERSION, read_manifest
 from probe.diagnose import recipes
 from probe.errors import ProbeError, RecordingError
@@ -248,7 +248,7 @@ class Recordings:
             "token": lambda: auth.load_token(str(path), path),
             "token.viewer": lambda: auth.load_token(str(path), path),
             "monitor.json": lambda: str(Store(path.parent).kept if not Store(path.parent).problem else ""),
-            "server.json": lambda: str(tracing.server_of(path.parent)),
+            "server.json": lambda: str(checked.read_sealed(path)["pid"]),
             identity.LAUNCHER: lambda: identity._mark(path.parent),
             MANIFEST: lambda: json.dumps(read_manifest(path.parent), sort_keys=True),
             announcement.FILE: lambda: str(announcement.read(path.parent)),

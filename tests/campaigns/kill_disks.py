@@ -22,7 +22,7 @@ from typing import Any
 from agent.asking import tell
 from agent.nursery import Forked, Nursery
 from campaigns.campaign import Campaign
-from campaigns.kill_ledger import Server, compare, noted
+from campaigns.kill_ledger import UNHURRIED, Server, compare, noted
 from harness import PATIENCE_S, Place, run_probe
 from probe.errors import ProbeError
 
@@ -126,7 +126,7 @@ class Round:
     def job(self, name: str, *options: str, watched: bool = True) -> Forked:
         """A job whose own files are elsewhere."""
         settings = {"PROBE": "1", "PROBE_SERVER_PYTHON": sys.executable, "PROBE_RINGS_BYTES": "2000000"}
-        environ = self.place.environ(**(settings if watched else {}))
+        environ = self.place.environ(**UNHURRIED, **(settings if watched else {}))
         words = ("--file", str(self.own / name), "--hold", *options)
         job = Forked(self.nursery, "rates_on_file", *words, environ=environ, folder=self.own)
         job.wait_for("READY")
@@ -164,15 +164,13 @@ class Round:
         """A command while the disk is lost: an answer, or an error that names the cause."""
         words = [str(job.pid) if word == "PID" else word for word in words]
         try:
-            done = run_probe(self.place, *words, timeout_s=_COMMAND_S)
+            done = run_probe(self.place, *words, timeout_s=_COMMAND_S, **UNHURRIED)
         except subprocess.TimeoutExpired:
             self.found.append(f"`{' '.join(words)}` gives no answer in {_COMMAND_S:g} s")
             return
         said = f"{done.stdout}\n{done.stderr}"
         if self.control:
             said, done.returncode = "something went wrong", 3
-        if done.returncode != 0 and os.environ.get("KILLS_SAY"):
-            print(words, said, file=sys.stderr)
         self._count("commands answered" if done.returncode == 0 else "commands that say why not")
         if "Traceback" in said or "internal error" in said:
             self.found.append(f"`{' '.join(words)}`: {said[-1500:]}")

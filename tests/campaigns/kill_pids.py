@@ -19,7 +19,7 @@ from typing import Any
 
 from agent.nursery import Forked, Nursery
 from campaigns.campaign import Campaign
-from campaigns.kill_ledger import Server, compare, noted
+from campaigns.kill_ledger import UNHURRIED, Server, compare, noted
 from harness import PATIENCE_S, Place, end_process, run_probe, wait_for_end
 from probe.errors import ProbeError
 from probe.recording import places
@@ -62,7 +62,7 @@ class Round:
     def _job(self, name: str, *options: str, server: bool = True, **environ: str) -> Forked:
         settings = {"PROBE": "1", "PROBE_SERVER_PYTHON": sys.executable if server else "/nonexistent"}
         words = ("--file", str(self.place.directory / name), *options)
-        environment = self.place.environ(**settings, **environ)
+        environment = self.place.environ(**UNHURRIED, **settings, **environ)
         return Forked(self.nursery, "steps_on_file", *words, environ=environment, folder=self.place.directory)
 
     def _killed(self, name: str, *, server: bool = True) -> Forked:

@@ -18,7 +18,6 @@ import pytest
 
 from harness import PATIENCE_S, Place, run_probe
 from probe import announcement
-from probe.agent.tracing import server_of
 from probe.checkpoint_ranks import FORMAT, MANIFEST, VERSION, read_manifest
 from probe.errors import CheckpointInvalid, RecordingError
 from probe.recording import checked, layout, places, segments
@@ -129,12 +128,15 @@ def test_other_files_with_a_checksum_count_as_not_there_when_damaged(tmp_path: P
     manifest = {"format": FORMAT, "version": VERSION, "world_size": 2, "own_parameters": False}
     manifest["files"] = files
     (tmp_path / MANIFEST).write_text(json.dumps(checked.signed(MANIFEST, manifest)))
-    assert server_of(tmp_path) == 4711 and read_manifest(tmp_path)["world_size"] == 2
+    assert checked.read_sealed(tmp_path / "server.json")["pid"] == 4711
+    assert read_manifest(tmp_path)["world_size"] == 2
     assert announcement.read(tmp_path).lines == ["a line"]
     for name in ("server.json", announcement.FILE, MANIFEST):
         path = tmp_path / name
         flip(path, max(path.read_bytes().find(text) for text in (b"4711", b"a line", b'": 2')) + 3)
-    assert server_of(tmp_path) == 0 and announcement.read(tmp_path) == announcement.Peers([], [])
+    assert announcement.read(tmp_path) == announcement.Peers([], [])
+    with pytest.raises(ValueError):
+        checked.read_sealed(tmp_path / "server.json")
     with pytest.raises(CheckpointInvalid, match="not what was written"):
         read_manifest(tmp_path)
     for facts in ({"world_size": "2"}, {"files": [{"name": "../x", "bytes": 1, "sha256": ""}]}):
