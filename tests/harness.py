@@ -27,7 +27,7 @@ from probe.startup import run_environment
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ROOT / "tests" / "programs"
-_TRITONS_WORDS = re.compile(r"^nanobind: leaked .*?refleaks\.html\n", re.MULTILINE | re.DOTALL)
+_TRITONS_WORDS = re.compile(r"^nanobind: leaked .*?refleaks\.html\n*", re.MULTILINE | re.DOTALL)
 PATIENCE_S = 120.0
 """Generous: a loaded machine is slow, a hung test is not what we wait for."""
 

@@ -58,7 +58,7 @@ def test_what_waits_is_told_where_the_training_thread_is_when_no_step_ends(
 ) -> None:
     job = fork("loop_shapes", "loader", "--pause")
     job.wait_for("READY")
-    where = r"no step ended within 0\.2 s: .* in Ledger\.step \(ledger\.py:\d+\), in step 3"
+    where = r"no step ended within 0\.2 s: .* in (Ledger\.)?step \(ledger\.py:\d+\), in step 3"
     with pytest.raises(NoBoundary, match=where) as caught:
         ask(place, job.pid, "POST", "/v1/act", {"action": "pause", "wait_s": 0.2})
     assert "--now" in caught.value.hint
