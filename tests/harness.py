@@ -99,7 +99,8 @@ class Place:
         three times is switched off, and what it records is missing from then on."""
         found = []
         for journal in sorted(self.directory.glob("recordings/*/*/*/journal.bin")):
-            for payload in read_payloads(journal):
+            payloads, _ = read_payloads(journal)
+            for payload in payloads:
                 record = json.loads(payload) if b'"failure"' in payload else {}
                 if record.get("event") == "failure":
                     found.append(f"{record['instrument']}: {record['error']}")

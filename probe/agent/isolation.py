@@ -20,7 +20,6 @@ _Parameters = ParamSpec("_Parameters")
 PATIENCE = 3
 """Failures after which a hook is switched off."""
 
-_NEVER = 0
 _passing = [0]
 """The exception (its id) that passes every guard: what a signal's handler of the job raised."""
 
@@ -30,6 +29,8 @@ class Isolation:
 
     def __init__(self, report: Callable[[str, str], object] | None = None) -> None:
         self.failures: dict[str, int] = {}
+        self.withheld: dict[str, str] = {}
+        """What could not be done because the job or the machine does not let us, and why the last time."""
         self.tracing: list[Callable[[], bool] | None] = [None]
         """Asks whether hooks are to do nothing, as while torch.compile traces through this very call;
         None in a job that does not compile."""
@@ -88,15 +89,17 @@ class Isolation:
         """Run `action` once; None when it fails. For start, stop and the agent's own rounds.
 
         `said_at`: which failure is told on stderr; for what the job itself did wrong, the first. What the job
-        or the machine withholds (descriptors, files, another root or user) is in the journal and `failures`
-        alone: it is no fault of ours, nothing is switched off, and the job's stderr is the job's."""
+        or the machine withholds (descriptors, files, another root or user) is in `withheld` alone: it is no
+        fault of ours, nothing is switched off, and the job's stderr is the job's."""
         try:
             return action()
         except Exception as error:
             if id(error) == _passing[0]:
                 raise
-            withheld = isinstance(error, OSError | ImportError)
-            self._failed(name, error, "is not mentioned again", _NEVER if withheld else said_at)
+            if isinstance(error, OSError | ImportError):
+                self.withheld[name] = describe(error)
+            else:
+                self._failed(name, error, "is not mentioned again", said_at)
             return None
 
     def _failed(self, name: str, error: Exception, consequence: str, said_at: int = PATIENCE) -> bool:

@@ -190,7 +190,7 @@ class Agent:
             "pid": meta.pid, "job": meta.job, "run": meta.run, "attempt": meta.attempt, "rank": meta.rank,
             "step": recorder.counted_step, "phase": recorder.phase,
             "uptime_s": (clock.wall_ns() - meta.started_ns) / 1e9,
-            "failures": dict(self.isolation.failures),
+            "failures": dict(self.isolation.failures), "withheld": dict(self.isolation.withheld),
         }
 
     def _stacks(self, request: wire.Request, _peer: wire.Peer) -> dict[str, Any]:

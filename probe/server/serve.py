@@ -158,6 +158,8 @@ class Server:
         while not self._stopping.is_set():
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), round_s)
+            if not self._is_ours():
+                return  # the sealer has said why
             service.pool.end_idle()
             living = await self._living(service)
             if living or service.monitor.busy:

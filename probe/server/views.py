@@ -147,8 +147,9 @@ def _ring_table(
             before = len(notes)
             read = _add_source(table, tails, source, plan.recent, notes)
             files += read.files
-            # Of what is damaged the notes tell already; of what is recent nobody wants all.
-            if len(notes) == before and (plan.recent is None or read.ring_lost):
+            # Of what is damaged the notes tell already; of what is recent nobody wants all, and of a table
+            # that is not sealed only the last rows are kept.
+            if table.sealed and len(notes) == before and (plan.recent is None or read.ring_lost):
                 notes += _lost(connection, table, source, read)
         except (RecordingError, OSError) as error:
             notes.append(f"{table.full_name} of pid {source.pid} could not be read: {error}")

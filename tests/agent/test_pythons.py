@@ -100,7 +100,7 @@ def check_recording(process: Path) -> None:
     values = rows["value"].tolist()
     assert math.isnan(values.pop(6)) and values == [row / 3 for row in range(100) if row != 6]
     journal = read_journal(process / "journal.bin")
-    assert [record["text"] for record in journal] == ["plain", "", "ü\ud800\0", "x" * 3000]
+    assert [record["text"] for record in journal] == ["plain", "", "ü\\ud800\0", "x" * 3000]
 
 
 def check_looks(version: list[int], looks: dict[str, Any]) -> None:

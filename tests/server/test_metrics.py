@@ -77,5 +77,5 @@ def test_openmetrics_is_answered_where_it_is_asked_for_and_is_valid(
         return ups["probe_up", "2"] == 0 and ups["probe_up", "1"] == 1
 
     until(down, "a process that has ended is down")
-    for accept in ("", "application/openmetrics-text;version=abc", "text/plain;version=9.9;q=x", "\x7f,;=,"):
+    for accept in ("", "application/openmetrics-text;version=abc", "text/plain;version=9.9;q=x", ",;=,"):
         assert beside.text("/metrics", accept)[0] == 200

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from probe.errors import BadRequest, ProbeError
+from probe.recording import checked
 from server.beside import Beside, Writer
 
 ODD = (":", "..", "a/b", "ä", "x")
@@ -48,7 +48,7 @@ def test_half_a_character_in_what_is_recorded_is_answered(
 ) -> None:
     writer = record(job="gpt")
     meta = {**writer.meta(), "argv": ["train.py", "\udcff.txt"]}
-    (writer.folder / "meta.json").write_text(json.dumps(meta))
+    (writer.folder / "meta.json").write_bytes(checked.sealed("meta.json", meta))
     beside.start()
     (process,) = beside.call("GET", "/v1/processes")["processes"]
-    assert process["argv"] == ["train.py", "\udcff.txt"]
+    assert process["argv"] == ["train.py", "\\udcff.txt"]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import Job, Place
+from probe.recording import checked
 from probe.recording.recording import Meta
 from probe.redaction import REDACTED, command_line
 from probe.server import access
@@ -130,7 +131,7 @@ def test_a_recording_from_before_a_rule_is_redacted_when_it_is_read(record: Call
     old: dict[str, Any] = writer.meta()
     old["argv"] = ["train.py", *WORDS]
     old["settings"]["notify"] = ENVIRON["PROBE_NOTIFY"]
-    (writer.folder / "meta.json").write_text(json.dumps(old))
+    (writer.folder / "meta.json").write_bytes(checked.sealed("meta.json", old))
     meta = Meta.read(writer.folder)
     assert found_in(json.dumps([meta.argv, meta.settings])) == []
     assert meta.argv[:3] == ["train.py", "--lr", "0.1"] and meta.settings["notify"] == f"json://{REDACTED}"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from probe.ballot import COME, GO, STAY, Ballot, Decision, remove_old
+from probe.errors import BadRequest
 
 
 def test_the_first_answer_is_everybodys(tmp_path: Path) -> None:
@@ -73,7 +74,7 @@ def test_a_long_reason_and_odd_letters_are_no_obstacle_and_a_name_is_no_path(tmp
     ballot.make()
     assert ballot.cast(GO, False, "ä€" * 5000).why.startswith("ä€")
     for name in ("../x", "", ".x", "a/b", "a\x00"):
-        with pytest.raises(ValueError, match="no name"):
+        with pytest.raises(BadRequest, match="letters, digits"):
             Ballot(tmp_path, name)
 
 
