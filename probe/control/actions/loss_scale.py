@@ -56,15 +56,14 @@ class LossScale(Action):
         _write(scaler, self._value, 0)
 
     def report(self) -> dict[str, Any]:
-        """The factor before and now."""
-        scaler, before = self._scaler(), self._before
+        """The factor before, and the one that was set; by the time of this answer it may have grown."""
+        before = self._before
         assert before is not None
         was = before.first_scale if before.scale is None else before.scale
-        now = None if scaler is None else float(scaler.get_scale())
         what = f"{self._name}: loss scale {was:g} → {self._value:g}"
         if before.scale is None:
             what += ", from its first use on"
-        return {"what": what, "notes": [], "scaler": self._name, "before": was, "now": now}
+        return {"what": what, "notes": [], "scaler": self._name, "before": was, "now": self._value}
 
     def undo(self) -> str:
         """Factor and count as they were."""
