@@ -67,10 +67,6 @@ class Descriptor:
             raise OSError(errno.EBADF, "the job has closed this descriptor of probe's")
         return self._number
 
-    def forget(self) -> None:
-        """Have nothing to do with the number from here on."""
-        self._number = -1
-
     def close(self) -> None:
         """Close it if it is still ours. Again: nothing."""
         ours, number = self.ours, self._number
