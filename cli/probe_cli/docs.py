@@ -122,6 +122,10 @@ place (`+=`) counts as changing wherever the left side may be the job's tensor. 
 `DataLoader`, a generator or a file of the job's (it takes from them) and drawing random numbers of any
 kind.
 
+Looking at gradients is a class of its own, `settled`. The thread that trains may read `.grad` between two
+steps; beside it nobody may: with torch 2.13 a process in which one thread reads `.grad` in a loop while
+another trains dies within seconds.
+
 Numbers and sequences that constants make absurdly large (`3**10**9`, `[0] * 10**12`), and endless iterators
 handed to a function written in C (`list(itertools.count())`), are refused, for nothing could stop them.
 
@@ -171,6 +175,7 @@ _GUARD_OF = {
     "reading": "Everything that is known to change nothing.",
     "blocking": "These wait for something outside. So does importing a module that is neither loaded nor of "
     "the standard library.",
+    "settled": "Refused with `--now`, and where several threads train; `--force` runs it all the same.",
     "changing": "Whatever is in no table; assignments to attributes and items of what the snippet did not "
     "make; and these, which say why.",
     "collective": "Other ranks would have to call the same at the same time. `backward` counts as collective "
@@ -207,6 +212,10 @@ def _rules_of(kind: str) -> Iterator[tuple[str, str, str]]:
         yield "methods of what the snippet made", _code(sorted(rules.OWN_METHODS)), "it is nobody else's"
     elif kind == rules.BLOCKING:
         yield "methods of what the snippet made", _code(sorted(rules.BLOCKING_METHODS)), "wait"
+    elif kind == rules.SETTLED:
+        prefixed = [f"{prefix}*" for prefix in rules.SETTLED_PREFIXES]
+        settled = _code([*sorted(rules.SETTLED_ATTRIBUTES), *prefixed])
+        yield "attributes of tensors and nodes of autograd's graph", settled, rules.LOOKS_AT_GRADIENTS
     elif kind == rules.CHANGING:
         yield from (("methods", f"`{name}`", why) for name, why in rules.CHANGING_METHODS.items())
     elif kind == rules.COLLECTIVE:

@@ -12,7 +12,10 @@ from probe_cli.terminal import escape_controls
 
 RAISED = 1
 """Exit code when the snippet raised."""
-_CLASSES = {"changing": "changes the job", "blocking": "may block", "collective": "is a collective"}
+_CLASSES = {
+    "blocking": "may block", "settled": "looks at gradients", "changing": "changes the job",
+    "collective": "is a collective",
+}
 
 
 class Wanted(NamedTuple):
@@ -118,7 +121,7 @@ def _where_and_why(answer: dict[str, Any]) -> list[str]:
     because, place = _because(answer), where(answer)
     if place:
         lines.append(place if kind == "reading" else f"{because}: {place}")
-    elif kind == "changing":
+    elif kind in ("changing", "settled"):
         lines.append(f"{because}: ran at once, in the middle of a step")
     return lines + [str(one) for one in answer.get("kept") or ()]
 

@@ -47,13 +47,16 @@ class Requests:
         self._acting = Acting(
             site, safepoint, isolation, instruments.optimizers, journal, where, prefix, meta.job
         )
-        job = Surroundings(scope, lambda: several_ranks(meta.world_size), held, where)
+        recorder = instruments.recorder
+        job = Surroundings(
+            scope, lambda: several_ranks(meta.world_size), held, where, lambda: recorder.alone
+        )
         self._evaluator = Evaluator(job, safepoint, settings.eval_output_bytes)
         directory = Path(meta.socket).parent.parent
         self._together = Together(
             safepoint, instruments.recorder, isolation, directory, meta.rank, where
         )
-        self._recorder = instruments.recorder
+        self._recorder = recorder
         self._site = site
         self._settings = settings
         self._journal = journal

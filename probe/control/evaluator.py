@@ -83,12 +83,14 @@ class Turn:
 
 class Surroundings(NamedTuple):
     """Of the job: where names are looked for, whether other ranks wait for this one, whether it trains
-    no more (held at its end: there will be no boundary), and what the training thread does."""
+    no more (held at its end: there will be no boundary), what the training thread does, and whether one
+    thread does all the training."""
 
     scope: Callable[[], Scope]
     several_ranks: Callable[[], bool]
     held: Callable[[], bool]
     where: Callable[[], str]
+    alone: Callable[[], bool]
 
 
 class Evaluator:
@@ -123,7 +125,7 @@ class Evaluator:
             snippet.code, tree, self._job.scope, self._output_bytes, snippet.timeout_s,
             collectives=snippet.force or not self._job.several_ranks(), together=snippet.together,
         )
-        evaluation.leaves_nothing = judgement.kind == rules.READING
+        evaluation.leaves_nothing = judgement.kind in (rules.READING, rules.SETTLED)
         if at_once:
             evaluation.names = names  # those that were judged: a frame may have moved on since
         turn = self._turn_of(snippet.client, known["place"])
@@ -156,7 +158,7 @@ class Evaluator:
             snippet.code, tree, self._job.scope, self._output_bytes, snippet.timeout_s,
             collectives=snippet.force or not self._job.several_ranks(), together=snippet.together,
         )
-        evaluation.leaves_nothing = judgement.kind == rules.READING
+        evaluation.leaves_nothing = judgement.kind in (rules.READING, rules.SETTLED)
 
         def end(row: Mapping[str, Any]) -> None:
             note({**row, **known, **_at(evaluation)})
@@ -197,7 +199,8 @@ class Evaluator:
         allowed = snippet.force or bool(snippet.together)
         alone = judgement.kind == rules.COLLECTIVE and self._job.several_ranks() and not allowed
         held_up = judgement.kind == rules.BLOCKING and (snippet.when == "step" or bool(snippet.together))
-        if judgement.kind != rules.REFUSED and not alone and not held_up:
+        torn = self._would_tear(snippet, judgement)
+        if judgement.kind != rules.REFUSED and not alone and not held_up and not torn:
             return
         note({"outcome": "refused", "class": judgement.kind, "place": None})
         why = "; ".join(_reasons(judgement))
@@ -213,7 +216,26 @@ class Evaluator:
                 f"it would hold the training up: {why}",
                 hint="Without `--at-step` and `--together` it runs on a thread of its own.",
             )
+        if torn:
+            raise SnippetRefused(f"torch's memory could break: {why}", hint=torn)
         raise SnippetRefused(f"refused: {why}")
+
+    def _would_tear(self, snippet: Snippet, judgement: Judgement) -> str:
+        """What to do instead of looking at gradients while a backward may write them; empty: none may."""
+        settled = any(one.kind == rules.SETTLED for one in judgement.findings)
+        if not settled or snippet.force or self._job.held():
+            return ""
+        if snippet.when == "now":
+            return (
+                "Without `--now` it runs between two steps, where that is safe. In a job that makes no step "
+                "any more, `--force` runs it all the same."
+            )
+        if not self._job.alone():
+            return (
+                "Several threads of this job train, and between two steps of one another may be in its "
+                "backward. `--force` runs it all the same."
+            )
+        return ""
 
     def _place(self, snippet: Snippet, judgement: Judgement) -> str:
         if snippet.when == "step" or snippet.together:

@@ -13,7 +13,6 @@ would be traced into the graph or make torch warn. There the outermost call of a
 
 from __future__ import annotations
 
-import gc
 import sys
 import time
 import weakref
@@ -22,6 +21,7 @@ from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 from probe.agent.isolation import Isolation
+from probe.instruments.living import living
 from probe.instruments.patch import Patches, unseen
 from probe.instruments.recorder import Recorder
 from probe.recording.layout import NULL_BOOLEAN, NULL_STRING
@@ -266,4 +266,4 @@ def _compiled_before() -> bool:
     """Whether something was compiled before the instruments came: `torch.compile` leaves a context alive."""
     eval_frame = sys.modules.get("torch._dynamo.eval_frame")
     context = getattr(eval_frame, "OptimizeContext", None)
-    return context is not None and any(type(one) is context for one in gc.get_objects())
+    return context is not None and bool(living(context))

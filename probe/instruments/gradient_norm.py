@@ -174,7 +174,9 @@ class GradientNorm:
         begun = _now()
         recorder = self.recorder
         leader = self._optimizers.expected_leader()
-        if leader is None or recorder.elsewhere() or not isinstance(total_norm, self._tensor()):
+        if not recorder.alone or recorder.elsewhere():
+            return  # another thread's backward may write gradients this instant
+        if leader is None or not isinstance(total_norm, self._tensor()):
             return
         ones = parameters if isinstance(parameters, (list, tuple)) else [parameters]
         covered = self._covers(ones)

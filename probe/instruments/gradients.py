@@ -158,8 +158,10 @@ class Gradients:
         if asked is None and (not self.recorder.timing or not self.samples):
             self._optimizers.look_at = step + 1 if self.samples else NEVER
             return  # a shadow step measures what a step is without us
-        if capturing() or torch._C._len_torch_dispatch_stack() or self.recorder.elsewhere():
+        if capturing() or torch._C._len_torch_dispatch_stack():
             return
+        if not self.recorder.alone or self.recorder.elsewhere():
+            return  # another thread's backward may write these this instant
         closure = any(callable(one) for one in (*args, *kwargs.values()) if one is not optimizer)
         spent, spent_cpu = self.norm.spent_ns, self.norm.spent_cpu_ns
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():

@@ -132,6 +132,7 @@ class Installation:
     def collect(self) -> None:
         """One round on the agent's thread: what devices delivered, names of new modules."""
         attempt = self._isolation.attempt
+        self.recorder.forget_ended_trainers()
         if self._parts:
             attempt("names", self.names.collect)
             attempt("losses", self.losses.collect)

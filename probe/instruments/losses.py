@@ -67,6 +67,9 @@ class Losses:
                 if not live[0]:
                     return original(tensors, *args, **kwargs)
                 if self._depth:
+                    if recorder.elsewhere():
+                        recorder.note_trainer()
+                        return original(tensors, *args, **kwargs)
                     nested = self.nested_backward if recorder.sampling else None
                     mark = nested(None) if nested is not None else None
                     try:

@@ -14,7 +14,6 @@ first.
 from __future__ import annotations
 
 import functools
-import gc
 import sys
 import time
 import weakref
@@ -22,6 +21,7 @@ from typing import Any
 
 from probe.agent.isolation import Isolation
 from probe.instruments.hook_tables import change_between_hooks
+from probe.instruments.living import living
 from probe.instruments.patch import Patches, pass_over
 from probe.instruments.recorder import Recorder
 from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE
@@ -118,13 +118,11 @@ class Optimizers:
         from torch.optim import Optimizer
         from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-        kinds = (Optimizer, LRScheduler, ReduceLROnPlateau)
-        for one in gc.get_objects():
-            if issubclass(type(one), kinds):
-                if issubclass(type(one), Optimizer):
-                    self._made(one)
-                else:
-                    self._made_scheduler(one)
+        for one in living(Optimizer, LRScheduler, ReduceLROnPlateau):
+            if issubclass(type(one), Optimizer):
+                self._made(one)
+            else:
+                self._made_scheduler(one)
 
     def around(self, compiled: Any, optimizer: Any) -> Any:
         """A compiled `optimizer.step`, timed from outside: inside it the hooks are not seen."""

@@ -12,6 +12,7 @@ overlap and their sum with `other_s` is the wall time of the step.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import deque
@@ -54,7 +55,8 @@ class Recorder:
 
     __slots__ = (
         "_append_loss", "_append_pulse", "_append_step", "_backward_id", "_boundary_ids", "_forward_id",
-        "_held_from_ns", "_held_ids", "_optimizer_id", "_other_id", "allocated_bytes", "arm_forward",
+        "_held_from_ns", "_held_ids", "_optimizer_id", "_other_id", "_trainer", "_trainers",
+        "allocated_bytes", "alone", "arm_forward",
         "backward_ns", "comm_ns", "cost_ns", "data_ns", "disarm_forward", "ends", "explicit", "fed_by",
         "forward_ns", "forward_start_ns", "grad_norm", "held_ns", "intern", "last_rows", "loader",
         "loss_count", "loss_scale", "loss_sum", "micro_step", "modules_fixed", "modules_interval",
@@ -76,6 +78,12 @@ class Recorder:
         self._append_loss = rings["python.losses"].append
         self._append_pulse = rings["python.pulse"].append
         self.thread = threading.main_thread().ident
+        self.alone = True
+        """Whether one thread does all the training, as far as it was seen. Gradients are looked at only then:
+        backward writes them without Python's lock, and torch's memory breaks when a gradient that another
+        thread's backward writes is touched meanwhile."""
+        self._trainer = 0
+        self._trainers: dict[int, None] = {}
         self.step = 0
         self.micro_step = 0
         self.phase = "other"
@@ -159,6 +167,27 @@ class Recorder:
         """Whether the calling thread is not the one that trains."""
         return _ident() != self.thread
 
+    def note_trainer(self) -> None:
+        """The calling thread trains, perhaps beside another."""
+        self._trainers[_ident()] = None
+        self.alone = len(self._trainers) == 1
+
+    def _train_here(self) -> None:
+        """Another thread than before trains."""
+        self.thread = self._trainer = _ident()
+        self.note_trainer()
+
+    def forget_ended_trainers(self) -> None:
+        """Threads that have ended train no more; on the agent's thread."""
+        if not self.alone:
+            living = sys._current_frames()
+            for one in list(self._trainers):
+                if one not in living:
+                    del self._trainers[one]
+            self.alone = len(self._trainers) == 1
+            if len(self._trainers) > 1:  # one that began this instant
+                self.alone = False
+
     def data_begins(self, now_ns: int) -> None:
         """The loop waits for data; outside, the pending row of python.batches says so."""
         self.phase = "data"
@@ -190,7 +219,8 @@ class Recorder:
 
     def backward_begins(self, now_ns: int, loss: float | None) -> None:
         """Backward is called, on `loss` if that could be read. Who does this, trains."""
-        self.thread = _ident()
+        if _ident() != self._trainer:
+            self._train_here()
         if self.forward_start_ns:
             self.forward_ns += now_ns - self.forward_start_ns
             self.forward_start_ns = 0
@@ -216,7 +246,8 @@ class Recorder:
 
     def optimizer_begins(self, now_ns: int) -> int:
         """An optimizer steps. Returns the time of the phases that may go on inside it (LBFGS)."""
-        self.thread = _ident()
+        if _ident() != self._trainer:
+            self._train_here()
         if self.forward_start_ns:
             self.forward_ns += now_ns - self.forward_start_ns
             self.forward_start_ns = 0
@@ -390,7 +421,8 @@ class Recorder:
         """`probe.step()`: the loop says itself where a step ends."""
         now = _now()
         self.explicit = True
-        self.thread = _ident()
+        if _ident() != self._trainer:
+            self._train_here()
         self.end_step(now, "call", NULL_DOUBLE, NULL_BOOLEAN)
 
     def log(self, name: str, value: float) -> None:

@@ -164,6 +164,7 @@ class Sentinel:
         self._root, self._scaled = root, scaled
         if (
             recorder.timing
+            and recorder.alone
             and self._canaries
             and recorder.stale_gradients == NULL_BOOLEAN
             and (recorder.step <= FIRST_CALLS or recorder.step % STALE_EVERY == 0)
@@ -183,7 +184,7 @@ class Sentinel:
 
     def _backward_ends(self) -> None:
         recorder = self.recorder
-        if recorder.timing and self._canaries:
+        if recorder.timing and recorder.alone and self._canaries:
             bad, first = False, True
             for reference, half in self._canaries:
                 parameter = reference()
@@ -200,7 +201,7 @@ class Sentinel:
             else:
                 self._skips = 0
                 self._looked_step = recorder.step
-        self._call = self._root = None
+        self._call = self._root = self._gradient = None
 
     def _is_bad(self, gradient: Any, half: bool) -> bool:
         """Whether a NaN or an infinity is in it; of one on a device that is known later. No other way

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from acting.bystander import snippet, undisturbed
-from agent.asking import query
-from agent.nursery import Nursery
+from agent.asking import ask, query
+from agent.nursery import Nursery, forked
 from harness import Place
+from probe.errors import ActionRefused, SnippetRefused
 
 # What people type, in the words of their examples.
 EXAMPLES = (
@@ -23,14 +28,6 @@ if dist.is_initialized():
     print(f'Rank: {dist.get_rank()}')
     print(f'Waiting for barrier...')
     # Don't actually call barrier here!""",
-    """
-import torch
-for name, param in model.named_parameters():
-    if param.grad is not None:
-        has_nan = torch.isnan(param.grad).any().item()
-        has_inf = torch.isinf(param.grad).any().item()
-        if has_nan or has_inf:
-            print(f'{name}: NaN={has_nan}, Inf={has_inf}')""",
     """
 print(f'Grad clip value: {getattr(trainer, "grad_clip", None)}')""",
     """
@@ -56,7 +53,7 @@ for name, p in model.named_parameters():
     "import torch\ntorch.cuda.is_available()", "import torch\ntorch.get_num_threads()",
     "import torch\nwith torch.no_grad():\n    print(model.into.weight.square().sum())",
     "import torch\ntorch.stack([p.detach().norm() for p in model.parameters()]).norm()",
-    "import gc\nlen(gc.get_objects())", "import gc\ngc.get_count()",
+    "import gc, torch\nlen(gc.get_referrers(torch.Tensor)) > 0", "import gc\ngc.get_count()",
     "import threading\nthreading.active_count()",
     "import resource\nresource.getrusage(resource.RUSAGE_SELF).ru_maxrss > 0",
     "import os\nos.getpid() > 0", "import sys\nlen(sys.modules) > 100",
@@ -67,6 +64,18 @@ for name, p in model.named_parameters():
     "losses = [float(loss) for _ in range(100)]\nmax(losses)",
     "[(n, tuple(p.shape), p.requires_grad) for n, p in model.named_parameters()]",
 )
+SETTLED = (
+    """
+import torch
+for name, param in model.named_parameters():
+    if param.grad is not None:
+        has_nan = torch.isnan(param.grad).any().item()
+        has_inf = torch.isinf(param.grad).any().item()
+        if has_nan or has_inf:
+            print(f'{name}: NaN={has_nan}, Inf={has_inf}')""",
+    "sum(p.grad is None for p in model.parameters())",
+)
+"""What looks at gradients."""
 WAITING = (
     "print(open('/proc/self/status').readline())",
     """
@@ -109,3 +118,39 @@ def test_what_looks_may_be_asked_at_a_boundary_and_is_still_not_felt(nursery: Nu
             assert (code, answer["where"]) == (code, "step boundary"), answer
             assert answer["held_ms"] >= 0
             assert (code, answer["error"] is not None) == (code, code in RAISE), answer
+
+
+def test_gradients_are_looked_at_between_two_steps_and_nowhere_else(nursery: Nursery, place: Place) -> None:
+    with undisturbed(nursery, place) as job:
+        for code in SETTLED:
+            for when in ("auto", "step"):
+                answer = snippet(place, job.pid, code, when=when)
+                said = (answer["where"], answer["class"], answer["error"], answer["kept"])
+                assert said == ("step boundary", "settled", None, []), answer
+            with pytest.raises(SnippetRefused, match="torch's memory could break") as refused:
+                snippet(place, job.pid, code, when="now")
+            assert "Without `--now` it runs between two steps" in refused.value.hint
+            assert snippet(place, job.pid, code, force=True)["where"] == "step boundary"
+
+
+def test_where_two_threads_train_nobody_looks_at_gradients(
+    nursery: Nursery, place: Place, tmp_path: Path
+) -> None:
+    looks = "[p.grad is None for p in model.parameters()]"
+    with forked(nursery, place, ("two_trainers", "--steps", "100000000")) as [job]:
+        job.wait_for("READY")
+        for when in ("auto", "now", "step"):
+            with pytest.raises(SnippetRefused, match="torch's memory could break"):
+                snippet(place, job.pid, looks, when=when)
+        for action, arguments, why in (
+            ("watch", {"expressions": looks}, "several threads of this job train"),
+        ):
+            with pytest.raises(ActionRefused, match=why):
+                ask(place, job.pid, "POST", "/v1/act", {"action": action, "arguments": arguments})
+        path = tmp_path / "memory.pickle"
+        told = ask(
+            place, job.pid, "POST", "/v1/act",
+            {"action": "memory_snapshot", "arguments": {"path": str(path)}, "wait_s": 60.0},
+        )
+        assert "gradients were not counted" in told["notes"][1]
+        assert snippet(place, job.pid, "sum(p.numel() for p in model.parameters())")["value"] == "5"

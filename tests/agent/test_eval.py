@@ -318,7 +318,7 @@ def test_a_deadline_at_the_very_end_of_a_snippet_harms_nothing(monkeypatch: pyte
     code = "print('x')\nsum(number for number in range(200))"
     escaped: list[object] = []
     monkeypatch.setattr(threading, "excepthook", escaped.append)
-    job = Surroundings(lambda: Scope(None, dict), lambda: False, lambda: False, str)
+    job = Surroundings(lambda: Scope(None, dict), lambda: False, lambda: False, str, lambda: True)
     evaluator = Evaluator(job, cast("SafePoint", None), OUTPUT_BYTES)
     streams = (sys.stdin, sys.stdout, sys.stderr)
     chance = random.Random(0)

@@ -53,6 +53,18 @@ def test_a_job_can_be_left_by_request(fork: Callable[..., Forked], place: Place)
     assert (job.let_go(), job.errors()) == (0, "")
 
 
+@pytest.mark.parametrize("watched", [True, False])
+def test_two_threads_that_train_are_left_as_they_are(
+    fork: Callable[..., Forked], place: Place, watched: bool
+) -> None:
+    options = ("--steps", "3000", *(() if watched else ("--late",)))
+    plain = fork("two_trainers", "--steps", "3000", watched=False).result()
+    job = fork("two_trainers", *options, "--hold", watched=watched)
+    result = job.result()
+    assert (result["raised"], result["thread_losses"]) == ([], plain["thread_losses"])
+    assert (job.let_go(), job.errors()) == (0, "")
+
+
 def test_starting_and_stopping_never_disturbs_a_step_that_goes_through_its_hooks(
     fork: Callable[..., Forked], place: Place
 ) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 READING = (
+    "args = __import__('types').SimpleNamespace(grad=1)\nargs.grad",
+    "import torch\ntorch.autograd.grad",
+    "'{0.shape} {1}'.format(model[0].weight, 2)",
     "",
     "1 + 1",
     "model",
@@ -11,9 +14,6 @@ READING = (
     "import torch.utils.data\nprint(f'workers: {train_loader.num_workers}, {train_loader.prefetch_factor}')",
     "import torch.distributed as dist\nif dist.is_initialized():\n    print(f'Rank: {dist.get_rank()}')",
     "dist.is_available() and dist.is_initialized()",
-    "import torch\nfor name, param in model.named_parameters():\n    if param.grad is not None:\n"
-    "        has_nan = torch.isnan(param.grad).any().item()\n"
-    "        if has_nan: print(f'{name}: NaN={has_nan}')",
     "print(f'Grad clip value: {getattr(trainer, \"grad_clip\", None)}')",
     "for i, pg in enumerate(optimizer.param_groups):\n"
     "    print(f'{i}: lr={pg[\"lr\"]}, {pg.get(\"betas\", 0)}')",
@@ -34,7 +34,6 @@ READING = (
     "model.state_dict().keys()",
     "list(optimizer.state_dict()['param_groups'])",
     "model[0].weight.norm()",
-    "model[0].weight.grad is None",
     "for m in model:\n    print(m)",
     "[n for n, m in model.named_modules() if isinstance(m, torch.nn.BatchNorm1d)]",
     "w = model[0].weight.detach().clone()\nw.zero_()\nw.sum().item()",
@@ -66,7 +65,7 @@ READING = (
     "import os\nos.environ.get('RANK'), os.getpid(), os.getcwd()",
     "import os\nprint(os.environ['PATH'])",
     "import sys\nprint(sys.argv, file=sys.stderr)",
-    "import gc\nlen(gc.get_objects())",
+    "import gc\nlen(gc.get_referrers(torch.Tensor))",
     "import inspect\nprint(inspect.getsource(train_step))",
     "import inspect\ninspect.signature(trainer.validate)",
     "import traceback\ntraceback.print_stack()",
@@ -112,13 +111,11 @@ READING = (
     "import logging",
     "compiled.training",
     "import sys\nsys.stdout.write('x')\nsys.stdout.flush()",
-    "import gc\nlen([o for o in gc.get_objects() if isinstance(o, torch.Tensor)])",
     "import operator\nsorted([(2, 1), (1, 2)], key=operator.itemgetter(1))",
     "import numpy as np\nnp.mean(array), array.mean(), array[0], array.shape",
     "model.get_submodule('0').weight.norm()",
     "import sys\n[f.f_code.co_name for f in sys._current_frames().values()]",
     "dict(model.named_parameters())['0.weight'].norm()",
-    "params = dict(model.named_parameters())\nfor n in params: print(n, params[n].grad.norm())",
     "x[:1], x[0, ...] if x.ndim > 1 else x[-1]",
     "class A:\n    n = 0\n    def __init__(self, k): self.k = k\n"
     "    def f(self): return self.k + self.n\nA(1).f()",
@@ -235,7 +232,6 @@ CHANGING = (
     "class A:\n    def __init__(self, f): self.f = f\nA(optimizer.step).f()",
     "class A(torch.nn.Module): pass\nA().half()",
     "torch.nn.Linear(2, 2)",
-    "import gc\n[o.anything for o in gc.get_objects()]",
     "object.__setattr__(trainer, 'lr', 1)",
     "list.append(history, 1)",
     "type(trainer).validate(trainer)",
@@ -436,8 +432,35 @@ REFUSED = (
     "def f():\n    import os\n    os.abort()",
     "optimizer.step()\nquit()",
     "import sys\nprint(sys.exit)\nf = sys.exit\nf()",
+    "import gc\nlen([o for o in gc.get_objects() if isinstance(o, torch.Tensor)])",
+    "import gc\n[o.anything for o in gc.get_objects()]",
+)
+SETTLED = (
+    "import torch\nfor name, param in model.named_parameters():\n    if param.grad is not None:\n"
+    "        has_nan = torch.isnan(param.grad).any().item()\n"
+    "        if has_nan: print(f'{name}: NaN={has_nan}')",
+    "model[0].weight.grad is None",
+    "params = dict(model.named_parameters())\nfor n in params: print(n, params[n].grad.norm())",
+    "sum(p.grad.norm() for p in model.parameters() if p.grad is not None)",
+    "sum(p.grad is None for p in model.parameters())",
+    "[getattr(p, 'grad') for p in model.parameters()]",
+    "name = 'gr' + 'ad'\nlen([getattr(p, name) for p in model.parameters()])",
+    "[hasattr(p, 'grad') for g in optimizer.param_groups for p in g['params']]",
+    "for group in optimizer.param_groups:\n    print([p.grad for p in group['params']])",
+    "f = lambda p: p.grad\n[f(p) for p in model.parameters()]",
+    "def norm(p):\n    g = p.grad\n    return g is not None and g.norm()\n"
+    "list(map(norm, model.parameters()))",
+    "match model[0].weight:\n    case torch.Tensor(grad=None): print(1)",
+    "'{0.grad}'.format(model[0].weight)",
+    "'{w.grad}'.format(w=model[0].weight)",
+    "'{0[0].grad}'.format(list(model.parameters()))",
+    "f'{model[0].weight.grad}'",
+    "loss.grad_fn._saved_self",
+    "(g := model[0].weight.grad) is not None and g.sum()",
+    "p = next(model.parameters())\nimport time\ntime.sleep(0)\np.grad",
+    "torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]).norm()",
 )
 EXPECTED = {
-    "reading": READING, "blocking": BLOCKING, "changing": CHANGING, "collective": COLLECTIVE,
-    "refused": REFUSED,
+    "reading": READING, "blocking": BLOCKING, "settled": SETTLED, "changing": CHANGING,
+    "collective": COLLECTIVE, "refused": REFUSED,
 }

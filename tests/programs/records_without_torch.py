@@ -57,7 +57,7 @@ def record(folder: Path) -> Path:
 def ask(snippets: list[str]) -> list[dict[str, Any]]:
     """Answers to the snippets, and to one that does not end."""
     main = threading.main_thread().ident
-    job = Surroundings(lambda: names.Scope(main, dict), lambda: False, lambda: False, str)
+    job = Surroundings(lambda: names.Scope(main, dict), lambda: False, lambda: False, str, lambda: True)
     nowhere = cast("SafePoint", None)  # all of them run beside the training
     evaluator = Evaluator(job, nowhere, 65536)
 

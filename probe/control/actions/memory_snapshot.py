@@ -76,14 +76,17 @@ def _device_summary(snapshot: dict[str, Any]) -> tuple[str, list[str]]:
 
 
 def _host(site: Site) -> dict[str, Any]:
-    """Bytes of what is known of the process's memory; what is shared counts once."""
+    """Bytes of what is known of the process's memory; what is shared counts once. None for gradients in the
+    middle of a step: backward may write them."""
     seen: set[int] = set()
+    settled = site.recorder.alone and not site.recorder.elsewhere()
     roots, optimizers = site.modules(), site.optimizers()
     parameters = [one for root in roots for one in root.parameters()]
+    gradients = [one.grad for one in parameters if one.grad is not None] if settled else None
     found = {
         "parameters": _bytes(parameters, seen),
         "buffers": _bytes((one for root in roots for one in root.buffers()), seen),
-        "gradients": _bytes((one.grad for one in parameters if one.grad is not None), seen),
+        "gradients": None if gradients is None else _bytes(gradients, seen),
         "optimizer_state": _bytes(
             (value for one in optimizers for state in one.state.values() for value in state.values()), seen
         ),
@@ -114,4 +117,7 @@ def _resident_bytes() -> int | None:
 def _host_summary(snapshot: dict[str, Any]) -> tuple[str, list[str]]:
     known = {name.replace("_", " "): size for name, size in snapshot.items() if size is not None}
     parts = [f"{name} {size_text(size)}" for name, size in known.items()]
-    return ", ".join(parts), ["the job uses no CUDA device: this is about the memory of the process"]
+    notes = ["the job uses no CUDA device: this is about the memory of the process"]
+    if snapshot["gradients"] is None:
+        notes.append("gradients were not counted: backward may write them while they are looked at")
+    return ", ".join(parts), notes

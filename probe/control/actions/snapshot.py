@@ -9,7 +9,6 @@ inside functions.
 
 from __future__ import annotations
 
-import gc
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -25,6 +24,7 @@ from probe.control.actions.plain_data import LEFT_OUT, Plain, check_tensor, copi
 from probe.control.actions.shards import Shards
 from probe.control.random_states import random_states
 from probe.errors import ActionFailed, ActionRefused
+from probe.instruments.living import living
 
 STEP_NAMES = ("step", "global_step", "iteration", "it", "current_step")
 EPOCH_NAMES = ("epoch", "current_epoch")
@@ -175,7 +175,7 @@ def _holders_of(site: Site, parameters: set[int]) -> list[Any]:
 
     if not parameters:
         return []
-    modules = [one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module)]
+    modules = living(torch.nn.Module)
     parents = {id(part): module for module in modules for part in vars(module).get("_modules", {}).values()}
     holders = []
     for module in modules:

@@ -22,7 +22,7 @@ from probe.control.action import Action, Site, only, whole_number
 from probe.control.actions import deep_watch
 from probe.control.actions.deep_watch import KINDS, DeepWatch
 from probe.control.evaluate import CUTS
-from probe.control.guard.judge import READING, classify
+from probe.control.guard.judge import READING, SETTLED, classify
 from probe.control.guard.watching import CHECK_NAME, Watch, with_checks
 from probe.control.keeping import Kept
 from probe.control.names import Scope, names_used
@@ -280,11 +280,16 @@ def _judge(trees: list[tuple[str, ast.Expression]], site: Site) -> None:
         statement = ast.Module([ast.Expr(tree.body)], [])
         ast.copy_location(statement.body[0], tree.body)
         judgement = classify(statement, site.scope().resolve(names_used(tree)))
-        if judgement.kind != READING:
+        if judgement.kind not in (READING, SETTLED):
             why = "; ".join(f"`{one.what}` {one.why}" for one in judgement.findings[:3])
             raise ActionRefused(
                 f"`{text}` does not only read ({judgement.kind}): {why}",
                 hint="A watch evaluates between steps, again and again. `eval` runs it once.",
+            )
+        if judgement.kind == SETTLED and not site.recorder.alone:
+            raise ActionRefused(
+                f"`{text}` looks at gradients, and several threads of this job train",
+                hint="Between two steps of one another may be in its backward, which writes them.",
             )
 
 

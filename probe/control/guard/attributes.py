@@ -12,7 +12,14 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from probe.control.guard import looking
-from probe.control.guard.rules import CHANGING, SEVERITY
+from probe.control.guard.rules import (
+    CHANGING,
+    LOOKS_AT_GRADIENTS,
+    SETTLED,
+    SETTLED_ATTRIBUTES,
+    SETTLED_PREFIXES,
+    SEVERITY,
+)
 from probe.control.guard.tracked import (
     NOTED,
     NOTHING,
@@ -116,6 +123,8 @@ class State:
 
 def attribute(state: State, value: Value, name: str, node: ast.AST) -> Values:
     """What `value.name` may be; notes what is more than reading in finding it."""
+    if is_settled(name) and may_be_torchs(value):
+        state.note(node, LOOKS_AT_GRADIENTS, SETTLED)
     if name == "f_locals":
         state.note(node, "makes a frame keep a copy of its variables")
     if isinstance(value, Known):
@@ -140,6 +149,23 @@ def attribute(state: State, value: Value, name: str, node: ast.AST) -> Values:
     if isinstance(value, Attribute):
         return NOTHING.union(*(attribute(state, one, name, node) for one in data(state, value)))
     return frozenset({Attribute(value, name)})
+
+
+def is_settled(name: str) -> bool:
+    """Whether a tensor's attribute of that name is only to be touched while no backward runs."""
+    return name in SETTLED_ATTRIBUTES or name.startswith(SETTLED_PREFIXES)
+
+
+def may_be_torchs(value: Value) -> bool:
+    """Whether a value may be a tensor, or a node of the autograd graph."""
+    if isinstance(value, Known):
+        return not looking.is_module(value.thing) and not looking.is_class(value.thing) and (
+            looking.module_name(type(value.thing)).partition(".")[0] == "torch"
+            or any(looking.module_name(base) == "torch" for base in looking.mro(type(value.thing)))
+        )
+    if isinstance(value, Own):
+        return value.site != 0 and value.kind == "fresh"
+    return isinstance(value, Some | Attribute)
 
 
 def data(state: State, value: Value) -> Values:

@@ -21,7 +21,7 @@ from probe.control.guard import looking
 from probe.control.guard.attributes import Finding, attribute
 from probe.control.guard.calls import Arguments, load
 from probe.control.guard.expressions import Expressions
-from probe.control.guard.rules import BLOCKING, CHANGING, COLLECTIVE, READING, REFUSED
+from probe.control.guard.rules import BLOCKING, CHANGING, COLLECTIVE, READING, REFUSED, SETTLED
 from probe.control.guard.scopes import annotated, assigned, defaults, has_method, parameters_of
 from probe.control.guard.tracked import (
     NOTED,
@@ -42,7 +42,7 @@ from probe.control.guard.tracked import (
 )
 
 __all__ = (
-    "BLOCKING", "CHANGING", "COLLECTIVE", "READING", "REFUSED", "Finding", "Judgement", "classify",
+    "BLOCKING", "CHANGING", "COLLECTIVE", "READING", "REFUSED", "SETTLED", "Finding", "Judgement", "classify",
 )
 _MOST_ROUNDS = 12
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 READING = "reading"
 BLOCKING = "blocking"
+SETTLED = "settled"
 CHANGING = "changing"
 COLLECTIVE = "collective"
 REFUSED = "refused"
@@ -20,6 +21,9 @@ CLASSES = {
     READING: "Only looks. Runs at once, beside the training.",
     BLOCKING: "Waits for something outside (a file, a program, the network, a device) and changes nothing in "
     "the job. Runs at once, never on the training thread.",
+    SETTLED: "Only looks, but at gradients, or at what autograd keeps for backward. Backward writes these "
+    "without Python's lock, and torch's memory breaks when another thread touches one meanwhile. Runs on the "
+    "training thread, between two optimizer steps.",
     CHANGING: "Changes the job, or may: everything that is not known to be reading. Runs on the training "
     "thread, between two optimizer steps.",
     COLLECTIVE: "Waits for the other ranks, which do not know of it: would hang or corrupt the run. Refused "
@@ -137,7 +141,7 @@ READING_GROUPS: tuple[Group, ...] = (
     _reading("importlib", "import_module", "load"),
     *(_reading(of, "*", FRESH, "never changes") for of in _EXACT.split()),
     _reading("builtins.str", "join", "joined"),
-    _reading("builtins.str", "format format_map", SHOW),
+    _reading("builtins.str", "format format_map", "formatted"),
     _reading("builtins.tuple", "__iter__ __getitem__", GATHER),
     *(_reading(of, "copy __iter__ __reversed__", GATHER) for of in ("builtins.list", "collections.deque")),
     *(_reading(of, "__len__ __getitem__ __contains__ count index", TAKE)
@@ -196,7 +200,7 @@ READING_GROUPS: tuple[Group, ...] = (
              "_current_frames _getframe getdefaultencoding", LOOK),
     _reading("threading", "enumerate active_count current_thread main_thread get_ident get_native_id"),
     _reading("threading.Thread", "is_alive getName isDaemon", FRESH),
-    _reading("gc", "get_objects get_referrers get_referents", "anything"),
+    _reading("gc", "get_referrers get_referents", "anything"),
     _reading("gc", "get_count get_stats get_threshold isenabled "
              "is_tracked"),
     _reading("inspect", "getsource getsourcelines getsourcefile getfile getdoc signature getmro isfunction "
@@ -374,8 +378,14 @@ REFUSED_GROUPS: tuple[Group, ...] = (
            "_stack_overflow dump_traceback_later disable enable register unregister", _ENDS),
     _group(REFUSED, "sys",
            "settrace setprofile setrecursionlimit _settraceallthreads _setprofileallthreads", _BLINDS),
+    _group(REFUSED, "gc", "get_objects", "shows tuples that other threads are still making, and Python then "
+           "fails to finish them; `gc.get_referrers(torch.Tensor)` finds all tensors without that"),
     _group(REFUSED, "threading", "settrace setprofile settrace_all_threads setprofile_all_threads", _BLINDS),
 )
+SETTLED_ATTRIBUTES = frozenset({"grad", "_grad", "saved_tensors"})
+"""Of a tensor or of a node of the autograd graph: what is safe to touch only while no backward runs."""
+SETTLED_PREFIXES = ("_saved_", "_raw_saved_")
+LOOKS_AT_GRADIENTS = "looks at what backward writes without Python's lock"
 ADDRESS_READERS = _group(REFUSED, "ctypes", "string_at wstring_at memmove memset cast",
                          "reads or writes memory at an address that is none", "address")
 EXITS = ("builtins.SystemExit",)

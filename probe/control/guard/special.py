@@ -6,11 +6,13 @@ Part of the guard: see `guard.py`; each method here is named in `rules.py`. Stan
 from __future__ import annotations
 
 import ast
+import string
 
+from probe.agent.isolation import capture
 from probe.control.guard import looking
-from probe.control.guard.attributes import attribute, data
+from probe.control.guard.attributes import attribute, data, is_settled, may_be_torchs
 from probe.control.guard.calls import ANYTHING, Arguments, Calls, blocking, load
-from probe.control.guard.rules import CHANGING, COLLECTIVE, REFUSED, Group
+from probe.control.guard.rules import CHANGING, COLLECTIVE, LOOKS_AT_GRADIENTS, REFUSED, SETTLED, Group
 from probe.control.guard.tracked import (
     NOTED,
     NOTHING,
@@ -49,6 +51,8 @@ class Special(Calls):
     def _any_attribute(self, values: Values, node: ast.AST) -> None:
         """Reading an attribute whose name is not known."""
         for value in values:
+            if may_be_torchs(value):
+                self.note(node, LOOKS_AT_GRADIENTS, SETTLED)
             if isinstance(value, Known):
                 own = [base for base in looking.mro(type(value.thing)) if not looking.library_class(base)]
                 entries = [entry for base in own for entry in tuple(looking.class_dict(base).values())]
@@ -57,6 +61,23 @@ class Special(Calls):
                     self.note(node, "reads attributes whose names are not known here, and some run code")
             elif value is Some.OPAQUE:
                 self.note(node, "reads attributes of something that is not known here")
+
+    def _gives_formatted(self, _name: str, _group: Group, given: Arguments, node: ast.AST) -> Values:
+        """`"{0.grad}".format(p)` looks up attributes: those that the text names."""
+        texts, *filled = given.positional or (NOTHING,)
+        arguments = NOTHING.union(*filled, *(values for _, values in given.keywords), given.others)
+        for text in texts:
+            whole = text.thing if isinstance(text, Known) and type(text.thing) is str else None
+            if whole is None:
+                self._any_attribute(arguments, node)
+                continue
+            for name in _named_in(whole):
+                if is_settled(name):  # of what is in an argument, perhaps
+                    self.note(node, LOOKS_AT_GRADIENTS, SETTLED)
+                for value in arguments:
+                    attribute(self, value, name, node)
+        self.shown(arguments, node)
+        return NUMBERS
 
     def _gives_kind(self, _name: str, _group: Group, given: Arguments, node: ast.AST) -> Values:
         if len(given.positional) != 1 or given.others:
@@ -253,6 +274,14 @@ class Special(Calls):
             inside |= self.opened(self._members(value, node), node)
         inside = inside.union(*(values for _, values in given.keywords))
         return frozenset({self.made(node, inside)})
+
+
+def _named_in(text: str) -> list[str]:
+    """Attributes that the fields of a format name."""
+    fields, error = capture(lambda: [field for _, field, _, _ in string.Formatter().parse(text) if field])
+    if error is not None or not isinstance(fields, list):
+        return []  # `format` will say so itself
+    return [part.partition("[")[0] for field in fields for part in field.split(".")[1:]]
 
 
 def _one_of_each(modules: list[object]) -> Values:
