@@ -204,11 +204,12 @@ class Gradients:
         return self._entries(optimizer, closure, None, now)
 
     def _named(self, optimizer: Any, step: int, now: int) -> bool:
-        """Whether the names of its parameters are known, or are not waited for any longer."""
+        """Whether the names of its parameters are known, or are not waited for any longer. Of all of them:
+        FSDP takes some out of their modules while these compute, and a walk then finds the others alone."""
         if step >= NAMES_WAIT_STEPS and now - self._since_ns > NAMES_WAIT_NS:
             return True
-        first = next((one for group in optimizer.param_groups for one in group["params"]), None)
-        return self._names.of(first) is not None
+        parameters = (one for group in optimizer.param_groups for one in group["params"])
+        return all(self._names.of(one) is not None for one in parameters)
 
     def _is_over(self, optimizer: Any, step: int) -> bool:
         """Whether every optimizer had its turn: the one that counts steps comes again, or a step later."""

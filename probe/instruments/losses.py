@@ -111,7 +111,7 @@ class Losses:
         now = _now()
         recorder = self.recorder
         root = tensors if isinstance(tensors, self._tensor) else next(iter(tensors), None)
-        unscaled = self._before_scaling(root)
+        unscaled = None if self._unscaled is None else self._before_scaling(root)
         loss = self._read(root if unscaled is None else unscaled, now) if self.values else None
         recorder.backward_begins(now, loss)
         if self.sentinel_begins is not None:
@@ -144,7 +144,8 @@ class Losses:
         if root is None or root.numel() != 1:
             return None
         if root.is_cpu:
-            return float(root.item())
+            value: float = root.item()
+            return value if type(value) is float else float(value)
         if root.is_cuda:
             self._send_for(root.detach(), now)
         return None

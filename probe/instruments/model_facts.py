@@ -110,7 +110,7 @@ class ModelFacts:
         row, roots = self._recorder.last_row, self._names.roots()
         if not roots:
             return False
-        mode = NULL_BOOLEAN if row is None else row[1][_TRAINING_MODE]
+        mode = NULL_BOOLEAN if row is None else row[_TRAINING_MODE]
         same = mode == NULL_BOOLEAN or _dictionary(roots[0]).get("training") in (bool(mode), None)
         if same or self._recorder.phase in _TRAINING:
             self._other_mode_s = None

@@ -317,8 +317,9 @@ def _parameter_count(optimizer: Any) -> int:
 
 def _learning_rate(optimizer: Any) -> float:
     """Of the first group, as a float; NULL when a device would have to be asked."""
-    rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
-    return _plain(rate)
+    groups = optimizer.param_groups
+    rate = groups[0].get("lr") if groups else None
+    return rate if type(rate) is float else _plain(rate)
 
 
 def _scale_of(scaler: Any) -> float:

@@ -28,8 +28,6 @@ _ident = threading.get_ident
 
 _FIELDS = [column.name for column in BY_NAME["python.steps"].columns]
 _LOSS_FIELD, _GRAD_NORM_FIELD = _FIELDS.index("loss"), _FIELDS.index("grad_norm")
-LATE_ROWS = 256
-"""Last rows of python.steps that what a device delivers later can still be put into."""
 SHADOW_FIRST, SHADOW_EVERY, SHADOW_STEPS = 200, 1000, 8
 """Steps run as shadow: the first of them, their period, how many at a time."""
 HELD = ("acting", "paused")
@@ -58,7 +56,7 @@ class Recorder:
         "_held_from_ns", "_held_ids", "_optimizer_id", "_other_id", "_trainer", "_trainers",
         "allocated_bytes", "alone", "arm_forward",
         "backward_ns", "comm_ns", "cost_ns", "data_ns", "disarm_forward", "ends", "explicit", "fed_by",
-        "forward_ns", "forward_start_ns", "grad_norm", "held_ns", "intern", "last_rows", "loader",
+        "forward_ns", "forward_start_ns", "grad_norm", "held_ns", "intern", "last_row", "loader",
         "loss_count", "loss_scale", "loss_sum", "micro_step", "modules_fixed", "modules_interval",
         "next_sample", "optimizer_ns", "peak_allocated_bytes", "phase", "recent", "reserved_bytes", "rings",
         "rss_bytes", "samples", "sampling", "saw_comm", "saw_data", "saw_forward", "stale_gradients",
@@ -95,8 +93,8 @@ class Recorder:
         self.recent: deque[tuple[int, bool, bool, int]] = deque(maxlen=512)
         self.ends: deque[tuple[int, int]] = deque(maxlen=512)
         """Number and end (monotonic ns) of the last steps; -1: the one that ran when recording began."""
-        self.last_rows: deque[tuple[int, list[Any]]] = deque(maxlen=LATE_ROWS)
-        """Number and fields of the last steps rows, for what a device delivers later."""
+        self.last_row: list[Any] | None = None
+        """Fields of the last steps row; None before there is one."""
 
         self.loader = self.fed_by = NULL_STRING
         """Names of the loaders that gave the first batch of this step (after an evaluation, if there was
@@ -129,11 +127,6 @@ class Recorder:
     def counted_step(self) -> int | None:
         """The number of the step that runs; None in one that began before recording did."""
         return None if self.step == NULL_INTEGER else self.step
-
-    @property
-    def last_row(self) -> tuple[int, list[Any]] | None:
-        """Number and fields of the last steps row; None before there is one."""
-        return self.last_rows[-1] if self.last_rows else None
 
     def _begin_at_next_boundary(self) -> None:
         """The job is in the middle of a step that nobody saw begin: it gets no number and no row."""
@@ -338,7 +331,8 @@ class Recorder:
             shadow,
             spent,
         ]
-        self.last_rows.append((self._append_step(*fields), fields))
+        self._append_step(*fields)
+        self.last_row = fields
         self.recent.append((worked, self.sampling, shadow, spent))
         self.ends.append((self.step, now_ns))
         if self.sampling:
@@ -406,16 +400,12 @@ class Recorder:
             self._amend(step, _GRAD_NORM_FIELD, norm)
 
     def _amend(self, step: int, field: int, value: float) -> None:
-        """Put a figure into a row that was written without it."""
-        ring = self.rings["python.steps"]
-        rows = tuple(self.last_rows)
-        for number, fields in reversed(rows):
-            if fields[0] == step:
-                there = number > rows[-1][0] - ring.rows // 2  # its place is not soon another row's
-                if number and there and fields[field] == NULL_DOUBLE:
-                    fields[field] = value
-                    ring.put(number, *fields)
-                return
+        """Put a figure into a row that was written without it, if its place is not soon another row's."""
+        ring, number = self.rings["python.steps"], step + 1  # rows count from 1, steps from 0
+        fields = ring.read(number) if 0 <= self.step - step < ring.rows // 2 else None
+        if fields is not None and fields[0] == step and fields[field] == NULL_DOUBLE:
+            fields[field] = value
+            ring.put(number, *fields)
 
     def call_step(self) -> None:
         """`probe.step()`: the loop says itself where a step ends."""

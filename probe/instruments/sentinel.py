@@ -266,10 +266,10 @@ class Sentinel:
     def _look_at_norm(self) -> None:
         """The norm that the job's own clipping computed in the step before."""
         row = self.recorder.last_row
-        norm = row[1][_NORM_FIELD] if row is not None else 0.0
-        if norm == NULL_DOUBLE or norm - norm == 0.0 or row is None or row[1][_SKIPPED_FIELD] is not False:
+        norm = row[_NORM_FIELD] if row is not None else 0.0
+        if norm == NULL_DOUBLE or norm - norm == 0.0 or row is None or row[_SKIPPED_FIELD] is not False:
             return
-        step = row[1][0]
+        step = row[0]
         if self._armed and step == self.recorder.step - 1:
             self._late("gradient norm", step, None, norm)
 
@@ -326,7 +326,7 @@ class Sentinel:
     def _event(self, seen_by: str, kind: str, step: int, micro_step: int, scene: Any) -> NonfiniteEvent:
         recorder = self.recorder
         row = recorder.last_row
-        norm = row[1][_NORM_FIELD] if row is not None and row[1][0] == step - 1 else NULL_DOUBLE
+        norm = row[_NORM_FIELD] if row is not None and row[0] == step - 1 else NULL_DOUBLE
         return NonfiniteEvent(
             recorder=recorder,
             batches=self.batches,

@@ -53,7 +53,7 @@ class Ring:
         """Rows that were written, once it is closed."""
         self._numbers = itertools.count(1)
         self.append, self.put = _writers(self._map, packer, rows, self._numbers)
-        self._columns, self._row_bytes, self._closed = columns, row_bytes, False
+        self._columns, self._packer, self._row_bytes, self._closed = columns, packer, row_bytes, False
 
     def rest(self, column: str) -> Callable[..., int]:
         """A function like `put` that writes only the fields from `column` on."""
@@ -71,6 +71,15 @@ class Ring:
             return number
 
         return put
+
+    def read(self, number: int) -> list[int | float] | None:
+        """The fields of a row; None when another has its place by now, or the ring is closed. Not for the
+        thread that appends: rows are read as they were written, and one that is being written is not."""
+        place = layout.HEADER_BYTES + (number % self.rows) * self._row_bytes
+        if self._closed:
+            return None
+        *fields, found = self._packer.unpack_from(self._map, place)
+        return fields if found == number else None
 
     def close(self) -> None:
         """Forget the memory map; the file stays. Later writes do nothing."""

@@ -311,7 +311,7 @@ class Loop:
             self.site.recorder.counted_step = self.step
             row = [NULL_DOUBLE] * 40
             row[checkpoint_action._LOSS_FIELD] = loss
-            self.site.recorder.last_row = (self.step, row)
+            self.site.recorder.last_row = row
             self.automatic.at_boundary()
             if self.automatic._thread is not None:
                 self.automatic._thread.join()

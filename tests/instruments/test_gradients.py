@@ -121,7 +121,7 @@ def test_of_sharded_parameters_the_shard_is_told_and_no_global_norm(place: Place
         )
         rows = query(place, ranks.name, sql)
         assert {row[0] for row in rows} == {0, 1}
-        assert {row[1] for row in rows} == NAMES
+        assert {row[1] for row in rows} == NAMES, rows
         sql = "SELECT step, grad_norm FROM python.steps WHERE grad_norm IS NOT NULL"
         norms = query(place, ranks.name, sql)
         by_step: dict[int, set[float]] = {}

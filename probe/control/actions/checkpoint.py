@@ -342,7 +342,7 @@ class Automatic:
             return
         recorder = self._site.recorder
         if recorder.last_row is not None:
-            self._loss.add(recorder.last_row[1])
+            self._loss.add(recorder.last_row)
         step = recorder.counted_step
         if not step or step % self._every:
             return
