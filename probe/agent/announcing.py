@@ -71,7 +71,7 @@ class Announcing:
             return
         now = time.monotonic()
         self._waits_until_s = self._waits_until_s or now + SERVER_WAIT_S
-        if self._settings.listen and self._server_url() is None and now < self._waits_until_s:
+        if self._settings.listen and server_url(self._directory) is None and now < self._waits_until_s:
             return
         self._thread = threading.Thread(target=self._run, name="probe-announce", daemon=True)
         self._thread.start()
@@ -122,7 +122,7 @@ class Announcing:
         ranks = ""
         if local.isdigit() and meta.local_rank == 0 and "GROUP_RANK" in self._environ:
             ranks = as_text(range(meta.rank, meta.rank + int(local)))  # torchrun counts host by host
-        url = reachable(self._server_url() or "", store_host, store_port)
+        url = reachable(server_url(self._directory) or "", store_host, store_port)
         return Announcement(meta.host, url, meta.run, meta.attempt, ranks, meta.started_ns)
 
     def _complete(self, lines: list[str]) -> bool:
@@ -140,19 +140,21 @@ class Announcing:
     def _keep(self, lines: list[str]) -> None:
         announcement.write(self._recording.process, Peers(lines, self._candidates or []))
 
-    def _server_url(self) -> str | None:
-        try:
-            found: Any = checked.read_sealed(self._directory / "server.json")["url"]
-        except (OSError, ValueError, KeyError):
-            return None
-        return found if isinstance(found, str) else None
-
     def _token(self) -> str:
         path = self._settings.token_file or self._directory / "token"
         try:
             return checked.read_bytes(Path(path), _LONGEST_TOKEN_BYTES).decode("ascii").strip()
         except (OSError, ValueError):
             return ""
+
+
+def server_url(directory: Path) -> str | None:
+    """Where the server of that directory answers over TCP; None when it does not, or does not say."""
+    try:
+        found: Any = checked.read_sealed(directory / "server.json")["url"]
+    except (OSError, ValueError, KeyError):
+        return None
+    return found if isinstance(found, str) else None
 
 
 def store_address(environ: Mapping[str, str]) -> tuple[str, int]:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from harness import Place, running
 from probe import announcement, clock, launch
 from probe.agent import identity
+from probe.agent.announcing import server_url
 from probe.checkpoint_ranks import FORMAT, MANIFEST, VERSION, read_manifest
 from probe.diagnose import recipes
 from probe.errors import ProbeError, RecordingError
@@ -91,6 +92,8 @@ class Recordings:
         self._early: dict[Path, bytes] = {}
         self._worker = Worker(socket.socketpair()[0], _MEMORY_BYTES, Priority())
         self._whole: dict[str, _Answer] = {}
+        self._before: dict[str, list[list[Any]]] = {}
+        """Rows of the early recordings as they were first: rings that wrap have lost some of them since."""
         self._folders: dict[str, list[Path]] = {"early": [], "sealed": []}
 
     def __enter__(self) -> Recordings:
@@ -102,6 +105,7 @@ class Recordings:
                 self._whole[state] = self._ask(state, [table.full_name for table in _tables()])
                 notes = self._whole[state].notes
                 assert not notes, f"the whole recording has notes: {notes}"
+            self._before = self._as_it_was()
         except BaseException:
             self.__exit__()
             raise
@@ -114,6 +118,17 @@ class Recordings:
         self._own.remove()
 
     # Making ---------------------------------------------------------------------------
+
+    def _as_it_was(self) -> dict[str, list[list[Any]]]:
+        """The tables of the early recordings with every file as it was first."""
+        late = {path: path.read_bytes() for path in self._early if path.exists()}
+        for path in late:
+            path.write_bytes(self._early[path])
+        found = self._ask("early", [table.full_name for table in _tables()])
+        for path, content in late.items():
+            path.write_bytes(content)
+            os.utime(path, (_LONG_AGO_S, _LONG_AGO_S))
+        return found.tables
 
     def _record(self, program: str) -> None:
         """One job: its files early, late with rows in the rings, and sealed."""
@@ -210,7 +225,7 @@ class Recordings:
         found, whole = self._ask(state, chosen), self._whole[state]
         for folder in self._folders[state]:
             read_crash(folder / "crash.txt")
-        return _compared(found, whole, chosen)
+        return _compared(found, whole, chosen, self._before if state == "early" else {})
 
     def _ask(self, state: str, names: Sequence[str]) -> _Answer:
         registry = Registry(self.directory / state)
@@ -248,7 +263,7 @@ class Recordings:
             "token": lambda: auth.load_token(str(path), path),
             "token.viewer": lambda: auth.load_token(str(path), path),
             "monitor.json": lambda: str(Store(path.parent).kept if not Store(path.parent).problem else ""),
-            "server.json": lambda: str(checked.read_sealed(path)["pid"]),
+            "server.json": lambda: server_url(path.parent) or "",
             identity.LAUNCHER: lambda: identity._mark(path.parent),
             MANIFEST: lambda: json.dumps(read_manifest(path.parent), sort_keys=True),
             announcement.FILE: lambda: str(announcement.read(path.parent)),
@@ -338,7 +353,9 @@ class _Served:
 # Comparing -------------------------------------------------------------------------------
 
 
-def _compared(found: _Answer, whole: _Answer, names: Sequence[str]) -> Asked:
+def _compared(
+    found: _Answer, whole: _Answer, names: Sequence[str], before: dict[str, list[list[Any]]]
+) -> Asked:
     wrong: list[str] = []
     missing: list[str] = []
     is_prefix = True
@@ -360,21 +377,23 @@ def _compared(found: _Answer, whole: _Answer, names: Sequence[str]) -> Asked:
                 missing.append(name)
             continue
         have, had = Counter(map(json.dumps, rows)), Counter(map(json.dumps, truth))
-        made_up = list((have - had).elements())
+        made_up = list((have - had - Counter(map(json.dumps, before.get(name, [])))).elements())
         invented = [row for row in made_up if not _is_marked(json.loads(row), truth)]
         if invented:
             wrong.append(f"{name}: a row that was never written: {invented[0][:300]}")
         if had - have:
             missing.append(f"{(had - have).total()} of {had.total()} rows of {name}")
-            is_prefix &= _is_beginning(rows, truth)
+            is_prefix &= _is_beginning(rows, truth, before.get(name, []))
     return Asked(wrong, "; ".join(missing), found.notes, is_prefix)
 
 
-def _is_beginning(rows: list[list[Any]], truth: list[list[Any]]) -> bool:
+def _is_beginning(rows: list[list[Any]], truth: list[list[Any]], before: list[list[Any]]) -> bool:
     """Whether of each process the first rows are there: the rows of a table may be of two journals, one after
-    the other, so what is missing is one run of rows."""
+    the other, so what is missing is one run of rows. Or those are there that were `before`."""
     for pid in {row[-1] for row in truth}:
         own, all_of_it = ([row for row in some if row[-1] == pid] for some in (rows, truth))
+        if own and all(row in before for row in own):
+            continue
         pairs = enumerate(zip(own, all_of_it, strict=False))
         same = next((place for place, (one, other) in pairs if one != other), len(own))
         if own[same:] != all_of_it[len(all_of_it) - len(own) + same :]:
