@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from campaigns.campaign import Campaign
-from campaigns.damaged_recording import PARTS, Asked, Recordings
+from campaigns.damaged_recording import LONG_AGO_S, PARTS, Asked, Recordings
 from probe.server.supervision import FAILURES
 
 ROUND_S = 240
@@ -129,6 +129,7 @@ def damaged(recordings: Recordings, part: str, path: Path, dice: random.Random) 
             one.unlink(missing_ok=True)
             one.write_bytes(content)
             one.chmod(0o600)
+            os.utime(one, (LONG_AGO_S, LONG_AGO_S))  # a journal written just now is of a recording being made
 
 
 Before = dict[Path, bytes]

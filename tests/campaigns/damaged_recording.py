@@ -44,7 +44,7 @@ PARTS = (
 """What is damaged, the more often the oftener it stands here."""
 _JOBS = ("gpt_in_main", "gpt_with_schedule")
 _SETTINGS = {"PROBE_SEAL_INTERVAL_S": "3600", "PROBE_MODULES_INTERVAL": "10", "PROBE_RINGS_BYTES": "3M"}
-_LONG_AGO_S = 1_700_000_000
+LONG_AGO_S = 1_700_000_000
 _MEMORY_BYTES = 512 << 20
 _LIMIT = 100_000
 _CHANGING = ("last_step_s", "last_seen_s", "folder")
@@ -127,7 +127,7 @@ class Recordings:
         found = self._ask("early", [table.full_name for table in _tables()])
         for path, content in late.items():
             path.write_bytes(content)
-            os.utime(path, (_LONG_AGO_S, _LONG_AGO_S))
+            os.utime(path, (LONG_AGO_S, LONG_AGO_S))
         return found.tables
 
     def _record(self, program: str) -> None:
@@ -452,7 +452,7 @@ def _copy(folder: Path, rings: Path, to: Path) -> None:
     for name, content in _contents(folder, rings).items():
         (to / name).parent.mkdir(exist_ok=True, mode=0o700)
         (to / name).write_bytes(content)
-        os.utime(to / name, (_LONG_AGO_S, _LONG_AGO_S))
+        os.utime(to / name, (LONG_AGO_S, LONG_AGO_S))
 
 
 def _copy_plain(source: str, to: str) -> str:
