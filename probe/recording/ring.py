@@ -29,6 +29,9 @@ from probe.recording import layout
 from probe.recording.mapping import map_file
 from probe.tables import Table
 
+_CLOSED = (ValueError, TypeError)
+"""What writing into a closed map raises; which one depends on the version of Python."""
+
 
 class Ring:
     """One ring, open for writing by the process that made it.
@@ -64,10 +67,14 @@ class Ring:
         buffer, size, rows, check = self._map, self._row_bytes, self.rows, zlib.adler32
 
         def put(number: int, *fields: int | float) -> int:
-            if not self._closed:
-                place = layout.HEADER_BYTES + (number % rows) * size
-                row = buffer[place : place + kept] + pack(*fields, number)
+            place = layout.HEADER_BYTES + (number % rows) * size
+            end = pack(*fields, number)
+            try:
+                row = buffer[place : place + kept] + end
                 store(buffer, place, row, check(row))
+            except _CLOSED:
+                if not buffer.closed:
+                    raise
             return number
 
         return put
@@ -76,9 +83,12 @@ class Ring:
         """The fields of a row; None when another has its place by now, or the ring is closed. Not for the
         thread that appends: rows are read as they were written, and one that is being written is not."""
         place = layout.HEADER_BYTES + (number % self.rows) * self._row_bytes
-        if self._closed:
+        try:
+            *fields, found = self._packer.unpack_from(self._map, place)
+        except _CLOSED:
+            if not self._map.closed:
+                raise
             return None
-        *fields, found = self._packer.unpack_from(self._map, place)
         return fields if found == number else None
 
     def close(self) -> None:
@@ -105,12 +115,20 @@ def _writers(
     def append(*fields: int | float) -> int:
         number = next(numbers)
         row = pack(*fields, number)
-        store(buffer, base + (number % rows) * size, row, check(row))
+        try:
+            store(buffer, base + (number % rows) * size, row, check(row))
+        except _CLOSED:  # by another thread, while a hook was on its way here
+            if not buffer.closed:
+                raise
         return number
 
     def put(number: int, *fields: int | float) -> int:
         row = pack(*fields, number)
-        store(buffer, base + (number % rows) * size, row, check(row))
+        try:
+            store(buffer, base + (number % rows) * size, row, check(row))
+        except _CLOSED:
+            if not buffer.closed:
+                raise
         return number
 
     return append, put

@@ -199,3 +199,27 @@ def test_the_numpy_layout_is_the_writers(make: Callable[[int], tuple[Ring, Path]
             columns = layout.stored_columns(table)
             dtype = np.dtype([(name, layout.NUMPY[kind]) for name, kind in columns] + [(NUMBER, "<i8")])
             assert dtype.itemsize == struct.calcsize(layout.row_format(columns))
+
+
+def test_a_hook_that_writes_while_the_ring_is_closed_beside_it_writes_nothing_and_fails_nowhere(
+    make: Callable[[int], tuple[Ring, Path]],
+) -> None:
+    ring, path = make(64)
+    append, put, rest = ring.append, ring.put, ring.rest("yes")
+    number = append(1, 1.0, True, 1)
+    before = path.read_bytes()
+    ring.close()
+    append(2, 2.0, True, 1)
+    put(number, 9, 9.0, False, 2)
+    rest(number, False, 2)
+    assert ring.read(number) is None
+    assert path.read_bytes() == before and ring.written == 1
+
+
+def test_a_wrong_value_is_an_error_all_the_same(make: Callable[[int], tuple[Ring, Path]]) -> None:
+    ring, _ = make(64)
+    for write in (ring.append, lambda *fields: ring.put(1, *fields)):
+        with pytest.raises(struct.error):
+            write("no step", 1.0, True, 1)
+    ring.append(1, 1.0, True, 1)
+    assert ring.read(1) is None and ring.read(2) == [1, 1.0, True, 1]
