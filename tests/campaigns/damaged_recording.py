@@ -24,9 +24,9 @@ from probe.agent.announcing import server_url
 from probe.checkpoint_ranks import FORMAT, MANIFEST, VERSION, read_manifest
 from probe.diagnose import recipes
 from probe.errors import ProbeError, RecordingError
-from probe.recording import checked, places, segments
+from probe.recording import checked, layout, places, segments
 from probe.recording.crash import read_crash
-from probe.recording.reader import RingFile
+from probe.recording.reader import WRITERS, RingFile
 from probe.recording.strings import DAMAGED
 from probe.server import auth, live
 from probe.server.app import _Json
@@ -93,7 +93,7 @@ class Recordings:
         self._worker = Worker(socket.socketpair()[0], _MEMORY_BYTES, Priority())
         self._whole: dict[str, _Answer] = {}
         self._before: dict[str, list[list[Any]]] = {}
-        """Rows of the early recordings as they were first: rings that wrap have lost some of them since."""
+        """Rows of the early recordings that rings which wrap have lost since."""
         self._folders: dict[str, list[Path]] = {"early": [], "sealed": []}
 
     def __enter__(self) -> Recordings:
@@ -105,7 +105,7 @@ class Recordings:
                 self._whole[state] = self._ask(state, [table.full_name for table in _tables()])
                 notes = self._whole[state].notes
                 assert not notes, f"the whole recording has notes: {notes}"
-            self._before = self._as_it_was()
+            self._before = self._earlier()
         except BaseException:
             self.__exit__()
             raise
@@ -119,16 +119,22 @@ class Recordings:
 
     # Making ---------------------------------------------------------------------------
 
-    def _as_it_was(self) -> dict[str, list[list[Any]]]:
-        """The tables of the early recordings with every file as it was first."""
+    def _earlier(self) -> dict[str, list[list[Any]]]:
+        """What the tables of the early recordings have shown before, and not any more: with every file as it
+        was first, and the rows that come to light again when the newest of a ring that wrapped are gone."""
         late = {path: path.read_bytes() for path in self._early if path.exists()}
-        for path in late:
-            path.write_bytes(self._early[path])
-        found = self._ask("early", [table.full_name for table in _tables()])
-        for path, content in late.items():
-            path.write_bytes(content)
-            os.utime(path, (LONG_AGO_S, LONG_AGO_S))
-        return found.tables
+        rings = {path: content for path, content in late.items() if path.suffix == ".ring"}
+        shown: dict[str, list[list[Any]]] = {}
+        first = {path: self._early[path] for path in late}
+        for older in (first, {path: _without_newest(path) for path in rings}):
+            for path, content in older.items():
+                path.write_bytes(content)
+            for name, rows in self._ask("early", [table.full_name for table in _tables()]).tables.items():
+                shown.setdefault(name, []).extend(rows)
+            for path in older:
+                path.write_bytes(late[path])
+                os.utime(path, (LONG_AGO_S, LONG_AGO_S))
+        return shown
 
     def _record(self, program: str) -> None:
         """One job: its files early, late with rows in the rings, and sealed."""
@@ -469,6 +475,16 @@ def _has_rows(path: Path) -> bool:
             return ring.highest() > 0
     except (OSError, RecordingError):
         return False
+
+
+def _without_newest(path: Path) -> bytes:
+    content = bytearray(path.read_bytes())
+    with RingFile(path) as ring:
+        highest, size = ring.highest(), ring.dtype.itemsize
+        for number in range(max(1, highest - WRITERS), highest + 1):
+            start = layout.HEADER_BYTES + number % ring.rows * size
+            content[start : start + size] = bytes(size)
+    return bytes(content)
 
 
 def _look_away() -> None:
