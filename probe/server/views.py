@@ -3,7 +3,7 @@
 Only tables that the SQL's text mentions are read; a name that the text does not
 contain cannot be reached (where SQL can build a name from pieces, everything is
 read). Listing segments comes before reading rings: a row sealed in between is
-then seen once, in its ring. Runs in the query worker; may import duckdb, numpy.
+then seen once, in its ring. Runs in the query worker; may import duckdb.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import duckdb
-import numpy as np
 
 from probe.diagnose.local import make_tables
 from probe.errors import RecordingError
@@ -431,17 +430,14 @@ def _insert(connection: duckdb.DuckDBPyConnection, table: Table, rows: list[dict
     if not rows:
         return
     columns = columns_of(table)
-    arrays = {}
-    for column in columns:
-        values = np.empty(len(rows), dtype=object)
-        values[:] = [_as_text(row.get(column.name)) for row in rows]
-        arrays[column.name] = values
-    selected = ", ".join(f"TRY_CAST({_name(column.name)} AS {column.type})" for column in columns)
-    connection.register("probe_live", arrays)
-    try:
-        connection.execute(f"INSERT INTO {_full(table)} SELECT {selected} FROM probe_live")
-    finally:
-        connection.unregister("probe_live")
+    texts = json.dumps([[_as_text(row.get(column.name)) for column in columns] for row in rows])
+    selected = ", ".join(
+        f"TRY_CAST(texts[{place}] AS {column.type})" for place, column in enumerate(columns, 1)
+    )
+    connection.execute(
+        f"INSERT INTO {_full(table)}"
+        f" SELECT {selected} FROM (SELECT unnest(from_json(?, '[[\"VARCHAR\"]]')) AS texts)", [texts]
+    )
 
 
 def _as_text(value: Any) -> str | None:
