@@ -10,22 +10,32 @@ checkpoint, or close it. So:
 - Every use but the first proves by device and inode that the number still means our file, then acts.
   A number that means something else is forgotten, never closed.
 
-Between the proof and the use another thread of the job has about a microsecond; nothing in a
-process can close that gap. Standard library only; any thread, never the hot path.
+`os.open`, `os.fstat` and their like give up the GIL, and who wants it back waits while the job runs on:
+milliseconds in which it may close the number and get it again. So what cannot block (`fstat`, `close`,
+`fcntl`, `socket`, `accept4`, `pipe2`) is called with the GIL held, what was opened is compared with its path,
+and what belongs together (accept and move, prove and close) is one call of C that goes through iterators:
+between two bytecodes, too, a thread may lose its turn. Between the proof of a read or a write and the call
+itself another thread of the job has about a microsecond; nothing in a process can close that gap. Standard
+library only; any thread, never the hot path.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
+import functools
 import io
 import os
 import resource
 import select
 import socket
 import stat
+import struct
 import time
+from itertools import compress, repeat, tee
+from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -40,10 +50,11 @@ class Descriptor:
 
     __slots__ = ("_identity", "_number")
 
-    def __init__(self, number: int, *, keep: bool = False) -> None:
-        """Take over a number that was opened just now; `keep`: move it out of the way of the job's."""
-        self._number = _moved_high(number) if keep else number
-        self._identity = identity(self._number)
+    def __init__(self, number: int, own: Identity, *, keep: bool = False) -> None:
+        """Take over a number that was opened just now and stands for `own`; `keep`: move it out of the way
+        of the job's. Raises `OSError` when it stands for something else by now."""
+        self._number = _moved_high(number, own) if keep else number
+        self._identity = own
 
     @property
     def ours(self) -> bool:
@@ -69,11 +80,9 @@ class Descriptor:
 
     def close(self) -> None:
         """Close it if it is still ours. Again: nothing."""
-        ours, number = self.ours, self._number
-        self._number = -1
-        if ours:
-            with contextlib.suppress(OSError):
-                os.close(number)
+        number, self._number = self._number, -1
+        if number >= 0:
+            _close_own(number, self._identity)
 
     def __enter__(self) -> Descriptor:
         return self
@@ -85,34 +94,126 @@ class Descriptor:
 
 
 def opened(path: str | os.PathLike[str], flags: int, mode: int = 0o600, *, keep: bool = False) -> Descriptor:
-    """Open a file; children that the job starts do not inherit it."""
-    return Descriptor(os.open(path, flags | os.O_CLOEXEC, mode), keep=keep)
+    """Open a file; children that the job starts do not inherit it. Raises `OSError`."""
+    number = os.open(path, flags | os.O_CLOEXEC, mode)
+    own = identity(number)
+    keep = keep or flags & os.O_ACCMODE != os.O_RDONLY  # what goes astray is to be a read
+    if not _is_of(path, number, own):
+        raise OSError(errno.EBADF, "the job has closed this descriptor of probe's")
+    return Descriptor(number, own, keep=keep)
 
 
 def pipe() -> tuple[Descriptor, Descriptor]:
     """A pipe: the end to read, kept, and the end to write."""
-    reading, writing = os.pipe()
-    return Descriptor(reading, keep=True), Descriptor(writing)
+    numbers = (ctypes.c_int * 2)()
+    _called("pipe2", ctypes.byref(numbers), os.O_CLOEXEC)
+    reading, writing = (Descriptor(number, identity(number)) for number in numbers)
+    return Descriptor(reading.fileno(), reading._identity, keep=True), writing
 
 
-def identity(number: int) -> tuple[int, int, int]:
+def identity(number: int) -> Identity:
     """What a descriptor stands for: device, inode, kind. Raises `OSError` when it is closed."""
-    found = os.fstat(number)
-    return found.st_dev, found.st_ino, stat.S_IFMT(found.st_mode)
+    layout = _STAT.get(os.uname().machine)
+    if layout is None:
+        found = os.fstat(number)
+        return found.st_dev, found.st_ino, stat.S_IFMT(found.st_mode)
+    mode_offset, version = layout
+    room = ctypes.create_string_buffer(_STAT_BYTES)
+    if hasattr(_library(), "fstat"):
+        _called("fstat", number, room)
+    else:  # before glibc 2.33
+        _called("__fxstat", version, number, room)
+    device, inode = struct.unpack_from("<QQ", room, 0)
+    return device, inode, stat.S_IFMT(*struct.unpack_from("<I", room, mode_offset))
 
 
-def _moved_high(number: int) -> int:
-    """The same file under a high number; the low one is free again. Where there is none, the low one."""
-    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    least = _HIGH if most == resource.RLIM_INFINITY else min(_HIGH, most // 2)
+Identity = tuple[int, int, int]
+_STAT_BYTES = 256
+_STAT = {"x86_64": (24, 1), "aarch64": (16, 0)}
+"""Where `st_mode` is in `struct stat`, behind device and inode, and the version that `__fxstat` wants."""
+
+
+@functools.cache
+def _library() -> Any:
+    """The C library, called with the GIL held: for what cannot block."""
+    return ctypes.PyDLL(None, use_errno=True)
+
+
+def _called(name: str, *arguments: Any) -> int:
+    """The result of a function of the C library. Raises `OSError`."""
+    result = int(getattr(_library(), name)(*arguments))
+    if result < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return result
+
+
+def _close_own(number: int, own: Identity) -> None:
+    """Close a number if it stands for that file; nothing gets its turn in between."""
+    if os.uname().machine not in _STAT or not hasattr(_library(), "fstat"):
+        with contextlib.suppress(OSError):
+            if identity(number) == own:
+                _called("close", number)
+        return
+    room = ctypes.create_string_buffer(_STAT_BYTES)
+    found = map(_SECOND, zip(map(_library().fstat, [number], [room]), map(bytes, [room]), strict=True))
+    same = map(struct.pack("<QQ", *own[:2]).__eq__, map(_DEVICE_AND_INODE, found))
+    list(map(_library().close, compress([number], same)))
+
+
+_SECOND, _DEVICE_AND_INODE = itemgetter(1), itemgetter(slice(0, 16))
+
+
+def _accepted_high(listener: int) -> int:
+    """The next connection's number, moved out of the way before another thread gets its turn. Raises
+    `OSError`: `BlockingIOError` when there is none."""
+    library, least = _library(), _least()
+    low, again, once_more = tee(map(library.accept4, [listener], [None], [None], [socket.SOCK_CLOEXEC]), 3)
+    moved = map(library.fcntl, again, repeat(fcntl.F_DUPFD_CLOEXEC), repeat(least))
+    [(number, high, _)] = zip(low, moved, map(library.close, once_more), strict=False)
+    if number < 0:  # why, the calls after it have overwritten
+        number = _called("accept4", listener, None, None, socket.SOCK_CLOEXEC)
+        return _moved_high(number, identity(number))
+    if high < 0:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    return int(high)
+
+
+def _is_of(path: str | os.PathLike[str], number: int, own: Identity) -> bool:
+    """Whether a number that was opened by a path is it still: a job may have closed it, and opened a file of
+    its own, before we had the GIL again. Of a file that was exchanged since, its old name tells."""
+    with contextlib.suppress(OSError):
+        found = os.stat(path)
+        if (found.st_dev, found.st_ino, stat.S_IFMT(found.st_mode)) == own:
+            return True
+    with contextlib.suppress(OSError):
+        name = os.readlink(f"/proc/self/fd/{number}").removesuffix(" (deleted)")
+        return name == os.path.realpath(path)
+    return False
+
+
+def _moved_high(number: int, own: Identity) -> int:
+    """The same file under a high number; the low one is free again. Where there is none, the low one. Raises
+    `OSError` when the number stands for something else by now."""
+    least = _least()
     if number >= least:
         return number
     try:
-        high = fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, least)
+        high = _called("fcntl", number, fcntl.F_DUPFD_CLOEXEC, least)
     except OSError:
         return number
-    os.close(number)
+    found = identity(high)
+    if found != own:
+        _close_own(high, found)
+        raise OSError(errno.EBADF, "the job has closed this descriptor of probe's")
+    _close_own(number, own)
     return high
+
+
+def _least() -> int:
+    """The lowest number of a descriptor that is kept."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _HIGH if most == resource.RLIM_INFINITY else min(_HIGH, most // 2)
 
 
 # Files ------------------------------------------------------------------------
@@ -175,12 +276,15 @@ def read(path: str | os.PathLike[str], most_bytes: int = -1) -> bytes:
     """What a file holds, or its first `most_bytes`. Raises `OSError`."""
     with opened(path, os.O_RDONLY) as descriptor:
         parts: list[bytes] = []
-        left = most_bytes
+        left, offset = most_bytes, 0
         while left:
-            part = os.read(descriptor.fileno(), _READ_BYTES if left < 0 else min(left, _READ_BYTES))
+            # By the offset: a read that goes astray then moves nothing.
+            wanted = _READ_BYTES if left < 0 else min(left, _READ_BYTES)
+            part = os.pread(descriptor.fileno(), wanted, offset)
             if not part:
                 break
             parts.append(part)
+            offset += len(part)
             left -= len(part) if left > 0 else 0
         return b"".join(parts)
 
@@ -211,13 +315,19 @@ class Socket(socket.socket):
     def __init__(
         self, family: int = -1, kind: int = -1, protocol: int = -1, fileno: int | None = None
     ) -> None:
+        if fileno is None:
+            family = socket.AF_INET if family == -1 else family
+            kind, protocol = socket.SOCK_STREAM if kind == -1 else kind, max(protocol, 0)
+            fileno = _called("socket", int(family), int(kind) | socket.SOCK_CLOEXEC, protocol)
+            fileno = _moved_high(fileno, identity(fileno))
+        own = identity(fileno)
         super().__init__(family, kind, protocol, fileno)
-        self._identity = identity(self.fileno())
+        self._identity = own
 
     def kept(self) -> Socket:
         """The same socket with a number out of the way of the job's; this object is of no use then."""
         timeout_s = self.gettimeout()
-        moved = Socket(self.family, self.type, self.proto, _moved_high(self.detach()))
+        moved = Socket(self.family, self.type, self.proto, _moved_high(self.detach(), self._identity))
         moved.settimeout(timeout_s)
         return moved
 
@@ -254,8 +364,12 @@ class Socket(socket.socket):
     def accept(self) -> tuple[Socket, Any]:
         """The next connection, with a number that may be kept."""
         self._prove()
-        number, address = self._accept()  # type: ignore[attr-defined]
-        return Socket(self.family, self.type, self.proto, _moved_high(number)), address
+        if self.gettimeout() is None:
+            raise ValueError("a listener of probe's does not block")
+        self._wait(select.POLLIN, self._until_s())
+        self._prove()
+        connection = Socket(self.family, self.type, self.proto, _accepted_high(self.fileno()))
+        return connection, "" if self.family == socket.AF_UNIX else connection.getpeername()
 
     def recv(self, size: int, flags: int = 0) -> bytes:
         """As of any socket."""
@@ -288,6 +402,6 @@ class Socket(socket.socket):
 
     def close(self) -> None:
         """Close it if it is still ours."""
-        if self.fileno() >= 0 and not self.ours:
-            self.detach()
+        if self.fileno() >= 0:
+            _close_own(self.detach(), self._identity)
         super().close()

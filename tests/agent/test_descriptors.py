@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,8 +16,9 @@ import pytest
 from agent.asking import accepts, ask, query, states
 from agent.nursery import Forked
 from agent.treated import Fork, both
-from harness import Place
+from harness import Place, running
 from probe import wire
+from probe.errors import ProbeError
 from probe.recording import places
 
 STEPS = 40
@@ -114,3 +117,25 @@ def test_what_a_job_withholds_is_not_said_on_its_stderr(
     words = ("--treatments", "uses_all_up", "--step-s", "0.02")
     plain, watched = both(fork, folder, *words, steps=60, PROBE_MEMORY_INTERVAL_S="0.05")
     assert watched == plain and plain["errors"] == ""
+
+
+def test_connections_that_come_while_descriptors_are_closed_in_bulk_cost_no_file(place: Place) -> None:
+    """Each of them has a low number for an instant, which may be a file of the job's in the next."""
+    with running(place, "closes_in_bulk", "--rounds", "5000") as job:
+        over = threading.Event()
+
+        def keep_asking() -> None:
+            while not over.is_set():
+                with contextlib.suppress(OSError, ProbeError):
+                    ask(place, job.pid, "GET", "/v1/health", timeout_s=1.0)
+
+        threads = [threading.Thread(target=keep_asking) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            result = job.result()
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+    assert (result["wrongs"], result["wrong"]) == (0, [])
