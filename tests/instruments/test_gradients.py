@@ -111,7 +111,7 @@ def test_without_anything_to_watch_it_says_what_there_is(place: Place) -> None:
 @pytest.mark.parametrize("way", [pytest.param("ddp", marks=pytest.mark.campaign), "fsdp"])
 def test_of_sharded_parameters_the_shard_is_told_and_no_global_norm(place: Place, way: str) -> None:
     """Replicas have the norm of the averaged gradients; of shards nobody knows it without communicating."""
-    if way == "fsdp" and not hasattr(torch.Stream, "record_event"):
+    if way == "fsdp" and not hasattr(torch.cpu.Stream, "record_event"):
         pytest.skip("fully_shard of this torch needs a GPU: its streams of the CPU record no events")
     with running_ranks(
         place, 2, "parallel", "--way", way, "--steps", "30", "--hold", PROBE_BUDGET="100%"
