@@ -31,7 +31,8 @@ def main() -> None:
         ledger.loss(loss)
         optimizer.step()
         ledger.step()
-    folder = tempfile.mkdtemp(dir=os.getcwd())
+    scratch = tempfile.TemporaryDirectory()
+    folder = scratch.name
     wrong: list[str] = []
     for count in range(arguments.rounds):
         sum(range(2000))  # some Python, in which other threads may get their turn
@@ -51,6 +52,7 @@ def main() -> None:
                 os.close(number)
         except OSError as error:
             wrong.append(f"{error} in round {count}")
+    scratch.cleanup()
     ledger.extra = {"wrong": wrong[:10], "wrongs": len(wrong)}
     ledger.finish(model)
 
