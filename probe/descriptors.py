@@ -107,8 +107,8 @@ def pipe() -> tuple[Descriptor, Descriptor]:
     """A pipe: the end to read, kept, and the end to write."""
     numbers = (ctypes.c_int * 2)()
     _called("pipe2", ctypes.byref(numbers), os.O_CLOEXEC)
-    reading, writing = (Descriptor(number, identity(number)) for number in numbers)
-    return Descriptor(reading.fileno(), reading._identity, keep=True), writing
+    reading, writing = numbers
+    return Descriptor(reading, identity(reading), keep=True), Descriptor(writing, identity(writing))
 
 
 def identity(number: int) -> Identity:

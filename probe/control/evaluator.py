@@ -125,7 +125,7 @@ class Evaluator:
             snippet.code, tree, self._job.scope, self._output_bytes, snippet.timeout_s,
             collectives=snippet.force or not self._job.several_ranks(), together=snippet.together,
         )
-        evaluation.leaves_nothing = judgement.kind in (rules.READING, rules.SETTLED)
+        evaluation.leaves_nothing = judgement.only_looks
         if at_once:
             evaluation.names = names  # those that were judged: a frame may have moved on since
         turn = self._turn_of(snippet.client, known["place"])
@@ -158,7 +158,7 @@ class Evaluator:
             snippet.code, tree, self._job.scope, self._output_bytes, snippet.timeout_s,
             collectives=snippet.force or not self._job.several_ranks(), together=snippet.together,
         )
-        evaluation.leaves_nothing = judgement.kind in (rules.READING, rules.SETTLED)
+        evaluation.leaves_nothing = judgement.only_looks
 
         def end(row: Mapping[str, Any]) -> None:
             note({**row, **known, **_at(evaluation)})

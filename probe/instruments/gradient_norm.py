@@ -174,7 +174,7 @@ class GradientNorm:
         begun = _now()
         recorder = self.recorder
         leader = self._optimizers.expected_leader()
-        if not recorder.alone or recorder.elsewhere():
+        if not recorder.owns_gradients():
             return  # another thread's backward may write gradients this instant
         if leader is None or not isinstance(total_norm, self._tensor()):
             return

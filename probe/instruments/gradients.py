@@ -160,7 +160,7 @@ class Gradients:
             return  # a shadow step measures what a step is without us
         if capturing() or torch._C._len_torch_dispatch_stack():
             return
-        if not self.recorder.alone or self.recorder.elsewhere():
+        if not self.recorder.owns_gradients():
             return  # another thread's backward may write these this instant
         closure = any(callable(one) for one in (*args, *kwargs.values()) if one is not optimizer)
         spent, spent_cpu = self.norm.spent_ns, self.norm.spent_cpu_ns

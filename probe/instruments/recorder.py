@@ -160,6 +160,10 @@ class Recorder:
         """Whether the calling thread is not the one that trains."""
         return _ident() != self.thread
 
+    def owns_gradients(self) -> bool:
+        """Whether the calling thread may touch gradients: it trains, and no other does."""
+        return self.alone and _ident() == self.thread
+
     def note_trainer(self) -> None:
         """The calling thread trains, perhaps beside another."""
         self._trainers[_ident()] = None
@@ -177,7 +181,7 @@ class Recorder:
             for one in list(self._trainers):
                 if one not in living:
                     del self._trainers[one]
-            self.alone = len(self._trainers) == 1
+            self.alone = len(self._trainers) < 2
             if len(self._trainers) > 1:  # one that began this instant
                 self.alone = False
 

@@ -94,6 +94,24 @@ def test_one_that_trains_is_alone_until_another_does_and_once_that_has_ended(tmp
     assert recorder.alone
 
 
+def test_where_all_that_trained_have_ended_nobody_is_in_the_way(tmp_path: Path) -> None:
+    recorder = recorder_of(tmp_path)
+    both = threading.Barrier(2)
+
+    def train() -> None:
+        step(recorder)
+        both.wait()  # a thread that has ended may give its number to the next
+
+    threads = [threading.Thread(target=train) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not recorder.alone
+    recorder.forget_ended_trainers()
+    assert recorder.alone
+
+
 def test_a_thread_that_trains_in_the_place_of_the_main_thread_is_alone(tmp_path: Path) -> None:
     recorder = recorder_of(tmp_path)
     thread = threading.Thread(target=step, args=(recorder,))

@@ -50,7 +50,7 @@ class Training:
         self.rings = {name: Rows() for name in ("python.gradients", "python.optimizers")}
         self.recorder: Any = SimpleNamespace(
             step=0, timing=True, cost_ns=0, grad_norm=NULL_DOUBLE, rings=self.rings, intern=self._intern,
-            recent=deque([(int(wall_ms * MS), False, False, 0)] * 9), elsewhere=lambda: False, alone=True,
+            recent=deque([(int(wall_ms * MS), False, False, 0)] * 9), owns_gradients=lambda: True,
         )
         torch.manual_seed(0)
         self.parameters = [torch.nn.Parameter(torch.randn(6, 5)) for _ in range(4)]

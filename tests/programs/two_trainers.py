@@ -1,4 +1,4 @@
-"""Two threads that train, each its own model, as fast as they can; or one that looks at what another trains.
+"""Two threads that train, each its own model, as fast as they can.
 
 `--late` starts probe only once both train, and while a third thread makes tuples as it goes, of a kind
 that breaks where somebody else holds one that is not finished.

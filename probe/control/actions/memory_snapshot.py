@@ -79,10 +79,11 @@ def _host(site: Site) -> dict[str, Any]:
     """Bytes of what is known of the process's memory; what is shared counts once. None for gradients in the
     middle of a step: backward may write them."""
     seen: set[int] = set()
-    settled = site.recorder.alone and not site.recorder.elsewhere()
     roots, optimizers = site.modules(), site.optimizers()
     parameters = [one for root in roots for one in root.parameters()]
-    gradients = [one.grad for one in parameters if one.grad is not None] if settled else None
+    gradients = None
+    if site.recorder.owns_gradients():
+        gradients = [one.grad for one in parameters if one.grad is not None]
     found = {
         "parameters": _bytes(parameters, seen),
         "buffers": _bytes((one for root in roots for one in root.buffers()), seen),

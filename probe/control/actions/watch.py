@@ -22,7 +22,7 @@ from probe.control.action import Action, Site, only, whole_number
 from probe.control.actions import deep_watch
 from probe.control.actions.deep_watch import KINDS, DeepWatch
 from probe.control.evaluate import CUTS
-from probe.control.guard.judge import READING, SETTLED, classify
+from probe.control.guard.judge import SETTLED, classify
 from probe.control.guard.watching import CHECK_NAME, Watch, with_checks
 from probe.control.keeping import Kept
 from probe.control.names import Scope, names_used
@@ -280,7 +280,7 @@ def _judge(trees: list[tuple[str, ast.Expression]], site: Site) -> None:
         statement = ast.Module([ast.Expr(tree.body)], [])
         ast.copy_location(statement.body[0], tree.body)
         judgement = classify(statement, site.scope().resolve(names_used(tree)))
-        if judgement.kind not in (READING, SETTLED):
+        if not judgement.only_looks:
             why = "; ".join(f"`{one.what}` {one.why}" for one in judgement.findings[:3])
             raise ActionRefused(
                 f"`{text}` does not only read ({judgement.kind}): {why}",

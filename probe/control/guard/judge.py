@@ -55,6 +55,11 @@ class Judgement(NamedTuple):
     findings: tuple[Finding, ...]
     """What makes it more than reading, the worst first."""
 
+    @property
+    def only_looks(self) -> bool:
+        """Whether it changes nothing and waits for nothing, wherever it has to run."""
+        return self.kind in (READING, SETTLED)
+
 
 def classify(tree: ast.Module, names: Mapping[str, Any]) -> Judgement:
     """The class of a snippet (see `rules`); never raises, and runs nothing.
