@@ -1,14 +1,9 @@
-"""Checkpoint files: what is in them, and `load_checkpoint`, which continues from one.
+"""`load_checkpoint`: continue a run from a checkpoint.
 
     state = probe.load_checkpoint("rescue.pt", model=model, optimizer=optimizer)
     for x, y in state.rest_of(train_loader): ...
 
-The file is what `torch.save` makes of one dictionary of plain data, so that
-`torch.load(path, weights_only=True)` opens it without probe:
-
-    {"model": state_dict, "optimizer": state_dict, …, "step": int | None, "epoch": int | None, "probe": {…}}
-
-docs/checkpoint.md describes it. `content_sha256` covers everything but itself.
+`file` describes what is in it.
 Runs on the thread that calls it; standard library only, torch and numpy inside
 functions.
 """
@@ -16,101 +11,19 @@ functions.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import hashlib
 import os
-import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from probe.checkpoint_file import read_checkpoint, torch_module
 from probe.checkpoint_ranks import RanksFolder, is_shard, shards_in
 from probe.checkpoint_sharded import flat_state, holds_flat
 from probe.control.random_states import random_states, restore_random_states
 from probe.errors import CheckpointInvalid
 
-VERSION = 1
-RESERVED = ("step", "epoch", "probe", "rng", "strict")
-"""Names that no model or optimizer has in a file: keys of ours, and arguments of `load_checkpoint`."""
 _OWN_KEYS = ("step", "epoch", "probe")
 _PREFIXES = ("module.", "_orig_mod.")
 """What DistributedDataParallel and torch.compile put before the names of parameters."""
-
-
-def _torch() -> Any:
-    import torch
-
-    return torch
-
-
-# The hash of what is in a file --------------------------------------------------
-
-
-def content_sha256(content: Mapping[str, Any]) -> str:
-    """sha256 of everything in a checkpoint but this hash itself: types, names, numbers, bits of tensors.
-
-    NaN equals itself here, and two tensors are equal when type, shape and bits are."""
-    found = hashlib.sha256()
-    own = content.get("probe")
-    if isinstance(own, dict):
-        content = {**content, "probe": {key: own[key] for key in own if key != "content_sha256"}}
-    _feed(found, content)
-    return found.hexdigest()
-
-
-def _feed(found: Any, value: Any) -> None:
-    """One value of a checkpoint: a letter for its type, its length, what it holds."""
-    torch = _torch()
-
-    if isinstance(value, torch.Tensor):
-        _feed_tensor(found, value)
-    elif isinstance(value, dict):
-        found.update(b"D%d;" % len(value))
-        for key, item in value.items():
-            _feed(found, key)
-            _feed(found, item)
-    elif isinstance(value, (list, tuple)):
-        found.update(b"%s%d;" % (b"L" if isinstance(value, list) else b"T", len(value)))
-        for item in value:
-            _feed(found, item)
-    elif isinstance(value, float):
-        found.update(b"F" + struct.pack("<d", value))
-    elif isinstance(value, complex):
-        found.update(b"C" + struct.pack("<dd", value.real, value.imag))
-    elif isinstance(value, bytes):
-        found.update(b"Y%d;" % len(value) + value)
-    else:  # None, bool, int, str, and torch's dtypes and devices
-        text = f"{type(value).__name__}:{value}".encode("utf-8", "surrogatepass")
-        found.update(b"S%d;" % len(text) + text)
-
-
-def _feed_tensor(found: Any, tensor: Any) -> None:
-    torch = _torch()
-
-    if tensor.layout != torch.strided:
-        text = f"{tensor.layout}{list(tensor.shape)}".encode()
-        found.update(b"P%d;" % len(text) + text)
-        for part in sparse_parts(tensor):
-            _feed_tensor(found, part)
-        return
-    text = f"{tensor.dtype}{list(tensor.shape)}".encode()
-    found.update(b"A%d;" % len(text) + text)
-    kept = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    if kept.numel():  # read by address: torch may be there without numpy
-        found.update((ctypes.c_char * (kept.numel() * kept.element_size())).from_address(kept.data_ptr()))
-
-
-def sparse_parts(tensor: Any) -> tuple[Any, ...]:
-    """The dense tensors that a sparse one consists of."""
-    torch = _torch()
-
-    if tensor.layout == torch.sparse_coo:
-        return tensor._indices(), tensor._values()
-    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
-    return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
-
-
-# Loading ------------------------------------------------------------------------
 
 
 class Checkpoint:
@@ -144,7 +57,7 @@ class Checkpoint:
 
         `loader`: made as in the run that was saved. Its batches up to the saved position are fetched
         once more and dropped, so that workers are where they were; then the random states are as saved."""
-        torch = _torch()
+        torch = torch_module()
 
         if self.data is None:
             why = "it used no DataLoader when it was saved"
@@ -210,7 +123,7 @@ def load_checkpoint(
 
 def _for_this_machine(states: dict[str, Any]) -> dict[str, Any]:
     """Random states as far as there is something here that has them."""
-    torch = _torch()
+    torch = torch_module()
     if states["numpy"] is not None:
         with contextlib.suppress(ImportError):
             import numpy  # noqa: F401 - its state is set only where it is imported
@@ -223,7 +136,7 @@ _ORDER = {"module": 0, "optimizer": 1, "scheduler": 2, "scaler": 3}
 
 def _load_loose_parameters(path: str, content: Mapping[str, Any], objects: Mapping[str, Any]) -> None:
     """Parameters that belong to no module of the file, into the optimizers that train them."""
-    torch = _torch()
+    torch = torch_module()
     for name, loose in content["probe"]["loose_parameters"].items():
         if name not in objects:
             continue
@@ -242,7 +155,7 @@ def _load_loose_parameters(path: str, content: Mapping[str, Any], objects: Mappi
 def _load(
     path: str, name: str, thing: Any, state: Any, strict: bool, loaded: list[str], folder: RanksFolder | None
 ) -> None:
-    torch = _torch()
+    torch = torch_module()
 
     if folder is not None and next(shards_in(state), None) is not None:
         if isinstance(thing, torch.nn.Module):
@@ -267,52 +180,9 @@ def _load(
 
 def _fill(own: Mapping[str, Any], state: Mapping[str, Any]) -> None:
     """Copy a state into the tensors that a module has."""
-    with _torch().no_grad():
+    with torch_module().no_grad():
         for key in [key for key in state if key in own]:
             own[key].copy_(state[key])
-
-
-def read_checkpoint(path: str) -> dict[str, Any]:
-    """The whole content of a checkpoint on the CPU, compared with its hash. Raises `CheckpointInvalid`."""
-    content: dict[str, Any] = _opened(path)
-    own = content.get("probe") if isinstance(content, dict) else None
-    if not isinstance(own, dict) or "content_sha256" not in own:
-        raise CheckpointInvalid(
-            f"{path} is not a checkpoint of probe", hint="Load it in the way it was saved, with torch.load."
-        )
-    if own.get("version") != VERSION:
-        raise CheckpointInvalid(
-            f"{path} has version {own.get('version')}; this probe reads version {VERSION}",
-            hint="Load it with the version of probe that wrote it, or with torch.load.",
-        )
-    if content_sha256(content) != own["content_sha256"]:
-        raise CheckpointInvalid(
-            f"{path} is damaged: its content does not have the hash that was written with it",
-            hint="Use an earlier checkpoint, or copy this one again from where it was written.",
-        )
-    return content
-
-
-def _opened(path: str) -> Any:
-    import pickle
-    import zipfile
-
-    torch = _torch()
-
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except OSError as error:
-        raise CheckpointInvalid(
-            f"{path} cannot be opened: {error.strerror or error}",
-            hint=f"Relative paths start at {os.getcwd()}.",
-        ) from error
-    except (
-        RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError, zipfile.BadZipFile
-    ) as error:
-        reason = str(error).strip().partition("\n")[0][:200] or type(error).__name__
-        raise CheckpointInvalid(
-            f"{path} is no checkpoint, or is damaged: {reason}", hint="Use an earlier checkpoint."
-        ) from error
 
 
 def names_in(content: Mapping[str, Any]) -> tuple[str, ...]:
@@ -348,7 +218,7 @@ def _compare_names(path: str, content: Mapping[str, Any], objects: Mapping[str, 
 
 def _kind_given(thing: Any) -> str:
     """Kind of an object by its type; empty when anything may be right."""
-    torch = _torch()
+    torch = torch_module()
 
     if isinstance(thing, torch.nn.Module):
         return "module"
@@ -359,7 +229,7 @@ def _kind_given(thing: Any) -> str:
 
 def _fitting(name: str, thing: Any, content: Mapping[str, Any], strict: bool) -> Any:
     """The state to load into `thing`, compared with what it has; raises `CheckpointInvalid`."""
-    torch = _torch()
+    torch = torch_module()
 
     state = content[name]
     wrong: list[str] = []

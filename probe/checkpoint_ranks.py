@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from probe import descriptors
+from probe.checkpoint_file import read_checkpoint
 from probe.errors import CheckpointInvalid
 from probe.recording import checked
 
@@ -80,7 +81,6 @@ class RanksFolder:
 
     def content(self) -> dict[str, Any]:
         """What this rank's part holds, with the tensors that it shares with rank 0's in place."""
-        from probe.checkpoint import read_checkpoint
 
         first = self._part(0, read_checkpoint)
         if self.rank == 0:

@@ -43,7 +43,7 @@ def compare_runs(session: Session, other: str, everything: bool, format: Literal
 
 def _session_of(session: Session, other: str) -> Session:
     """The second run may be asked elsewhere: another folder, another host."""
-    second = Session(session.environ, session.out.stream, session.err.stream, session.input)
+    second = Session(session.environ, session.out.stream, session.err.stream, session.input, session.dispatch)
     second.named = other
     if session.has_own_transport or _server(session.address) == _server(parse(other, session.settings)):
         if not session.has_own_transport:

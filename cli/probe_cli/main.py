@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from probe.errors import ProbeError
+    from probe_cli.session import Session
     from probe_cli.terminal import Output
     from probe_cli.transport import Transport
 
@@ -48,7 +49,7 @@ def run(
     from probe_cli.exit_codes import CLOSED_PIPE
     from probe_cli.session import Session
 
-    session = Session(environ, out, err, stdin, transport)
+    session = Session(environ, out, err, stdin, dispatch, transport)
     try:
         try:
             code = dispatch(words, session)
@@ -63,7 +64,7 @@ def run(
         return _silently(CLOSED_PIPE)
 
 
-def dispatch(words: Sequence[str], session: object) -> int:
+def dispatch(words: Sequence[str], session: Session) -> int:
     """Run the command that the words are, in a session; its exit code. Raises its `ProbeError`."""
     from typer import Exit
     from typer.main import get_command

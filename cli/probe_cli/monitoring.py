@@ -164,15 +164,15 @@ def pairs(recipes: Sequence[str], actions: Sequence[str]) -> list[tuple[str, str
 
 def rule(session: Session, recipe: str, words: str) -> dict[str, Any]:
     """What `--on RECIPE "ACTION …"` means; raises the error of the command that it names."""
-    from probe_cli.main import dispatch
-
     try:
         split = shlex.split(words)
     except ValueError as error:
         raise UsageError(f"--on {recipe} {words!r}: {error}", hint=_HINT) from None
-    parsing = _Parsing(session.environ, session.out.stream, session.err.stream, session.input, _Reading())
+    parsing = _Parsing(
+        session.environ, session.out.stream, session.err.stream, session.input, session.dispatch, _Reading()
+    )
     try:
-        dispatch(["-t", session.named or session.address.endpoint, *split], parsing)
+        session.dispatch(["-t", session.named or session.address.endpoint, *split], parsing)
     except _Captured as captured:
         body = captured.body
     except UsageError as error:

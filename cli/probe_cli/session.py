@@ -6,7 +6,7 @@ its own environment, streams and transport. The command's main thread.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -31,12 +31,15 @@ class Session:
         out: TextIO,
         err: TextIO,
         stdin: TextIO,
+        dispatch: Callable[[Sequence[str], Session], int],
         transport: transports.Transport | None = None,
     ) -> None:
         self.environ = environ
         self.out = Output(out, environ)
         self.err = Output(err, environ)
         self.input = stdin
+        self.dispatch = dispatch
+        """Runs the command that words are, in a session."""
         self.named = ""
         self._settings: Settings | None = None
         self._transport = transport

@@ -13,7 +13,7 @@ import math
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from probe.announcement import ranks_in
 from probe.cluster import frames
@@ -22,9 +22,7 @@ from probe.cluster.peers import MOST_HOSTS, Host, url_of
 from probe.errors import Forbidden, HostUnreachable, ProbeError, TokenInvalid, from_dict
 from probe.settings import Settings
 
-__all__ = ["Everywhere", "Host", "Met", "Part", "Scope"]
-Scope = Literal["job", "host"]
-"""`job`: all hosts; `host`: only the one that is asked."""
+__all__ = ["Everywhere", "Host", "Met", "Part"]
 AT_ONCE = 64
 """Hosts that are asked at the same time."""
 DIRECT = 32

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from probe.clock import ANCHOR_NS
 from probe.instruments import statistics
@@ -18,10 +19,22 @@ from probe.instruments.parameter_names import Known
 from probe.instruments.recorder import Recorder
 from probe.recording.layout import NULL_DOUBLE, NULL_INTEGER, NULL_STRING
 
-if TYPE_CHECKING:
-    from probe.instruments.gradients import Open
-
 _NONE = [math.nan] * statistics.MOMENTS
+
+
+class Asked:
+    """Deep statistics of the steps that follow, wanted by somebody. `updates`: the updates of all parameters
+    are to be measured. `histograms`, when it is not None, gets `(step, kind, name, row)` with the row of
+    `statistics.distribution`."""
+
+    def __init__(self, *, updates: bool = False, histograms: Callable[..., object] | None = None) -> None:
+        self.updates = updates
+        self.histograms = histograms
+        self.rows = 0
+        self.done: set[int] = set()
+        """Parameters that had their turn, while there is no time for all in one step."""
+        self.late_steps: list[int] = []
+        """Steps in which there was no time for all parameters."""
 
 
 class Entry:
@@ -66,6 +79,19 @@ class Entry:
         after = statistics.values_of(self.parameter)
         if before is not None and after is not None and after.flat.shape == before.shape:
             self.update = statistics.difference_norm(before, after.flat)
+
+
+class Open(NamedTuple):
+    """A sample between the two sides of an optimizer's step."""
+
+    entries: list[Entry]
+    closure: bool
+    asked: Asked | None
+    unscale: Any
+    """Factor of a scaler that is still in the gradients."""
+    unclip: Any
+    measure: bool
+    """Whether the norm of all gradients is to be measured after the step, which computes them itself."""
 
 
 class Rows:

@@ -16,13 +16,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from probe.agent.isolation import Isolation
 from probe.instruments import statistics
 from probe.instruments.delivery import Delivery, capturing
 from probe.instruments.gradient_norm import GradientNorm, interval_for, usual_wall_ns
-from probe.instruments.gradient_rows import Entry, Rows
+from probe.instruments.gradient_rows import Asked, Entry, Open, Rows
 from probe.instruments.host_memory import HostMemoryReader
 from probe.instruments.optimizer_state import OptimizerState
 from probe.instruments.optimizers import NEVER, Optimizers
@@ -53,34 +53,6 @@ LOOK_S = 2.0
 """Between two looks at how much memory is free, at least."""
 _NS_PER_ELEMENT = 3
 """Guess of what one element costs on a CPU, for not beginning what would take too long."""
-
-
-class Asked:
-    """Deep statistics of the steps that follow, wanted by somebody. `updates`: the updates of all parameters
-    are to be measured. `histograms`, when it is not None, gets `(step, kind, name, row)` with the row of
-    `statistics.distribution`."""
-
-    def __init__(self, *, updates: bool = False, histograms: Callable[..., object] | None = None) -> None:
-        self.updates = updates
-        self.histograms = histograms
-        self.rows = 0
-        self.done: set[int] = set()
-        """Parameters that had their turn, while there is no time for all in one step."""
-        self.late_steps: list[int] = []
-        """Steps in which there was no time for all parameters."""
-
-
-class Open(NamedTuple):
-    """A sample between the two sides of an optimizer's step."""
-
-    entries: list[Entry]
-    closure: bool
-    asked: Asked | None
-    unscale: Any
-    """Factor of a scaler that is still in the gradients."""
-    unclip: Any
-    measure: bool
-    """Whether the norm of all gradients is to be measured after the step, which computes them itself."""
 
 
 class Gradients:

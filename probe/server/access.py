@@ -12,7 +12,7 @@ the server's event loop. Standard library only (and types of starlette).
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from probe.errors import BadRequest, Forbidden
 from probe.settings import Settings
@@ -53,6 +53,9 @@ NEEDS: dict[str, str] = {
     "POST /v1/monitor": OWNER,
 }
 """The least role that a route answers, by method and path."""
+
+Scope = Literal["job", "host"]
+"""Whom a request is about: `job`, its ranks on all hosts; `host`, those of the host that is asked."""
 
 
 class Caller(NamedTuple):

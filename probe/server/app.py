@@ -6,16 +6,14 @@ queries run in worker processes. May import fastapi.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import json
 import logging
 import os
 import time
 import uuid
-from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Coroutine
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -27,20 +25,20 @@ from starlette.types import Scope as AsgiScope
 
 from probe import __version__
 from probe.cluster import frames
-from probe.cluster.everywhere import Everywhere, Scope
-from probe.errors import BY_CODE, BadRequest, EndpointUnknown, ProbeError, TooMany
+from probe.errors import BY_CODE, BadRequest, ProbeError, TooMany
 from probe.server import (
     access,
     acting,
     all_ranks,
     answers,
     asking,
-    auth,
     backtraces,
     cluster_routes,
     diagnosing,
+    dispatch,
     examining,
     fanout,
+    listing,
     live,
     monitor_routes,
     queries,
@@ -49,6 +47,7 @@ from probe.server import (
     supervision,
     together,
 )
+from probe.server.access import Scope
 from probe.server.bodies import (
     ActBody,
     EndpointBody,
@@ -61,108 +60,31 @@ from probe.server.bodies import (
     UndoBody,
 )
 from probe.server.crew import Crew
-from probe.server.facts import FactsGatherer
-from probe.server.handover import Handover
-from probe.server.handover import Request as Asked
-from probe.server.metrics import Metrics
 from probe.server.monitor import Monitor
-from probe.server.prune import Pruner, Wanted
-from probe.server.query import Pool
-from probe.server.registry import Recorded, Registry, Status
-from probe.server.sealer import Sealer
-from probe.server.threads import Threads
-from probe.server.watch import Watch
-from probe.settings import Settings
+from probe.server.prune import Wanted
+from probe.server.registry import Recorded
+from probe.server.service import IN_FLIGHT, VIEWERS_IN_FLIGHT, Service
 
 _log = logging.getLogger("probe.app")
-_T = TypeVar("_T")
-IN_FLIGHT = 8
-"""Queries at once; more are refused with 429."""
-VIEWERS_IN_FLIGHT = IN_FLIGHT // 2
-"""Of them those of viewers."""
 _CHUNK_BYTES = 256 << 10
-
-
-class Service:
-    """What the routes need: the parts of the server and its threads."""
-
-    def __init__(
-        self, registry: Registry, sealer: Sealer, watch: Watch, pool: Pool, settings: Settings
-    ) -> None:
-        self.registry = registry
-        self.watch = watch
-        self.sealer = sealer
-        self.pruner = Pruner(registry, sealer)
-        self.pool = pool
-        self.settings = settings
-        token = functools.partial(auth.load_token, settings.token_file, registry.directory / "token")
-        self.everywhere = Everywhere(settings, token)
-        self.tcp_port: int | None = None
-        self.started = time.monotonic()
-        self.last_request = time.monotonic()
-        self.queries = Counter[str]()
-        self.facts = FactsGatherer(registry)
-        self.handover = Handover(self._find, self._status)
-        self.threads = Threads(16, "probe-request")
-        self.agents = Threads(2 * IN_FLIGHT, "probe-agents")
-        self.monitor = Monitor(self)
-        self.metrics = Metrics(registry, self.monitor)
-
-    def touch(self) -> None:
-        """A request came: the server stays while it is used."""
-        self.last_request = time.monotonic()
-
-    async def call(self, function: Callable[..., _T], *arguments: Any) -> _T:
-        """Run something that blocks on a thread."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.threads.now, functools.partial(function, *arguments))
-
-    async def ask(self, function: Callable[..., _T], *arguments: Any) -> _T:
-        """Run something that waits for an agent on a thread; these cannot block the others."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.agents.now, functools.partial(function, *arguments))
-
-    async def _find(self, endpoint: str) -> Recorded | None:
-        """The one process of this host that is meant; None for a job of several ranks, or of other hosts."""
-
-        def found() -> Recorded | None:
-            try:
-                recorded = self.registry.resolve(endpoint)
-            except EndpointUnknown:
-                return None  # `fanout.find` knows other hosts, or says it
-            one_rank = "/" in endpoint or endpoint.strip().isdigit()
-            if len(recorded) > 1 or ((recorded[0].meta.world_size or 1) > 1 and not one_rank):
-                return None
-            asking.require_live(recorded[0], self.registry.status(recorded[0]))
-            return recorded[0]
-
-        return await self.call(found)
-
-    async def _status(self, recorded: Recorded) -> Status:
-        return await self.call(self.registry.status, recorded)
-
-    def close(self) -> None:
-        """Let go of the threads; those that wait for an agent are not waited for."""
-        self.threads.close()
-        self.agents.close()
 
 
 _ANYWHERE = (400, 401, 403, 404, 405, 413, 422, 429, 500, 503)
 """What any route may answer instead, over TCP; 422 alone by an agent, of a checkpoint that is none."""
 
 
-def build(service: Service) -> FastAPI:
+def build(service: Service, monitor: Monitor) -> FastAPI:
     """The application."""
     app = FastAPI(
         title="probe", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False,
         default_response_class=_Json,
         responses={status: {"model": ErrorAnswer} for status in _ANYWHERE},
     )
-    _add_routes(app, service)
+    _add_routes(app, service, monitor)
     _add_queries(app, service)
     _add_acting(app, service)
     cluster_routes.add(app, service)
-    monitor_routes.add(app, service)
+    monitor_routes.add(app, service, monitor)
     app.add_exception_handler(ProbeError, _probe_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
@@ -179,7 +101,7 @@ def _of_agents(answer: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
     return {200: {"model": answer}, **_FOR_AGENTS}
 
 
-def _add_routes(app: FastAPI, service: Service) -> None:
+def _add_routes(app: FastAPI, service: Service, monitor: Monitor) -> None:
     @app.get("/v1/health", responses={200: {"model": answers.Health}})
     async def health() -> dict[str, Any]:
         """Whether the server is well, how many processes it watches, how many recordings cannot be read,
@@ -195,7 +117,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     async def processes(all: int = 0) -> dict[str, Any]:
         """The recorded processes: the living and the lately ended, or all with `all=1`."""
         current = service.watch.current
-        rows, notes = await service.call(live.process_rows, service.registry, current, bool(all))
+        rows, notes = await service.call(listing.process_rows, service.registry, current, bool(all))
         return {"processes": rows, "notes": notes}
 
     @app.get("/v1/tables", responses={200: {"model": answers.Tables}})
@@ -245,7 +167,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         """How a run learns, how fast it is and what it needs, as numbers; with `findings=1` what is wrong."""
         caller = access.caller(request)
         return await summaries.answer(
-            service, endpoint, caller, until=until, findings=bool(findings), scope=scope
+            service, monitor.listed, endpoint, caller, until=until, findings=bool(findings), scope=scope
         )
 
     @app.post("/v1/detach", responses=_of_agents(answers.Detached))
@@ -310,20 +232,20 @@ def _add_acting(app: FastAPI, service: Service) -> None:
         caller = access.caller(request)
         access.require_code(caller, service.settings, "eval")
         asked = acting.evaluation(body, caller, service.settings)
-        return await _on_one_or_all(service, body, caller, asked, all_ranks.evaluate)
+        return await dispatch.on_one_or_all(service, body, caller, asked, all_ranks.evaluate)
 
     @app.post("/v1/act", responses=_of_agents(answers.Acted))
     async def act(body: ActBody, request: Request) -> dict[str, Any]:
         """Do something to one process, or to all ranks of a job, between two steps; `/v1/undo` takes it
         back."""
-        return await act_for(service, body, access.caller(request))
+        return await dispatch.act_for(service, body, access.caller(request))
 
     @app.post("/v1/undo", responses=_of_agents(answers.Acted))
     async def undo(body: UndoBody, request: Request) -> dict[str, Any]:
         """Take back what an action did, between two steps."""
         caller = access.caller(request)
         asked = acting.undoing(body, caller, service.settings)
-        return await _on_one_or_all(service, body, caller, asked, all_ranks.undo)
+        return await dispatch.on_one_or_all(service, body, caller, asked, all_ranks.undo)
 
     @app.post("/v1/together", responses=_of_agents(answers.Phase))
     async def host_phase(body: TogetherBody, request: Request) -> dict[str, Any]:
@@ -334,33 +256,6 @@ def _add_acting(app: FastAPI, service: Service) -> None:
         found = await fanout.find(service, body.endpoint, caller, "host")
         asked = {**body.asked, "caller": caller._asdict()}
         return await together.host_phase(Crew(service, found, caller), {**body.model_dump(), "asked": asked})
-
-
-async def act_for(service: Service, body: ActBody, caller: access.Caller) -> dict[str, Any]:
-    """Do an action for somebody: a caller, or the monitor."""
-    if acting.runs_code(body.action, body.arguments):
-        access.require_code(caller, service.settings, body.action)
-    asked = acting.action(body, caller, service.settings)
-    return await _on_one_or_all(service, body, caller, asked, all_ranks.act)
-
-
-_B = TypeVar("_B", EvalBody, ActBody, UndoBody)
-
-
-async def _on_one_or_all(
-    service: Service, body: _B, caller: access.Caller, asked: Asked,
-    on_all: Callable[[Crew, _B], Awaitable[dict[str, Any]]],
-) -> dict[str, Any]:
-    """Ask the one process that is meant, here or on another host, or all ranks of the job."""
-    endpoint = access.endpoint(body.endpoint, caller)
-    answer = await service.handover.ask(endpoint, asked)
-    if answer is not None:
-        return answer
-    found = await fanout.find(service, endpoint, caller, body.scope)
-    if found.elsewhere is not None:
-        path, timeout_s = asked.target, asked.timeout_s
-        return await fanout.forward(service, found, caller, "POST", path, body.model_dump(), timeout_s)
-    return await on_all(Crew(service, found, caller), body)
 
 
 class _Json(JSONResponse):

@@ -14,9 +14,6 @@ import hashlib
 import hmac
 import ipaddress
 import os
-import re
-import secrets
-import stat
 import time
 from collections import defaultdict, deque
 from collections.abc import Mapping
@@ -24,14 +21,11 @@ from pathlib import Path
 
 from probe.cluster.links import ROLE_HEADER, SERVER_HEADER, proof
 from probe.errors import Forbidden, ProbeError, SettingInvalid, TokenInvalid, TooMany
-from probe.recording import places
 from probe.server.access import OPERATOR, VIEWER, check_route, role_now
 from probe.server.allowance import Allowance, Asker, address_of
 from probe.server.limits import App, Receive, Scope, Send, answer_error
 from probe.settings import Settings
 
-_SHORTEST_TOKEN = 43
-"""Characters of 256 bits in base64."""
 FAILURES_PER_MINUTE = 10
 _LATE_S = 0.5
 LATE_AT_ONCE = 32
@@ -71,51 +65,6 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def load_tokens(settings: Settings, directory: Path) -> dict[str, str]:
-    """The token of each role that TCP knows. Raises `SettingInvalid` when both are the same one, too."""
-    tokens = {
-        OPERATOR: load_token(settings.token_file, directory / "token"),
-        VIEWER: load_token(settings.viewer_token_file, directory / "token.viewer"),
-    }
-    if tokens[OPERATOR] == tokens[VIEWER]:
-        raise SettingInvalid(
-            "the viewer's token is the operator's, so it would let its holder act",
-            hint="Name another file in PROBE_VIEWER_TOKEN_FILE, or none: one is made in PROBE_DIR.",
-        )
-    return tokens
-
-
-def load_token(named: str, usual: Path) -> str:
-    """The token in the file that a setting names, or in the usual one, made when it is not there.
-
-    Raises `SettingInvalid` when others could have read the file or it holds too little.
-    """
-    path = Path(named) if named else usual
-    if not named and not path.exists():
-        places.write_whole(path, secrets.token_urlsafe(32).encode() + b"\n")
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError as error:
-        raise SettingInvalid(f"the token file {path} cannot be read: {error.strerror}") from None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise SettingInvalid(f"the token file {path} is no file")
-    with os.fdopen(descriptor, encoding="ascii", errors="replace") as file:
-        found = os.fstat(file.fileno())
-        if found.st_uid not in (os.getuid(), 0) or stat.S_IMODE(found.st_mode) & 0o077:
-            raise SettingInvalid(
-                f"the token file {path} can be read by others",
-                hint=f"chmod 600 {path}, and change the token.",
-            )
-        token = file.read(4096).strip()
-    if len(token) < _SHORTEST_TOKEN or not re.fullmatch(r"[A-Za-z0-9_\-+/=.]+", token):
-        raise SettingInvalid(
-            f"the token in {path} is too short, or not plain text",
-            hint="python -c 'import secrets; print(secrets.token_urlsafe(32))' makes a good one.",
-        )
-    return token
 
 
 class TcpGate:

@@ -14,11 +14,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from datetime import datetime
 from itertools import chain
 from time import monotonic
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from probe.attach import outside
 from probe.cluster import stacks
-from probe.cluster.everywhere import Scope
 from probe.diagnose.progress import History
 from probe.errors import AgentMissing, AgentUnreachable, ProbeError, ProcessDead
 from probe.recording import places
@@ -27,10 +26,9 @@ from probe.recording.journal import read_journal
 from probe.recording.process import life
 from probe.recording.waiting import waiting
 from probe.server import access, asking, fanout, notes
+from probe.server.access import Scope
 from probe.server.registry import LIVE, Recorded, Registry
-
-if TYPE_CHECKING:
-    from probe.server.app import Service
+from probe.server.service import Service
 
 INSIDE_S = 0.7
 """An agent that does not answer by then is not waited for: from outside it takes a tenth of a second."""

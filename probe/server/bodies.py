@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from probe.cluster.everywhere import Scope
+from probe.server.access import Scope
 
 DEFAULT_ROWS = 10_000
 MOST_ROWS = 1_000_000

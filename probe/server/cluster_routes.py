@@ -6,21 +6,19 @@ Runs on the server's event loop. May import fastapi.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 
 from probe.cluster import frames, peers
-from probe.cluster.everywhere import Host, Scope, only_reads
+from probe.cluster.everywhere import Host, only_reads
 from probe.errors import BadRequest
-from probe.server import access, answers, fanout, live, ranks_seen
+from probe.server import access, answers, fanout
+from probe.server.access import Scope
 from probe.server.bodies import ErrorAnswer, RelayBody
+from probe.server.rank_list import all_ranks
+from probe.server.service import Service
 
-if TYPE_CHECKING:
-    from probe.server.app import Service
-
-RANKS_S = 5.0
-"""Deadline of the other hosts for what is asked of files alone."""
 _ANSWERS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorAnswer} for status in (409, 410, 504)
 }
@@ -60,17 +58,3 @@ def add(app: FastAPI, service: Service) -> None:
             hosts, body.method, body.path, body.body, body.timeout_s, body.role
         )
         return Response(content, media_type=frames.MEDIA_TYPE)
-
-
-async def all_ranks(service: Service, found: fanout.Found, caller: access.Caller) -> dict[str, Any]:
-    """Answer of `GET /v1/ranks`: the pattern of every route that is about all ranks.
-
-    (One about the one process that an endpoint names asks `found.elsewhere` first, with `fanout.forward`.)"""
-    rows = await service.call(live.rank_rows, service.registry, service.watch.current, found.here)
-    asked = await fanout.ask(service, found, caller, "GET", "/v1/ranks", {}, RANKS_S)
-    for part in asked.parts:
-        rows += ranks_seen.of_another(part.answer)
-    return {
-        "ranks": ranks_seen.lined_up(rows, found.world_size), "hosts": fanout.host_rows(found, asked),
-        "missing": asked.missing, "world_size": found.world_size,
-    }

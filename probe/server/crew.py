@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from probe.cluster.everywhere import Met
 from probe.errors import HostUnreachable, ProbeError, RecordingError, from_dict
@@ -17,9 +17,7 @@ from probe.recording.reader import open_ring
 from probe.server import access, asking, fanout
 from probe.server.handover import Request
 from probe.server.registry import Recorded
-
-if TYPE_CHECKING:
-    from probe.server.app import Service
+from probe.server.service import Service
 
 ENDS = 64
 """Ends of steps that are looked at to say when the next ones begin."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from probe.diagnose import job
 from probe.diagnose.evidence import Evidence, gather
@@ -21,15 +21,13 @@ from probe.diagnose.state import judge
 from probe.diagnose.verdict import Verdict
 from probe.errors import HostUnreachable
 from probe.server import access, fanout, rank_facts
+from probe.server.access import Scope
 from probe.server.end_verdicts import verdict_of_end
 from probe.server.examining import DEEP_S, Wanted, add, examine, keep
 from probe.server.recipes import DEADLINE_S
 from probe.server.registry import LIVE, Recorded, Registry
+from probe.server.service import Service
 from probe.server.watch import Watch
-
-if TYPE_CHECKING:
-    from probe.cluster.everywhere import Scope
-    from probe.server.app import Service
 
 HOSTS_S = 6.0
 """Deadline of the other hosts: a look takes a second, on a busy machine two."""

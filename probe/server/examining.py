@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from probe import clock
 from probe.diagnose import procedures
@@ -21,10 +21,8 @@ from probe.errors import ProbeError
 from probe.server import access, acting, fanout, notes, recipes
 from probe.server.bodies import ActBody
 from probe.server.registry import LIVE, Recorded
+from probe.server.service import Service
 from probe.settings import Settings
-
-if TYPE_CHECKING:
-    from probe.server.app import Service
 
 DEEP_STEPS = 3
 DEEP_S = 5.0

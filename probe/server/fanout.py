@@ -14,17 +14,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from probe.cluster import peers
-from probe.cluster.everywhere import Host, Met, Part, Scope
+from probe.cluster.everywhere import Host, Met, Part
 from probe.errors import AccessDenied, EndpointUnknown, HostUnreachable, ProbeError
 from probe.rank_sets import as_text
-from probe.server import access, auth
+from probe.server import access
+from probe.server.access import Scope
 from probe.server.registry import LIVE, Recorded, Registry
-
-if TYPE_CHECKING:
-    from probe.server.app import Service
+from probe.server.service import Service
+from probe.server.tokens import load_token
 
 
 class Found(NamedTuple):
@@ -142,7 +142,7 @@ def candidates(service: Service, name: str) -> list[Host]:
         folders = [
             one.folder for one in here if (one.meta.run, one.meta.attempt) == (newest.run, newest.attempt)
         ]
-        token = auth.load_token(settings.token_file, registry.directory / "token")
+        token = load_token(settings.token_file, registry.directory / "token")
         hosts += peers.from_recordings(folders, newest.run, token, service.tcp_port, settings)
     return list({host.url or host.name: host for host in reversed(hosts)}.values())[::-1]
 

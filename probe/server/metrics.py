@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,10 +21,8 @@ from probe.diagnose.verdict import ALARM, NOTICE
 from probe.errors import RecordingError
 from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_INTEGER
 from probe.recording.reader import Rows, open_ring
+from probe.server.monitor import Monitor
 from probe.server.registry import LIVE, Recorded, Registry
-
-if TYPE_CHECKING:
-    from probe.server.monitor import Monitor
 
 RECENT = 64
 """The usual step and the shares of its phases are of so many steps, as the watch's are."""

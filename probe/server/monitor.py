@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from probe import clock
 from probe.diagnose import recipes as formats
@@ -28,14 +28,14 @@ from probe.errors import ProbeError
 from probe.recording import places
 from probe.server import access, recipes, supervision
 from probe.server.alerts import Alerts, Message
+from probe.server.bodies import ActBody
 from probe.server.destinations import Rule, Store, may_act
+from probe.server.dispatch import act_for
 from probe.server.registry import Recorded
 from probe.server.run_incidents import LATE_S, WATCHED, News, RunIncidents, as_dict, of_event
+from probe.server.service import Service
 from probe.server.supervision import FAILURES
 from probe.server.triggers import Triggers
-
-if TYPE_CHECKING:
-    from probe.server.app import Service
 
 _log = logging.getLogger("probe.monitor")
 TICK_S = 1.0
@@ -286,9 +286,6 @@ class Monitor:
 
     async def _do(self, rule: Rule) -> None:
         """One action, the way that everybody's takes: between two steps, on all ranks, audited by the job."""
-        from probe.server.app import act_for
-        from probe.server.bodies import ActBody
-
         caller = access.Caller(os.getuid(), os.getpid(), "unix", access.MONITOR)
         body = ActBody(
             endpoint=rule.run, action=rule.action, arguments=rule.arguments, now=rule.now, wait_s=ACT_WAIT_S

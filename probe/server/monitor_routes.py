@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
@@ -19,10 +19,10 @@ from probe.server import access, answers
 from probe.server.alerts import Message
 from probe.server.bodies import ErrorAnswer, MonitorBody, OnIncident
 from probe.server.destinations import Rule
+from probe.server.metrics import Metrics
+from probe.server.monitor import Monitor
 from probe.server.registry import Recorded
-
-if TYPE_CHECKING:
-    from probe.server.app import Service
+from probe.server.service import Service
 
 MOST_RULES = 64
 _ANSWERS: dict[int | str, dict[str, Any]] = {
@@ -30,15 +30,16 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def add(app: FastAPI, service: Service) -> None:
+def add(app: FastAPI, service: Service, monitor: Monitor) -> None:
     """Add them to the application."""
+    figures = Metrics(service.registry, monitor)
 
     @app.get("/v1/monitor", responses=_ANSWERS)
-    async def monitor(request: Request, endpoint: str = "", all: int = 0) -> dict[str, Any]:
+    async def incidents(request: Request, endpoint: str = "", all: int = 0) -> dict[str, Any]:
         """Open incidents, and what is done about them."""
         caller = access.caller(request)
         runs = await _runs(service, access.endpoint(endpoint, caller))
-        return _answer(service, caller, runs, bool(all))
+        return _answer(service, monitor, caller, runs, bool(all))
 
     @app.post("/v1/monitor", responses=_ANSWERS)
     async def configure(body: MonitorBody, request: Request) -> dict[str, Any]:
@@ -46,14 +47,14 @@ def add(app: FastAPI, service: Service) -> None:
         caller = access.caller(request)
         access.require_role(caller, access.OWNER, "monitor")
         runs = await _runs(service, body.endpoint)
-        alerts = service.monitor.alerts
+        alerts = monitor.alerts
         if body.remove:
             await alerts.remove(body.remove)
         if body.notify:
             await alerts.add(body.notify)
         if body.on or body.off:
-            await _rules(service, body)
-        answer = _answer(service, caller, runs, False)
+            await _rules(service, monitor, body)
+        answer = _answer(service, monitor, caller, runs, False)
         if body.test:
             if not alerts.destinations:
                 hint = "`probe monitor --notify URL` adds one."
@@ -65,7 +66,7 @@ def add(app: FastAPI, service: Service) -> None:
     async def metrics(request: Request) -> Response:
         """What Prometheus scrapes: its text, or OpenMetrics where the Accept header wants it."""
         accept = request.headers.get("accept", "")
-        content, media_type = await service.call(service.metrics.text, accept)
+        content, media_type = await service.call(figures.text, accept)
         return Response(content, headers={"content-type": media_type})
 
 
@@ -78,9 +79,8 @@ async def _runs(service: Service, endpoint: str) -> frozenset[str] | None:
 
 
 def _answer(
-    service: Service, caller: access.Caller, runs: frozenset[str] | None, everything: bool
+    service: Service, monitor: Monitor, caller: access.Caller, runs: frozenset[str] | None, everything: bool
 ) -> dict[str, Any]:
-    monitor = service.monitor
     found = [one for one in monitor.listed(everything) if runs is None or one["run"] in runs]
     notes = [monitor.store.problem] if monitor.store.problem else []
     answer: dict[str, Any] = {"monitor": service.settings.monitor, "incidents": found, "notes": notes}
@@ -99,11 +99,10 @@ def _answer(
     return answer
 
 
-async def _rules(service: Service, body: MonitorBody) -> None:
+async def _rules(service: Service, monitor: Monitor, body: MonitorBody) -> None:
     """Change what is done automatically about one run."""
     if not body.endpoint.strip():
         raise BadRequest("actions are for one job", hint="`probe PID monitor --on RECIPE ACTION`.")
-    monitor = service.monitor
     found: list[Recorded] = await service.call(service.registry.resolve, body.endpoint)
     meta = found[0].meta
     if len({one.meta.run for one in found}) > 1:

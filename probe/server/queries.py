@@ -11,17 +11,16 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from probe.cluster.everywhere import Part, Scope
-from probe.server import access, backtraces, cluster_routes, fanout, live
+from probe.cluster.everywhere import Part
+from probe.server import access, backtraces, fanout, live, rank_list
+from probe.server.access import Scope
 from probe.server.bodies import QueryBody, RowsBody
 from probe.server.carrying import NOT_CARRIED
 from probe.server.registry import Recorded
+from probe.server.service import Service
 from probe.server.views import mentioned
-
-if TYPE_CHECKING:
-    from probe.server.app import Service
 
 ROWS_SHARE = 0.7
 """Of a query's time: after it the rows of the other hosts are not waited for any more."""
@@ -164,7 +163,7 @@ async def _of_the_job(
     rows: dict[str, list[dict[str, Any]]] = {}
     missing: list[str] = []
     if names & _CLUSTER:
-        ranks = await cluster_routes.all_ranks(service, job, asked.caller)
+        ranks = await rank_list.all_ranks(service, job, asked.caller)
         rows = {"cluster.ranks": ranks["ranks"], "cluster.hosts": ranks["hosts"]}
         missing += ranks["missing"]
     if names & _STACKS:

@@ -18,18 +18,16 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from probe.diagnose import recipes as known
 from probe.diagnose.recipes import JOB, MOST_FINDINGS, Library, Outcome, Recipe
 from probe.errors import QueryOutOfMemory, QueryWorkerDied
 from probe.server import access, fanout, queries
+from probe.server.access import Scope
 from probe.server.registry import Recorded
+from probe.server.service import Service
 from probe.settings import Settings
-
-if TYPE_CHECKING:
-    from probe.cluster.everywhere import Scope
-    from probe.server.app import Service
 
 DEADLINE_S = 15.0
 """Of all recipes of one request together, when somebody waits for them; each has a query's deadline, too."""

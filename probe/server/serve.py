@@ -28,10 +28,13 @@ from probe.server import app as application
 from probe.server import auth, supervision
 from probe.server.exits import Exits
 from probe.server.limits import App, BodyLimit, LimitedProtocol
+from probe.server.monitor import Monitor
 from probe.server.query import Pool
 from probe.server.registry import Registry
 from probe.server.sealer import Sealer
+from probe.server.service import Service
 from probe.server.supervision import FAILURES
+from probe.server.tokens import load_tokens
 from probe.server.watch import Watch
 from probe.settings import Settings
 from probe.wire import LARGEST_HEAD_BYTES, listen_unix
@@ -66,19 +69,20 @@ class Server:
         sealer = Sealer(registry, self.settings, is_ours=self._is_ours)
         watch = Watch(registry)
         pool = Pool(self._roots(), self.settings.query_memory_bytes)
-        service = application.Service(registry, sealer, watch, pool, self.settings)
-        asgi = BodyLimit(application.build(service), service.touch)
+        service = Service(registry, sealer, watch, pool, self.settings)
+        monitor = Monitor(service)
+        asgi = BodyLimit(application.build(service, monitor), service.touch)
         try:
             service.tcp_port = await self._listen(asgi)
             exits.start()
             sealer.start()
             watch.start()
             service.facts.start()
-            service.monitor.start()
+            monitor.start()
             pool.warm()
-            await self._stay(service)
+            await self._stay(service, monitor)
         finally:
-            await self._close(sealer, pool, service)
+            await self._close(sealer, pool, service, monitor)
             watch.stop(wait_s=_CLOSE_S)
             service.facts.stop(wait_s=_CLOSE_S)
             exits.stop(wait_s=_CLOSE_S)
@@ -103,7 +107,7 @@ class Server:
     async def _listen_tcp(self, asgi: App) -> str | None:
         """Where it answers, for `server.json` and so for the agents; None when it does not."""
         host, port = auth.listen_address(self.settings)
-        tokens = auth.load_tokens(self.settings, self.directory)
+        tokens = load_tokens(self.settings, self.directory)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listener = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -152,7 +156,7 @@ class Server:
             )
         )
 
-    async def _stay(self, service: application.Service) -> None:
+    async def _stay(self, service: Service, monitor: Monitor) -> None:
         last_live = time.monotonic()
         round_s = min(_ROUND_S, self.settings.server_linger_s / 4)
         while not self._stopping.is_set():
@@ -162,14 +166,14 @@ class Server:
                 return  # the sealer has said why
             service.pool.end_idle()
             living = await self._living(service)
-            if living or service.monitor.busy:
+            if living or monitor.busy:
                 last_live = time.monotonic()
             needed = max(last_live, service.last_request)
             if time.monotonic() - needed > self.settings.server_linger_s:
                 _log.info("nobody needed the server for %g s", self.settings.server_linger_s)
                 return
 
-    async def _living(self, service: application.Service) -> bool:
+    async def _living(self, service: Service) -> bool:
         """Whether a process is recorded; also when that cannot be told now."""
         try:
             return bool(await service.call(service.registry.live))
@@ -177,7 +181,7 @@ class Server:
             supervision.note("the server's own round", error)
             return True
 
-    async def _close(self, sealer: Sealer, pool: Pool, service: application.Service) -> None:
+    async def _close(self, sealer: Sealer, pool: Pool, service: Service, monitor: Monitor) -> None:
         """End in order: no new connections, answers out, workers and threads gone, socket removed."""
         if self._is_ours():  # else another server may listen there
             with contextlib.suppress(OSError):
@@ -190,7 +194,7 @@ class Server:
         tasks = [task for state in self._states for task in state.tasks]
         if tasks:
             await asyncio.wait(tasks, timeout=_CLOSE_S)
-        await service.monitor.stop()
+        await monitor.stop()
         await pool.close()
         await service.everywhere.close()
         sealer.stop(wait_s=_CLOSE_S)

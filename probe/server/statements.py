@@ -42,7 +42,8 @@ class Query:
 
     def __init__(self, request: dict[str, Any]) -> None:
         from probe.server.carrying import Carried
-        from probe.server.views import Plan, Recent, Source
+        from probe.server.source import Source
+        from probe.server.views import Plan, Recent
 
         self.sql: str = request["sql"]
         self.limit: int = request.get("limit", 0)

@@ -10,29 +10,32 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from probe.diagnose.recipe import worst_first
 from probe.diagnose.summary import STATEMENTS, statements_for, summarize
 from probe.errors import ProbeError
-from probe.server import access, fanout, live, queries, recipes
+from probe.server import access, fanout, queries, recipes
+from probe.server.access import Scope
 from probe.server.end_verdicts import verdict_of_end
 from probe.server.examining import finding
+from probe.server.listing import rank_rows
 from probe.server.registry import LIVE, Recorded
-
-if TYPE_CHECKING:
-    from probe.cluster.everywhere import Scope
-    from probe.server.app import Service
+from probe.server.service import Service
 
 DEADLINE_S = 5.0
 _MOST_ROWS = 4096
+Incidents = Callable[[], list[dict[str, Any]]]
+"""The open incidents of this host, as the monitor lists them."""
 
 
 async def answer(
-    service: Service, endpoint: str, caller: access.Caller, *, until: int | None, findings: bool,
-    scope: Scope = "job",
+    service: Service, incidents: Incidents, endpoint: str, caller: access.Caller, *, until: int | None,
+    findings: bool, scope: Scope = "job",
 ) -> dict[str, Any]:
-    """The answer of `GET /v1/summary`. `until`: the last step that counts; `findings`: also what is wrong."""
+    """The answer of `GET /v1/summary`. `until`: the last step that counts; `findings`: also what is
+    wrong, which the open `incidents` say."""
     found = await fanout.find(service, endpoint, caller, scope)
     if found.elsewhere is not None:
         asked = {"until": until, "findings": int(findings)}
@@ -40,7 +43,7 @@ async def answer(
         return await fanout.forward(service, found, caller, "GET", "/v1/summary", body, DEADLINE_S)
     who = await service.call(_who, service, found)
     results, notes = await _rows(service, found, caller, scope, until)
-    judged = await _findings(service, found, endpoint, caller, scope) if findings else {}
+    judged = await _findings(service, incidents, found, endpoint, caller, scope) if findings else {}
     summary = {**who, **summarize(results), **judged, "notes": notes}
     shown: dict[str, Any] = plain(summary)
     return shown
@@ -78,7 +81,7 @@ def _who(service: Service, found: fanout.Found) -> dict[str, Any]:
     if state not in LIVE:
         verdict = verdict_of_end(lead, status)
     else:
-        state = str(next(iter(live.rank_rows(service.registry, service.watch.current, [lead])))["state"])
+        state = str(next(iter(rank_rows(service.registry, service.watch.current, [lead])))["state"])
     return {
         "job": meta.job, "run": meta.run, "attempt": meta.attempt, "rank": meta.rank, "pid": meta.pid,
         "host": meta.host, "world_size": found.world_size or meta.world_size, "folder": str(lead.folder),
@@ -93,11 +96,12 @@ def _name(lead: Recorded, found: fanout.Found) -> str:
 
 
 async def _findings(
-    service: Service, found: fanout.Found, endpoint: str, caller: access.Caller, scope: Scope
+    service: Service, incidents: Incidents, found: fanout.Found, endpoint: str, caller: access.Caller,
+    scope: Scope,
 ) -> dict[str, Any]:
     """What is wrong, the worst first: the open incidents of what the monitor watches, else what the recipes
     find now. `judged`: `monitor` or `now`; `unjudged`: why nothing is known."""
-    watched = await service.call(_incidents, service, found)
+    watched = await service.call(_incidents, service, incidents, found)
     if watched is not None:
         return {"findings": watched, "judged": "monitor", "unjudged": []}
     try:
@@ -112,7 +116,7 @@ async def _findings(
     }
 
 
-def _incidents(service: Service, found: fanout.Found) -> list[dict[str, Any]] | None:
+def _incidents(service: Service, incidents: Incidents, found: fanout.Found) -> list[dict[str, Any]] | None:
     """Open incidents of these processes; None when the monitor does not watch them."""
     runs = {(one.meta.run, one.meta.attempt) for one in found.here}
     ranks = {one.meta.rank for one in found.here}
@@ -120,7 +124,7 @@ def _incidents(service: Service, found: fanout.Found) -> list[dict[str, Any]] | 
     if not watches or found.met:
         return None
     return [
-        one for one in service.monitor.listed()
+        one for one in incidents()
         if (one["run"], one["attempt"]) in runs and (one["rank"] is None or one["rank"] in ranks)
     ]
 

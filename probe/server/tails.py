@@ -7,7 +7,6 @@ numpy.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import duckdb
 import numpy as np
@@ -15,10 +14,8 @@ import numpy.typing as npt
 
 from probe.recording import segments
 from probe.recording.reader import Rows, for_duckdb
+from probe.server.source import Source
 from probe.tables import Table
-
-if TYPE_CHECKING:
-    from probe.server.views import Source
 
 AT_ONCE_BYTES = 32 << 20
 """Rows that wait are inserted when they take so much memory: an insert holds them several times."""

@@ -22,10 +22,10 @@ from probe.diagnose.local import make_tables
 from probe.errors import RecordingError
 from probe.recording import checked, places, segments
 from probe.recording.journal import Hole, read_payloads, record_of
-from probe.recording.layout import NOBODY, Owner
 from probe.recording.reader import RingFile, damaged_texts, with_texts
 from probe.recording.strings import read_strings
 from probe.server.carrying import NOT_CARRIED, Carried, wanted_columns
+from probe.server.source import Source
 from probe.server.tails import Tails
 from probe.tables import COMMON, RINGS, TABLES, Table, columns_of
 
@@ -36,20 +36,6 @@ _MOST_HOLES = 4
 """Damaged parts of a journal that are named."""
 _NAME_BUILDERS = ("query", "u&")
 """Without these words SQL cannot name a table that its text does not contain."""
-
-
-@dataclass(frozen=True)
-class Source:
-    """One recorded process as a query's source. `rings` may be gone already."""
-
-    folder: Path
-    rings: Path
-    run: str
-    attempt: int
-    rank: int
-    pid: int
-    owner: Owner = NOBODY
-    """Whose rings these must be."""
 
 
 @dataclass

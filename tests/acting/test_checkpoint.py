@@ -19,7 +19,7 @@ import probe
 from agent.asking import ask, query, tell
 from agent.nursery import Forked
 from harness import PATIENCE_S, Place
-from probe.checkpoint import read_checkpoint
+from probe.checkpoint_file import read_checkpoint
 from probe.errors import ActionError, ActionFailed, ActionRefused, BadRequest, NoBoundary, NotUndoable
 
 STEPS = 60

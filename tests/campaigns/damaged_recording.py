@@ -28,7 +28,7 @@ from probe.recording import checked, layout, places, segments
 from probe.recording.crash import read_crash
 from probe.recording.reader import WRITERS, RingFile
 from probe.recording.strings import DAMAGED
-from probe.server import auth, live
+from probe.server import listing, tokens
 from probe.server.app import _Json
 from probe.server.destinations import Destination, Store
 from probe.server.registry import Recorded, Registry
@@ -161,7 +161,7 @@ class Recordings:
         self.other = self.directory / "other"
         shutil.copytree(recipes.built_in_folder(), self.other / "recipes")
         for name in ("token", "token.viewer"):
-            auth.load_token("", self.other / name)
+            tokens.load_token("", self.other / name)
         store = Store(self.other)
         store.kept.destinations = [Destination("json://127.0.0.1:9/alerts"), Destination("json://127.0.0.1:9/b")]
         store.write()
@@ -235,7 +235,7 @@ class Recordings:
 
     def _ask(self, state: str, names: Sequence[str]) -> _Answer:
         registry = Registry(self.directory / state)
-        rows, notes = live.process_rows(registry, lambda _: None, True)
+        rows, notes = listing.process_rows(registry, lambda _: None, True)
         _Json(content={"processes": rows, "notes": notes})
         sources = registry.processes()
         for recorded in sources:
@@ -266,8 +266,8 @@ class Recordings:
             library = recipes.load([path.parent])
             return "" if library.problems else "a library"
         reader = {
-            "token": lambda: auth.load_token(str(path), path),
-            "token.viewer": lambda: auth.load_token(str(path), path),
+            "token": lambda: tokens.load_token(str(path), path),
+            "token.viewer": lambda: tokens.load_token(str(path), path),
             "monitor.json": lambda: str(Store(path.parent).kept if not Store(path.parent).problem else ""),
             "server.json": lambda: server_url(path.parent) or "",
             identity.LAUNCHER: lambda: identity._mark(path.parent),

@@ -165,7 +165,7 @@ def _ended(rows: list[list[Any]], evals: list[list[Any]], file: Path) -> list[st
 
 def _whole(path: Path) -> bool:
     """Whether it is a checkpoint that can be read and verified."""
-    from probe.checkpoint import read_checkpoint
+    from probe.checkpoint_file import read_checkpoint
 
     try:
         read_checkpoint(str(path))

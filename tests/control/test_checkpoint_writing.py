@@ -23,11 +23,12 @@ from torch import nn
 
 import probe
 from control.saved import Site, left_in, save, trained, values
-from probe.checkpoint import read_checkpoint
+from probe.checkpoint_file import read_checkpoint
 from probe.control.actions import checkpoint as checkpoint_action
 from probe.control.actions import saving, snapshot
-from probe.control.actions.checkpoint import Automatic, Save
+from probe.control.actions.checkpoint import Automatic
 from probe.control.actions.plain_data import memory_available_bytes
+from probe.control.actions.save import Save
 from probe.errors import ActionFailed, ActionRefused, BadRequest
 from probe.recording.layout import NULL_DOUBLE
 

@@ -15,7 +15,8 @@ from probe.instruments import gradients as module
 from probe.instruments import statistics
 from probe.instruments.delivery import Delivery
 from probe.instruments.gradient_norm import LONGEST_STEPS, interval_for
-from probe.instruments.gradients import Asked, Gradients
+from probe.instruments.gradient_rows import Asked
+from probe.instruments.gradients import Gradients
 from probe.instruments.parameter_names import Known
 from probe.recording.layout import NULL_DOUBLE, NULL_INTEGER, NULL_STRING
 from probe.tables import BY_NAME

@@ -16,7 +16,7 @@ from probe.cluster.links import ROLE_HEADER, SERVER_HEADER, proof
 from probe.errors import TooMany
 from probe.server import access, allowance, auth, limits
 from probe.server.allowance import Allowance, Asker, address_of
-from probe.server.app import IN_FLIGHT
+from probe.server.service import IN_FLIGHT
 from probe.server.threads import Threads
 from server.beside import Beside, Writer, until
 from server.test_tcp import Tcp

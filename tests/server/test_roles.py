@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from probe.errors import BY_CODE, Forbidden, SettingInvalid
-from probe.server import access, auth
+from probe.server import access
+from probe.server.tokens import load_tokens
 from probe.settings import Settings
 from server.beside import Beside, Writer
 from server.test_tcp import Tcp
@@ -152,21 +153,21 @@ def test_a_role_may_what_those_before_it_may() -> None:
 
 
 def test_the_viewers_token_is_kept_as_the_operators_and_is_another(tmp_path: Path) -> None:
-    tokens = auth.load_tokens(Settings({}), tmp_path)
+    tokens = load_tokens(Settings({}), tmp_path)
     assert len(set(tokens.values())) == 2 and min(map(len, tokens.values())) >= 43
-    assert auth.load_tokens(Settings({}), tmp_path) == tokens, "they stay"
+    assert load_tokens(Settings({}), tmp_path) == tokens, "they stay"
     viewer = tmp_path / "given"
     viewer.write_text("v" * 43)
     viewer.chmod(0o640)
     settings = Settings({"PROBE_VIEWER_TOKEN_FILE": str(viewer)})
     with pytest.raises(SettingInvalid, match="read by others"):
-        auth.load_tokens(settings, tmp_path)
+        load_tokens(settings, tmp_path)
     viewer.chmod(0o600)
-    assert auth.load_tokens(settings, tmp_path)["viewer"] == "v" * 43
+    assert load_tokens(settings, tmp_path)["viewer"] == "v" * 43
     viewer.write_text(tokens["operator"])
     with pytest.raises(SettingInvalid, match="is the operator's"):
-        auth.load_tokens(settings, tmp_path)
+        load_tokens(settings, tmp_path)
     if os.getuid() == 0:
         os.chown(tmp_path / "token.viewer", 65534, 65534)
         with pytest.raises(SettingInvalid, match="others"):
-            auth.load_tokens(Settings({}), tmp_path)
+            load_tokens(Settings({}), tmp_path)

@@ -20,7 +20,7 @@ import pytest
 
 from harness import ROOT, Place
 from probe.errors import SettingInvalid
-from probe.server import auth
+from probe.server import auth, tokens
 from probe.server.allowance import BURST
 from probe.settings import Settings
 from server.beside import Beside, Writer, until
@@ -210,22 +210,22 @@ def test_a_server_that_may_not_listen_ends_with_the_status_of_a_bad_setting(plac
 def test_a_token_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     token = tmp_path / "token"
     with pytest.raises(SettingInvalid, match="cannot be read"):
-        auth.load_token(str(token), tmp_path / "usual")
+        tokens.load_token(str(token), tmp_path / "usual")
     token.write_text("t" * 43 + "\n")
     for mode in (0o644, 0o640, 0o604, 0o660):
         token.chmod(mode)
         with pytest.raises(SettingInvalid, match="read by others"):
-            auth.load_token(str(token), tmp_path / "usual")
+            tokens.load_token(str(token), tmp_path / "usual")
     token.chmod(0o600)
-    assert auth.load_token(str(token), tmp_path / "usual") == "t" * 43
+    assert tokens.load_token(str(token), tmp_path / "usual") == "t" * 43
     for content in ("", "short", "é" * 60, "t" * 20 + " " + "t" * 30):
         token.write_text(content)
         with pytest.raises(SettingInvalid, match="too short"):
-            auth.load_token(str(token), tmp_path / "usual")
+            tokens.load_token(str(token), tmp_path / "usual")
     link = tmp_path / "link"
     link.symlink_to(token)
     with pytest.raises(SettingInvalid, match="cannot be read"):
-        auth.load_token(str(link), tmp_path / "usual")
+        tokens.load_token(str(link), tmp_path / "usual")
 
 
 def test_a_taken_port_costs_tcp_and_not_the_server(beside: Beside) -> None:

@@ -17,9 +17,9 @@ from probe.checkpoint import names_in
 from probe.checkpoint_ranks import SAME, is_shard
 from probe.control.action import Site, only
 from probe.control.actions import saving, shards, snapshot
-from probe.control.actions.checkpoint import MOST_LISTED, Save
 from probe.control.actions.gathering import WAIT_S, Gathering, described
 from probe.control.actions.plain_data import leaves
+from probe.control.actions.save import MOST_LISTED, Save
 from probe.errors import ActionRefused, BadRequest, ProbeError
 from probe.rank_sets import as_text
 

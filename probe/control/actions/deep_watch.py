@@ -15,7 +15,7 @@ from probe import clock
 from probe.control.action import Site
 from probe.errors import ActionRefused, BadRequest
 from probe.instruments import statistics
-from probe.instruments.gradients import Asked
+from probe.instruments.gradient_rows import Asked
 
 KINDS = ("gradients", "histograms", "activations", "updates")
 DEFAULT_STEPS = 5

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from probe import descriptors
-from probe.checkpoint import content_sha256, sparse_parts
+from probe.checkpoint_file import content_sha256, sparse_parts
 from probe.errors import ActionRefused
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes)

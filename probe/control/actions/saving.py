@@ -21,7 +21,7 @@ from typing import Any
 
 from probe import descriptors
 from probe.agent.isolation import capture, describe
-from probe.checkpoint import content_sha256, read_checkpoint
+from probe.checkpoint_file import content_sha256, read_checkpoint
 from probe.errors import ActionFailed, ActionRefused, BadRequest, ProbeError
 from probe.recording import places
 

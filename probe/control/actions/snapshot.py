@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from probe.agent.isolation import capture, describe
-from probe.checkpoint import RESERVED, VERSION
+from probe.checkpoint_file import RESERVED, VERSION
 from probe.checkpoint_ranks import is_shard, shards_in
 from probe.checkpoint_sharded import FLAT, is_flat, named_parameters, state_of
 from probe.clock import wall_ns

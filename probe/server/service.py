@@ -1,0 +1,95 @@
+"""Service: the parts of the server that routes need, and its threads.
+
+Made once, in `serve`. Runs on the server's event loop; what blocks (files, agents) runs on threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from probe.cluster.everywhere import Everywhere
+from probe.errors import EndpointUnknown
+from probe.server import asking
+from probe.server.facts import FactsGatherer
+from probe.server.handover import Handover
+from probe.server.prune import Pruner
+from probe.server.query import Pool
+from probe.server.registry import Recorded, Registry, Status
+from probe.server.sealer import Sealer
+from probe.server.threads import Threads
+from probe.server.tokens import load_token
+from probe.server.watch import Watch
+from probe.settings import Settings
+
+_T = TypeVar("_T")
+IN_FLIGHT = 8
+"""Queries at once; more are refused with 429."""
+VIEWERS_IN_FLIGHT = IN_FLIGHT // 2
+"""Of them those of viewers."""
+
+
+class Service:
+    """What the routes need: the parts of the server and its threads."""
+
+    def __init__(
+        self, registry: Registry, sealer: Sealer, watch: Watch, pool: Pool, settings: Settings
+    ) -> None:
+        self.registry = registry
+        self.watch = watch
+        self.sealer = sealer
+        self.pruner = Pruner(registry, sealer)
+        self.pool = pool
+        self.settings = settings
+        token = functools.partial(load_token, settings.token_file, registry.directory / "token")
+        self.everywhere = Everywhere(settings, token)
+        self.tcp_port: int | None = None
+        self.started = time.monotonic()
+        self.last_request = time.monotonic()
+        self.queries = Counter[str]()
+        self.facts = FactsGatherer(registry)
+        self.handover = Handover(self._find, self._status)
+        self.threads = Threads(16, "probe-request")
+        self.agents = Threads(2 * IN_FLIGHT, "probe-agents")
+
+    def touch(self) -> None:
+        """A request came: the server stays while it is used."""
+        self.last_request = time.monotonic()
+
+    async def call(self, function: Callable[..., _T], *arguments: Any) -> _T:
+        """Run something that blocks on a thread."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.threads.now, functools.partial(function, *arguments))
+
+    async def ask(self, function: Callable[..., _T], *arguments: Any) -> _T:
+        """Run something that waits for an agent on a thread; these cannot block the others."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.agents.now, functools.partial(function, *arguments))
+
+    async def _find(self, endpoint: str) -> Recorded | None:
+        """The one process of this host that is meant; None for a job of several ranks, or of other hosts."""
+
+        def found() -> Recorded | None:
+            try:
+                recorded = self.registry.resolve(endpoint)
+            except EndpointUnknown:
+                return None  # `fanout.find` knows other hosts, or says it
+            one_rank = "/" in endpoint or endpoint.strip().isdigit()
+            if len(recorded) > 1 or ((recorded[0].meta.world_size or 1) > 1 and not one_rank):
+                return None
+            asking.require_live(recorded[0], self.registry.status(recorded[0]))
+            return recorded[0]
+
+        return await self.call(found)
+
+    async def _status(self, recorded: Recorded) -> Status:
+        return await self.call(self.registry.status, recorded)
+
+    def close(self) -> None:
+        """Let go of the threads; those that wait for an agent are not waited for."""
+        self.threads.close()
+        self.agents.close()
