@@ -16,18 +16,16 @@ from __future__ import annotations
 
 import ast
 import ctypes
-import dis
 import functools
 import linecache
 import os
-import signal
 import textwrap
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from types import CodeType, TracebackType
+from types import CodeType
 from typing import Any, TypeVar
 
 from probe.agent.isolation import capture
@@ -44,6 +42,7 @@ from probe.control.keeping import Kept
 from probe.control.names import Scope, names_used
 from probe.control.output import Buffer, Diversion
 from probe.control.own_group import carry
+from probe.control.signal_errors import from_signal
 from probe.control.values import short_repr
 
 FILE = "<probe eval>"
@@ -296,29 +295,6 @@ def explained(error: BaseException, hint: str = "") -> dict[str, str]:
         "traceback": text[-16_000:],
         "hint": hint,
     }
-
-
-def from_signal(error: BaseException) -> bool:
-    """Whether a signal's handler raised this, and not the snippet: Ctrl-C and SIGTERM mean the training."""
-    handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()}
-    innermost = None
-    for trace in _traces(error.__traceback__):
-        innermost = trace
-        if trace.tb_frame.f_code in handlers:
-            return True
-    return isinstance(error, KeyboardInterrupt) and innermost is not None and not _raises(innermost)
-
-
-def _traces(trace: TracebackType | None) -> Iterator[TracebackType]:
-    while trace is not None:
-        yield trace
-        trace = trace.tb_next
-
-
-def _raises(trace: TracebackType) -> bool:
-    """Whether a frame was left by a `raise` of its own: Python's handler of Ctrl-C has no frame."""
-    at = [one for one in dis.get_instructions(trace.tb_frame.f_code) if one.offset == trace.tb_lasti]
-    return bool(at) and at[0].opname in ("RAISE_VARARGS", "RERAISE")
 
 
 def _dedented(code: str) -> str:

@@ -34,12 +34,8 @@ from probe.control.random_states import (
     TensorState,
     cuda_generators,
     numpy_state,
-    random_states,
-    restore_random_states,
     set_numpy_state,
 )
-
-__all__ = ["Kept", "random_states", "restore_random_states"]
 
 _SIGNALS = tuple(sorted(int(number) for number in signal.valid_signals()))
 _STREAMS = ("stdin", "stdout", "stderr")

@@ -25,8 +25,8 @@ from collections.abc import Callable
 from typing import Any
 
 from probe.agent.isolation import Isolation, capture, describe
-from probe.control.evaluate import from_signal
-from probe.control.keeping import random_states
+from probe.control.random_states import random_states
+from probe.control.signal_errors import from_signal
 from probe.errors import NoBoundary, ProbeError
 from probe.instruments.recorder import Recorder
 from probe.recording.layout import NULL_STRING
