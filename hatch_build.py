@@ -1,8 +1,8 @@
-"""Compiles probe/attach/boot.c while a wheel or an editable install is built, where a compiler is, and puts
+"""Compiles probe/outside/attach/boot.c while a wheel or an editable install is built, where a compiler is, and puts
 the recipes into a wheel.
 
 With the library in it a wheel is for one platform, and for every Python 3 there; without one it is for all,
-and the first attach compiles the library where it is needed. See probe/attach/library.py.
+and the first attach compiles the library where it is needed. See probe/outside/attach/library.py.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class BootLibrary(BuildHookInterface[Any]):
         if problem:
             self.app.display_warning(f"no boot library in this build: {problem}")
             return
-        build_data["artifacts"].append("probe/attach/boot.so")
+        build_data["artifacts"].append("probe/outside/attach/boot.so")
         if version == "standard":
             platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
             build_data["tag"] = f"py3-none-{platform}"

@@ -31,8 +31,8 @@ from overhead import HERE, PROGRAMS, places
 
 sys.path.insert(0, str(HERE.parent))
 
-from probe.attach.attaching import attach
-from probe.errors import ProbeError
+from probe.base.errors import ProbeError
+from probe.outside.attach.attaching import attach
 
 STATES = {
     "sleep": "`time.sleep`", "lock": "waits for a lock", "recv": "waits for a socket",

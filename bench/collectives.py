@@ -46,7 +46,7 @@ class Measured:
 
     def __init__(self, blocks: int) -> None:
         import probe
-        from probe.agent.lifecycle import agent_here
+        from probe.job.agent.lifecycle import agent_here
 
         probe.start()
         agent = agent_here()

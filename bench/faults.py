@@ -30,10 +30,10 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 import learning  # noqa: E402
 
 from harness import Place  # noqa: E402
-from probe import wire  # noqa: E402
+from probe.base import wire  # noqa: E402
+from probe.base.errors import ProbeError  # noqa: E402
+from probe.base.rank_sets import as_text  # noqa: E402
 from probe.diagnose import verdict as names  # noqa: E402
-from probe.errors import ProbeError  # noqa: E402
-from probe.rank_sets import as_text  # noqa: E402
 from probe.recording import places  # noqa: E402
 from probe.recording.journal import read_journal  # noqa: E402
 from probe.recording.recording import Meta  # noqa: E402

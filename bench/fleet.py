@@ -27,14 +27,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from probe import clock, wire
+from probe.base import clock, wire
+from probe.base.settings import SETTINGS, Settings
 from probe.recording import layout, places
 from probe.recording.process import current_boot_id, life
 from probe.recording.recording import VERSION, Meta, Recording, rings_folders
-from probe.server.registry import Registry
-from probe.server.sealer import Sealer
-from probe.settings import SETTINGS, Settings
-from probe.tables import BY_NAME
+from probe.recording.tables import BY_NAME
+from probe.server.recordings.registry import Registry
+from probe.server.recordings.sealer import Sealer
 
 RINGS_BYTES = 2 << 20
 STEP_S = 0.1

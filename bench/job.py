@@ -46,7 +46,7 @@ class Tee(io.TextIOBase):
 def toggle(every: int, blocks: list[int]) -> None:
     """Take probe's instruments out and in at step boundaries; `blocks` gets 1 or 0 per step."""
     from ledger import Ledger  # type: ignore[import-not-found]
-    from probe.agent.lifecycle import agent_here
+    from probe.job.agent.lifecycle import agent_here
 
     original = Ledger.step
     state = {"on": True}

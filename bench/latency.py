@@ -36,9 +36,9 @@ from typing import NamedTuple
 
 from overhead import HERE, PROGRAMS, environment_of, places, stop_server
 
-from probe import wire
+from probe.base import wire
+from probe.boot.startup import run_environment
 from probe.recording.places import server_socket
-from probe.startup import run_environment
 
 BY_MODULE = (
     "SELECT module, stage, COUNT(*), AVG(duration), SUM(duration) AS total FROM python.torch_trace "

@@ -18,10 +18,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "server")
 
 from writer import D, Writer  # type: ignore[import-not-found]
 
-from probe import clock
-from probe.server.registry import Registry
-from probe.server.sealer import Sealer
-from probe.settings import Settings
+from probe.base import clock
+from probe.base.settings import Settings
+from probe.server.recordings.registry import Registry
+from probe.server.recordings.sealer import Sealer
 
 LEAVES = (
     "attention_norm", "attention", "attention.qkv", "attention.out", "mlp_norm", "mlp", "mlp.0", "mlp.2",

@@ -30,7 +30,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from probe.settings import INSTRUMENTS
+from probe.base.settings import INSTRUMENTS
 
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE.parent / "tests" / "programs"

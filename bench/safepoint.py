@@ -24,11 +24,11 @@ from typing import Any, NamedTuple
 from latency import machine
 from overhead import HERE, PROGRAMS, places
 
-from probe import wire
-from probe.control.keeping import Kept
-from probe.instruments.recorder import Recorder
+from probe.base import wire
+from probe.boot.startup import run_environment
+from probe.job.instruments.core.recorder import Recorder
+from probe.job.snippets.state_restore import Kept
 from probe.recording.places import agent_socket
-from probe.startup import run_environment
 
 LOOKS = 5_000_000
 LOOKS_OF_A_STEP = 3

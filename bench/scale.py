@@ -37,9 +37,9 @@ from typing import Any, NamedTuple
 from latency import installed, machine
 from overhead import HERE, stop_server
 
-from probe import launch
-from probe.cluster import stacks
-from probe.settings import Settings
+from probe.base.settings import Settings
+from probe.boot import launch
+from probe.server.hosts import merged_stacks
 
 JOB = "fleet"
 FRAMES, CLASSES = 24, 40
@@ -108,10 +108,10 @@ def merging(sizes: Sequence[tuple[int, float]]) -> None:
                 for rank in range(ranks)
             }
             times: list[float] = []
-            merged = stacks.Merged([], [])
+            merged = merged_stacks.Merged([], [])
             for _ in range(3):
                 started = time.perf_counter()
-                merged = stacks.merge(captures)
+                merged = merged_stacks.merge(captures)
                 times.append(time.perf_counter() - started)
             print(f"| {ranks:,} | {name} | {len(merged.tree):,} | {len(merged.classes):,} | "
                   f"{seconds(median(times))} | {verdict(median(times), bar_s)} |")

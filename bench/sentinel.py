@@ -29,7 +29,7 @@ def pairs(blocks: int, steps: int) -> tuple[list[float], list[float]]:
     from torch import nn
 
     import probe
-    from probe.agent.lifecycle import agent_here
+    from probe.job.agent.lifecycle import agent_here
 
     probe.start()
     agent = agent_here()
@@ -77,12 +77,12 @@ def forks(size_bytes: int) -> list[float]:
     """Milliseconds that the training thread is held by one fork of a process that holds so many bytes."""
     import torch
 
-    from probe.instruments import frozen
+    from probe.job.instruments.nan import forked_probe
 
     held = torch.ones(size_bytes // 4)
     found = []
     for _ in range(5):
-        one = frozen.Frozen(lambda send: None)
+        one = forked_probe.Frozen(lambda send: None)
         found.append(one.took_ms)
         while not one.collect():
             time.sleep(0.01)

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 from harness import Place, answers  # noqa: E402
-from probe import wire  # noqa: E402
+from probe.base import wire  # noqa: E402
 from probe.recording import places  # noqa: E402
 from ranks import running_ranks  # noqa: E402
 

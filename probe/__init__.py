@@ -22,8 +22,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from probe.agent.lifecycle import log, start, step, stop
-    from probe.checkpoint import load_checkpoint
+    from probe.checkpoint.loading import load_checkpoint
+    from probe.job.agent.lifecycle import log, start, step, stop
 
 __all__ = ["__version__", "load_checkpoint", "log", "start", "step", "stop"]
 __version__ = "0.1.0"
@@ -31,7 +31,7 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> Any:
     if name == "load_checkpoint":
-        from probe.checkpoint import load_checkpoint as value
+        from probe.checkpoint.loading import load_checkpoint as value
     elif name in ("log", "start", "step", "stop"):
         value = _of_the_agent(name)
     else:
@@ -41,7 +41,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _of_the_agent(name: str) -> Any:
-    from probe import versions
+    from probe.base import versions
 
     refusal = versions.refusal()
     if refusal:  # of this Python, in which the agent cannot even be imported
@@ -51,7 +51,7 @@ def _of_the_agent(name: str) -> Any:
                 sys.stderr.write(f"probe: {refusal}\n")
 
         return stay_out
-    from probe.agent import lifecycle
+    from probe.job.agent import lifecycle
 
     return getattr(lifecycle, name)
 

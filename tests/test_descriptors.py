@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from probe import descriptors
+from probe.base import descriptors
 from probe.recording.journal import Journal, read_journal
 from probe.recording.mapping import map_file
 

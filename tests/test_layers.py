@@ -103,7 +103,7 @@ def imports_of(file: Path) -> Iterator[Import]:
             elif isinstance(child, ast.ImportFrom):
                 assert child.level == 0, f"{file}:{child.lineno}: relative import"
                 module = child.module or ""
-                # `from probe import startup` imports a module, `from probe.errors import X` does not.
+                # `from probe import startup` imports a module, `from probe.base.errors import X` does not.
                 own = module in PACKAGES
                 names = [f"{module}.{alias.name}" if own else module for alias in child.names]
                 yield from (Import(name, child.lineno, inside) for name in names)
@@ -150,7 +150,7 @@ def test_a_file_is_short_enough_to_read(file: Path) -> None:
 
 
 BLIND = frozenset({"Exception", "BaseException"})
-MAY_BE_BLIND = frozenset({"probe/agent/isolation.py", "probe/boot/torch_probe_boot.py"})
+MAY_BE_BLIND = frozenset({"probe/base/isolation.py", "probe/boot/torch_probe_boot.py"})
 """The boot hook runs before isolation can be imported, and inside the job's `import torch`."""
 
 
@@ -200,15 +200,15 @@ def test_a_handler_that_swallows_everything_is_seen(code: str, blind: bool) -> N
 @pytest.mark.parametrize(
     ("path", "line", "wrong"),
     [
-        ("probe/instruments/data.py", "import torch", True),
-        ("probe/instruments/data.py", "def f():\n    import torch", False),
-        ("probe/instruments/data.py", "def f():\n    import duckdb", True),
-        ("probe/instruments/data.py", "from probe.server import app", True),
-        ("probe/wire.py", "from probe.agent import lifecycle", True),
+        ("probe/job/instruments/loop/data.py", "import torch", True),
+        ("probe/job/instruments/loop/data.py", "def f():\n    import torch", False),
+        ("probe/job/instruments/loop/data.py", "def f():\n    import duckdb", True),
+        ("probe/job/instruments/loop/data.py", "from probe.server import app", True),
+        ("probe/base/wire.py", "from probe.job.agent import lifecycle", True),
         ("probe/recording/ring.py", "from probe.recording import reader", True),
         ("probe/recording/ring.py", "from probe.recording import layout", False),
-        ("probe/server/app.py", "import torch", True),
-        ("probe/server/app.py", "from probe.instruments import data", True),
+        ("probe/server/http/app.py", "import torch", True),
+        ("probe/server/http/app.py", "from probe.job.instruments import data", True),
         ("cli/probe_cli/main.py", "import httpx", True),
         ("cli/probe_cli/main.py", "from probe.recording.reader import rows", True),
         ("cli/probe_cli/main.py", "from probe.recording.places import home", False),
@@ -231,8 +231,8 @@ IN_THE_JOB = re.compile(
     r"|probe/recording/(?:checked|ring|strings|journal|mapping|places|process|captures)\.py"
 )
 MAY_BE_RAW = {
-    "probe/instruments/frozen.py": {"send", "_cut_off", "_replace", "_protect_what_is_shared"},  # a fork's
-    "probe/instruments/modules.py": {"_memory"},  # reads what was proven when its step began
+    "probe/job/instruments/nan/forked_probe.py": {"send", "_cut_off", "_replace", "_protect_what_is_shared"},  # a fork's
+    "probe/job/instruments/modules/module_times.py": {"_memory"},  # reads what was proven when its step began
     "probe/recording/journal.py": {"read_journal", "read_payloads", "read_on"},  # in the server
     "probe/recording/strings.py": {"read_strings"},
 }

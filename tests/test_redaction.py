@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe.redaction import LONGEST_VALUE, REDACTED, redact, secret_name, shown
+from probe.base.redaction import LONGEST_VALUE, REDACTED, redact, secret_name, shown
 
 SECRET_NAMES = (
     "password", "PASSWORD", "db_password", "userPassword", "passwd", "pwd", "secret", "client_secret",

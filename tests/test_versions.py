@@ -13,11 +13,11 @@ import pytest
 from agent.test_pythons import interpreter
 from campaigns import matrix
 from harness import PATIENCE_S, Place
-from probe import versions
-from probe.attach.target import check_attach, examine
+from probe.base import versions
+from probe.base.errors import AttachRefused
 from probe.boot import torch_probe_boot
-from probe.errors import AttachRefused
-from probe_cli import doctor
+from probe.outside.processes.target import check_attach, examine
+from probe_cli.commands import doctor
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHONS = [versions.plain(pair.python) for pair in versions.PAIRS]

@@ -49,7 +49,7 @@ def _grid(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[st
 
 def tables_page() -> Iterator[str]:
     """docs/tables.md, from `probe.tables`."""
-    from probe.tables import COMMON, TABLES
+    from probe.recording.tables import COMMON, TABLES
 
     sources = {
         "ring": "Written as it happens",
@@ -73,7 +73,7 @@ def tables_page() -> Iterator[str]:
 
 def settings_page() -> Iterator[str]:
     """docs/settings.md, from `probe.settings`."""
-    from probe.settings import SETTINGS
+    from probe.base.settings import SETTINGS
 
     yield from ["# Settings", ""]
     yield from [
@@ -186,8 +186,8 @@ _GUARD_OF = {
 
 
 def guard_page() -> Iterator[str]:
-    """docs/guard.md, from `probe.control.guard.rules`."""
-    from probe.control.guard.rules import CLASSES
+    """docs/guard.md, from `probe.job.snippets.guard.rules`."""
+    from probe.job.snippets.guard.rules import CLASSES
 
     yield from ["# What a snippet may do", "", *_GUARD.splitlines(), "", "## The classes", ""]
     yield from ["A snippet has the class of the worst of its parts; the answer says which lines.", ""]
@@ -199,7 +199,7 @@ def guard_page() -> Iterator[str]:
 
 def _rules_of(kind: str) -> Iterator[tuple[str, str, str]]:
     """Rows about one class of snippets: what is called by name, and methods of what is not known."""
-    import probe.control.guard.rules as rules
+    import probe.job.snippets.guard.rules as rules
 
     together: dict[tuple[str, str], list[str]] = {}
     for group in rules.GROUPS:
@@ -234,10 +234,10 @@ def cli_page() -> Iterator[str]:
     """docs/cli.md, from the commands and the tree of errors."""
     from typer.main import get_command
 
-    from probe_cli.commands import app
-    from probe_cli.endpoints import FORMS
-    from probe_cli.examples import EXAMPLES
-    from probe_cli.exit_codes import errors_of, exit_codes
+    from probe_cli.all_commands import app
+    from probe_cli.core.endpoints import FORMS
+    from probe_cli.core.examples import EXAMPLES
+    from probe_cli.core.exit_codes import errors_of, exit_codes
 
     group: Any = get_command(app)
     yield from ["# The command", "", "`probe ENDPOINT COMMAND …`, or `probe -t ENDPOINT COMMAND …`.", ""]

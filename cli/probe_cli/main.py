@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
-    from probe.errors import ProbeError
-    from probe_cli.session import Session
-    from probe_cli.terminal import Output
-    from probe_cli.transport import Transport
+    from probe.base.errors import ProbeError
+    from probe_cli.core.session import Session
+    from probe_cli.core.terminal import Output
+    from probe_cli.core.transport import Transport
 
 
 def main() -> int:
@@ -45,9 +45,9 @@ def run(
     transport: Transport | None = None,
 ) -> int:
     """Run one command with everything it depends on handed in; returns the exit code."""
-    from probe.errors import ProbeError
-    from probe_cli.exit_codes import CLOSED_PIPE
-    from probe_cli.session import Session
+    from probe.base.errors import ProbeError
+    from probe_cli.core.exit_codes import CLOSED_PIPE
+    from probe_cli.core.session import Session
 
     session = Session(environ, out, err, stdin, dispatch, transport)
     try:
@@ -69,9 +69,9 @@ def dispatch(words: Sequence[str], session: Session) -> int:
     from typer import Exit
     from typer.main import get_command
 
-    from probe.errors import UsageError
-    from probe_cli.arguments import rewrite
-    from probe_cli.commands import COMMANDS, app_for
+    from probe.base.errors import UsageError
+    from probe_cli.all_commands import COMMANDS, app_for
+    from probe_cli.core.arguments import rewrite
 
     rewritten = rewrite(words, COMMANDS) or ["--help"]
     group = get_command(app_for(rewritten))
@@ -101,7 +101,7 @@ def _help_hint(words: Sequence[str], commands: Sequence[str]) -> str:
 
 def report(error: ProbeError, err: Output) -> None:
     """Print an error: what happened, and what to do next."""
-    from probe_cli.terminal import escape_controls
+    from probe_cli.core.terminal import escape_controls
 
     def shown(text: str) -> str:
         return escape_controls(text, "\n\t") if err.terminal else text

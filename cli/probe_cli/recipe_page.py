@@ -73,8 +73,8 @@ HAVING ratio > $most
 ''')
 
 import duckdb
-from probe.diagnose.local import make_tables, run_on
-from probe.diagnose.recipes import built_in_folder, load
+from probe.diagnose.recipes.local_query import make_tables, run_on
+from probe.diagnose.recipes.library import built_in_folder, load
 
 library = load([built_in_folder(), folder])
 assert not library.problems
@@ -119,7 +119,7 @@ and checkpoints has cases beside it that say so, `NAME.cases.toml`: tables as SE
 
 def recipes_page() -> Iterator[str]:
     """docs/recipes.md, from the files in `recipes/`."""
-    from probe.diagnose.recipes import built_in_folder, load
+    from probe.diagnose.recipes.library import built_in_folder, load
 
     library = load([built_in_folder()])
     yield from _HOW.splitlines()

@@ -2,9 +2,9 @@
 
 Installed as a top-level module beside `torch_probe.pth`, which calls `begin`
 only when PROBE holds a true value. It waits for the job to import torch and
-then hands over to `probe.startup`. Everything here must leave the interpreter
+then hands over to `probe.boot.startup`. Everything here must leave the interpreter
 and the job's imports as they are, whatever fails: this file is the one place
-outside `probe/agent/isolation.py` that may catch every exception, because a
+outside `probe/base/isolation.py` that may catch every exception, because a
 probe that cannot be imported cannot isolate itself.
 
 Runs on whichever thread imports torch. Standard library only, and nothing of
@@ -107,7 +107,7 @@ def attach(settings: dict[str, str], midway: bool = True) -> dict[str, str]:
         refusal = load_probe()
         if refusal is not None:
             return {"error": refusal, "hint": "", "code": "attach_refused"}
-        from probe import startup
+        from probe.boot import startup
 
         return {"state": startup.attach(settings, midway=midway)}
     except Exception as error:  # noqa: BLE001 - nothing of ours may end a thread of the job loudly
@@ -159,13 +159,13 @@ def _attach_late(settings: dict[str, str], note: str) -> None:
 
 
 def start() -> None:
-    """Hand over to `probe.startup`, unless the job means something else by the name `probe`."""
+    """Hand over to `probe.boot.startup`, unless the job means something else by the name `probe`."""
     try:
         refusal = load_probe()
         if refusal is not None:
             say(refusal)
             return
-        from probe import startup
+        from probe.boot import startup
 
         refusal = startup.start()
         if refusal:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from probe import descriptors
+from probe.base import descriptors
 
 LARGEST_BYTES = 4 << 20
 """A larger file is none of ours."""

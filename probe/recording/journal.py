@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from probe import descriptors
+from probe.base import descriptors
 from probe.recording import checked
 
 _MARK = b"\xf5PJ2"

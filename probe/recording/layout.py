@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 import zlib
 
-from probe.tables import Table
+from probe.recording.tables import Table
 
 NULL_INTEGER = -(2**63)
 NULL_DOUBLE = -1.7976931348623157e308

@@ -24,9 +24,9 @@ import re
 import stat
 from pathlib import Path
 
-from probe import descriptors
-from probe.errors import DirectoryRefused
-from probe.settings import Settings
+from probe.base import descriptors
+from probe.base.errors import DirectoryRefused
+from probe.base.settings import Settings
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {

@@ -11,7 +11,7 @@ import functools
 import os
 from typing import NamedTuple
 
-from probe import descriptors
+from probe.base import descriptors
 
 STATES = {
     "R": "running", "S": "sleeping", "D": "uninterruptible", "T": "stopped",

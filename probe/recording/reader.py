@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from probe.errors import RecordingError
+from probe.base.errors import RecordingError
 from probe.recording import layout
 from probe.recording.recording import Meta
 from probe.recording.strings import DAMAGED, read_strings

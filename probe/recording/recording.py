@@ -15,13 +15,13 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from probe.errors import NoRoom, RecordingError
+from probe.base.errors import NoRoom, RecordingError
+from probe.base.settings import Settings
 from probe.recording import checked, layout, places
 from probe.recording.journal import Journal
 from probe.recording.ring import Ring
 from probe.recording.strings import Strings
-from probe.settings import Settings
-from probe.tables import RINGS
+from probe.recording.tables import RINGS
 
 VERSION = 2
 UNCHECKED = 1
@@ -96,7 +96,7 @@ class Meta:
     def without_secrets(self) -> Meta:
         """The same without the secrets of the command line and the settings: when it is taken, and again
         when it is read, for a recording may be older than a rule."""
-        from probe import redaction  # its patterns take 4 ms to compile
+        from probe.base import redaction  # its patterns take 4 ms to compile
 
         return replace(
             self, argv=redaction.command_line(self.argv), cwd=redaction.redact(self.cwd),

@@ -23,11 +23,11 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from probe import descriptors
-from probe.errors import NoRoom
+from probe.base import descriptors
+from probe.base.errors import NoRoom
 from probe.recording import layout
 from probe.recording.mapping import map_file
-from probe.tables import Table
+from probe.recording.tables import Table
 
 _CLOSED = (ValueError, TypeError)
 """What writing into a closed map raises; which one depends on the version of Python."""

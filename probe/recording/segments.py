@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import duckdb
 
-from probe.errors import RecordingError
+from probe.base.errors import RecordingError
 from probe.recording import layout, places
 from probe.recording.reader import NUMBER, Rows, for_duckdb, open_ring, texts_of, with_texts
 from probe.recording.recording import Meta

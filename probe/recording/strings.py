@@ -17,7 +17,7 @@ import zlib
 from pathlib import Path
 from typing import BinaryIO
 
-from probe.errors import RecordingError
+from probe.base.errors import RecordingError
 from probe.recording import checked
 from probe.recording.layout import NOBODY, NULL_STRING, UNCHECKED, VERSION, Owner
 from probe.recording.ring import reserve

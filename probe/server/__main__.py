@@ -1,6 +1,6 @@
 """The server's process: log, lock, and then everything else.
 
-    python -m probe.server        started by probe.launch; settings come from the environment
+    python -m probe.server        started by probe.boot.launch; settings come from the environment
 
 The lock comes before the imports that take half a second: of many servers that
 are started at once, all but one end at once. Exit status: 0 when it ended itself,
@@ -22,10 +22,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from probe import launch
-from probe.errors import ProbeError, ServerUnavailable
+from probe.base.errors import ProbeError, ServerUnavailable
+from probe.base.settings import Settings
+from probe.boot import launch
 from probe.recording import places
-from probe.settings import Settings
 
 _log = logging.getLogger("probe.server")
 _LOCK_WAIT_S = 3.0
@@ -49,7 +49,7 @@ def main() -> int:
         settings = Settings()
         directory = places.make_home(settings)
         with _lock(directory) as is_ours:
-            from probe.server import supervision
+            from probe.server.runtime import supervision
             from probe.server.serve import Server
 
             threading.excepthook = supervision.quiet_end

@@ -20,24 +20,26 @@ from pathlib import Path
 import uvicorn
 from uvicorn.server import ServerState
 
-from probe import __version__, clock
-from probe.errors import ProbeError, SettingInvalid
+from probe import __version__
+from probe.base import clock
+from probe.base.errors import ProbeError, SettingInvalid
+from probe.base.settings import Settings
+from probe.base.wire import LARGEST_HEAD_BYTES, listen_unix
 from probe.recording import checked, places
 from probe.recording.process import own_pid
-from probe.server import app as application
-from probe.server import auth, supervision
-from probe.server.exits import Exits
-from probe.server.limits import App, BodyLimit, LimitedProtocol
-from probe.server.monitor import Monitor
-from probe.server.query import Pool
-from probe.server.registry import Registry
-from probe.server.sealer import Sealer
+from probe.server.alerts.recipe_monitor import Monitor
+from probe.server.http import app as application
+from probe.server.http import auth
+from probe.server.http.limits import App, BodyLimit, LimitedProtocol
+from probe.server.recordings.registry import Registry
+from probe.server.recordings.sealer import Sealer
+from probe.server.runtime import supervision
+from probe.server.runtime.supervision import FAILURES
+from probe.server.runtime.tokens import load_tokens
 from probe.server.service import Service
-from probe.server.supervision import FAILURES
-from probe.server.tokens import load_tokens
-from probe.server.watch import Watch
-from probe.settings import Settings
-from probe.wire import LARGEST_HEAD_BYTES, listen_unix
+from probe.server.sql.pool import Pool
+from probe.server.watch.exits import Exits
+from probe.server.watch.stall_watch import Watch
 
 _log = logging.getLogger("probe.server")
 _ROUND_S = 5.0

@@ -12,19 +12,19 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from probe.cluster.everywhere import Everywhere
-from probe.errors import EndpointUnknown
-from probe.server import asking
-from probe.server.facts import FactsGatherer
-from probe.server.handover import Handover
-from probe.server.prune import Pruner
-from probe.server.query import Pool
-from probe.server.registry import Recorded, Registry, Status
-from probe.server.sealer import Sealer
-from probe.server.threads import Threads
-from probe.server.tokens import load_token
-from probe.server.watch import Watch
-from probe.settings import Settings
+from probe.base.errors import EndpointUnknown
+from probe.base.settings import Settings
+from probe.server.agents import asking
+from probe.server.agents.agent_queue import Handover
+from probe.server.peers.peer_client import Everywhere
+from probe.server.recordings.gathered_facts import FactsGatherer
+from probe.server.recordings.pruner import Pruner
+from probe.server.recordings.registry import Recorded, Registry, Status
+from probe.server.recordings.sealer import Sealer
+from probe.server.runtime.threads import Threads
+from probe.server.runtime.tokens import load_token
+from probe.server.sql.pool import Pool
+from probe.server.watch.stall_watch import Watch
 
 _T = TypeVar("_T")
 IN_FLIGHT = 8

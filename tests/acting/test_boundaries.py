@@ -9,11 +9,11 @@ import pytest
 from agent.asking import ask, evaluate, query, tell, without_times
 from agent.nursery import Forked
 from harness import Place, run_probe
-from probe.errors import NoBoundary
+from probe.base.errors import NoBoundary
 
 SNIPPETS = 12
 HERE = (
-    "from probe.agent.lifecycle import agent_here\n"
+    "from probe.job.agent.lifecycle import agent_here\n"
     "begun = agent_here().instruments.recorder.saw_forward\n"
     "found = agent_here()._to_act().safepoint.boundary, stage, begun\n"
     "agent_here().last_boundary = found\n"

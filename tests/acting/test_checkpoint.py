@@ -19,8 +19,8 @@ import probe
 from agent.asking import ask, query, tell
 from agent.nursery import Forked
 from harness import PATIENCE_S, Place
-from probe.checkpoint_file import read_checkpoint
-from probe.errors import ActionError, ActionFailed, ActionRefused, BadRequest, NoBoundary, NotUndoable
+from probe.base.errors import ActionError, ActionFailed, ActionRefused, BadRequest, NoBoundary, NotUndoable
+from probe.checkpoint.file import read_checkpoint
 
 STEPS = 60
 AT = 14

@@ -21,8 +21,8 @@ import probe
 from agent.asking import tell
 from agent.nursery import Forked
 from harness import PATIENCE_S, Place, run_probe
-from probe.checkpoint_ranks import RanksFolder
-from probe.errors import CheckpointInvalid
+from probe.base.errors import CheckpointInvalid
+from probe.checkpoint.all_ranks import RanksFolder
 from ranks import free_port, rank_environment
 
 Fork = Callable[..., Forked]

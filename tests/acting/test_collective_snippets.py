@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness import Place
-from probe.control.own_group import difference
+from probe.job.boundary.own_group import difference
 from ranks import running_ranks
 
 Found = list[dict[str, Any]]

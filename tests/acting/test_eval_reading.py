@@ -10,7 +10,7 @@ from acting.bystander import snippet, undisturbed
 from agent.asking import ask, query
 from agent.nursery import Nursery, forked
 from harness import Place
-from probe.errors import ActionRefused, SnippetRefused
+from probe.base.errors import ActionRefused, SnippetRefused
 
 # What people type, in the words of their examples.
 EXAMPLES = (

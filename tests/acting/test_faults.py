@@ -19,8 +19,8 @@ from acting.bystander import PACE, PROGRAM, snippet, undisturbed
 from agent.asking import query, tell, without_times
 from agent.nursery import Forked, Nursery, forked
 from harness import PATIENCE_S, Place
-from probe.control.guard.watching import Watch
-from probe.errors import EvalBusy, EvalTimeout, LimitReached, NoBoundary, ProbeError, SnippetRefused
+from probe.base.errors import EvalBusy, EvalTimeout, LimitReached, NoBoundary, ProbeError, SnippetRefused
+from probe.job.snippets.guard.watching import Watch
 
 OUTPUT_BYTES = 65_536
 """What is kept of a snippet's output, by default."""
@@ -178,8 +178,8 @@ HOARDING = (
 )
 PEAK_KIB = "import resource\nresource.getrusage(resource.RUSAGE_SELF).ru_maxrss"
 ALLOW_200_MB = """
-import probe.control.evaluate
-probe.control.evaluate.memory_allowance_bytes = lambda: 200 << 20
+import probe.job.snippets.evaluation
+probe.job.snippets.evaluation.memory_allowance_bytes = lambda: 200 << 20
 """
 
 

@@ -16,7 +16,7 @@ from acting.test_faults import ENDLESS, RAISING, REFUSED
 from agent.asking import query
 from agent.nursery import Nursery
 from harness import Place
-from probe.errors import EvalBusy, EvalTimeout, NoBoundary, ProbeError, SnippetRefused
+from probe.base.errors import EvalBusy, EvalTimeout, NoBoundary, ProbeError, SnippetRefused
 
 PEOPLE = 6
 FOR_S = 60.0

@@ -14,10 +14,10 @@ from agent.asking import ask, evaluate, query, states, tell
 from agent.nursery import Forked
 from diagnose.hung import alarms, look, noted, recorded_of, until
 from harness import Job, Place, run_probe
+from probe.base.errors import ActionRefused, BadRequest, ProbeError
 from probe.diagnose import verdict as names
-from probe.diagnose.progress import History
+from probe.diagnose.process.progress import History
 from probe.diagnose.verdict import NOTICE
-from probe.errors import ActionRefused, BadRequest, ProbeError
 
 Fork = Callable[..., Forked]
 STALL_S = 0.5

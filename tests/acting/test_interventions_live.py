@@ -13,7 +13,7 @@ import pytest
 from agent.asking import ask, tell
 from agent.nursery import Forked, Nursery, forked
 from harness import PATIENCE_S, Place, run_probe
-from probe.errors import ActionRefused, BadRequest
+from probe.base.errors import ActionRefused, BadRequest
 
 ENDS, BEGINS_AFTER, UNDONE_AFTER = 70, 5, 45
 """Steps of each training, and where it halts for the intervention and for its undoing."""

@@ -21,10 +21,10 @@ from agent.asking import ask, query, tell, wait_for_names, without_times
 from agent.nursery import Forked
 from diagnose.hung import recorded_of, until
 from harness import Job, Place
-from probe.control.actions.artifact import Artifact
-from probe.control.actions.capture import Capture
-from probe.control.actions.profile import hottest, waiting_s
-from probe.errors import ActionFailed, ActionRefused, BadRequest, NotUndoable
+from probe.base.errors import ActionFailed, ActionRefused, BadRequest, NotUndoable
+from probe.job.actions.captures.artifact import Artifact
+from probe.job.actions.captures.capture import Capture
+from probe.job.actions.captures.profile import hottest, waiting_s
 from probe.recording import places
 from probe.recording.journal import Journal, read_journal
 

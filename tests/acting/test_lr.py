@@ -12,7 +12,7 @@ import pytest
 from agent.asking import ask, tell
 from agent.nursery import Forked, Nursery, forked
 from harness import Place, run_probe
-from probe.errors import ActionRefused, BadRequest, NotUndoable
+from probe.base.errors import ActionRefused, BadRequest, NotUndoable
 
 SCHEDULES = ("CosineAnnealingLR", "LambdaLR", "OneCycleLR", "SequentialLR", "by_hand", "Own", "none")
 CHANGED = (*SCHEDULES, f"{SCHEDULES[0]} by command")

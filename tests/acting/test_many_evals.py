@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from harness import Job, Place, run_probe
-from probe import wire
+from probe.base import wire
 from probe.recording import places
 
 CLIENTS = 10

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import PATIENCE_S, PROGRAMS, Job, Place, run_probe
-from probe import wire
+from probe.base import wire
 from probe.recording import places
 from probe.recording.recording import Meta
 
@@ -40,7 +40,7 @@ def evaluate(
 
 def wait_for_names(place: Place, pid: int) -> None:
     """Until the agent knows the modules of the model: from then on steps can be sampled."""
-    ready = "__import__('probe.agent.lifecycle', fromlist=['_']).agent_here().instruments.names.ready"
+    ready = "__import__('probe.job.agent.lifecycle', fromlist=['_']).agent_here().instruments.names.ready"
     deadline = time.monotonic() + PATIENCE_S
     while evaluate(place, pid, ready, when="now")["value"] != "True":
         assert time.monotonic() < deadline, "the model's modules never became known"

@@ -19,11 +19,11 @@ from agent.asking import ask, evaluate, kill_server, listed, query, states, tell
 from agent.nursery import Forked, Nursery, forked
 from agent.test_pythons import interpreter
 from harness import PATIENCE_S, PROGRAMS, ROOT, Job, Place, run_probe, wait_for_end
-from probe.agent.endings import message_of
+from probe.job.agent.endings import message_of
 from probe.recording.crash import read_crash
 from probe.recording.journal import read_journal
-from probe.server import ends
-from probe.server.oom import KernelLog
+from probe.server.recordings import exit_report
+from probe.server.watch.oom import KernelLog
 
 STEPS = 6
 NO_SERVER = {"PROBE_SERVER_PYTHON": "/bin/false"}
@@ -420,7 +420,7 @@ def test_ends_are_written_down_in_every_python(minor: int, tmp_path: Path) -> No
         crash = read_crash(Path(process) / "crash.txt")
         assert (crash is not None) == (way in ("SIGSEGV", "abort")), way
         if crash is not None:
-            assert crash.signal == ends.signal_name(-status)
+            assert crash.signal == exit_report.signal_name(-status)
             [thread] = [thread for thread in crash.threads if thread.current]
             assert thread.frames[0]["func"] == func
         messages = [row["message"] for one in records if one.get("table") == "python.exceptions"

@@ -17,8 +17,8 @@ from agent.asking import accepts, ask, query, states
 from agent.nursery import Forked
 from agent.treated import Fork, both
 from harness import Place, running
-from probe import wire
-from probe.errors import ProbeError
+from probe.base import wire
+from probe.base.errors import ProbeError
 from probe.recording import places
 
 STEPS = 40

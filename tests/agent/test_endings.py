@@ -12,7 +12,7 @@ import pytest
 from agent.asking import accepts, ask, evaluate, listed, query, states
 from agent.nursery import Forked, Nursery, forked
 from harness import Place
-from probe.errors import ProbeError
+from probe.base.errors import ProbeError
 
 STEPS = "6"
 SAME_STDERR = (

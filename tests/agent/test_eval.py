@@ -16,10 +16,10 @@ import pytest
 from agent.asking import ask, evaluate, query, tell, without_times
 from agent.nursery import Forked, Nursery, forked
 from harness import PATIENCE_S, Place
-from probe.control.evaluator import Evaluator, Snippet, Surroundings
-from probe.control.names import Scope
-from probe.control.safepoint import SafePoint
-from probe.errors import BadRequest, EvalBusy, EvalTimeout, LimitReached
+from probe.base.errors import BadRequest, EvalBusy, EvalTimeout, LimitReached
+from probe.job.boundary.safe_point import SafePoint
+from probe.job.introspection.snippet_names import Scope
+from probe.job.snippets.evaluator import Evaluator, Snippet, Surroundings
 
 OUTPUT_BYTES = 64 << 10
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from agent.asking import ask, query, recorded, states, tell, wait_for_names, without_times
 from agent.nursery import Forked, Nursery, forked
 from harness import PATIENCE_S, Place
-from probe.agent.isolation import PATIENCE
+from probe.base.isolation import PATIENCE
 
 STEPS = 100
 
@@ -87,7 +87,7 @@ def check_what_was_said(place: Place, bug: Bug, job: Forked) -> None:
 
 
 def test_a_bug_in_the_start_is_a_line_and_no_recording(nursery: Nursery, place: Place) -> None:
-    broken = "probe.instruments.recorder.Recorder.expect_forward"
+    broken = "probe.job.instruments.core.recorder.Recorder.expect_forward"
     command = ("broken_instrument", "--steps", str(STEPS))
     with forked(nursery, place, command, (*command, "--break", broken), watched=False) as [plain, job]:
         for one in (plain, job):

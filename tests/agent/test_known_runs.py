@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from harness import PATIENCE_S, Job, Place, run_probe
-from probe.instruments.found_values import flat
-from probe.instruments.host_memory import HostMemory, HostMemoryReader
-from probe.instruments.model_facts import ModelFacts
+from probe.job.instruments.core.host_memory import HostMemory, HostMemoryReader
+from probe.job.instruments.facts.hyperparameters import flat
+from probe.job.instruments.facts.model_facts import ModelFacts
 
 STAND_INS = {
     "tensorboardX/__init__.py": "from tensorboardX.writer import SummaryWriter\n",

@@ -50,8 +50,8 @@ def test_the_oddest_outputs_and_names_are_no_trouble(fork: Callable[..., Forked]
 
 
 NAMED = """
-import probe.agent.lifecycle
-names = probe.agent.lifecycle.agent_here().instruments.names
+import probe.job.agent.lifecycle
+names = probe.job.agent.lifecycle.agent_here().instruments.names
 all(names.path(module) == (name or "Chain") for name, module in model.named_modules())
 """
 
@@ -92,8 +92,8 @@ def test_ten_thousand_modules_are_no_trouble(fork: Callable[..., Forked], place:
     plain, job = fork(*command, watched=False), fork(*command, "--hold")
     assert without_times(job.result()) == without_times(plain.result())
     deadline = time.monotonic() + PATIENCE_S
-    named = "probe.agent.lifecycle.agent_here().instruments.names.path(model[9999])"
-    while evaluate(place, job.pid, f"import probe.agent.lifecycle\n{named}", when="now")["value"] != "'9999'":
+    named = "probe.job.agent.lifecycle.agent_here().instruments.names.path(model[9999])"
+    while evaluate(place, job.pid, f"import probe.job.agent.lifecycle\n{named}", when="now")["value"] != "'9999'":
         assert time.monotonic() < deadline
     assert query(place, job.pid, "SELECT count(*) FROM python.steps") == [[4]]
     assert ask(place, job.pid, "GET", "/v1/health")["failures"] == {}

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from probe import wire
-from probe.agent import tracing
+from probe.base import wire
+from probe.job.agent import tracing
 from probe.recording import places
 
 

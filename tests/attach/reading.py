@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from harness import PATIENCE_S, PROGRAMS, Job
-from probe.attach import outside, tasks
+from probe.outside.processes import tasks
+from probe.outside.stacks import outside_view
 
 PYTHONS = sorted(Path.home().glob(".pyenv/versions/3.1[023].*/bin/python"))
 Start = Callable[..., Job]
@@ -37,7 +38,7 @@ def until(seen: Callable[[dict[str, Any]], bool], pid: int, **wanted: Any) -> di
     """The first look that shows it: a program says READY just before it gets where it hangs."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        found = outside.look(pid, **wanted)
+        found = outside_view.look(pid, **wanted)
         if seen(found):
             return found
         assert time.monotonic() < deadline, f"never seen; last: {found}"

@@ -19,18 +19,18 @@ import pytest
 from agent.asking import ask
 from attach.conftest import Target
 from harness import PATIENCE_S, ROOT, Place, wait_for_end
-from probe.attach import borrowed, gdb, library, payload
-from probe.attach.attaching import BOOT_THREAD, Attached, attach
-from probe.attach.meeting import Meeting
-from probe.attach.parked import parked_threads
-from probe.errors import AttachPending, AttachRefused, ProbeError
+from probe.base.errors import AttachPending, AttachRefused, ProbeError
+from probe.outside.attach import borrowed, gdb, library, payload
+from probe.outside.attach.attaching import BOOT_THREAD, Attached, attach
+from probe.outside.attach.meeting import Meeting
+from probe.outside.attach.parked import parked_threads
 from probe.recording import places
 
 Start = Callable[..., Target]
 WITHOUT_TORCH = ("sleep", "lock", "recv", "join", "busy", "many", "numpy", "allocate", "multiply")
 PYTHONS = sorted(Path.home().glob(".pyenv/versions/3.1[0-9].*/bin/python"))
 ATTACH = (
-    "import sys; from pathlib import Path; from probe.attach.attaching import attach\n"
+    "import sys; from pathlib import Path; from probe.outside.attach.attaching import attach\n"
     "print(attach(int(sys.argv[1]), {}, directory=Path(sys.argv[2]), say=print).outcome)"
 )
 

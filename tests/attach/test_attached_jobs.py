@@ -13,7 +13,7 @@ import pytest
 
 from agent.asking import accepts, jobs, query, states, tell, without_times
 from harness import Job, Place, run_probe
-from probe.attach.tasks import tasks
+from probe.outside.processes.tasks import tasks
 
 COMMANDS = (
     ("gpt_in_main", "--steps", "12", "--pause"),

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from probe.attach.attaching import _hear_out
-from probe.attach.target import Target
-from probe.errors import AttachFailed
+from probe.base.errors import AttachFailed
+from probe.outside.attach.attaching import _hear_out
+from probe.outside.processes.target import Target
 
 
 class Silent:

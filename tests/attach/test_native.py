@@ -22,8 +22,9 @@ from attach.reading import (
     until,
 )
 from harness import PATIENCE_S, wait_for_end
-from probe.attach import native, outside, pyspy, tasks
-from probe.attach.native_process import readable
+from probe.outside.processes import tasks
+from probe.outside.stacks import native, outside_view, pyspy
+from probe.outside.stacks.native_process import readable
 
 
 def test_a_rank_that_waits_shows_the_collective_down_to_the_socket(bare: Start, tmp_path: Path) -> None:
@@ -61,7 +62,7 @@ def test_a_rank_that_waits_shows_the_collective_down_to_the_socket(bare: Start, 
 def test_python_frames_stand_between_the_native_ones_that_called_them(bare: Start, python: Path) -> None:
     job = bare("outside_states", "calls_back_and_forth", python=str(python))
     plain = until(in_function("calls_back_and_forth.<locals>.innermost", "innermost"), job.pid)
-    both = outside.look(job.pid, native=True, timeout_s=20.0)
+    both = outside_view.look(job.pid, native=True, timeout_s=20.0)
     frames = both["threads"][0]["frames"]
     assert [frame["depth"] for frame in frames] == list(range(len(frames)))
     python_frames = [frame["func"] for frame in frames if frame["frame_type"] == "Python"]
@@ -92,7 +93,7 @@ def test_who_gives_up_a_native_read_leaves_the_process_as_it_was(bare: Start, tm
     """Ctrl-C while pystack hangs at a process that is stuck in the kernel."""
     job = stuck_in_the_kernel(bare, tmp_path / "pipe")
     code = (
-        "import sys; from probe.attach import native\n"
+        "import sys; from probe.outside import native\n"
         "native.read(int(sys.argv[1]), {}, all_threads=False, locals=False, timeout_s=600, notes=[])"
     )
     reader = subprocess.Popen(

@@ -16,9 +16,9 @@ import pytest
 
 from attach.conftest import Target as Job
 from harness import PATIENCE_S, ROOT
-from probe.attach.parked import parked_threads
-from probe.attach.target import Target, check_attach, check_tracing, examine, why_denied
-from probe.errors import AttachRefused, EndpointUnknown, NotYours, ProbeError, ProcessDead, TracingDenied
+from probe.base.errors import AttachRefused, EndpointUnknown, NotYours, ProbeError, ProcessDead, TracingDenied
+from probe.outside.attach.parked import parked_threads
+from probe.outside.processes.target import Target, check_attach, check_tracing, examine, why_denied
 
 Start = Callable[..., Job]
 NOBODY = 65534
@@ -28,8 +28,8 @@ needs_system_python = pytest.mark.skipif(
     not os.path.exists(SYSTEM_PYTHON), reason="needs a Python that every user may run"
 )
 CHECK = (
-    "import sys; from probe.attach.target import examine, check_attach, check_tracing\n"
-    "from probe.errors import ProbeError\n"
+    "import sys; from probe.outside.processes.target import examine, check_attach, check_tracing\n"
+    "from probe.base.errors import ProbeError\n"
     "for check in (check_tracing, check_attach):\n"
     "    try: check(examine(int(sys.argv[1]))); print('fine')\n"
     "    except ProbeError as error: print(type(error).__name__, error.message, '|', error.hint)\n"

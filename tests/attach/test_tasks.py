@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from harness import PATIENCE_S
-from probe.attach import tasks
+from probe.outside.processes import tasks
 from probe.recording.process import STATES
 
 

@@ -24,9 +24,9 @@ from pathlib import Path
 
 from campaigns.campaign import Campaign
 from harness import PATIENCE_S, PROGRAMS, ROOT, Job, Place
-from probe import wire
-from probe.attach.attaching import attach
-from probe.errors import AttachRefused, NotYours, ProbeError
+from probe.base import wire
+from probe.base.errors import AttachRefused, NotYours, ProbeError
+from probe.outside.attach.attaching import attach
 from probe.recording import places
 
 NOBODY = 65534

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from campaigns.campaign import Campaign
 from campaigns.damaged_recording import LONG_AGO_S, PARTS, Asked, Recordings
-from probe.server.supervision import FAILURES
+from probe.server.runtime.supervision import FAILURES
 
 ROUND_S = 240
 """A round that takes longer hangs: an alarm ends it."""

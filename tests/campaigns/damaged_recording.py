@@ -18,23 +18,25 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness import Place, running
-from probe import announcement, clock, launch
-from probe.agent import identity
-from probe.agent.announcing import server_url
-from probe.checkpoint_ranks import FORMAT, MANIFEST, VERSION, read_manifest
-from probe.diagnose import recipes
-from probe.errors import ProbeError, RecordingError
-from probe.recording import checked, layout, places, segments
+from probe.base import clock
+from probe.base.errors import ProbeError, RecordingError
+from probe.base.settings import Settings
+from probe.boot import launch
+from probe.checkpoint.all_ranks import FORMAT, MANIFEST, VERSION, read_manifest
+from probe.diagnose.recipes import library as recipes
+from probe.job.agent import identity
+from probe.job.agent.announcing import server_url
+from probe.recording import announcement, checked, layout, places, segments
 from probe.recording.crash import read_crash
 from probe.recording.reader import WRITERS, RingFile
 from probe.recording.strings import DAMAGED
-from probe.server import listing, tokens
-from probe.server.app import _Json
-from probe.server.destinations import Destination, Store
-from probe.server.registry import Recorded, Registry
-from probe.server.worker import Priority, Worker
-from probe.settings import Settings
-from probe.tables import TABLES
+from probe.recording.tables import TABLES
+from probe.server.alerts.destinations import Destination, Store
+from probe.server.http.app import _Json
+from probe.server.recordings import listing
+from probe.server.recordings.registry import Recorded, Registry
+from probe.server.runtime import tokens
+from probe.server.sql.worker import Priority, Worker
 from server.beside import until
 
 PARTS = (
@@ -325,7 +327,7 @@ class _Served:
 
     def problems(self, runs: Sequence[str]) -> list[str]:
         """What a server may not do: fail, end, or answer with an error of its own."""
-        from probe import wire
+        from probe.base import wire
 
         found: list[str] = []
         endpoint = places.server_socket(self.directory)

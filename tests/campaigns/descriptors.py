@@ -19,7 +19,7 @@ from agent.nursery import Forked, Nursery, forked
 from agent.treated import both, difference
 from campaigns.campaign import Campaign
 from harness import Place
-from probe.errors import ProbeError
+from probe.base.errors import ProbeError
 
 STEPS = 120
 BUSY_TRIES = 10

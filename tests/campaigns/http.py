@@ -25,8 +25,8 @@ from hypothesis import strategies as st
 from campaigns import http_heads
 from campaigns.campaign import Campaign
 from harness import PATIENCE_S, ROOT, Job, Place, end_process
-from probe import wire
-from probe.errors import BadRequest, ProbeError, TooLarge
+from probe.base import wire
+from probe.base.errors import BadRequest, ProbeError, TooLarge
 from server.beside import until
 
 ROUNDS = 76

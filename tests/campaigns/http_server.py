@@ -11,7 +11,9 @@ from typing import Any
 
 def main() -> None:
     """Run it."""
-    from probe.server import __main__, allowance, app, auth
+    from probe.server import __main__
+    from probe.server.http import app, auth
+    from probe.server.runtime import allowance
 
     allowance.REQUESTS_PER_S = 1e9  # type: ignore[misc]
     allowance.BURST = 10**9  # type: ignore[misc]

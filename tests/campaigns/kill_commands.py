@@ -17,7 +17,7 @@ from agent.nursery import Forked, Nursery, forked
 from campaigns.campaign import Campaign
 from campaigns.kill_ledger import KILLS_OF_A_ROUND, UNHURRIED, Server, ground
 from harness import PATIENCE_S, ROOT, Place, end_process
-from probe.errors import ProbeError
+from probe.base.errors import ProbeError
 from probe.recording import places
 from probe.recording.journal import read_journal
 
@@ -165,7 +165,7 @@ def _ended(rows: list[list[Any]], evals: list[list[Any]], file: Path) -> list[st
 
 def _whole(path: Path) -> bool:
     """Whether it is a checkpoint that can be read and verified."""
-    from probe.checkpoint_file import read_checkpoint
+    from probe.checkpoint.file import read_checkpoint
 
     try:
         read_checkpoint(str(path))

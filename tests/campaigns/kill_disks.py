@@ -24,7 +24,7 @@ from agent.nursery import Forked, Nursery
 from campaigns.campaign import Campaign
 from campaigns.kill_ledger import UNHURRIED, Server, compare, noted
 from harness import PATIENCE_S, Place, run_probe
-from probe.errors import ProbeError
+from probe.base.errors import ProbeError
 
 FAULTS = ("full", "inodes", "readonly", "deleted")
 ROUNDS = tuple(

@@ -21,10 +21,11 @@ from typing import Any
 from agent.nursery import Forked, Nursery, forked
 from campaigns.campaign import Campaign
 from harness import PATIENCE_S, Place, wait_for_end
-from probe import launch, wire
-from probe.errors import AgentUnreachable, ProbeError, QueryWorkerDied
+from probe.base import wire
+from probe.base.errors import AgentUnreachable, ProbeError, QueryWorkerDied
+from probe.base.settings import Settings
+from probe.boot import launch
 from probe.recording import places
-from probe.settings import Settings
 
 SMALL_RINGS = "1200000"
 """Rings of a hundred steps: a job of short steps writes over them many times a second."""
@@ -315,6 +316,6 @@ def _workers(place: Place) -> list[int]:
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
-            if int(fields[1]) == parent and b"probe.server.worker" in (folder / "cmdline").read_bytes():
+            if int(fields[1]) == parent and b"probe.server.sql.worker" in (folder / "cmdline").read_bytes():
                 found.append(int(folder.name))
     return found

@@ -21,7 +21,7 @@ from agent.nursery import Forked, Nursery
 from campaigns.campaign import Campaign
 from campaigns.kill_ledger import UNHURRIED, Server, compare, noted
 from harness import PATIENCE_S, Place, end_process, run_probe, wait_for_end
-from probe.errors import ProbeError
+from probe.base.errors import ProbeError
 from probe.recording import places
 
 _NEXT = Path("/proc/sys/kernel/ns_last_pid")

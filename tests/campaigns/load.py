@@ -25,8 +25,8 @@ from agent.nursery import Forked, Nursery, forked
 from campaigns.campaign import Campaign
 from campaigns.kill_ledger import Server
 from harness import PATIENCE_S, ROOT, Place, run_probe
+from probe.base.errors import LimitReached, ProbeError
 from probe.diagnose import verdict as names
-from probe.errors import LimitReached, ProbeError
 from probe.recording import places
 from ranks import running_ranks
 
@@ -255,7 +255,7 @@ def _busy(count: int) -> Iterator[None]:
 
 IMPATIENT = """
 from probe import clock
-from probe.server.registry import Registry
+from probe.server.recordings.registry import Registry
 status = Registry.status
 
 def impatient(registry, recorded):

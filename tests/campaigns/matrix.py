@@ -1,6 +1,6 @@
 """Every supported pair of Python and torch, each in an environment of its own: `tests/run --matrix [PAIR …]`.
 
-A pair is written `3.10+2.6.0`; without one, all of `probe/versions.py` are tried, one after the other. An
+A pair is written `3.10+2.6.0`; without one, all of `probe/base/versions.py` are tried, one after the other. An
 environment is made in a temporary folder and removed afterwards, for torch's wheels bring gigabytes along
 (`--keep FOLDER` keeps it there and uses it again). In each run jobs bit for bit, the start-up hook, acting,
 snippets, attaching and looking for NaNs; a hook that raises fails the test it raises in. The table in
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from control.pythons import found_interpreter
-from probe import versions
+from probe.base import versions
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "versions.md"
@@ -175,7 +175,7 @@ def main() -> int:
     wanted = [(pair.partition("+")[0], pair.partition("+")[2]) for pair in given.pairs] or pairs()
     unknown = [pair for pair in wanted if pair not in pairs()]
     if unknown:
-        print("not supported, see probe/versions.py:", *map("+".join, unknown), file=sys.stderr)
+        print("not supported, see probe/base/versions.py:", *map("+".join, unknown), file=sys.stderr)
         return 2
     tests = [] if given.whole else [
         test for part, files in TESTS.items() if given.part in (None, part) for test in files

@@ -20,8 +20,8 @@ from campaigns.campaign import Campaign
 from campaigns.sql_grammar import Grammar, Places
 from campaigns.sql_loosened import SECRET
 from harness import PATIENCE_S, ROOT, Place, end_process
-from probe import wire
-from probe.errors import AgentUnreachable, ProbeError
+from probe.base import wire
+from probe.base.errors import AgentUnreachable, ProbeError
 from probe.recording.places import server_socket
 from server.beside import Writer, until
 

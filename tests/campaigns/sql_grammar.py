@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import duckdb
 
-from probe.tables import TABLES
+from probe.recording.tables import TABLES
 from server import hostile_sql
 
 DEEPEST = 4

@@ -22,24 +22,25 @@ def server() -> None:
     import os
     import subprocess
 
-    from probe.server import __main__, query
+    from probe.server import __main__
+    from probe.server.sql import pool
 
     class Loosened(subprocess.Popen):  # type: ignore[type-arg]
         def __init__(self, words: list[str], **options: object) -> None:
-            if words[1:3] == ["-m", "probe.server.worker"]:
+            if words[1:3] == ["-m", "probe.server.sql.worker"]:
                 words = [words[0], "-c", _WORKER.format(tests=os.fspath(TESTS)), *words[3:]]
             super().__init__(words, **options)  # type: ignore[call-overload]
 
-    query.subprocess.Popen = Loosened  # type: ignore[misc]
-    quiet = query._environment
-    query._environment = lambda: {**quiet(), SECRET: os.environ[SECRET]}
+    pool.subprocess.Popen = Loosened  # type: ignore[misc]
+    quiet = pool._environment
+    pool._environment = lambda: {**quiet(), SECRET: os.environ[SECRET]}
     __main__.main()
 
 
 def worker(arguments: list[str]) -> None:
     """A worker that gives up nothing and locks nothing."""
-    from probe.server import sandbox, statements
-    from probe.server import worker as true_worker
+    from probe.server.sql import sandbox, statements
+    from probe.server.sql import worker as true_worker
 
     sandbox.enter = lambda *_: []
     statements.lock = lambda *_: None

@@ -8,8 +8,8 @@ import threading
 from pathlib import Path
 from typing import NamedTuple
 
-from probe import wire
-from probe.errors import ProbeError
+from probe.base import wire
+from probe.base.errors import ProbeError
 
 TIMEOUT_S = 60.0
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from command_harness import TIMEOUT_S, FakeServer, Result, Screen
 
-from probe.errors import NoBoundary, ProcessDead, SnippetRefused
-from probe_cli.acting import between, milliseconds
+from probe.base.errors import NoBoundary, ProcessDead, SnippetRefused
+from probe_cli.core.act_client import between, milliseconds
 from probe_cli.main import run
 
 ANSWER: dict[str, Any] = {
@@ -202,7 +202,7 @@ def test_who_stops_waiting_is_told_that_it_may_happen_all_the_same(environment: 
 def test_a_person_who_waits_is_told_for_what(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("probe_cli.acting._SILENT_S", 0.0)
+    monkeypatch.setattr("probe_cli.core.act_client._SILENT_S", 0.0)
     terminal, pipe = Screen(), io.StringIO()
 
     def answer(_body: Any) -> Any:
@@ -431,7 +431,7 @@ def test_ctrl_c_ends_a_watch_in_the_job_too(
         raise KeyboardInterrupt
 
     wire = Wire(**{"/v1/query": _watched(ROUNDS)})
-    monkeypatch.setattr("probe_cli.watching.time.sleep", interrupted)
+    monkeypatch.setattr("probe_cli.commands.watch.time.sleep", interrupted)
     with pytest.raises(KeyboardInterrupt):  # `main` makes exit code 130 of it
         command("gpt", "watch", "loss", transport=wire)
     assert wire.asked[-1][0] == "/v1/undo" and wire.asked[-1][1]["id"] == "7-3"

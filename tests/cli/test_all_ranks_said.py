@@ -17,7 +17,7 @@ from cli.test_acting import (
     action_row,
     table,
 )
-from probe.errors import ProcessDead
+from probe.base.errors import ProcessDead
 
 
 def _of_all(*answers: dict[str, Any], **changes: Any) -> dict[str, Any]:

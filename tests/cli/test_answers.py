@@ -10,8 +10,8 @@ import duckdb
 import pytest
 from command_harness import FakeServer, Result
 
-from probe.errors import ServerUnavailable
-from probe_cli.answers import (
+from probe.base.errors import ServerUnavailable
+from probe_cli.render.query_answer import (
     Answer,
     cell,
     csv_lines,

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from probe.errors import UsageError
-from probe_cli.arguments import rewrite
-from probe_cli.commands import COMMANDS
+from probe.base.errors import UsageError
+from probe_cli.all_commands import COMMANDS
+from probe_cli.core.arguments import rewrite
 
 
 @pytest.mark.parametrize(

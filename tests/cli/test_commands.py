@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from command_harness import TIMEOUT_S, FakeServer, Result
 
-from probe_cli.processes import age
+from probe_cli.commands.ps import age
 
 
 def _process(**changes: Any) -> dict[str, Any]:
@@ -244,5 +244,5 @@ def test_nothing_heavy_is_imported_for_a_common_command(
     server.answers["/v1/act"] = server.answers["/v1/undo"] = (200, {"id": "7-1", "what": "done"})
     result = process(str(server.path), *words, python=("-X", "importtime"))
     imported = {line.rpartition("|")[2].strip() for line in result.err.splitlines() if "|" in line}
-    assert "probe.wire" in imported
+    assert "probe.base.wire" in imported
     assert not imported.intersection(HEAVY)

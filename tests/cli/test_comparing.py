@@ -7,10 +7,10 @@ import random
 from typing import Any
 
 from probe.diagnose.summary import STATEMENTS, spread, summarize, trend
-from probe_cli import figures
-from probe_cli.comparing import compare
-from probe_cli.health import lines
-from probe_cli.terminal import Output
+from probe_cli.commands.health import lines
+from probe_cli.core.terminal import Output
+from probe_cli.render import figures
+from probe_cli.render.comparison import compare
 
 FACTS = {
     ("hyperparameter", "loader.num_workers"): "4", ("hyperparameter", "optimizer.lr"): "0.0003",
@@ -131,7 +131,7 @@ def test_every_statement_of_a_summary_reads_tables_that_exist() -> None:
     import duckdb
 
     from probe.diagnose.summary import statements_for
-    from probe.server import views
+    from probe.server.sql import views
 
     connection = duckdb.connect(":memory:")
     views.prepare(connection)

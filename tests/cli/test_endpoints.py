@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from probe.errors import EndpointUnknown, TokenInvalid, UsageError
-from probe.settings import Settings
-from probe_cli.endpoints import Address, parse
-from probe_cli.transport import read_token
+from probe.base.errors import EndpointUnknown, TokenInvalid, UsageError
+from probe.base.settings import Settings
+from probe_cli.core.endpoints import Address, parse
+from probe_cli.core.transport import read_token
 
 HOME = Settings({"PROBE_DIR": "/home/of/probe"})
 

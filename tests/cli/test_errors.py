@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from command_harness import TIMEOUT_S, FakeServer, Result
 
-from probe.errors import BY_CODE, ProbeError
-from probe_cli.exit_codes import errors_of, exit_codes
+from probe.base.errors import BY_CODE, ProbeError
+from probe_cli.core.exit_codes import errors_of, exit_codes
 
 
 @pytest.mark.parametrize("kind", BY_CODE.values(), ids=BY_CODE)
@@ -92,7 +92,7 @@ def test_ctrl_c_ends_quietly(environment: dict[str, str]) -> None:
     )
     assert running.stderr is not None
     for line in running.stderr:
-        if line.endswith("probe_cli.query\n"):  # imported inside the command, right before it reads
+        if line.endswith("probe_cli.commands.query\n"):  # imported inside the command, right before it reads
             break
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=TIMEOUT_S)

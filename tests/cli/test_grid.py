@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe_cli.grid import GAP, Heading, fit, grid
-from probe_cli.terminal import Output, cut, display_width, escape_controls
+from probe_cli.core.terminal import Output, cut, display_width, escape_controls
+from probe_cli.render.grid import GAP, Heading, fit, grid
 
 HEADINGS = (Heading("name"), Heading("count", number=True), Heading("file", path=True))
 ROWS = [

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from command_harness import FakeServer, Result
 
-from probe.settings import SETTINGS, Settings
-from probe.tables import COMMON, TABLES
-from probe_cli import docs, doctor
-from probe_cli.commands import COMMANDS
+from probe.base.settings import SETTINGS, Settings
+from probe.recording.tables import COMMON, TABLES
+from probe_cli import docs
+from probe_cli.all_commands import COMMANDS, doctor
 
 
 def test_tables_are_described_without_any_server(

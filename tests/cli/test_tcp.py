@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from command_harness import TIMEOUT_S, Result
 
-from probe.errors import Forbidden, TokenInvalid
+from probe.base.errors import Forbidden, TokenInvalid
 
 TOKEN = "a-token-of-this-test"
 

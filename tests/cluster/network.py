@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import PATIENCE_S, ROOT, Job, Place
-from probe import wire
+from probe.base import wire
 from probe.recording import places
 from ranks import free_port
 from server.beside import until

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from harness import PATIENCE_S, Place
-from probe import launch, wire
+from probe.base import wire
+from probe.base.settings import Settings
+from probe.boot import launch
 from probe.recording import places
-from probe.settings import Settings
 from ranks import free_port
 from server.beside import Writer
 

@@ -12,8 +12,8 @@ import pytest
 
 from cluster.imposter import imposters, introduction, reply
 from cluster.several import Node, nodes
-from probe.cluster import frames
-from probe.errors import EndpointUnknown, Forbidden, HostUnreachable
+from probe.base.errors import EndpointUnknown, Forbidden, HostUnreachable
+from probe.server.runtime import packed_answers
 from ranks import free_port
 from server.beside import until
 
@@ -202,13 +202,13 @@ def test_ranks_of_an_older_larger_attempt_do_not_linger() -> None:
 
 
 BAD_ROWS: list[bytes] = [
-    b"", b"\xff" * 64, frames.pack({}, []), frames.pack({"tables": {}}, []),
-    frames.pack({"tables": {"python.steps": {"rows": -1}}}, []),
-    frames.pack({"tables": {"python.steps": {"rows": 1 << 40, "columns": []}}}, []),
-    frames.pack(
+    b"", b"\xff" * 64, packed_answers.pack({}, []), packed_answers.pack({"tables": {}}, []),
+    packed_answers.pack({"tables": {"python.steps": {"rows": -1}}}, []),
+    packed_answers.pack({"tables": {"python.steps": {"rows": 1 << 40, "columns": []}}}, []),
+    packed_answers.pack(
         {"tables": {"python.steps": {"rows": 3, "columns": [
             {"name": "step", "kind": "BIGINT", "values": [0, 24, 1]}]}}}, [b"\x78\x9c" + b"\0" * 64]),
-    frames.pack(
+    packed_answers.pack(
         {"tables": {"python.steps": {"rows": 2, "columns": [
             {"name": "boundary", "kind": "VARCHAR", "texts": ["a"], "values": [0, 8, 0]}]}}},
         [b"\x09\0\0\0" * 2]),
@@ -248,7 +248,7 @@ def test_a_hostile_host_costs_its_own_part_and_nothing_else() -> None:
         for content in BAD_ROWS:
             part = make(
                 lambda path, content=content: claims() if path == "/v1/peers"
-                else reply(content, kind=frames.MEDIA_TYPE)
+                else reply(content, kind=packed_answers.MEDIA_TYPE)
             )
             peers.write_text(part.address)
             answer = here.query("gpt", "SELECT rank, boundary, step FROM python.steps ORDER BY step")
@@ -300,6 +300,6 @@ def test_rows_that_do_not_fit_are_the_oldest_and_are_counted(trio: list[Node]) -
             "endpoint": "gpt", "sql": "SELECT step FROM python.steps", "room_bytes": 1000, "timeout_s": 5.0,
         },
     )
-    head, _ = frames.unpack(answer.content)
+    head, _ = packed_answers.unpack(answer.content)
     table = head["tables"]["python.steps"]
     assert table["rows"] < 70 and "only the newest" in json.dumps(head["notes"])

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from probe import announcement
-from probe.agent.announcing import candidates, nodes, reachable
-from probe.agent.identity import counted_attempt, identify, several_hosts
-from probe.announcement import Announcement
-from probe.cluster import peers
-from probe.errors import SettingInvalid
-from probe.settings import Settings
+from probe.base.errors import SettingInvalid
+from probe.base.settings import Settings
+from probe.job.agent.announcing import candidates, nodes, reachable
+from probe.job.agent.identity import counted_attempt, identify, several_hosts
+from probe.recording import announcement
+from probe.recording.announcement import Announcement
+from probe.server.peers import peer_discovery
 
 TORCHRUN = {
     "RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "node1",
@@ -95,7 +95,7 @@ def test_an_announcement_is_believed_only_with_the_right_proof(tmp_path: Path) -
         "[1, 2]", "{", "x" * 10_000, '{"host": 1}',
     ]
     announcement.write(tmp_path, announcement.Peers(lines, [("node2", "slurm"), ("node9", "slurm")]))
-    found = {host.name: host for host in peers.from_recordings([tmp_path], "run-x", "secret", 7130, settings)}
+    found = {host.name: host for host in peer_discovery.from_recordings([tmp_path], "run-x", "secret", 7130, settings)}
     assert (found["node2"].url, found["node2"].ranks) == ("http://node2:7130", (2, 3))
     assert {name for name, host in found.items() if host.url} == {"node2", "node9"}
     assert all("another token" in found[name].why for name in ("node3", "node4", "node7"))
@@ -107,8 +107,8 @@ def test_a_bad_peers_file_is_an_error_that_names_the_line(tmp_path: Path) -> Non
     path = tmp_path / "peers"
     path.write_text("# hosts\nnode1:7130\nhttp://10.0.0.2:99  # by hand\n[fe80::1]:7130\n")
     settings = Settings({"PROBE_PEERS": str(path)})
-    urls = [host.url for host in peers.from_file(settings)]
+    urls = [host.url for host in peer_discovery.from_file(settings)]
     assert urls == ["https://node1:7130", "http://10.0.0.2:99", "https://[fe80::1]:7130"]
     path.write_text("node1:7130\nnode2\n")
     with pytest.raises(SettingInvalid, match="line 2"):
-        peers.from_file(settings)
+        peer_discovery.from_file(settings)

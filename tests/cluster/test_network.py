@@ -13,8 +13,8 @@ import pytest
 
 from cluster import network
 from harness import PROGRAMS, Job
-from probe import announcement
-from probe.errors import ProbeError
+from probe.base.errors import ProbeError
+from probe.recording import announcement
 from server.beside import until
 
 WHY_NOT = network.why_not()

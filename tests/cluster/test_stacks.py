@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from probe.cluster import stacks
-from probe.rank_sets import as_text, from_text
+from probe.base.rank_sets import as_text, from_text
+from probe.server.hosts import merged_stacks
 
 Frame = dict[str, Any]
 C10D = "/env/site-packages/torch/distributed/distributed_c10d.py"
@@ -23,7 +23,7 @@ def library(func: str, file: str = "/env/site-packages/lib/core.py", line: int =
     return frame(func, file, line, user=False)
 
 
-def capture(*outermost_first: Frame, state: str = stacks.ALIVE, **more: Any) -> dict[str, Any]:
+def capture(*outermost_first: Frame, state: str = merged_stacks.ALIVE, **more: Any) -> dict[str, Any]:
     frames = list(reversed(outermost_first))
     thread = {"training": True, "thread_id": 7, "thread_name": "MainThread", "frames": frames}
     return {"pid": 7, "step": 5, "phase": "forward", "state": state, "threads": [thread], **more}
@@ -31,7 +31,7 @@ def capture(*outermost_first: Frame, state: str = stacks.ALIVE, **more: Any) -> 
 
 def grouped(*captures: dict[str, Any]) -> list[str]:
     """Ranks of each class, the largest first."""
-    return [one["ranks"] for one in stacks.merge(dict(enumerate(captures))).classes]
+    return [one["ranks"] for one in merged_stacks.merge(dict(enumerate(captures))).classes]
 
 
 # The tree ---------------------------------------------------------------------
@@ -57,7 +57,7 @@ def test_the_tree_is_that_of_all_prefixes_of_all_stacks(seed: int) -> None:
         rank: [frame(chance.choice("fgh"), line=chance.randint(1, 2)) for _ in range(chance.randint(1, 9))]
         for rank in chance.sample(range(200), chance.randint(1, 60))
     }
-    tree = stacks.merge({rank: capture(*frames) for rank, frames in found.items()}).tree
+    tree = merged_stacks.merge({rank: capture(*frames) for rank, frames in found.items()}).tree
     paths: list[tuple[tuple[str, int], ...]] = []
     for place, node in enumerate(tree):
         parent = node["parent"]
@@ -86,12 +86,12 @@ def test_each_rank_is_in_one_class_whatever_comes_first(seed: int) -> None:
     }
     shuffled = list(found.items())
     chance.shuffle(shuffled)
-    classes = stacks.merge(found).classes
-    assert stacks.merge(dict(shuffled)).classes == classes
+    classes = merged_stacks.merge(found).classes
+    assert merged_stacks.merge(dict(shuffled)).classes == classes
     assert sorted(rank for one in classes for rank in from_text(one["ranks"])) == list(range(50))
     for one in classes:
-        members = {tuple(f["lineno"] for f in stacks.training_frames(found[rank]))
-                   + tuple(f["func"] for f in stacks.training_frames(found[rank]))
+        members = {tuple(f["lineno"] for f in merged_stacks.training_frames(found[rank]))
+                   + tuple(f["func"] for f in merged_stacks.training_frames(found[rank]))
                    for rank in from_text(one["ranks"])}
         assert len(members) == 1
 
@@ -106,7 +106,7 @@ def test_ranks_in_one_collective_are_one_class_though_the_backend_differs_by_a_l
     deeper = capture(main, wrapper, library("all_reduce", C10D, 3250), library("_wait", C10D, 9),
                      library("wait", "/usr/lib/python3.11/threading.py", 327))
     assert grouped(waits, waits, deeper) == ["0-2"]
-    assert stacks.merge({0: waits}).classes[0]["stack"] == "all_reduce <- main (train.py:80)"
+    assert merged_stacks.merge({0: waits}).classes[0]["stack"] == "all_reduce <- main (train.py:80)"
 
 
 def test_another_collective_on_the_same_line_is_another_class() -> None:
@@ -129,25 +129,25 @@ def test_a_loop_inside_a_library_is_told_apart_by_its_functions() -> None:
 
 def test_who_is_stopped_or_has_ended_is_in_no_class_of_the_living() -> None:
     here = frame("main")
-    found = stacks.merge(
-        {0: capture(here), 1: capture(here, state=stacks.STOPPED), 2: capture(here, state=stacks.ENDED)}
+    found = merged_stacks.merge(
+        {0: capture(here), 1: capture(here, state=merged_stacks.STOPPED), 2: capture(here, state=merged_stacks.ENDED)}
     ).classes
     assert {(one["ranks"], one["state"]) for one in found} == {
-        ("0", stacks.ALIVE), ("1", stacks.STOPPED), ("2", stacks.ENDED)
+        ("0", merged_stacks.ALIVE), ("1", merged_stacks.STOPPED), ("2", merged_stacks.ENDED)
     }
 
 
 def test_a_step_and_phase_of_a_class_are_those_of_all_its_ranks_or_null() -> None:
-    (one,) = stacks.merge({0: capture(frame("f"), step=5), 1: capture(frame("f"), step=6)}).classes
+    (one,) = merged_stacks.merge({0: capture(frame("f"), step=5), 1: capture(frame("f"), step=6)}).classes
     assert (one["step"], one["phase"]) == (None, "forward")
 
 
 def test_the_main_thread_stands_for_the_training_thread_before_training_begins() -> None:
     thread = {"training": False, "thread_id": 7, "thread_name": "MainThread", "frames": [frame("load")]}
     agent = {"training": False, "thread_id": 8, "thread_name": "probe-agent", "frames": [frame("serve")]}
-    found = stacks.merge({0: {"pid": 7, "threads": [agent, thread]}, 1: {"pid": 7, "threads": []}}).classes
+    found = merged_stacks.merge({0: {"pid": 7, "threads": [agent, thread]}, 1: {"pid": 7, "threads": []}}).classes
     assert [(one["ranks"], one["stack"]) for one in found] == [
-        ("0", "load (train.py:1)"), ("1", stacks.NOT_TRAINING)
+        ("0", "load (train.py:1)"), ("1", merged_stacks.NOT_TRAINING)
     ]
 
 
@@ -156,7 +156,7 @@ def test_other_threads_are_told_for_each_class() -> None:
     captures = {rank: capture(frame("main", line=rank // 2)) for rank in range(4)}
     for rank in (0, 1, 2):
         captures[rank]["threads"].append(pin)
-    classes = stacks.merge(captures, all_threads=True).classes
+    classes = merged_stacks.merge(captures, all_threads=True).classes
     assert [(one["ranks"], one["threads"]) for one in classes] == [
         ("0-1", [{"name": "pin", "ranks": "0-1", "stack": "get"}]),
         ("2-3", [{"name": "pin", "ranks": "2", "stack": "get"}]),
@@ -164,14 +164,14 @@ def test_other_threads_are_told_for_each_class() -> None:
 
 
 def test_probes_own_hooks_are_in_no_stack() -> None:
-    ours = str(stacks.__file__).replace("cluster/stacks.py", "instruments/collectives.py")
-    found = stacks.merge({0: capture(frame("main"), library("called", ours)), 1: capture(frame("main"))})
+    ours = str(merged_stacks.__file__).replace("server/hosts/merged_stacks.py", "job/instruments/comm/collectives.py")
+    found = merged_stacks.merge({0: capture(frame("main"), library("called", ours)), 1: capture(frame("main"))})
     assert [node["func"] for node in found.tree] == ["main"]
     assert [(one["ranks"], len(one["frames"])) for one in found.classes] == [("0-1", 1)]
 
 
 def test_nothing_merged_is_nothing() -> None:
-    assert stacks.merge({}) == stacks.Merged([], [])
+    assert merged_stacks.merge({}) == merged_stacks.Merged([], [])
 
 
 def test_the_largest_class_comes_first_and_of_equal_ones_that_of_the_lowest_rank() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from probe.control.action import Action
+from probe.job.actions.action import Action
 
 OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
     "SGD": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.1),

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader, TensorDataset
 
-from probe.control.names import names_used
+from probe.job.introspection.snippet_names import names_used
 
 TOUCHED: list[str] = []
 """What of the job's own code has run."""

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from probe.checkpoint_file import content_sha256
-from probe.control.actions.save import Save
+from probe.checkpoint.file import content_sha256
+from probe.job.actions.saving.save import Save
 
 
 class Site:

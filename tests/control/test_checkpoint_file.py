@@ -18,10 +18,10 @@ from torch.utils.data import DataLoader, Dataset
 
 import probe
 from control.saved import Site, left_in, save, trained, values
-from probe.checkpoint_file import content_sha256
-from probe.control.actions.plain_data import copied, tensors_in
-from probe.control.random_states import random_states
-from probe.errors import ActionFailed, ActionRefused, CheckpointInvalid
+from probe.base.errors import ActionFailed, ActionRefused, CheckpointInvalid
+from probe.checkpoint.file import content_sha256
+from probe.checkpoint.random_states import random_states
+from probe.job.actions.saving.plain_data import copied, tensors_in
 
 # What is in a file ----------------------------------------------------------------
 

@@ -17,11 +17,11 @@ from torch import nn
 
 import probe
 from control.saved import Site, left_in, trained, values
-from probe.checkpoint_ranks import LATEST, MANIFEST, RanksFolder, chosen_folder
-from probe.control.actions import gathering, saving
-from probe.control.actions.checkpoint_of_all import SaveOfAll
-from probe.control.actions.gathering import Gathering
-from probe.errors import ActionFailed, ActionRefused, BadRequest, CheckpointInvalid, ProbeError
+from probe.base.errors import ActionFailed, ActionRefused, BadRequest, CheckpointInvalid, ProbeError
+from probe.checkpoint.all_ranks import LATEST, MANIFEST, RanksFolder, chosen_folder
+from probe.job.actions.saving import gathering, verified_file
+from probe.job.actions.saving.checkpoint_of_all import SaveOfAll
+from probe.job.actions.saving.gathering import Gathering
 
 
 def rank_of(rank: int, world_size: int, name: str, **things: Any) -> Site:
@@ -34,7 +34,7 @@ def rank_of(rank: int, world_size: int, name: str, **things: Any) -> Site:
 
 
 def probe_settings() -> Any:
-    from probe.settings import Settings
+    from probe.base.settings import Settings
 
     return Settings({})
 
@@ -173,14 +173,14 @@ def test_a_rank_that_cannot_write_leaves_no_checkpoint_and_is_named_everywhere(
 ) -> None:
     save_all(tmp_path, replicas(3), "all-1")
     before = left_in(tmp_path)
-    whole = saving.Writing._write
+    whole = verified_file.Writing._write
 
     def full(self: Any, content: Any) -> None:
         if content["probe"]["rank"] == 1:
             raise OSError(errno.ENOSPC, "No space left on device")
         whole(self, content)
 
-    monkeypatch.setattr(saving.Writing, "_write", full)
+    monkeypatch.setattr(verified_file.Writing, "_write", full)
     answers = save_all(tmp_path, replicas(3), "all-2")
     assert all(isinstance(one, ActionFailed) for one in answers)
     assert "No space left on device" in answers[1].message

@@ -23,13 +23,13 @@ from torch import nn
 
 import probe
 from control.saved import Site, left_in, save, trained, values
-from probe.checkpoint_file import read_checkpoint
-from probe.control.actions import checkpoint as checkpoint_action
-from probe.control.actions import saving, snapshot
-from probe.control.actions.checkpoint import Automatic
-from probe.control.actions.plain_data import memory_available_bytes
-from probe.control.actions.save import Save
-from probe.errors import ActionFailed, ActionRefused, BadRequest
+from probe.base.errors import ActionFailed, ActionRefused, BadRequest
+from probe.checkpoint.file import read_checkpoint
+from probe.job.actions.saving import checkpoint as checkpoint_action
+from probe.job.actions.saving import snapshot, verified_file
+from probe.job.actions.saving.checkpoint import Automatic
+from probe.job.actions.saving.plain_data import memory_available_bytes
+from probe.job.actions.saving.save import Save
 from probe.recording.layout import NULL_DOUBLE
 
 # Where it is put ------------------------------------------------------------------
@@ -58,7 +58,7 @@ def test_a_checkpoint_is_put_only_where_a_file_of_the_jobs_own_may_be(tmp_path: 
                 save(site, tmp_path / name, overwrite=overwrite)
     for path in ("", None, 3, "a\0b"):
         with pytest.raises(BadRequest):
-            saving.place_of(path)
+            verified_file.place_of(path)
     assert (tmp_path / "there").read_text() == "mine"
     assert left_in(tmp_path) == ["fifo", "folder", "link", "socket", "there"]
 
@@ -148,7 +148,7 @@ def test_a_disk_that_is_full_is_seen_before_and_survived_after(
     with small_disk(tmp_path / "disk", 1_600_000) as disk:
         with pytest.raises(ActionRefused, match=r"the checkpoint needs 3\.4 MB"):
             save(large, disk / "new.pt")
-        monkeypatch.setattr(saving, "check_room", lambda *_: None)  # the disk fills up after the look
+        monkeypatch.setattr(verified_file, "check_room", lambda *_: None)  # the disk fills up after the look
         save(small, disk / "old.pt")
         old = (disk / "old.pt").read_bytes()
         for name, overwrite in (("new.pt", False), ("old.pt", True)):
@@ -165,8 +165,8 @@ def test_a_file_that_reads_back_otherwise_never_gets_the_name(
         temporary.write_bytes(whole[:-9])
         return real(temporary)
 
-    real = saving.sha256_on_disk
-    monkeypatch.setattr(saving, "sha256_on_disk", torn)
+    real = verified_file.sha256_on_disk
+    monkeypatch.setattr(verified_file, "sha256_on_disk", torn)
     with pytest.raises(ActionFailed, match="what is on the disk is not what was written"):
         save(Site(model=nn.Linear(2, 2)), tmp_path / "a.pt")
     assert left_in(tmp_path) == []

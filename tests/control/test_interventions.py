@@ -11,12 +11,12 @@ import torch
 from torch import nn
 
 from control.bench import LIKE_ADAM, OPTIMIZERS, Bench, everything, give, trained
-from probe.control.actions.clip import Clip
-from probe.control.actions.loss_scale import LossScale
-from probe.control.actions.lr import Lr
-from probe.control.actions.skip_nonfinite import SkipNonfinite
-from probe.control.actions.spike_guard import SpikeGuard
-from probe.errors import ActionRefused
+from probe.base.errors import ActionRefused
+from probe.job.actions.interventions.clip import Clip
+from probe.job.actions.interventions.skip_nonfinite import SkipNonfinite
+from probe.job.actions.interventions.spike_guard import SpikeGuard
+from probe.job.actions.rates.learning_rate import Lr
+from probe.job.actions.rates.loss_scale import LossScale
 
 # Skipping ---------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from probe.control.output import Buffer, Diversion
+from probe.job.snippets.output import Buffer, Diversion
 
 
 class Person:
@@ -82,7 +82,7 @@ def test_a_stand_in_that_somebody_keeps_is_the_real_stream(monkeypatch: pytest.M
 
 def test_a_child_that_was_forked_in_the_middle_has_its_own_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     streams = own_streams(monkeypatch)
-    from probe.control import output
+    from probe.job.snippets import output
 
     one = Person()
     one.does(one.diversion.begin)

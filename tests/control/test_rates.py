@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from control.bench import Bench
-from probe.control.actions.lr import Lr
-from probe.errors import BadRequest
+from probe.base.errors import BadRequest
+from probe.job.actions.rates.learning_rate import Lr
 
 
 def rates_of(bench: Bench, scheduler: Any, steps: int) -> Iterator[list[float]]:

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.optim import lr_scheduler, swa_utils
 
-from probe.control.actions.schedules import (
+from probe.job.actions.rates.schedules import (
     KNOWN,
     Change,
     is_known,

@@ -22,8 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from control.pythons import interpreter
 from harness import PATIENCE_S, PROGRAMS, ROOT
-from probe.control.guard import allowance
-from probe.control.guard.watching import (
+from probe.job.snippets.guard import memory_allowance
+from probe.job.snippets.guard.watching import (
     CHECK_NAME,
     SnippetForbidden,
     SnippetMemory,
@@ -182,13 +182,13 @@ def test_a_snippet_takes_no_more_memory_than_it_may(code: str) -> None:
             kept.append(os.urandom(1 << 20))
 
     before = resource.getrlimit(resource.RLIMIT_DATA)
-    held = allowance.resident_bytes()
+    held = memory_allowance.resident_bytes()
     assert held is not None
     watched = Watched(code, {"fill": fill}, memory_bytes=SOME_BYTES)
     with pytest.raises((SnippetMemory, MemoryError, RuntimeError)):
         watched.run()
     assert resource.getrlimit(resource.RLIMIT_DATA) == before
-    now = allowance.resident_bytes()
+    now = memory_allowance.resident_bytes()
     assert now is not None and now - held < 3 * SOME_BYTES
 
 
@@ -199,7 +199,7 @@ def test_within_its_allowance_a_snippet_may_take_memory() -> None:
 def test_the_allowance_is_a_share_of_what_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     free = memory_allowance_bytes()
     assert free is not None and 0 < free < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    monkeypatch.setattr(allowance, "_GROUPS", tmp_path)
+    monkeypatch.setattr(memory_allowance, "_GROUPS", tmp_path)
     entry = next(line for line in Path("/proc/self/cgroup").read_text().splitlines()
                  if line.split(":")[1] in ("", "memory"))
     _, controllers, path = entry.split(":", 2)
@@ -208,14 +208,14 @@ def test_the_allowance_is_a_share_of_what_is_there(monkeypatch: pytest.MonkeyPat
     (group / "memory.max").write_text(f"{1000 << 20}\n")
     (group / "memory.current").write_text(f"{600 << 20}\n")
     (group / "memory.stat").write_text(f"anon 1\ninactive_file {100 << 20}\n")
-    assert memory_allowance_bytes() == int((500 << 20) * allowance.SHARE)
+    assert memory_allowance_bytes() == int((500 << 20) * memory_allowance.SHARE)
     (group / "memory.max").write_text("max\n")
     unlimited = memory_allowance_bytes()
     assert unlimited is not None and unlimited > 500 << 20
     (group / "memory.limit_in_bytes").write_text(f"{200 << 20}\n")
     (group / "memory.usage_in_bytes").write_text(f"{100 << 20}\n")
     (group / "memory.stat").unlink()
-    assert memory_allowance_bytes() == int((100 << 20) * allowance.SHARE)
+    assert memory_allowance_bytes() == int((100 << 20) * memory_allowance.SHARE)
 
 
 # Collectives ---------------------------------------------------------------------------------------

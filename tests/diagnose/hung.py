@@ -9,13 +9,13 @@ from typing import Any, NamedTuple, TypeVar
 from agent.asking import query
 from agent.nursery import Forked
 from harness import PATIENCE_S, Job, Place
-from probe.diagnose import patience
-from probe.diagnose.evidence import Evidence, gather
-from probe.diagnose.state import judge
+from probe.diagnose.process import stall_thresholds
+from probe.diagnose.process.evidence import Evidence, gather
+from probe.diagnose.process.state import judge
 from probe.diagnose.verdict import Verdict
 from probe.recording import places
 from probe.recording.journal import read_journal
-from probe.server.registry import Recorded, Registry
+from probe.server.recordings.registry import Recorded, Registry
 
 STALL_S = 1.0
 _T = TypeVar("_T")
@@ -57,8 +57,8 @@ def look(place: Place, job: Job, *, late: bool = True) -> tuple[Evidence, Verdic
 
     def now() -> Evidence | None:
         found = gather(job.pid, recorded.meta, training_thread=registry.training_thread(recorded))
-        quiet_s = patience.quiet_s(found.progress)
-        if late and (quiet_s is None or quiet_s <= patience.limit_s(found.stall_s, found.progress)):
+        quiet_s = stall_thresholds.quiet_s(found.progress)
+        if late and (quiet_s is None or quiet_s <= stall_thresholds.limit_s(found.stall_s, found.progress)):
             return None
         return found
 

@@ -11,7 +11,7 @@ from diagnose.hung import noted
 from harness import Place
 from probe.diagnose import verdict as names
 from probe.diagnose.verdict import ALARM
-from probe.server.registry import Registry
+from probe.server.recordings.registry import Registry
 
 STALL_S = "0.5"
 """A tenth of the default: what would be an alarm of ours at ten times the pace is one here."""

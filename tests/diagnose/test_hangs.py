@@ -19,7 +19,7 @@ from diagnose.hung import STALL_S, Seen, look, noted, recorded_of, until
 from harness import Place, run_probe
 from probe.diagnose import verdict as names
 from probe.diagnose.verdict import ALARM, NOTICE
-from probe.server.registry import Registry
+from probe.server.recordings.registry import Registry
 
 WAYS: dict[str, tuple[str, ...]] = {
     "read": ("stall_hangs", "--way", "read"),

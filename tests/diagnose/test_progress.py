@@ -13,8 +13,8 @@ from agent.asking import query
 from agent.nursery import Forked, Nursery, forked
 from diagnose.hung import recorded_of, until
 from harness import Place
-from probe import clock
-from probe.diagnose.progress import History, Progress
+from probe.base import clock
+from probe.diagnose.process.progress import History, Progress
 
 HOUR_NS = 3600 * 10**9
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from probe.diagnose import job
 from probe.diagnose import verdict as names
-from probe.diagnose.facts import Call, Facts, Step
+from probe.diagnose.ranks import job
+from probe.diagnose.ranks.rank_evidence import Call, Facts, Step
 from probe.diagnose.verdict import ALARM, NOTICE, OK, Found, Verdict
 
 SECOND = 10**9

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from probe.diagnose.alignment import offsets
+from probe.diagnose.ranks.alignment import offsets
 
 STEP_NS = 100_000_000
 

@@ -13,10 +13,10 @@ import torch
 from agent.asking import kill_server
 from diagnose.hung import noted, recorded_of, until
 from harness import PATIENCE_S, ROOT, Place, run_probe, wait_for_end
-from probe import wire
+from probe.base import wire
 from probe.diagnose import verdict as names
-from probe.diagnose.facts import Facts
-from probe.diagnose.job import judge
+from probe.diagnose.ranks.job import judge
+from probe.diagnose.ranks.rank_evidence import Facts
 from probe.diagnose.verdict import ALARM, NOTICE
 from probe.recording import places
 from ranks import Ranks, running_ranks

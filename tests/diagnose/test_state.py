@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from probe import clock
-from probe.diagnose import patience
+from probe.base import clock
 from probe.diagnose import verdict as names
-from probe.diagnose.evidence import Evidence, Frame, Thread, Worker
-from probe.diagnose.holding import Held
-from probe.diagnose.progress import Progress
-from probe.diagnose.ranks import Peer, beside
-from probe.diagnose.state import judge
+from probe.diagnose.process import stall_thresholds
+from probe.diagnose.process.evidence import Evidence, Frame, Thread, Worker
+from probe.diagnose.process.pause_owner import Held
+from probe.diagnose.process.progress import Progress
+from probe.diagnose.process.state import judge
+from probe.diagnose.ranks.rank_rows import Peer, beside
 from probe.diagnose.verdict import ALARM, NOTICE, OK, STATES, Verdict
 
 PID = 4242
@@ -350,9 +350,9 @@ def test_a_thread_that_wakes_up_now_and_then_is_given_longer() -> None:
 
 
 @pytest.mark.parametrize(("frames", "changed", "long_s"), [
-    ((TRAIN, MAIN), True, patience.LONG_MOVING_S),
-    ((TRAIN, MAIN), False, patience.LONG_S),
-    ((Frame("_save", SITE + "torch/serialization.py", 900), TRAIN), True, patience.LONG_S),
+    ((TRAIN, MAIN), True, stall_thresholds.LONG_MOVING_S),
+    ((TRAIN, MAIN), False, stall_thresholds.LONG_S),
+    ((Frame("_save", SITE + "torch/serialization.py", 900), TRAIN), True, stall_thresholds.LONG_S),
 ])
 def test_what_works_without_a_step_is_an_alarm_only_after_very_long(
     frames: tuple[Frame, ...], changed: bool, long_s: float

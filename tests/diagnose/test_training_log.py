@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness import Place, run_probe
-from probe.diagnose import training_log
-from probe.diagnose.training_log import Step
-from probe.errors import LogUnreadable
+from probe.base.errors import LogUnreadable
+from probe.diagnose.recipes import training_log
+from probe.diagnose.recipes.training_log import Step
 
 GUIDE = "\n".join(
     f"Step {step}: loss={loss}, lr={lr}"

@@ -19,11 +19,11 @@ from agent.nursery import Forked, Nursery, forked
 from diagnose.hung import STALL_S, alarms, look, noted, recorded_of, until
 from harness import Job, Place, wait_for_end
 from probe.diagnose import verdict as names
-from probe.diagnose.evidence import gather
-from probe.diagnose.state import judge
+from probe.diagnose.process.evidence import gather
+from probe.diagnose.process.state import judge
 from probe.diagnose.verdict import ALARM, NOTICE
-from probe.server.registry import Registry
-from probe.server.watch import Watch
+from probe.server.recordings.registry import Registry
+from probe.server.watch.stall_watch import Watch
 
 pytestmark = pytest.mark.alone
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from docs.documents import ROOT
-from probe import errors
-from probe.control.actions import ACTIONS
-from probe.errors import BY_CODE
-from probe.settings import INSTRUMENTS, SETTINGS, Settings
-from probe.tables import TABLES, Table
-from probe_cli.commands import COMMANDS
+from probe.base import errors
+from probe.base.errors import BY_CODE
+from probe.base.settings import INSTRUMENTS, SETTINGS, Settings
+from probe.job.agent.action_catalogue import ACTIONS
+from probe.recording.tables import TABLES, Table
+from probe_cli.all_commands import COMMANDS
 
 OURS = sorted((*ROOT.glob("probe/**/*.py"), *ROOT.glob("cli/**/*.py")))
 INSTALLATION = ROOT / "probe" / "instruments" / "installation.py"
@@ -99,7 +99,7 @@ def test_every_instrument_can_be_chosen_and_is_installed() -> None:
 
 def routes() -> set[str]:
     """`METHOD /path` of every route of server and agent."""
-    found = {text for text in constants([ROOT / "probe/agent/lifecycle.py"])
+    found = {text for text in constants([ROOT / "probe/job/agent/lifecycle.py"])
              if re.fullmatch(r"(GET|POST) /v1/\w+", text)}
     for file in (ROOT / "probe" / "server").glob("*.py"):
         for node in nodes(file):

@@ -28,10 +28,10 @@ from docs.documents import (
 )
 from docs.session import CHECKOUT, ITS_OWN, LONG, OF_RANKS, Session, checkout_command, in_checkout
 from harness import Place
-from probe.settings import SETTINGS
-from probe.tables import BY_NAME, TABLES
-from probe_cli.commands import COMMANDS
-from probe_cli.examples import EXAMPLES
+from probe.base.settings import SETTINGS
+from probe.recording.tables import BY_NAME, TABLES
+from probe_cli.all_commands import COMMANDS
+from probe_cli.core.examples import EXAMPLES
 from probe_cli.main import run
 
 RARELY = (

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness import ROOT
-from probe.instruments.living import living
+from probe.job.instruments.core.living import living
 
 
 class Odd(type):
@@ -96,4 +96,4 @@ def test_nothing_of_ours_takes_all_objects_in_hand() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Attribute) and node.attr == "get_objects":
                 asking.append(path.relative_to(ROOT))
-    assert asking == [Path("probe/instruments/living.py")]
+    assert asking == [Path("probe/job/instruments/core/living.py")]

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import nn
 
-from probe.instruments import loss_graph
+from probe.job.instruments.nan import loss_graph
 
 INPUT = torch.ones(4, 3)
 

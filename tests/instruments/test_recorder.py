@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from probe.instruments.recorder import Recorder
+from probe.job.instruments.core.recorder import Recorder
 from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE
 from probe.recording.ring import Ring
-from probe.tables import RINGS
+from probe.recording.tables import RINGS
 
 STEP, LOSS, NORM = 0, 12, 13
 

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import torch
 
-from probe.agent.isolation import Isolation
-from probe.instruments import gradients as module
-from probe.instruments import statistics
-from probe.instruments.delivery import Delivery
-from probe.instruments.gradient_norm import LONGEST_STEPS, interval_for
-from probe.instruments.gradient_rows import Asked
-from probe.instruments.gradients import Gradients
-from probe.instruments.parameter_names import Known
+from probe.base.isolation import Isolation
+from probe.job.instruments.core import statistics
+from probe.job.instruments.core.delivery import Delivery
+from probe.job.instruments.modules.parameter_names import Known
+from probe.job.instruments.tensors import gradients as module
+from probe.job.instruments.tensors.gradient_norm import LONGEST_STEPS, interval_for
+from probe.job.instruments.tensors.gradient_rows import Asked
+from probe.job.instruments.tensors.gradients import Gradients
 from probe.recording.layout import NULL_DOUBLE, NULL_INTEGER, NULL_STRING
-from probe.tables import BY_NAME
+from probe.recording.tables import BY_NAME
 
 COLUMNS = [column.name for column in BY_NAME["python.gradients"].columns]
 MS = 1_000_000

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from probe.instruments import statistics
-from probe.instruments.activations import first_tensor
+from probe.job.instruments.core import statistics
+from probe.job.instruments.tensors.activations import first_tensor
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 SHAPES = ((), (1,), (7,), (3, 5), (20, 60))

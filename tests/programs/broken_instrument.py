@@ -18,7 +18,7 @@ from ledger import READY_AFTER_STEPS, Ledger, options
 
 
 def break_method(path: str) -> None:
-    """`probe.instruments.losses.Losses._begin` raises from now on."""
+    """`probe.job.instruments.loop.losses.Losses._begin` raises from now on."""
     module, owner, method = path.rsplit(".", 2)
 
     def broken(*_arguments: Any) -> None:

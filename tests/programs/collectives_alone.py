@@ -23,7 +23,7 @@ import torch._dynamo
 import torch.distributed as dist
 
 import probe
-from probe.agent.lifecycle import agent_here
+from probe.job.agent.lifecycle import agent_here
 
 C10D: Any = torch._C._distributed_c10d  # type: ignore[attr-defined]
 CALLS = int(os.environ.get("CALLS", "20000"))

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from probe.agent.endings import Endings
-from probe.agent.isolation import Isolation
+from probe.base.isolation import Isolation
+from probe.job.agent.endings import Endings
 from records_without_torch import record
 
 

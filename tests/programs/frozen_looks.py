@@ -18,14 +18,14 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from probe.instruments import frozen
+from probe.job.instruments.nan import forked_probe
 
 HEAVY_BYTES = int(sys.argv[1]) if len(sys.argv) > 1 else 0
 
 
-def looked(look: Callable[[frozen.Send], object], deadline_s: float = 30.0) -> dict[str, Any]:
+def looked(look: Callable[[forked_probe.Send], object], deadline_s: float = 30.0) -> dict[str, Any]:
     """What a look found, and how its process ended."""
-    one = frozen.Frozen(look, deadline_s)
+    one = forked_probe.Frozen(look, deadline_s)
     pid = one.pid
     while not one.collect():
         time.sleep(0.005)
@@ -42,30 +42,30 @@ def main() -> None:
     near, far = socket.socketpair()
     far.setblocking(False)
 
-    def writes_shared(send: frozen.Send) -> None:
+    def writes_shared(send: forked_probe.Send) -> None:
         send("read", float(shared.sum()))
         shared.fill_(7.0)
 
-    def writes_own(send: frozen.Send) -> None:
+    def writes_own(send: forked_probe.Send) -> None:
         own.fill_(7.0)
         torch.randn(3)
         send("sum", float(own[:8].sum()))
 
-    def writes_files(send: frozen.Send) -> None:
+    def writes_files(send: forked_probe.Send) -> None:
         stream.write("after")
         stream.flush()
         near.send(b"x")
         kept.write_text("after")
 
-    def calls_outside(send: frozen.Send) -> None:
+    def calls_outside(send: forked_probe.Send) -> None:
         socket.create_connection(("127.0.0.1", 1))
 
-    def hangs(send: frozen.Send) -> None:
+    def hangs(send: forked_probe.Send) -> None:
         send("begun", True)
         while True:
             time.sleep(1)
 
-    def computes(send: frozen.Send) -> None:
+    def computes(send: forked_probe.Send) -> None:
         torch.set_num_threads(1)
         x = torch.randn(1000, 1000, requires_grad=True)
         (x @ x).sum().backward()
@@ -78,7 +78,7 @@ def main() -> None:
     (torch.randn(1000, 1000, requires_grad=True) @ torch.randn(1000, 1000)).exp().sum().backward()
     state = torch.get_rng_state()
     found = {
-        "refusal": frozen.refusal(),
+        "refusal": forked_probe.refusal(),
         "shared": looked(writes_shared), "own": looked(writes_own), "files": looked(writes_files),
         "outside": looked(calls_outside), "hangs": looked(hangs, 0.3), "computes": looked(computes),
     }

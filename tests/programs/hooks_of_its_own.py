@@ -20,7 +20,7 @@ def main() -> None:
     parser.add_argument("--deferred", action="store_true")
     arguments = parser.parse_args()
     if arguments.deferred:
-        from probe.agent import lifecycle
+        from probe.job.agent import lifecycle
 
         lifecycle.start_from_environment(deferred=True)
     calls = {"before step": 0, "after step": 0, "before forward": 0, "after forward": 0}

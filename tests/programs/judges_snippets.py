@@ -6,7 +6,7 @@ import ast
 import json
 import sys
 
-from probe.control.guard.judge import classify
+from probe.job.snippets.guard.classify import classify
 
 
 def main() -> None:

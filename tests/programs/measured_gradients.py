@@ -58,7 +58,7 @@ def figures(gradient: Any, factor: float) -> list[float]:
 
 def sample_each_step(parameters: list[Any]) -> Callable[[], None]:
     """Have probe sample each step, when it is here; the answer waits until it knows the parameters' names."""
-    lifecycle: Any = sys.modules.get("probe.agent.lifecycle")
+    lifecycle: Any = sys.modules.get("probe.job.agent.lifecycle")
     agent = lifecycle.agent_here() if lifecycle is not None else None
     if agent is None:
         return lambda: None

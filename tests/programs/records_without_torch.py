@@ -13,14 +13,15 @@ import threading
 from pathlib import Path
 from typing import Any, cast
 
-from probe.agent import control_socket, identity, isolation, lifecycle
-from probe.control import frames, names, stacks
-from probe.control.evaluator import Evaluator, Snippet, Surroundings
-from probe.control.safepoint import SafePoint
-from probe.errors import LimitReached
+from probe.base import isolation
+from probe.base.errors import LimitReached
+from probe.base.settings import Settings
+from probe.job.agent import control_socket, identity, lifecycle
+from probe.job.boundary.safe_point import SafePoint
+from probe.job.introspection import python_frames, snippet_names, thread_stacks
+from probe.job.snippets.evaluator import Evaluator, Snippet, Surroundings
 from probe.recording.process import current_boot_id, life
 from probe.recording.recording import VERSION, Meta, Recording, rings_folders
-from probe.settings import Settings
 
 ROWS = 100
 TEXTS = ["plain", "", "ü\ud800\0", "x" * 3000]
@@ -57,7 +58,7 @@ def record(folder: Path) -> Path:
 def ask(snippets: list[str]) -> list[dict[str, Any]]:
     """Answers to the snippets, and to one that does not end."""
     main = threading.main_thread().ident
-    job = Surroundings(lambda: names.Scope(main, dict), lambda: False, lambda: False, str, lambda: True)
+    job = Surroundings(lambda: snippet_names.Scope(main, dict), lambda: False, lambda: False, str, lambda: True)
     nowhere = cast("SafePoint", None)  # all of them run beside the training
     evaluator = Evaluator(job, nowhere, 65536)
 
@@ -91,9 +92,9 @@ class Look:
         thread.start()
         self.waiting.wait()
         frame = sys._current_frames()[thread.ident or 0]
-        own = next(one for one in frames.walk(frame) if one.f_code is function.__code__)
-        self.readable = frames.readable(own)
-        found = frames.variables(own)
+        own = next(one for one in python_frames.walk(frame) if one.f_code is function.__code__)
+        self.readable = python_frames.readable(own)
+        found = python_frames.variables(own)
         text = {name: str(found[name]) for name in sorted(found) if name != "look"}
         del own, frame, found
         self.go_on.set()
@@ -128,7 +129,7 @@ def main() -> None:
         look = Look()
         text = look.at(function)
         looks[function.__name__] = [look.readable, text.pop("inner", None) is not None, text, look.found]
-    found = stacks.capture(threading.main_thread().ident, 0, "other", lambda _module: None, all_threads=True)
+    found = thread_stacks.capture(threading.main_thread().ident, 0, "other", lambda _module: None, all_threads=True)
     print(
         json.dumps(
             {

@@ -100,7 +100,7 @@ def places() -> Iterator[tuple[Any, str, bool]]:
 
 
 def collectives() -> list[str]:
-    from probe.instruments.collectives import OPS
+    from probe.job.instruments.comm.collectives import OPS
 
     return [name for name in (*OPS, "_start_coalescing", "_end_coalescing") if name in vars(COLLECTIVES)]
 
@@ -175,7 +175,7 @@ def through_one(call: Callable[[], object]) -> None:
 
 def wrapped() -> list[str]:
     """What probe has wrappers in place of."""
-    from probe.instruments.patch import Patches
+    from probe.job.instruments.core.patch import Patches
 
     return sorted({
         f"{getattr(owner, '__name__', owner)}.{name}"

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from probe.agent.isolation import capture
-from probe.control.guard.places import leaks
-from probe.control.guard.watching import CHECK_NAME, Watch, with_checks
+from probe.base.isolation import capture
+from probe.job.snippets.guard.interruptible import leaks
+from probe.job.snippets.guard.watching import CHECK_NAME, Watch, with_checks
 
 FORMS = (
     "with Thing():\n    while more(): work()",

@@ -13,8 +13,8 @@ import threading
 import time
 from typing import Any
 
-from probe.agent.isolation import capture
-from probe.control.guard.watching import (
+from probe.base.isolation import capture
+from probe.job.snippets.guard.watching import (
     CHECK_NAME,
     SnippetForbidden,
     SnippetMemory,

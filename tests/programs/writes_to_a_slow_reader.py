@@ -11,8 +11,8 @@ import sys
 import threading
 from pathlib import Path
 
-from probe.launch import ensure_server
-from probe.settings import Settings
+from probe.base.settings import Settings
+from probe.boot.launch import ensure_server
 
 STARTS = 20
 SIZE = 200_000

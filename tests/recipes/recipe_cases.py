@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 
 import duckdb
 
-from probe.diagnose.local import make_tables, run_on
-from probe.diagnose.recipes import Outcome, Recipe
-from probe.tables import BY_NAME
+from probe.diagnose.recipes.library import Outcome, Recipe
+from probe.diagnose.recipes.local_query import make_tables, run_on
+from probe.recording.tables import BY_NAME
 
 if sys.version_info >= (3, 11):
     import tomllib

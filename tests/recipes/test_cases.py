@@ -11,16 +11,16 @@ import duckdb
 import pytest
 from typer.main import get_command
 
-from probe.diagnose import recipes
-from probe.diagnose.recipe import rendered
-from probe.errors import ProbeError
-from probe_cli.arguments import rewrite
-from probe_cli.commands import COMMANDS, app_for
+from probe.base.errors import ProbeError
+from probe.diagnose.recipes import library
+from probe.diagnose.recipes.recipe import rendered
+from probe_cli.all_commands import COMMANDS, app_for
+from probe_cli.core.arguments import rewrite
 from probe_cli.main import click_exception
 from recipes.recipe_cases import Case, Cases, cases_beside, misfits
 
-FOLDER = recipes.built_in_folder()
-LIBRARY = recipes.load([FOLDER])
+FOLDER = library.built_in_folder()
+LIBRARY = library.load([FOLDER])
 CASES = [case for recipe in LIBRARY.values() for case in cases_beside(recipe.file)]
 
 
@@ -58,7 +58,7 @@ def test_a_built_in_recipe_says_what_it_needs_when_it_is_wrong_and_what_to_do(na
     assert recipe.needs
     assert recipe.false_positives
     assert recipe.why
-    assert recipe.next or recipe.severity == recipes.INFO
+    assert recipe.next or recipe.severity == library.INFO
     assert all(parameter.source for parameter in recipe.parameters.values())
 
 
@@ -66,7 +66,7 @@ def test_a_built_in_recipe_says_what_it_needs_when_it_is_wrong_and_what_to_do(na
 def test_a_recipe_without_rows_finds_nothing(name: str, database: Cases) -> None:
     empty = Case(name, "no rows at all", False, {}, {}, {})
     outcome = database.judge(LIBRARY[name], empty)
-    assert outcome.state in (recipes.CLEAR, recipes.UNKNOWN), outcome
+    assert outcome.state in (library.CLEAR, library.UNKNOWN), outcome
     assert "its SQL failed" not in outcome.reason
     assert "its texts name" not in outcome.reason
 
@@ -78,7 +78,7 @@ def test_the_commands_that_a_recipe_names_are_commands(name: str, database: Case
             check_command(words[1:], database)
 
 
-def commands_of(recipe: recipes.Recipe) -> list[str]:
+def commands_of(recipe: library.Recipe) -> list[str]:
     """The lines of `next`, filled in: every number is 1."""
     values: dict[str, Any] = dict.fromkeys(recipe.named(), 1)
     values.update((name, parameter.value) for name, parameter in recipe.parameters.items())
@@ -112,4 +112,4 @@ def test_a_misspelt_command_is_seen(database: Cases) -> None:
 
 def test_each_folder_of_recipes_is_read_as_files_alone(tmp_path: Path) -> None:
     (tmp_path / "folder.sql").mkdir()
-    assert len(recipes.load([tmp_path]).problems) == 1
+    assert len(library.load([tmp_path]).problems) == 1

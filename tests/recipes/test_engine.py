@@ -8,10 +8,11 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from probe.diagnose import procedures, recipes
-from probe.diagnose.local import make_tables, run_on
-from probe.diagnose.recipes import Outcome, Recipe
-from probe.errors import RecipeInvalid, RecipeUnknown
+from probe.base.errors import RecipeInvalid, RecipeUnknown
+from probe.diagnose.recipes import library as recipes
+from probe.diagnose.recipes import procedures
+from probe.diagnose.recipes.library import Outcome, Recipe
+from probe.diagnose.recipes.local_query import make_tables, run_on
 
 GOOD = """\
 -- title = "loss is NaN or infinite"

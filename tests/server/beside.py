@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 
 from harness import PATIENCE_S, ROOT, Place, wait_for_end
-from probe import launch, wire
+from probe.base import wire
+from probe.base.settings import Settings
+from probe.boot import launch
 from probe.recording import checked, places, segments
-from probe.settings import Settings
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:

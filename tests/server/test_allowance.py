@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 
-from probe.cluster.links import ROLE_HEADER, SERVER_HEADER, proof
-from probe.errors import TooMany
-from probe.server import access, allowance, auth, limits
-from probe.server.allowance import Allowance, Asker, address_of
+from probe.base.errors import TooMany
+from probe.server.http import auth, limits
+from probe.server.peers.peer_link import ROLE_HEADER, SERVER_HEADER, proof
+from probe.server.runtime import access, allowance
+from probe.server.runtime.allowance import Allowance, Asker, address_of
+from probe.server.runtime.threads import Threads
 from probe.server.service import IN_FLIGHT
-from probe.server.threads import Threads
 from server.beside import Beside, Writer, until
 from server.test_tcp import Tcp
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from probe import wire
+from probe.base import wire
 
 BODY = b'{"rows": [[1, 2], [3, 4]]}'
 WHOLE = {

@@ -17,22 +17,21 @@ import numpy as np
 import pytest
 
 from harness import PATIENCE_S, Place, run_probe
-from probe import announcement
-from probe.checkpoint_ranks import FORMAT, MANIFEST, VERSION, read_manifest
-from probe.errors import CheckpointInvalid, RecordingError
-from probe.recording import checked, layout, places, segments
+from probe.base.errors import CheckpointInvalid, RecordingError
+from probe.base.settings import Settings
+from probe.checkpoint.all_ranks import FORMAT, MANIFEST, VERSION, read_manifest
+from probe.recording import announcement, checked, layout, places, segments
 from probe.recording.crash import parse_crash
 from probe.recording.journal import Journal, read_journal, read_payloads
 from probe.recording.reader import NUMBER, RingFile, adler32, with_texts
 from probe.recording.recording import Meta
 from probe.recording.ring import Ring
 from probe.recording.strings import DAMAGED, Strings, read_strings
-from probe.server import supervision
-from probe.server.destinations import Destination, Store
-from probe.server.registry import Registry
-from probe.server.sealer import Sealer
-from probe.settings import Settings
-from probe.tables import BY_NAME
+from probe.recording.tables import BY_NAME
+from probe.server.alerts.destinations import Destination, Store
+from probe.server.recordings.registry import Registry
+from probe.server.recordings.sealer import Sealer
+from probe.server.runtime import supervision
 from server.beside import Beside, Writer, until
 
 STEPS = BY_NAME["python.losses"]

@@ -9,8 +9,8 @@ import pytest
 
 from probe.recording.crash import parse_crash, read_crash, user_frame
 from probe.recording.journal import Journal
-from probe.server import ends
-from probe.server.ends import Told, judge
+from probe.server.recordings import exit_report
+from probe.server.recordings.exit_report import Told, judge
 
 RAISED = {"type": "ValueError", "message": "bad\ncaused by KeyError: 'x'", "step": 7}
 MAIN = {**RAISED, "main": True, "training": True, "thread_name": "MainThread"}
@@ -58,7 +58,7 @@ def test_an_end_is_judged_by_what_is_known(
 
 
 def test_the_kernels_code_is_a_status_or_a_signal() -> None:
-    assert [ends.exit_code(code) for code in (0, 3 << 8, 255 << 8, 9, 11 | 0x80)] == [0, 3, 255, -9, -11]
+    assert [exit_report.exit_code(code) for code in (0, 3 << 8, 255 << 8, 9, 11 | 0x80)] == [0, 3, 255, -9, -11]
 
 
 CRASH = """Fatal Python error: Segmentation fault
@@ -108,7 +108,7 @@ def test_what_is_no_crash_is_none_and_the_last_of_two_counts(tmp_path: Path) -> 
 
 def test_a_start_that_is_noted_late_is_found_when_it_is_asked_again(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.bin")
-    assert ends.began_midway(tmp_path) is None  # the agent's thread had no core yet
+    assert exit_report.began_midway(tmp_path) is None  # the agent's thread had no core yet
     journal.append({"event": "start", "t_ns": 1, "midway": True})
-    assert ends.began_midway(tmp_path) is True
+    assert exit_report.began_midway(tmp_path) is True
     journal.close()

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from probe.diagnose.efficiency import mfu, peak_tflops
-from probe.server import gpu
-from probe.server.git_facts import git_facts
+from probe.server.recordings import gpu
+from probe.server.recordings.git_facts import git_facts
 
 
 def git(folder: Path, *words: str) -> None:

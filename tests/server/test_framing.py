@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probe import wire
-from probe.errors import BadRequest, ProbeError, TooLarge
+from probe.base import wire
+from probe.base.errors import BadRequest, ProbeError, TooLarge
 from server.beside import Beside
 from server.test_http import dial, read_to_end
 from server.test_http import server as server  # the fixture

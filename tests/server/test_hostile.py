@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from harness import Place
-from probe.errors import ProbeError
+from probe.base.errors import ProbeError
 from server import hostile_sql
 from server.beside import Beside, Writer
 

@@ -15,17 +15,17 @@ from types import SimpleNamespace
 import pytest
 
 from harness import PATIENCE_S, ROOT, Place, wait_for_end
-from probe import launch
-from probe.errors import ServerUnavailable
+from probe.base.errors import ServerUnavailable
+from probe.base.settings import Settings
+from probe.boot import launch
 from probe.recording import places
-from probe.settings import Settings
 from server.beside import Beside, Writer, until
 
 STARTER = """
 import os, sys
 from pathlib import Path
 from probe import launch
-from probe.settings import Settings
+from probe.base.settings import Settings
 sys.stdin.readline()
 launch.ensure_server(Path(os.environ["PROBE_DIR"]), Settings(), wait_s=float(sys.argv[1]))
 children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
@@ -114,7 +114,7 @@ def test_without_its_packages_it_says_so(place: Place, tmp_path: Path) -> None:
     """A job's interpreter that has torch and nothing of ours."""
     code = (
         "import sys, os; from pathlib import Path; from probe import launch\n"
-        "from probe.errors import ServerUnavailable; from probe.settings import Settings\n"
+        "from probe.base.errors import ServerUnavailable; from probe.base.settings import Settings\n"
         "try: launch.ensure_server(Path(os.environ['PROBE_DIR']), Settings(), wait_s=0)\n"
         "except ServerUnavailable as error: print(error.message, error.hint)\n"
     )
@@ -128,7 +128,7 @@ def test_without_its_packages_it_says_so(place: Place, tmp_path: Path) -> None:
 
 def test_another_python_can_run_it(place: Place, beside: Beside) -> None:
     code = (
-        "import os; from pathlib import Path; from probe import launch; from probe.settings import Settings\n"
+        "import os; from pathlib import Path; from probe import launch; from probe.base.settings import Settings\n"
         "launch.ensure_server(Path(os.environ['PROBE_DIR']), Settings(), wait_s=60)\n"
     )
     subprocess.run(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families as plain
 
-from probe.server import metrics
+from probe.server.http import metrics
 from server.beside import Beside, Writer, until
 
 OPEN = "application/openmetrics-text; version=1.0.0"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from probe.errors import BadRequest, DestinationInvalid, RecipeUnknown
+from probe.base.errors import BadRequest, DestinationInvalid, RecipeUnknown
 from probe.recording import places
 from probe.recording.journal import read_journal
 from server.beside import Beside, Writer, until

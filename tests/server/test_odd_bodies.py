@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from probe.errors import BadRequest, ProbeError
+from probe.base.errors import BadRequest, ProbeError
 from probe.recording import checked
 from server.beside import Beside, Writer
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from harness import Place, end_process, run_probe
-from probe.errors import BadRequest
-from probe.server.prune import Pruner, Wanted
-from probe.server.registry import Registry
-from probe.server.sealer import Sealer
-from probe.settings import Settings
+from probe.base.errors import BadRequest
+from probe.base.settings import Settings
+from probe.server.recordings.pruner import Pruner, Wanted
+from probe.server.recordings.registry import Registry
+from probe.server.recordings.sealer import Sealer
 from server.beside import Beside, Writer, until
 from server.test_tcp import Tcp
 

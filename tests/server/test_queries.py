@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness import Place
-from probe.errors import (
+from probe.base.errors import (
     BadRequest,
     ProcessDead,
     QueryOutOfMemory,
@@ -22,7 +22,7 @@ from probe.errors import (
     SqlInvalid,
     TooMany,
 )
-from probe.tables import TABLES, columns_of
+from probe.recording.tables import TABLES, columns_of
 from server.beside import Beside, Writer, until
 
 pytestmark = pytest.mark.alone
@@ -249,7 +249,7 @@ def test_an_endless_query_ends_at_its_deadline_and_harms_nothing(
 
 
 def workers(place: Place) -> list[int]:
-    return [int(line.split()[0]) for line in place.processes() if "probe.server.worker" in line]
+    return [int(line.split()[0]) for line in place.processes() if "probe.server.sql.worker" in line]
 
 
 def test_a_worker_killed_in_mid_query_costs_that_query_only(

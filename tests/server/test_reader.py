@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from probe.errors import RecordingError
+from probe.base.errors import RecordingError
 from probe.recording import layout, segments
 from probe.recording.reader import NUMBER, RingFile, pending_rows, sealable
 from probe.recording.ring import Ring
-from probe.tables import BY_NAME, Column, Table
+from probe.recording.tables import BY_NAME, Column, Table
 
 SMALL = Table(
     "python", "small", "for tests", "ring",

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from probe.diagnose.recipes import parse
-from probe.errors import QueryWorkerDied, RecipeUnknown
-from probe.server import fanout, recipes
+from probe.base.errors import QueryWorkerDied, RecipeUnknown
+from probe.diagnose.recipes.library import parse
+from probe.server.answers import recipe_runs
+from probe.server.hosts import fanout
 from server.beside import Beside, Writer, until
 
 FRONT = """\
@@ -130,11 +131,11 @@ def test_what_ends_the_worker_is_found_by_halving(monkeypatch: pytest.MonkeyPatc
         nothing = {"columns": ["n", "ranks"], "rows": [], "elapsed_ms": 1.0}
         return {"results": [nothing for _ in given], "notes": ["said"]}
 
-    monkeypatch.setattr(recipes._Job, "_ask", ask)
+    monkeypatch.setattr(recipe_runs._Job, "_ask", ask)
     text = FRONT.format(title="t", severity="info", order=1, scope="rank", what="x") + "SELECT 1 AS n"
     given = [parse(text, Path(f"r{number}.sql")) for number in range(5)]
     nobody: Any = None
-    job = recipes._Job(nobody, nobody, "host", "1", 1.0, False)
+    job = recipe_runs._Job(nobody, nobody, "host", "1", 1.0, False)
     judged = asyncio.run(job.judge(fanout.Found([]), given))
     assert [one.state for one in judged.outcomes] == ["clear", "clear", "unknown", "clear", "clear"]
     assert judged.notes == ["said"] and len(asked) == 5

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from harness import Place
-from probe.errors import AgentMissing, EndpointAmbiguous, EndpointUnknown, NotYours
+from probe.base.errors import AgentMissing, EndpointAmbiguous, EndpointUnknown, NotYours
 from probe.recording import checked
 from probe.recording.journal import Journal
-from probe.server.registry import Registry
+from probe.server.recordings.registry import Registry
 from server.beside import Writer
 
 

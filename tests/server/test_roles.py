@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from probe.errors import BY_CODE, Forbidden, SettingInvalid
-from probe.server import access
-from probe.server.tokens import load_tokens
-from probe.settings import Settings
+from probe.base.errors import BY_CODE, Forbidden, SettingInvalid
+from probe.base.settings import Settings
+from probe.server.runtime import access
+from probe.server.runtime.tokens import load_tokens
 from server.beside import Beside, Writer
 from server.test_tcp import Tcp
 

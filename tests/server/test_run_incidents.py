@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from probe import clock
+from probe.base import clock
 from probe.diagnose import verdict as names
 from probe.diagnose.incidents import OPENED, RESOLVED, Judged, Seen
 from probe.diagnose.verdict import ALARM, NOTICE, OK, Verdict
 from probe.recording.recording import Meta
-from probe.server import notes
-from probe.server.destinations import Destination, shown
-from probe.server.monitor import message_of
-from probe.server.registry import Recorded
-from probe.server.run_incidents import News, RunIncidents
+from probe.server.alerts.destinations import Destination, shown
+from probe.server.alerts.recipe_monitor import message_of
+from probe.server.alerts.run_incidents import News, RunIncidents
+from probe.server.recordings import server_journal
+from probe.server.recordings.registry import Recorded
 
 BEGAN_NS = clock.wall_ns()
 
@@ -41,7 +41,7 @@ class Place:
 
     def note(self, state: str, severity: str, rank: int = 0, what: str = "it stands", t_ns: int = 0) -> None:
         verdict = Verdict(state, severity, what, ["evidence"], ["probe gpt diagnose"])
-        notes.note_rows(self.ranks[rank].folder, "probe.verdicts", verdict.rows(t_ns or clock.wall_ns(), 7))
+        server_journal.note_rows(self.ranks[rank].folder, "probe.verdicts", verdict.rows(t_ns or clock.wall_ns(), 7))
 
     def look(self) -> list[tuple[str, str, bool]]:
         """Recipe, event and whether it is told, of what came since the last look."""
@@ -92,7 +92,7 @@ def test_after_a_restart_nothing_is_told_twice_and_what_was_on_its_way_is_told(j
     seen = Seen("w", 3, 0, Verdict("spike", NOTICE, "it jumped", [], []))
     [spike] = job.known.judged([Judged("loss-spike", "found", 0.0, (seen,))])
     told = {"t_ns": clock.wall_ns(), "incident": open_now.id, "event": OPENED, "destination": "json://…"}
-    notes.note_rows(job.ranks[0].folder, "probe.alerts", [told])
+    server_journal.note_rows(job.ranks[0].folder, "probe.alerts", [told])
 
     again = RunIncidents("run", 0, clock.wall_ns())
     first, job.known = job.known, again

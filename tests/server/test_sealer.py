@@ -17,10 +17,10 @@ import duckdb
 import pytest
 
 from harness import Place
+from probe.base.settings import Settings
 from probe.recording import checked, places, segments
-from probe.server.registry import Registry
-from probe.server.sealer import Sealer
-from probe.settings import Settings
+from probe.server.recordings.registry import Registry
+from probe.server.recordings.sealer import Sealer
 from server.beside import Beside, Writer, until
 
 pytestmark = pytest.mark.alone

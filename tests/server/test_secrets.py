@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from harness import Job, Place
+from probe.base.redaction import REDACTED, command_line
 from probe.recording import checked
 from probe.recording.recording import Meta
-from probe.redaction import REDACTED, command_line
-from probe.server import access
-from probe.tables import TABLES
+from probe.recording.tables import TABLES
+from probe.server.runtime import access
 from server.beside import Writer
 from server.test_tcp import free_port
 

@@ -11,7 +11,7 @@ import pytest
 from probe.recording import layout, places, segments
 from probe.recording.reader import NUMBER
 from probe.recording.segments import Segment
-from probe.tables import BY_NAME
+from probe.recording.tables import BY_NAME
 
 COLUMNS = (("step", "BIGINT"), ("loss", "DOUBLE"))
 DTYPE = np.dtype([("step", "<i8"), ("loss", "<f8"), (NUMBER, "<i8")])

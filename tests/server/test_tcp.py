@@ -19,10 +19,11 @@ from typing import Any
 import pytest
 
 from harness import ROOT, Place
-from probe.errors import SettingInvalid
-from probe.server import auth, tokens
-from probe.server.allowance import BURST
-from probe.settings import Settings
+from probe.base.errors import SettingInvalid
+from probe.base.settings import Settings
+from probe.server.http import auth
+from probe.server.runtime import tokens
+from probe.server.runtime.allowance import BURST
 from server.beside import Beside, Writer, until
 
 

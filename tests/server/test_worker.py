@@ -75,7 +75,7 @@ def test_a_worker_ends_with_its_server_and_carries_nothing_of_its_environment(
     server = beside.start()
 
     def workers() -> list[int]:
-        return [int(line.split()[0]) for line in place.processes() if "probe.server.worker" in line]
+        return [int(line.split()[0]) for line in place.processes() if "probe.server.sql.worker" in line]
 
     (pid,) = until(workers, "a worker")
     assert b"hunter2" not in Path(f"/proc/{server}/environ").read_bytes()

@@ -21,13 +21,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from probe import clock, wire
-from probe.errors import ProbeError
+from probe.base import clock, wire
+from probe.base.errors import ProbeError
+from probe.base.settings import SETTINGS, Settings
 from probe.recording import layout, places
 from probe.recording.process import current_boot_id, life
 from probe.recording.recording import VERSION, Meta, Recording, rings_folders
-from probe.settings import SETTINGS, Settings
-from probe.tables import BY_NAME
+from probe.recording.tables import BY_NAME
 
 N = layout.NULL_INTEGER
 D = layout.NULL_DOUBLE

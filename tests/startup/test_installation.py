@@ -14,7 +14,7 @@ from startup.pythons import ROOT, Python, make_python
 TRACES = """
 import sys
 import torch
-print(sorted(name for name in sys.modules if name in ("torch_probe_boot", "probe", "probe.startup")))
+print(sorted(name for name in sys.modules if name in ("torch_probe_boot", "probe", "probe.boot.startup")))
 import probe, probe_cli
 print(probe.__version__, probe.__file__)
 """
@@ -44,7 +44,7 @@ def test_an_installed_probe_starts_by_itself_and_uninstalls_without_trace(
     assert off.out[1] == "[]"
     assert off.out[2].endswith(f" {home}/probe/__init__.py")
     assert on.code == 0
-    assert on.out[1] == "['probe', 'probe.startup', 'torch_probe_boot']"
+    assert on.out[1] == "['probe', 'probe.boot.startup', 'torch_probe_boot']"
     assert on.out[2] == off.out[2]
     assert (bare.site / "torch_probe.start").is_file()
     assert (bare.executable.parent / "probe").is_file()
@@ -54,7 +54,7 @@ def test_an_installed_probe_starts_by_itself_and_uninstalls_without_trace(
 
 def test_an_installed_wheel_reaches_into_other_pythons(bare: Python, tmp_path: Path) -> None:
     pip(bare, "install", "--quiet", "--no-deps", str(ROOT))
-    text = "import os\nfrom probe.startup import PATH_FOLDER\nprint(PATH_FOLDER)"
+    text = "import os\nfrom probe.boot.startup import PATH_FOLDER\nprint(PATH_FOLDER)"
     folder = bare.code(text).out[0]
     (tmp_path / "other").mkdir()
     other = make_python(tmp_path / "other")

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from harness import PATIENCE_S, PROGRAMS, Place, run_program
+from probe.boot.startup import run_environment
 from probe.recording.places import process_folders
-from probe.startup import run_environment
 from startup.pythons import Python
 
 TIMES = {"wall_s", "step_wall_s", "step_phases_s"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from probe.startup import Role, role_of
+from probe.boot.startup import Role, role_of
 from startup.pythons import Python
 
 SITE = "/venv/lib/python3.11/site-packages"

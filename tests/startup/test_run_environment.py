@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from probe.startup import PATH_FOLDER, interpreter_of, run_environment
+from probe.boot.startup import PATH_FOLDER, interpreter_of, run_environment
 from startup.pythons import Python, copy_probe
 
 BASE = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}

@@ -9,8 +9,8 @@ from typing import Any
 
 from agent.asking import ask
 from harness import PATIENCE_S, Place, answers
-from probe import wire
-from probe.errors import ProbeError
+from probe.base import wire
+from probe.base.errors import ProbeError
 from probe.recording import places
 from ranks import Ranks
 

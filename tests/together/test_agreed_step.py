@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from probe.errors import NotTogether
-from probe.server.agreed_step import Place, agree
+from probe.base.errors import NotTogether
+from probe.server.hosts.agreed_step import Place, agree
 
 NOW_NS = 10**18
 

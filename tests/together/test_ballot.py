@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from probe.ballot import COME, GO, STAY, Ballot, Decision, remove_old
-from probe.errors import BadRequest
+from probe.base.commit_vote import COME, GO, STAY, Ballot, Decision, remove_old
+from probe.base.errors import BadRequest
 
 
 def test_the_first_answer_is_everybodys(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness import ROOT, Place, run_probe
-from probe.errors import AgentUnreachable, NotTogether, ProbeError
+from probe.base.errors import AgentUnreachable, NotTogether, ProbeError
 from ranks import Ranks, running_ranks
 from together.all_ranks import Asked, act, first_steps, health, last_states, query, until
 

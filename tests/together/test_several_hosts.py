@@ -13,8 +13,8 @@ import pytest
 
 from cluster.several import Node, nodes
 from harness import Job
-from probe.errors import NotTogether, ProbeError
-from probe.startup import run_environment
+from probe.base.errors import NotTogether, ProbeError
+from probe.boot.startup import run_environment
 from ranks import free_port, rank_environment
 from together.all_ranks import Asked, act, first_steps, last_states, post, until
 
@@ -58,7 +58,7 @@ def test_ranks_of_two_hosts_act_before_the_same_step_or_not_at_all() -> None:
         assert {one["answer"]["step"] for one in changed["answers"]} == {changed["step"]}
 
         # What fails on the other host at the very step is put back on this one.
-        breaks = "import probe.control.actions.clip as one; one.Clip.begin = lambda self: 1 / 0"
+        breaks = "import probe.job.actions.interventions.clip as one; one.Clip.begin = lambda self: 1 / 0"
         post(there, "/v1/eval", endpoint=str(jobs[1].pid), code=breaks, when="now")
         with pytest.raises(NotTogether, match="ZeroDivisionError"):
             act(here, JOB, "clip", max_norm=1.0)

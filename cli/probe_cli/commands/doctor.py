@@ -1,0 +1,369 @@
+"""`probe doctor`: what works on this machine, and what to do about the rest.
+
+Each check looks and changes nothing: no server is started, no folder made, torch
+is not imported. The command's main thread.
+"""
+
+from __future__ import annotations
+
+import os
+import site
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import probe
+import probe.base.errors
+from probe.base import versions
+from probe.base.errors import ProbeError, SettingInvalid
+from probe.base.settings import Settings, unknown_variables
+from probe.boot.launch import SERVER_NEEDS
+from probe.recording import places
+from probe_cli.core.session import Session
+from probe_cli.core.terminal import escape_controls
+
+_STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
+HOOK_MODULE = "torch_probe_boot"
+"""Top-level module that a `.pth` file beside the packages calls."""
+_LOOK_TIMEOUT_S = 20.0
+_HEALTH_TIMEOUT_S = 2.0
+
+
+class Finding(NamedTuple):
+    """What one check found: `text` says it, `cure` what to do about it (empty when nothing)."""
+
+    level: Literal["ok", "warn", "fail"]
+    subject: str
+    text: str
+    cure: str = ""
+
+
+def examine(session: Session) -> int:
+    """Write all findings; 1 when one of them is a failure, else 0."""
+    failed = False
+    for finding in findings(session):
+        failed = failed or finding.level == "fail"
+        level = session.out.style(f"{finding.level:<4}", _STYLES[finding.level])
+        session.out.line(f"{level}  {finding.subject:<13}  {escape_controls(finding.text)}")
+        if finding.cure:
+            session.out.line(f"{'':<19}  next: {escape_controls(finding.cure)}")
+        session.out.stream.flush()
+    return 1 if failed else 0
+
+
+def findings(session: Session) -> Iterator[Finding]:
+    """All checks, in the order in which a person would look."""
+    yield check_python(sys.version_info[:3])
+    yield check_torch()
+    yield from check_settings(session)
+    try:
+        settings = session.settings
+    except SettingInvalid:
+        return
+    yield check_server_needs(settings.server_python)
+    yield from check_directory_of(settings)
+    yield check_rings(settings)
+    yield check_server(places.home(settings))
+    yield check_outside()
+    yield check_attaching()
+    yield check_hook(_site_folders())
+    yield check_shadowing(Path.cwd())
+
+
+def check_python(version: tuple[int, ...]) -> Finding:
+    """Whether this Python is supported, and what it lacks."""
+    text = f"{'.'.join(map(str, version))} at {sys.executable}"
+    if version[:2] < versions.OLDEST_PYTHON:
+        oldest = versions.plain(versions.OLDEST_PYTHON)
+        return Finding("fail", "python", text, f"Use Python {oldest} or later.")
+    return _supported("python", text, (version[0], version[1]), versions.NEWEST_PYTHON)
+
+
+def check_torch(found: str | None = None) -> Finding:
+    """Whether this Python has a torch that is supported, and what that lacks; a job may well run on another
+    one. `found`: its version, where it has been asked for already."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    if found is None and find_spec("torch") is None:
+        return Finding(
+            "warn",
+            "torch",
+            "not in this Python",
+            "Fine when the job runs on another Python: `probe run` takes that one. Else install torch here.",
+        )
+    try:
+        found = found or version("torch")
+    except PackageNotFoundError:
+        found = "present, version unknown"
+    number = versions.number(found)
+    if number is None:
+        return Finding("ok", "torch", found)
+    if number < versions.OLDEST_TORCH:
+        oldest = versions.plain(versions.OLDEST_TORCH)
+        return Finding(
+            "fail", "torch", f"{found}: jobs with it run without probe", f"Install torch {oldest} or newer."
+        )
+    return _supported("torch", found, number, versions.NEWEST_TORCH)
+
+
+def _supported(subject: str, text: str, version: tuple[int, int], newest: tuple[int, int]) -> Finding:
+    missing = versions.lacks(subject, version)
+    if missing:
+        return Finding("ok", subject, f"{text}; it lacks: {'; '.join(missing)}")
+    if version > newest:
+        return Finding(
+            "warn", subject, f"{text}: newer than any that was tried ({versions.plain(newest)})",
+            "It may well work: `tests/run` in a checkout tells.",
+        )
+    return Finding("ok", subject, text)
+
+
+def check_settings(session: Session) -> Iterator[Finding]:
+    """Invalid values, and PROBE_ variables that mean nothing."""
+    from probe_cli.commands.reference import unknown_variable
+
+    unknown = unknown_variables(session.environ)
+    try:
+        Settings(session.environ)
+    except SettingInvalid as error:
+        yield Finding("fail", "settings", error.message, error.hint)
+    else:
+        if not unknown:
+            yield Finding("ok", "settings", "valid")
+    for name in unknown:
+        yield Finding("warn", "settings", unknown_variable(name), "`probe config` lists what there is.")
+
+
+def check_server_needs(server_python: str) -> Finding:
+    """Whether the Python that runs the server has what it needs."""
+    python = server_python or sys.executable
+    if python == sys.executable:
+        missing = [name for name in SERVER_NEEDS if find_spec(name) is None]
+    else:
+        program = (
+            "import sys; from importlib.util import find_spec; "
+            "print(*[name for name in sys.argv[1:] if find_spec(name) is None])"
+        )
+        try:
+            looked = subprocess.run(
+                [python, "-c", program, *SERVER_NEEDS],
+                capture_output=True,
+                text=True,
+                timeout=_LOOK_TIMEOUT_S,
+                check=True,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            return Finding(
+                "fail",
+                "server needs",
+                f"{python} cannot be run: {error}",
+                "Set PROBE_SERVER_PYTHON to a Python that has probe installed, or unset it.",
+            )
+        missing = looked.stdout.split()
+    if not missing:
+        return Finding("ok", "server needs", f"{', '.join(SERVER_NEEDS)} are in {python}")
+    return Finding(
+        "fail",
+        "server needs",
+        f"{', '.join(missing)} missing in {python}",
+        "Install probe there, or set PROBE_SERVER_PYTHON to a Python in which it is installed.",
+    )
+
+
+def check_directory_of(settings: Settings) -> Iterator[Finding]:
+    """Whether PROBE_DIR can be used, and whether it is the one that is expected."""
+    directory = places.home(settings)
+    yield check_directory(directory)
+    elsewhere = places.why_elsewhere(directory, settings)
+    if elsewhere:
+        yield Finding(
+            "warn", "PROBE_DIR", elsewhere, "Jobs and commands agree on it; PROBE_DIR names another for both."
+        )
+
+
+def check_directory(directory: Path) -> Finding:
+    """Whether PROBE_DIR is private and local, or can be made so."""
+    try:
+        places.check_private(directory, os.lstat(directory))
+    except FileNotFoundError:
+        return _check_can_be_made(directory)
+    except OSError as error:
+        return Finding(
+            "fail", "PROBE_DIR", f"{directory}: {error.strerror}", probe.base.errors.DirectoryRefused.hint
+        )
+    except ProbeError as error:
+        return Finding("fail", "PROBE_DIR", error.message, error.hint)
+    kind = places.file_system(directory)
+    if kind in places.NETWORK_FILE_SYSTEMS:
+        return Finding(
+            "fail",
+            "PROBE_DIR",
+            f"{directory} is on a network file system ({kind})",
+            "Set PROBE_DIR to a folder on a local disk.",
+        )
+    if not os.access(directory, os.W_OK | os.X_OK):
+        return Finding(
+            "fail", "PROBE_DIR", f"{directory} cannot be written", probe.base.errors.DirectoryRefused.hint
+        )
+    unwritable = places.why_not_writable(directory)
+    if unwritable:
+        return Finding(
+            "fail", "PROBE_DIR", unwritable, "Free some room there, or set PROBE_DIR to another folder."
+        )
+    if os.stat(directory).st_mode & 0o077:
+        return Finding("warn", "PROBE_DIR", f"{directory} can be entered by others", f"chmod 700 {directory}")
+    return Finding("ok", "PROBE_DIR", f"{directory}, private, on {kind or 'an unknown file system'}")
+
+
+def _check_can_be_made(directory: Path) -> Finding:
+    parent = next(folder for folder in directory.absolute().parents if folder.exists())
+    kind = places.file_system(parent)
+    refusal = places.write_refusal(parent)
+    if kind in places.NETWORK_FILE_SYSTEMS or refusal:
+        why = f"{parent} is on {kind}" if kind in places.NETWORK_FILE_SYSTEMS else f"{parent} {refusal}"
+        return Finding(
+            "fail", "PROBE_DIR", f"{directory} cannot be made: {why}", probe.base.errors.DirectoryRefused.hint
+        )
+    return Finding("ok", "PROBE_DIR", f"{directory} will be made by the first job")
+
+
+def check_rings(settings: Settings) -> Finding:
+    """Whether there is memory for the rings of one process more."""
+    folder, needed = Path(settings.rings_directory), settings.rings_bytes
+    room = places.room_bytes(folder)
+    kind = places.file_system(folder)
+    mib = 1 << 20
+    refusal = places.write_refusal(folder)
+    lack = places.no_room(folder)
+    if room >= needed and kind in places.MEMORY_FILE_SYSTEMS and not (refusal or lack):
+        return Finding(
+            "ok",
+            "rings",
+            f"{folder} has {room // mib:,} MiB free: room for {room // max(needed, 1):,} processes",
+        )
+    why = (
+        f"{folder} has {room // mib:,} MiB free, {needed // mib:,} are needed"
+        if room < needed
+        else f"{folder} {refusal or lack}"
+        if refusal or lack
+        else f"{folder} is not in memory ({kind or 'unknown'})"
+    )
+    home = places.home(settings)
+    base = home if home.exists() else home.absolute().parent
+    if places.room_bytes(base) < needed:
+        return Finding("fail", "rings", f"{why}, and {base} has no room either", probe.base.errors.NoRoom.hint)
+    return Finding(
+        "warn",
+        "rings",
+        f"{why}; the rings will be on disk",
+        "Give /dev/shm more room (docker run --shm-size=1g), or set PROBE_RINGS_DIR to a tmpfs.",
+    )
+
+
+def check_server(directory: Path) -> Finding:
+    """Whether the server of this folder runs, and in the same version as this command."""
+    from probe.base.wire import call
+
+    path = places.server_socket(directory)
+    try:
+        health = call(path, "GET", "/v1/health", timeout_s=_HEALTH_TIMEOUT_S)
+        text = f"running: pid {health['pid']}, version {health['version']}, {health['processes']} processes"
+    except OSError:
+        return Finding("ok", "server", "not running; the first job or question starts it")
+    except ProbeError as error:
+        return Finding("fail", "server", error.message, error.hint)
+    except (KeyError, TypeError):
+        return Finding(
+            "fail", "server", f"something else answers at {path}", "Set PROBE_DIR to another folder."
+        )
+    if str(health["version"]) != probe.__version__:
+        return Finding(
+            "warn",
+            "server",
+            f"{text}; this command is {probe.__version__}",
+            f"End it (kill {health['pid']}): the next question starts a new one.",
+        )
+    return Finding("ok", "server", text)
+
+
+def check_outside() -> Finding:
+    """Whether processes can be read from outside: the tools, and the kernel's leave."""
+    from probe.outside.processes.target import examine
+    from probe.outside.stacks import pyspy
+
+    try:
+        found = [f"py-spy at {pyspy.program()}"]
+    except ProbeError as error:
+        return Finding("fail", "from outside", error.message, error.hint)
+    scope = examine(os.getpid()).yama
+    if scope is not None and scope > 1 and os.geteuid() != 0:
+        return Finding(
+            "warn", "from outside",
+            f"kernel.yama.ptrace_scope is {scope}: only root may read other processes",
+            "Run probe as root, or start jobs with PROBE=1: then their agents answer while they can.",
+        )
+    if find_spec("pystack") is None:
+        return Finding(
+            "warn", "from outside", f"{found[0]}; pystack is missing, so there are no native frames",
+            "pip install pystack",
+        )
+    return Finding("ok", "from outside", f"{found[0]}; pystack for native frames")
+
+
+def check_attaching() -> Finding:
+    """Whether `attach` has what it needs."""
+    from shutil import which
+
+    from probe.outside.attach import library
+
+    debugger = which("gdb") or ("pyinjector" if find_spec("pyinjector") is not None else None)
+    if debugger is None:
+        return Finding(
+            "warn", "attaching", "neither gdb nor pyinjector is here: `attach` cannot get into a process",
+            "Install gdb, or `pip install pyinjector`. Jobs started with PROBE=1 need neither.",
+        )
+    if not library.PACKAGED.is_file() and library.compiler() is None:
+        return Finding(
+            "warn", "attaching",
+            f"{debugger} is here, the boot library and a C compiler are not: slower ways only",
+            "Install a wheel of probe for this machine, or a C compiler.",
+        )
+    return Finding("ok", "attaching", f"with {debugger}")
+
+
+def _site_folders() -> list[Path]:
+    folders = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
+    return [Path(folder) for folder in folders]
+
+
+def check_hook(folders: list[Path]) -> Finding:
+    """Whether the start-up hook that PROBE=1 needs is in one of these folders of this Python."""
+    for folder in folders:
+        for found in sorted(folder.glob("*.pth")):
+            if HOOK_MODULE in found.read_text(encoding="utf-8", errors="replace"):
+                return Finding("ok", "start-up hook", str(found))
+    return Finding(
+        "warn",
+        "start-up hook",
+        "not in this Python: PROBE=1 alone does nothing",
+        "Start jobs with `probe run python train.py`, or install probe in this Python.",
+    )
+
+
+def check_shadowing(folder: Path) -> Finding:
+    """Whether a job started in `folder` would find a `probe` of its own before ours."""
+    module, package = folder / "probe.py", folder / "probe"
+    # Any checkout of ours is no stranger: the start-up hook goes by the same mark.
+    is_ours = (package / "boot" / "path" / "sitecustomize.py").is_file()
+    if module.is_file() or (any(package.glob("*.py")) and not is_ours):
+        found = module if module.is_file() else package
+        return Finding(
+            "warn",
+            "this folder",
+            f"{found} is what scripts here import as `probe`: they run without us",
+            "Rename it to watch such a script.",
+        )
+    return Finding("ok", "this folder", "nothing in it hides probe")

@@ -1,0 +1,218 @@
+"""`probe health`: one screen on how a run is: learning, speed, memory, what is wrong, what to do next.
+
+All figures come from one answer of the server (`GET /v1/summary`); this lays them out. The command's main
+thread.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+from probe_cli.commands.diagnose import verdict_lines
+from probe_cli.core.session import Session
+from probe_cli.core.terminal import Output, cut, escape_controls
+from probe_cli.render import figures
+from probe_cli.render.figures import UNKNOWN, duration, figure, share, short, size
+
+PHASES = ("data", "forward", "backward", "optimizer", "comm", "other")
+MOST_FINDINGS = 5
+_LABEL = 11
+_WIDTH = 100
+"""Columns where there is no terminal."""
+_SLOWER_RATIO = 1.05
+"""A rank that takes so much longer than the median of all is named."""
+
+
+def show_health(session: Session, format: Literal["text", "json"], every_s: float | None) -> None:
+    """Write the screen once, or again and again until interrupted."""
+    while True:
+        asked = {"endpoint": session.address.endpoint, "findings": "1"}
+        answer = session.ask("GET", "/v1/summary", asked)
+        if format == "json":
+            text = json.dumps(answer, ensure_ascii=False)
+            session.out.line(escape_controls(text) if session.out.terminal else text)
+        else:
+            if every_s is not None and session.out.terminal:
+                session.out.stream.write("\x1b[H\x1b[2J")
+            for line in lines(answer, session.out):
+                session.out.line(line)
+            for note in answer.get("notes") or ():
+                session.note(str(note))
+        if every_s is None:
+            return
+        session.out.stream.flush()
+        time.sleep(every_s)
+
+
+def lines(answer: dict[str, Any], out: Output) -> Iterator[str]:
+    """The screen."""
+    width = out.width or _WIDTH
+    yield _title(answer, out)
+    for label, parts in (
+        ("loss", _loss(answer["learning"])),
+        ("", _curve(answer["learning"], width)),
+        ("gradients", _gradients(answer["learning"])),
+        ("rate", _rate(answer["learning"])),
+        ("speed", _speed(answer["speed"])),
+        ("memory", _memory(answer["memory"])),
+        ("device", _devices(answer["devices"])),
+        ("ranks", _ranks(answer)),
+    ):
+        yield from _line(label, parts, width, out)
+    yield from _phases(answer["speed"], width, out)
+    yield from _findings(answer, out)
+
+
+def _title(answer: dict[str, Any], out: Output) -> str:
+    steps = answer["steps"]
+    state = escape_controls(str(answer.get("state") or UNKNOWN))
+    colour = {"running": "green", "idle": "yellow", "finished": "dim"}.get(state, "red")
+    parts = [
+        out.style(escape_controls(str(answer.get("name") or answer.get("job"))), "bold"),
+        f"pid {answer['pid']}" if answer.get("pid") else "", out.style(state, colour),
+        "no step yet" if steps["last"] is None else f"step {steps['last']:,}",
+    ]
+    return "  ".join(part for part in parts if part)
+
+
+def _line(label: str, parts: Sequence[str], width: int, out: Output) -> Iterator[str]:
+    """Label and parts, on further lines when they do not fit."""
+    row = ""
+    for part in parts:
+        longer = f"{row}   {part}" if row else part
+        if row and len(longer) > width - _LABEL:
+            yield out.style(f"{label:<{_LABEL}}", "bold") + row
+            label, longer = "", part
+        row = longer
+    if row:
+        yield out.style(f"{label:<{_LABEL}}", "bold") + cut(row, max(20, width - _LABEL))
+
+
+def _loss(learning: dict[str, Any]) -> list[str]:
+    now, before = learning["loss_now"], learning["loss_before"]
+    if learning["loss"] is None:
+        return [UNKNOWN]
+    parts = [figure(now["median"] if now else learning["loss"])]
+    if now and before:
+        parts[0] += f" (before: {figure(before['median'])})"
+        parts.append(learning["trend"] or "too early for a trend")
+    if learning["best_loss"] is not None:
+        parts.append(f"best {figure(learning['best_loss'])} at step {learning['best_step']:,}")
+    if learning["nonfinite_losses"]:
+        parts.append(f"NaN or infinite in {learning['nonfinite_losses']:,} steps")
+    return parts
+
+
+def _curve(learning: dict[str, Any], width: int) -> list[str]:
+    values = [figures.value(loss) for _, loss in learning["curve"]]
+    line = figures.sparkline(values, max(10, min(48, width - _LABEL)))
+    return [line] if line else []
+
+
+def _gradients(learning: dict[str, Any]) -> list[str]:
+    norm, usual = learning["grad_norm"], learning["grad_norm_usual"]
+    text = f"norm {figure(norm)}"
+    if usual and usual["size"] > 1:
+        text += f" (usual {figure(usual['median'])})"
+    ratio = f"update ratio {figure(learning['update_ratio'])}"
+    if learning["update_ratio"] is not None:
+        ratio += f" ({learning['update_kind']}, step {learning['update_step']:,})"
+    return [text, ratio]
+
+
+def _rate(learning: dict[str, Any]) -> list[str]:
+    parts = [f"lr {figure(learning['lr'])}"]
+    if learning["loss_scale"] is not None:
+        parts.append(f"loss scale {figure(learning['loss_scale'])}")
+    if learning["skipped_steps"]:
+        parts.append(f"{learning['skipped_steps']:,} updates skipped")
+    if learning["training_mode"] is False:
+        parts.append("the model is in eval mode")
+    return parts
+
+
+def _speed(speed: dict[str, Any]) -> list[str]:
+    step = speed["step_s"]
+    if step is None:
+        return [UNKNOWN]
+    parts = [f"{duration(step['median'])} a step (p95 {duration(step['p95'])})"]
+    for name in ("samples", "tokens"):
+        if speed[f"{name}_per_s"] is not None:
+            parts.append(f"{short(speed[f'{name}_per_s'])} {name}/s")
+    if speed["mfu"] is not None:
+        parts.append(f"MFU {100 * speed['mfu']:.1f} % (estimated)")
+    return parts
+
+
+def _memory(memory: dict[str, Any]) -> list[str]:
+    if not memory:
+        return [UNKNOWN]
+    parts = [f"{size(memory['rss_bytes'])} resident"]
+    if memory["available_bytes"] is not None:
+        parts.append(f"{size(memory['available_bytes'])} of {size(memory['limit_bytes'])} still to be had")
+    if memory["allocated_bytes"] is not None:
+        parts.append(
+            f"device {size(memory['allocated_bytes'])} (peak {size(memory['peak_allocated_bytes'])}) "
+            f"of {size(memory['device_total_bytes'])}"
+        )
+    return parts
+
+
+def _devices(devices: Sequence[dict[str, Any]]) -> list[str]:
+    return [
+        f"{one['name']}: {share(one['utilization_ratio'])} busy"
+        + (f", held down by {one['throttled']}" if one["throttled"] else "")
+        for one in devices[:4]
+    ]
+
+
+def _ranks(answer: dict[str, Any]) -> list[str]:
+    found = [one for one in answer["ranks"] if one["step_s"] is not None]
+    if len(found) < 2:
+        return []
+    ordered = sorted(found, key=lambda one: float(one["step_s"]))
+    middle = float(ordered[len(ordered) // 2]["step_s"])
+    slowest = ordered[-1]
+    parts = [f"{len(found)}: {duration(ordered[0]['step_s'])} to {duration(slowest['step_s'])} a step"]
+    if middle > 0 and slowest["step_s"] > _SLOWER_RATIO * middle:
+        parts.append(f"rank {slowest['rank']} takes {100 * (slowest['step_s'] / middle - 1):.0f} % longer")
+    behind = max(one["step"] for one in found) - min(one["step"] for one in found)
+    if behind:
+        parts.append(f"{behind:,} steps apart")
+    return parts
+
+
+def _phases(speed: dict[str, Any], width: int, out: Output) -> Iterator[str]:
+    """One bar for each phase that was measured."""
+    label = "step"
+    room = max(8, min(40, width - _LABEL - 32))
+    for name in PHASES:
+        found = speed["phases"].get(f"{name}_s")
+        if found is None or found["share"] is None:
+            continue
+        bar = figures.bar(found["share"], room)
+        text = f"{name:<10} {share(found['share']):>5}  {duration(found['median']):>8}  {bar}"
+        yield out.style(f"{label:<{_LABEL}}", "bold") + text
+        label = ""
+
+
+def _findings(answer: dict[str, Any], out: Output) -> Iterator[str]:
+    """What is wrong, and what to do: the state of the process first."""
+    found = [one for one in answer.get("findings") or () if one["severity"] != "info"]
+    verdict = answer.get("verdict")
+    said = {one["what"] for one in found}
+    if verdict and verdict["severity"] not in ("ok", "info") and verdict["what"] not in said:
+        found.insert(0, verdict)
+    yield ""
+    for one in found[:MOST_FINDINGS]:
+        yield from verdict_lines(one, out)
+    if len(found) > MOST_FINDINGS:
+        yield f"and {len(found) - MOST_FINDINGS} more: `diagnose` says all"
+    for reason in answer.get("unjudged") or ():
+        yield f"{out.style('UNKNOWN', 'yellow')}  what may be wrong was not judged: {escape_controls(reason)}"
+    if not found and not answer.get("unjudged"):
+        judged = "the monitor has found" if answer.get("judged") == "monitor" else "the recipes find"
+        yield f"{out.style('OK', 'green')}  {judged} nothing that needs attention"

@@ -1,0 +1,113 @@
+"""`probe diagnose --log FILE`: the loss of a run that nobody recorded, judged from what it printed.
+
+No server, no job and no torch: the text becomes tables of a database of this process, and the same recipes
+run on them. The command's main thread; DuckDB is imported when it is needed.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+from probe.base.errors import UsageError
+from probe_cli.core.session import Session
+from probe_cli.core.terminal import escape_controls
+
+RECIPES_ON = ("python.steps", "python.losses", "python.scalars")
+"""Tables that a text can fill: recipes that need another one are not judged."""
+_NEXT = [
+    "probe run python train.py     # records gradients, data, memory and every step: then `probe diagnose`"
+]
+
+
+def diagnose_log(session: Session, file: str, format: Literal["text", "json"]) -> None:
+    """Read the text, judge it, and say how much of it was understood."""
+    from probe_cli.commands.diagnose import verdict_lines
+
+    answer = judge(session, file)
+    if format == "json":
+        text = json.dumps(answer, ensure_ascii=False)
+        session.out.line(escape_controls(text) if session.out.terminal else text)
+        return
+    for one in answer["findings"]:
+        for line in verdict_lines(one, session.out):
+            session.out.line(line)
+    for note in answer["notes"]:
+        session.note(note)
+
+
+def judge(session: Session, file: str) -> dict[str, Any]:
+    """What the text says: findings, the worst first, and notes on what it cannot say."""
+    from pathlib import Path
+
+    from probe.diagnose.recipes import library as recipes
+    from probe.diagnose.recipes import local_query, training_log
+
+    log = _read(session, file)
+    folders = [recipes.built_in_folder()]
+    if session.settings.recipes:
+        folders.append(Path(session.settings.recipes))
+    library = recipes.load(folders)
+    wanted = [one for one in library.values() if "loss" in one.symptoms or "nan" in one.symptoms]
+    usable = [one for one in wanted if _is_about_text(one.sql)]
+    connection = training_log.tables(log)
+    try:
+        outcomes = local_query.run_on(connection, usable, "")
+    finally:
+        connection.close()
+    own = training_log.summary(log)
+    found: list[dict[str, Any]] = [
+        {"recipe": recipe.name, **one.verdict.as_dict(), "next": [], "subject": one.subject, "step": one.step}
+        for recipe, one in recipes.worst_first(outcomes)
+    ]
+    if own.severity != recipes.ALARM or not found:  # else a recipe has said it, and better
+        found.append({"recipe": None, **own.as_dict(), "subject": "", "step": None})
+    found[-1]["next"] = _NEXT
+    unknown = [one for one in outcomes if one.state == recipes.UNKNOWN]
+    others = len(library) - len(usable)
+    return {
+        "lines": log.lines, "understood": log.understood, "steps": len(log.steps),
+        "scalars": sorted({name for _, name, _ in log.scalars}), "findings": found,
+        "clear": [one.recipe.name for one in outcomes if one.state == recipes.CLEAR],
+        "unknown": [{"recipe": one.recipe.name, "reason": one.reason} for one in unknown],
+        "notes": _notes(log, unknown, others),
+    }
+
+
+def _read(session: Session, file: str) -> Any:
+    from probe.diagnose.recipes import training_log
+
+    if file == "-":
+        stream = getattr(session.input, "buffer", None)
+        pieces = training_log.pieces_of(stream) if stream is not None else [session.input.read().encode()]
+        return training_log.read(pieces)
+    try:
+        with open(file, "rb") as opened:
+            return training_log.read(training_log.pieces_of(opened))
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {file}: {error.strerror}", hint="Name a text file, or `-` for stdin."
+        ) from None
+
+
+def _is_about_text(sql: str) -> bool:
+    """Whether a recipe reads what a text can say. One that also looks at other tables finds them empty."""
+    return any(table in sql for table in RECIPES_ON)
+
+
+def _notes(log: Any, unknown: list[Any], others: int) -> list[str]:
+    notes = [f"{log.lines:,} lines read, {log.understood:,} understood, {len(log.steps):,} steps"]
+    if not log.numbered:
+        notes.append("the text does not number its steps: they were counted, from 0")
+    if log.went_back:
+        notes.append(f"the step went back {log.went_back} times (restarts): the later lines count")
+    if log.dropped:
+        notes.append(f"{log.dropped:,} steps beyond the first {len(log.steps):,} were left out")
+    if unknown:
+        reasons = {one.reason.partition(" (needs")[0]: one.recipe.name for one in unknown}
+        shown = "; ".join(f"{name}: {reason}" for reason, name in list(reasons.items())[:4])
+        more = "; …" if len(reasons) > 4 else ""
+        notes.append(f"{len(unknown)} checks could not be judged from it: {shown}{more}")
+    notes.append(f"{others} other checks need more than a text: gradients, data, memory, speed")
+    return notes
+

@@ -1,0 +1,110 @@
+"""`probe recipes`: what `diagnose` and the monitor look for. The command's main thread.
+
+Of this installation and this environment's PROBE_RECIPES; those of a server when an endpoint is named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from probe.base.errors import ServerUnavailable, UsageError
+from probe_cli.core.session import Session
+from probe_cli.core.terminal import Output, escape_controls
+from probe_cli.render.grid import Heading, grid
+
+_HEADINGS = (
+    Heading("RECIPE"),
+    Heading("ORDER", number=True),
+    Heading("SEVERITY"),
+    Heading("SYMPTOMS"),
+    Heading("TITLE", prose=True),
+)
+_PARAMETER_HEADINGS = (
+    Heading("parameter"),
+    Heading("value"),
+    Heading("unit"),
+    Heading("source", prose=True),
+)
+
+
+def show_recipes(session: Session, words: Sequence[str], format: Literal["text", "json"]) -> None:
+    """List the recipes, or show one: `show NAME`; raises `RecipeUnknown`."""
+    if words and (words[0] != "show" or len(words) != 2):
+        raise UsageError("`recipes` takes nothing, or `show NAME`", hint="See `probe recipes --help`.")
+    answer = _known(session)
+    if words:
+        recipe = _named(answer["recipes"], words[1])
+        answer = recipe if format == "json" else {**answer, "recipes": [recipe]}
+    if format == "json":
+        text = json.dumps(answer, ensure_ascii=False)
+        session.out.line(escape_controls(text) if session.out.terminal else text)
+        return
+    found = answer["recipes"]
+    for line in recipe_lines(found[0], session.out) if words else _list(found, session.out):
+        session.out.line(line)
+    for problem in answer["problems"]:
+        session.note(problem)
+
+
+def _known(session: Session) -> dict[str, Any]:
+    if session.named or session.settings.endpoint:
+        answer = session.ask("GET", "/v1/recipes")
+        if not isinstance(answer.get("recipes"), list):
+            raise ServerUnavailable("the list of recipes cannot be read")
+        return answer
+    from probe.diagnose.recipes.library import built_in_folder, load
+
+    own = session.settings.recipes
+    return load([built_in_folder(), *([Path(own).expanduser()] if own else [])]).as_dict()
+
+
+def _named(recipes: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
+    from probe.diagnose.recipes.library import unknown_name
+
+    for recipe in recipes:
+        if recipe["name"] == name:
+            return recipe
+    raise unknown_name(name, [str(recipe["name"]) for recipe in recipes])
+
+
+def _list(recipes: Sequence[Mapping[str, Any]], out: Output) -> Iterator[str]:
+    rows = [
+        [
+            escape_controls(str(recipe["name"])), str(recipe["order"]), str(recipe["severity"]),
+            " ".join(recipe["symptoms"]),
+            escape_controls(str(recipe["title"])) + ("" if recipe["built_in"] else "  (your own)"),
+        ]
+        for recipe in recipes
+    ]
+    return grid(_HEADINGS, rows, out.width)
+
+
+def recipe_lines(recipe: Mapping[str, Any], out: Output) -> Iterator[str]:
+    """One recipe: what it says when, its parameters with their sources, its SQL."""
+    name, title = (escape_controls(str(recipe[key])) for key in ("name", "title"))
+    yield f"{out.style(name, 'bold')}  {title}"
+    about = {
+        "severity": recipe["severity"], "symptoms": " ".join(recipe["symptoms"]), "order": recipe["order"],
+        "judged on": "the lowest rank" if recipe["scope"] == "rank" else "the rows of all ranks",
+        "holds": f"{recipe['holds_s']:g} s before it is an incident" if recipe["holds_s"] else "",
+        "needs": recipe["needs"], "what": recipe["what"], "why": recipe["why"], "next": recipe["next"],
+        "follows": ", ".join(recipe["follows"]),
+        "false positives": recipe["false_positives"],
+        "when unknown": f"deep statistics help: {recipe['deepen']}" if recipe["deepen"] else "",
+        "file": recipe["file"],
+    }
+    for heading, value in about.items():
+        for number, line in enumerate(value if isinstance(value, list) else [value]):
+            if line != "":
+                yield f"  {heading if number == 0 else '':<15} {escape_controls(str(line))}"
+    yield ""
+    if recipe["parameters"]:
+        rows = [
+            [escape_controls(str(parameter[key])) for key in ("name", "value", "unit", "source")]
+            for parameter in recipe["parameters"]
+        ]
+        yield from grid(_PARAMETER_HEADINGS, rows, out.width)
+        yield ""
+    yield from (escape_controls(line) for line in str(recipe["sql"]).rstrip().splitlines())

@@ -1,0 +1,1 @@
+"""What every command uses: session, transport, endpoints, terminal."""

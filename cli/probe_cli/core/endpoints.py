@@ -1,0 +1,93 @@
+"""What the text of an endpoint means: whom to ask, over what, for which process.
+
+`FORMS` lists what may be written. Standard library only; the command's main thread.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from probe.base.errors import EndpointUnknown, UsageError
+from probe.base.settings import Settings
+from probe.recording import places
+
+_TCP = re.compile(r"(?:(https?)://)?(\[[0-9A-Fa-f:.%]+\]|[^/:\[\]]+):(\d{1,5})(?:/(.*))?$", re.DOTALL)
+_LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|\[::1\]")
+
+FORMS: tuple[tuple[str, str], ...] = (
+    ("", "the only live process"),
+    ("PID", "a process on this machine"),
+    ("JOB, JOB/RANK", "a job by its name, one rank of it"),
+    ("/PATH, ./PATH", "the folder of a recording"),
+    ("DIR/server.sock, DIR/agents/PID.sock", "the server of another PROBE_DIR, one process of it"),
+    ("ANY.sock, ANY.sock/JOB/RANK", "whatever server listens there, such as a forwarded one"),
+    (
+        "HOST:PORT, HOST:PORT/JOB/RANK",
+        "a server over TCP, with its token: TLS, but for loopback or with PROBE_INSECURE_NO_TLS=1; "
+        "http:// or https:// before it decides",
+    ),
+)
+"""(how an endpoint is written, what it means); TLS so that no token leaves in clear by accident."""
+
+
+class Address(NamedTuple):
+    """Whom to ask (`directory`'s server, the socket, or the URL) and for which `endpoint`."""
+
+    endpoint: str
+    directory: Path | None = None
+    socket: Path | None = None
+    url: str = ""
+
+
+def parse(text: str, settings: Settings) -> Address:
+    """The address that `text` names; raises `UsageError`, or `EndpointUnknown` for a path to nothing."""
+    if text.startswith(("http://", "https://")) or not text.startswith(("/", ".", "~")):
+        found = _TCP.match(text)
+        if found:
+            return _tcp(found, settings)
+        if text.startswith(("http://", "https://")):
+            raise UsageError(f"{text!r} is no endpoint", hint="Write http://HOST:PORT/ENDPOINT.")
+    if text.endswith(".sock") or ".sock/" in text:
+        return _socket(text)
+    if _is_recording(text):
+        path = Path(os.path.abspath(os.path.expanduser(text)))
+        if not path.is_dir():
+            raise EndpointUnknown(f"there is no folder {path}")
+        return Address(str(path), directory=places.home(settings))
+    return Address(text, directory=places.home(settings))
+
+
+def _is_recording(text: str) -> bool:
+    """`job/1` is a job's rank, unless a recording lies there."""
+    if text.startswith(("/", "./", "../", "~")) or text in (".", ".."):
+        return True
+    return "/" in text and os.path.exists(os.path.join(text, "meta.json"))
+
+
+def _socket(text: str) -> Address:
+    head, _, endpoint = text.partition(".sock")
+    path = Path(os.path.abspath(os.path.expanduser(head + ".sock")))
+    endpoint = endpoint.lstrip("/")
+    if path.name == "server.sock":
+        return Address(endpoint, directory=path.parent)
+    if path.parent.name == "agents" and path.stem.isdigit():
+        return Address(path.stem, directory=path.parent.parent)
+    return Address(endpoint, socket=path)
+
+
+def _tcp(found: re.Match[str], settings: Settings) -> Address:
+    scheme, host, port, endpoint = found.groups()
+    if not 0 < int(port) < 65536:
+        raise UsageError(f"there is no port {port}", hint="Ports go from 1 to 65535.")
+    if not scheme:
+        plain = settings.insecure_no_tls or (is_loopback(host) and not settings.tls_certificate)
+        scheme = "http" if plain else "https"
+    return Address(endpoint or "", url=f"{scheme}://{host}:{port}")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` (as written in an endpoint) is this machine for certain."""
+    return _LOOPBACK.fullmatch(host.lower()) is not None

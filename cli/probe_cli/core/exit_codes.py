@@ -1,0 +1,34 @@
+"""The exit codes, derived from the tree of errors: for `probe --help` and docs/cli.md."""
+
+from __future__ import annotations
+
+from probe.base.errors import BY_CODE, ProbeError
+
+INTERRUPTED = 130
+CLOSED_PIPE = 141
+
+
+def exit_codes() -> list[tuple[int, str]]:
+    """(code, meaning) in order."""
+    kinds = ProbeError.__subclasses__()
+    return [
+        (0, "Done."),
+        (1, "The snippet of `eval` raised, or `doctor` found something that does not work."),
+        *sorted((kind.exit_code, _meaning(kind)) for kind in kinds),
+        (INTERRUPTED, "Interrupted with Ctrl-C."),
+        (CLOSED_PIPE, "Whoever read the output closed it (`| head`)."),
+    ]
+
+
+def _meaning(kind: type[ProbeError]) -> str:
+    return (kind.__doc__ or kind.code).splitlines()[0]
+
+
+def errors_of(exit_code: int) -> list[str]:
+    """Codes on the wire of the errors that end the command with `exit_code`."""
+    return [code for code, kind in BY_CODE.items() if kind.exit_code == exit_code]
+
+
+def epilog() -> str:
+    """The exit codes as the end of `probe --help`."""
+    return "\b\nExit codes:\n" + "\n".join(f"  {code:<4}{meaning}" for code, meaning in exit_codes())

@@ -1,0 +1,177 @@
+"""How a question travels to a server: one method, `ask`, and whoever has it is a transport.
+
+Over the unix socket with `probe.base.wire` (nothing else is imported: the common case
+must start fast), over TCP with httpx and the token. Tests bring their own. The
+command's main thread.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from probe.base.errors import ServerUnavailable, TokenInvalid, TooLarge, UsageError, from_dict
+from probe.base.settings import Settings
+from probe.recording import places
+from probe_cli.core.endpoints import Address, is_loopback
+
+SERVER_START_WAIT_S = 15.0
+"""How long a command waits for a server that it had to start."""
+_LONGEST_TOKEN_BYTES = 4096
+
+
+class Transport(Protocol):
+    """Whatever carries a question to a server and its answer back."""
+
+    def ask(self, method: str, target: str, body: object, timeout_s: float) -> Any:
+        """Decoded JSON of the answer; raises the `ProbeError` it describes, or `EndpointError`s."""
+
+
+class UnixTransport:
+    """Asks the server behind a unix socket of this user."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def ask(self, method: str, target: str, body: object, timeout_s: float) -> Any:
+        """See `Transport`."""
+        from probe.base.wire import decode_answer, exchange, request_bytes
+
+        try:
+            return decode_answer(exchange(self.path, request_bytes(method, target, body), timeout_s))
+        except TimeoutError:
+            raise ServerUnavailable(
+                f"the server at {self.path} gave no answer within {timeout_s:g} s: it is stopped, or this "
+                "machine is busy",
+                hint="Ask again, or less at once; `probe doctor` says whether it hears.",
+            ) from None
+        except OSError as error:
+            raise ServerUnavailable(f"no server answers at {self.path}: {error.strerror or error}") from None
+
+
+class TcpTransport:
+    """Asks the server at `url`, with a token. `certificate` is a PEM file to trust, or empty."""
+
+    def __init__(self, url: str, token: str, certificate: str) -> None:
+        self.url = url
+        self._token = token
+        self._certificate = certificate
+
+    def ask(self, method: str, target: str, body: object, timeout_s: float) -> Any:
+        """See `Transport`."""
+        import httpx
+
+        try:
+            # trust_env=False: a proxy or .netrc of the environment must not see the token.
+            with httpx.Client(verify=self._verify(), trust_env=False, timeout=timeout_s) as client:
+                headers = {"Authorization": f"Bearer {self._token}"}
+                answer = client.request(method, self.url + target, json=body, headers=headers)
+        except httpx.TimeoutException:
+            raise ServerUnavailable(f"no answer from {self.url} within {timeout_s:g} s") from None
+        except httpx.HTTPError as error:
+            raise ServerUnavailable(f"no server answers at {self.url}: {error}", hint=self._hint()) from None
+        try:
+            decoded = answer.json()
+        except ValueError:
+            raise from_dict(None, answer.status_code) from None
+        if answer.status_code >= 400:
+            raise from_dict(decoded, answer.status_code)
+        return decoded
+
+    def _verify(self) -> Any:
+        if not self.url.startswith("https:"):
+            return False
+        import ssl
+
+        try:
+            return ssl.create_default_context(cafile=self._certificate or None)
+        except OSError as error:
+            raise UsageError(
+                f"cannot use PROBE_TLS_CERTIFICATE={self._certificate}: {error}",
+                hint="Name the PEM certificate of the server.",
+            ) from None
+
+    def _hint(self) -> str:
+        if self.url.startswith("https:"):
+            return (
+                "The job on that host needs PROBE_LISTEN. Spoken with TLS: name a private certificate in "
+                "PROBE_TLS_CERTIFICATE; write http:// before the host for a server without TLS."
+            )
+        return (
+            "The job on that host needs PROBE_LISTEN; write https:// before HOST:PORT for a server with TLS."
+        )
+
+
+def open_transport(address: Address, settings: Settings, wait_s: float | None = None) -> Transport:
+    """The transport to `address`; starts the local server when none runs, and waits for it up to `wait_s`.
+
+    Raises `ServerUnavailable`, or `TokenInvalid` when TCP is wanted and there is no usable token.
+    """
+    if address.url:
+        return TcpTransport(address.url, read_token(address.url, settings), settings.tls_certificate)
+    if address.socket:
+        return UnixTransport(address.socket)
+    from probe.boot.launch import ensure_server
+
+    directory = address.directory or places.home(settings)
+    ensure_server(directory, settings, wait_s=SERVER_START_WAIT_S if wait_s is None else wait_s)
+    return UnixTransport(places.server_socket(directory))
+
+
+def read_token(url: str, settings: Settings) -> str:
+    """The token for the server at `url`, from PROBE_TOKEN_FILE or, for this host, PROBE_DIR/token."""
+    if settings.token_file:
+        path = Path(settings.token_file)
+    else:
+        from socket import gethostname
+
+        host = url.partition("://")[2].rpartition(":")[0]
+        # The token in PROBE_DIR opens this host's server: it is shown to no other.
+        if not is_loopback(host) and host.lower() != gethostname().lower():
+            raise TokenInvalid(f"no token for {host} is named")
+        path = places.home(settings) / "token"
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            found = os.fstat(file.fileno())
+            if stat.S_IMODE(found.st_mode) & 0o077 or found.st_uid not in (os.getuid(), 0):
+                mode = f"mode {stat.S_IMODE(found.st_mode):04o}, owner {found.st_uid}"
+                raise TokenInvalid(f"{path} is not private ({mode})", hint=f"chmod 600 {path}")
+            token = file.read(_LONGEST_TOKEN_BYTES).decode("ascii", "replace").strip()
+    except OSError as error:
+        raise TokenInvalid(f"cannot read the token {path}: {error.strerror}") from None
+    if not token or not token.isascii() or not token.isprintable():
+        raise TokenInvalid(f"{path} holds no token")
+    return token
+
+
+def target(path: str, parameters: Mapping[str, str]) -> str:
+    """A request target with its query string."""
+    pairs = "&".join(f"{name}={percent_encoded(value)}" for name, value in parameters.items() if value)
+    return f"{path}?{pairs}" if pairs else path
+
+
+def percent_encoded(text: str) -> str:
+    """`text` as a value in a query string. Here because urllib.parse costs 2 ms at each start."""
+    if text.isascii() and text.isalnum():
+        return text
+    from urllib.parse import quote
+
+    return quote(text, safe="", errors="surrogateescape")
+
+
+def check_size(body: object) -> None:
+    """Raise `TooLarge` for a body that servers refuse: sending it would end in a broken pipe."""
+    import json
+
+    from probe.base.wire import LARGEST_BODY_BYTES
+
+    size = len(json.dumps(body))
+    if size > LARGEST_BODY_BYTES:
+        raise TooLarge(
+            f"the request has {size} bytes, at most {LARGEST_BODY_BYTES} are accepted",
+            hint="Put the bulk into a file that the job can read.",
+        )

@@ -1,0 +1,278 @@
+"""What differs between two runs, from their summaries: figures with their noise, facts, likely causes. Pure.
+
+Two medians differ when their intervals (notches) do not overlap and the difference is not tiny
+(`LEAST_RATIO`); a learning figure is compared over the steps before the last one that both runs have. A
+phase that takes longer is laid at the facts that belong to it and differ, the likeliest first. What one run
+does not know is unknown, and no difference. Standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from probe_cli.render import figures
+from probe_cli.render.figures import duration, figure, share, short, size
+
+LEAST_RATIO = 0.02
+"""A smaller relative difference of two medians is none that anybody acts on."""
+STEP_RATIO = 0.05
+"""Of a step's time: machines differ by so much from one minute to the next."""
+MOST_CAUSES = 3
+UNKNOWN = figures.UNKNOWN
+
+
+class Difference(NamedTuple):
+    """One line of a comparison. `differs` is None where one side is unknown; `note`: how sure it is."""
+
+    section: str
+    name: str
+    a: str
+    b: str
+    differs: bool | None
+    note: str = ""
+    change: float | None = None
+    """b / a - 1 of figures."""
+
+
+class Comparison(NamedTuple):
+    """Everything that was compared, and what it comes to."""
+
+    lines: list[Difference]
+    conclusion: str
+
+
+PHASES = ("data_s", "forward_s", "backward_s", "optimizer_s", "comm_s", "other_s")
+_COMPUTE = (
+    r"(^|\.)(batch_size|micro_batch_size|block_size|seq_len|max_seq_len|n_layer|n_head|n_embd|hidden_size)$",
+    r"^model\.", r"^amp\.", r"num_threads|NUM_THREADS", r"matmul_precision",
+    r"^hardware\.(device|cpu|cpus)$", r"^torch$", r"compile", r"^CUDA_", r"deterministic",
+    r"^hardware\.host$",
+)
+CAUSES: dict[str, tuple[str, ...]] = {
+    "data_s": (
+        r"num_workers$", r"prefetch_factor$", r"persistent_workers$", r"pin_memory$", r"(^|\.)dataset$",
+        r"batch_size$", r"shuffle$", r"dataset_length$", r"^hardware\.(cpu|cpus)$", r"NUM_THREADS",
+        r"^hardware\.host$",
+    ),
+    "forward_s": _COMPUTE,
+    "backward_s": _COMPUTE,
+    "optimizer_s": (r"^optimizer", r"^model\.", r"foreach|fused", *_COMPUTE),
+    "comm_s": (r"world_size$", r"^(NCCL|GLOO|UCX|FI)_", r"^hardware\.host$"),
+    "other_s": (r"clip|grad_norm", r"log|eval|save|checkpoint", r"NUM_THREADS"),
+    "loss": (
+        r"(^|\.)(lr|learning_rate|max_lr)$", r"^scheduler", r"warmup", r"weight_decay$", r"batch_size$",
+        r"^optimizer", r"^model\.", r"^amp\.", r"dropout", r"clip|grad_norm", r"dataset", r"shuffle$",
+        r"seed|^torch$|^git\.commit$|^git\.diff_hash$|^command\.script_hash$",
+    ),
+}
+"""Facts, by the end of their names, that belong to a phase, the likeliest cause first."""
+_OF_KIND = {
+    "hyperparameter": "configuration", "seed": "configuration", "model": "configuration",
+    "package": "environment", "hardware": "environment", "environment": "environment",
+    "command": "code", "git": "code",
+}
+_SAID = frozenset({"seed", "model", "hardware", "command", "git"})
+"""Kinds that are said before the name."""
+SECTIONS = ("learning", "speed", "memory", "configuration", "environment", "code")
+
+
+def compare(a: Mapping[str, Any], b: Mapping[str, Any], ends: tuple[Mapping[str, Any], Mapping[str, Any]],
+            names: tuple[str, str]) -> Comparison:
+    """Compare two summaries of the same last step; `ends` are those of the whole runs."""
+    lines = [
+        *_learning(a, b, ends), *_speed(a["speed"], b["speed"]), *_memory(a["memory"], b["memory"]),
+        *_facts(a["facts"], b["facts"]),
+    ]
+    return Comparison(lines, _conclusion(lines, names))
+
+
+# Figures ------------------------------------------------------------------------
+
+
+def _spreads(
+    section: str, name: str, a: Mapping[str, Any] | None, b: Mapping[str, Any] | None, shown: Any,
+    least: float = LEAST_RATIO,
+) -> Difference:
+    """Two medians, with their intervals."""
+    if not a or not b:
+        texts = [shown(one["median"]) if one else UNKNOWN for one in (a, b)]
+        return Difference(section, name, texts[0], texts[1], None if a or b else False)
+    middle = float(a["median"]), float(b["median"])
+    change = middle[1] / middle[0] - 1 if middle[0] else None
+    apart = abs(middle[1] - middle[0]) > float(a["notch"]) + float(b["notch"])
+    noise = f"± {shown(a['notch'])} and {shown(b['notch'])}, of {a['size']} and {b['size']} steps"
+    differs = apart and (change is None or abs(change) >= least) and min(a["size"], b["size"]) > 3
+    return Difference(section, name, shown(middle[0]), shown(middle[1]), differs, noise, change)
+
+
+def _numbers(section: str, name: str, a: Any, b: Any, shown: Any, least: float = LEAST_RATIO) -> Difference:
+    first, second = figures.value(a), figures.value(b)
+    if first is None or second is None:
+        neither = first is None and second is None
+        return Difference(section, name, shown(a), shown(b), False if neither else None)
+    change = second / first - 1 if first else None
+    same = first == second or (first != first and second != second)
+    differs = not same and (change is None or not abs(change) < least)
+    return Difference(section, name, shown(a), shown(b), differs, "", change)
+
+
+def _pair(
+    section: str, name: str, values: Sequence[Any], shown: Any, least: float = LEAST_RATIO
+) -> Difference:
+    return _numbers(section, name, values[0], values[1], shown, least)
+
+
+def _learning(
+    a: Mapping[str, Any], b: Mapping[str, Any], ends: tuple[Mapping[str, Any], Mapping[str, Any]]
+) -> list[Difference]:
+    first, second = a["learning"], b["learning"]
+    step = a["steps"]["last"]
+    at = "loss" if step is None else f"loss at step {step:,}"
+    last = [one["steps"]["last"] for one in ends]
+    found = [
+        _spreads("learning", at, first["loss_now"], second["loss_now"], figure),
+        _spreads("learning", "gradient norm", first["grad_norm_usual"], second["grad_norm_usual"], figure),
+        _numbers("learning", "learning rate then", first["lr"], second["lr"], figure, 1e-6),
+        _numbers("learning", "update ratio", first["update_ratio"], second["update_ratio"], figure, 0.2),
+        _numbers("learning", "updates skipped", first["skipped_steps"], second["skipped_steps"], figure),
+        _pair("learning", "losses not finite", [one["learning"]["nonfinite_losses"] for one in ends], figure),
+        _pair("learning", "last step", last, figure, 0.0),
+    ]
+    if last[0] != last[1]:
+        medians = [(one["learning"]["loss_now"] or {}).get("median") for one in ends]
+        found.append(_pair("learning", "loss at the end", medians, figure))
+    found.append(_pair("learning", "best loss", [one["learning"]["best_loss"] for one in ends], figure))
+    scalars = sorted(set(ends[0]["scalars"]) | set(ends[1]["scalars"]))
+    for name in scalars:
+        values = [(one["scalars"].get(name) or {}).get("value") for one in ends]
+        found.append(_pair("learning", f"{name} (logged)", values, figure))
+    return found
+
+
+def _speed(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Difference]:
+    found = [_spreads("speed", "step", a["step_s"], b["step_s"], duration, STEP_RATIO)]
+    p95 = [(one["step_s"] or {}).get("p95") for one in (a, b)]
+    found.append(_pair("speed", "step p95", p95, duration, 0.25))
+    total = max((float(one["step_s"]["median"]) for one in (a, b) if one["step_s"]), default=0.0)
+    for name in PHASES:
+        first, second = a["phases"].get(name), b["phases"].get(name)
+        if first is None and second is None:
+            continue
+        line = _spreads("speed", name, first, second, duration, STEP_RATIO)
+        if line.differs and first and second:
+            moved = abs(float(first["median"]) - float(second["median"]))
+            line = line._replace(differs=moved > LEAST_RATIO * total)
+        found.append(line)
+    for name, shown in (("samples_per_s", short), ("tokens_per_s", short), ("mfu", share)):
+        found.append(_numbers("speed", name, a[name], b[name], shown, STEP_RATIO))
+    return found
+
+
+def _memory(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Difference]:
+    names = ("rss_peak_bytes", "peak_allocated_bytes", "limit_bytes", "device_total_bytes")
+    return [_numbers("memory", name, a.get(name), b.get(name), size, 0.05) for name in names]
+
+
+# Facts --------------------------------------------------------------------------
+
+
+def _facts(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Difference]:
+    found: list[Difference] = []
+    for kind, section in _OF_KIND.items():
+        first, second = a.get(kind) or {}, b.get(kind) or {}
+        known = bool(first), bool(second)
+        for name in sorted({*first, *second}):
+            values = first.get(name), second.get(name)
+            shown = [_text(value, here) for value, here in zip(values, known, strict=True)]
+            differs = values[0] != values[1] if all(known) else None
+            called = f"{kind}.{name}" if kind in _SAID else name
+            found.append(Difference(section, called, shown[0], shown[1], differs, kind))
+    return sorted(found, key=lambda line: SECTIONS.index(line.section))
+
+
+def _text(value: str | None, known: bool) -> str:
+    if value is not None:
+        return value
+    return "none" if known else UNKNOWN
+
+
+def _belongs(lines: Sequence[Difference], subject: str) -> list[Difference]:
+    """The facts that differ and belong to a phase, the likeliest first."""
+    facts = [line for line in lines if line.differs and line.section in SECTIONS[3:]]
+    chosen: list[Difference] = []
+    for pattern in CAUSES[subject]:
+        chosen += [line for line in facts if line not in chosen and re.search(pattern, line.name)]
+    return chosen[:MOST_CAUSES]
+
+
+# Conclusion ---------------------------------------------------------------------
+
+
+def _conclusion(lines: Sequence[Difference], names: tuple[str, str]) -> str:
+    said: list[str] = []
+    step = next(line for line in lines if line.name == "step" and line.section == "speed")
+    if step.differs and step.change is not None:
+        said.append(_slower(lines, step, names[1]))
+    loss = lines[0]
+    if loss.differs:
+        said.append(_learns(lines, loss, names[1]))
+    if said:
+        return ". ".join(said)
+    unknown = [word for word, line in (("step time", step), ("loss", loss)) if UNKNOWN in (line.a, line.b)]
+    if len(unknown) == 2:
+        return "neither step time nor loss is known of both: what differs is in the facts alone"
+    if unknown:
+        known = "loss" if unknown == ["step time"] else "step time"
+        return f"no difference in {known} that is beyond the noise; {unknown[0]} is not known of both"
+    return "no difference in step time or loss that is beyond the noise"
+
+
+def _slower(lines: Sequence[Difference], step: Difference, name: str) -> str:
+    change = step.change or 0.0
+    text = f"{name} is {_percent(change, 'slower', 'faster')}: step {step.a} → {step.b}"
+    phases = [
+        line for line in lines
+        if line.section == "speed" and line.name in PHASES and line.differs and line.change is not None
+        and line.change * change > 0
+    ]
+    phases.sort(key=lambda line: -abs(_seconds(line.b) - _seconds(line.a)))
+    causes: list[Difference] = []
+    for line in phases[:2]:
+        text += f", {line.name} {line.a} → {line.b}"
+        causes += [cause for cause in _belongs(lines, line.name) if cause not in causes]
+    return text + _said(causes)
+
+
+def _learns(lines: Sequence[Difference], loss: Difference, name: str) -> str:
+    word = "higher" if (loss.change or 0.0) > 0 else "lower"
+    text = f"{name} has a {word} {loss.name}: {loss.a} → {loss.b}"
+    return text + _said(_belongs(lines, "loss"))
+
+
+def _said(causes: Sequence[Difference]) -> str:
+    if not causes:
+        return "; no fact that belongs to it differs"
+    return "; " + ", ".join(f"{line.name} {_cut(line.a)} → {_cut(line.b)}" for line in causes[:MOST_CAUSES])
+
+
+def _cut(text: str) -> str:
+    line = text.partition("\n")[0]
+    if re.fullmatch(r"[0-9a-f]{40,}", line):
+        return f"{line[:12]}…"
+    return line if len(line) <= 40 else f"{line[:39]}…"
+
+
+def _percent(change: float, more: str, less: str) -> str:
+    if change >= 1:
+        return f"{change + 1:.1f} times as slow" if more == "slower" else f"{change + 1:.1f} times"
+    return f"{100 * abs(change):.0f} % {more if change > 0 else less}"
+
+
+def _seconds(text: str) -> float:
+    number, _, unit = text.partition(" ")
+    try:
+        return float(number) * (1e-3 if unit == "ms" else 1.0)
+    except ValueError:
+        return 0.0

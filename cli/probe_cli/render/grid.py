@@ -1,0 +1,111 @@
+"""Grids of text: headings, aligned columns, fitted to the terminal.
+
+Numbers are never cut, for a cut number is a wrong one; texts give way, the
+longest first. Where even that leaves no room, each row is written as lines of
+name and value. Pure; the command's main thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from probe_cli.core.terminal import cut, display_width
+
+GAP = 2
+_SHORTEST_TEXT = 12
+_SHORTEST_HEADING = 6
+
+
+class Heading(NamedTuple):
+    """A column of a grid. `number` aligns right and is never cut; of a `path` the end is kept;
+    `prose` continues on further lines instead of being cut (the last column only)."""
+
+    name: str
+    number: bool = False
+    path: bool = False
+    prose: bool = False
+
+
+Paint = Callable[[int, int, str], str]
+"""Colours the padded text of (row, column); row -1 is the heading."""
+
+
+def _plain(_row: int, _column: int, text: str) -> str:
+    return text
+
+
+def grid(
+    headings: Sequence[Heading], rows: Sequence[Sequence[str]], width: int | None, paint: Paint = _plain
+) -> Iterator[str]:
+    """Lines of a grid no wider than `width` (None: as wide as it takes); at least one heading."""
+    values = [max((display_width(row[index]) for row in rows), default=0) for index in range(len(headings))]
+    natural = [max(size, display_width(heading.name)) for size, heading in zip(values, headings, strict=True)]
+    shortest = [
+        max(size, min(wanted, _SHORTEST_HEADING)) if heading.number else min(wanted, _SHORTEST_TEXT)
+        for size, wanted, heading in zip(values, natural, headings, strict=True)
+    ]
+    widths = natural if width is None else fit(natural, shortest, width)
+    if widths is None:
+        yield from _listed(headings, rows, paint)
+        return
+    yield _line(-1, [heading.name for heading in headings], headings, widths, paint)
+    indent = " " * (sum(widths[:-1]) + GAP * (len(widths) - 1))
+    for number, row in enumerate(rows):
+        first, *more = _wrapped(row[-1], widths[-1]) if headings[-1].prose else [row[-1]]
+        yield _line(number, [*row[:-1], first], headings, widths, paint)
+        for text in more:
+            yield indent + text
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    if display_width(text) <= width:
+        return [text]
+    import textwrap
+
+    return textwrap.wrap(text, width, break_on_hyphens=False)
+
+
+def fit(natural: Sequence[int], shortest: Sequence[int], width: int) -> list[int] | None:
+    """Column widths that fit into `width`, cutting the widest first; None when none do."""
+    room = width - GAP * (len(natural) - 1)
+    if sum(natural) <= room:
+        return list(natural)
+    if sum(shortest) > room:
+        return None
+    limit = max(natural)
+    while _limited_sum(natural, shortest, limit) > room:
+        limit -= 1
+    widths = [max(least, min(wanted, limit)) for wanted, least in zip(natural, shortest, strict=True)]
+    spare = room - sum(widths)
+    for index, wanted in enumerate(natural):
+        if spare and widths[index] < wanted:
+            widths[index] += 1
+            spare -= 1
+    return widths
+
+
+def _limited_sum(natural: Sequence[int], shortest: Sequence[int], limit: int) -> int:
+    return sum(max(least, min(wanted, limit)) for wanted, least in zip(natural, shortest, strict=True))
+
+
+def _line(
+    number: int, row: Sequence[str], headings: Sequence[Heading], widths: Sequence[int], paint: Paint
+) -> str:
+    parts: list[str] = []
+    for index, (text, heading, width) in enumerate(zip(row, headings, widths, strict=True)):
+        shown = cut(text, width, keep_end=heading.path and number >= 0)
+        padding = " " * (width - display_width(shown))
+        last = index == len(headings) - 1
+        padded = padding + shown if heading.number else shown if last else shown + padding
+        parts.append(paint(number, index, padded))
+    return (" " * GAP).join(parts)
+
+
+def _listed(headings: Sequence[Heading], rows: Sequence[Sequence[str]], paint: Paint) -> Iterator[str]:
+    longest = max(display_width(heading.name) for heading in headings)
+    for number, row in enumerate(rows):
+        yield paint(-1, 0, f"row {number + 1}")
+        for index, (text, heading) in enumerate(zip(row, headings, strict=True)):
+            padding = " " * (longest - display_width(heading.name))
+            yield f"  {heading.name}{padding}  {paint(number, index, text)}"

@@ -1,0 +1,1 @@
+"""Checkpoint files: their format, and loading them."""

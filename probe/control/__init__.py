@@ -1,1 +1,0 @@
-"""What is asked of a live process: stacks, names, snippets; see ARCHITECTURE.md."""

@@ -1,0 +1,473 @@
+"""Evidence: plain facts about one process, gathered within two seconds, in whatever state it is.
+
+`gather` puts together what the rings say (`progress`), what the kernel says at the begin and the end of a
+short window (`kernel`), and what four looks from outside show that stop nothing (`probe.outside.stacks.outside_view`).
+The process is asked nothing, so a held GIL makes no difference, and one that never had an agent is only
+short of what the rings would say. A fact that was not measured is None. Blocks for up to two seconds:
+threads of the server; the command. May import numpy (through the ring reader).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from probe.base.errors import ProbeError
+from probe.base.redaction import redact
+from probe.base.settings import BY_NAME
+from probe.diagnose.process import kernel_waits
+from probe.diagnose.process.pause_owner import HELD, Held, who_holds
+from probe.diagnose.process.progress import History, Progress
+from probe.outside.processes import tasks
+from probe.outside.stacks import outside_view
+from probe.recording.process import alive
+from probe.recording.recording import Meta
+
+LOOKS = 4
+INTERVAL_S = 0.25
+"""Looks and the time between them: enough to tell moving from not, within the second a person waits."""
+LOOK_TIMEOUT_S = 0.8
+"""For one look; it takes 10-40 ms."""
+LOOKS_TIMEOUT_S = 1.2
+"""For all looks: the last is left out when those before took so long."""
+GIL_WAITER_SWITCHES_PER_S = 50.0
+"""A thread that waits for the GIL wakes every 5 ms to ask for it (sys.getswitchinterval): 200 times a
+second. One that waits for anything else wakes rarely."""
+_GIL_WAITER_CPU_RATIO = 0.1
+_LONGEST_SOURCE_BYTES = 4 << 20
+_SOURCE_TIMEOUT_S = 0.2
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A Python frame. `line` is the text of the line in the file as it is now; None when not read."""
+
+    func: str
+    file: str
+    lineno: int | None
+    is_user: bool = False
+    line: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.func} ({self.file}:{self.lineno})"
+
+
+@dataclass(frozen=True)
+class Thread:
+    """A thread that runs Python, over the window. `frames` are those of the last look, innermost first."""
+
+    tid: int
+    name: str | None = None
+    training: bool = False
+    frames: tuple[Frame, ...] = ()
+    state: str | None = None
+    wchan: str | None = None
+    call: str | None = None
+    """The system call it is in."""
+    waits_on: str | None = None
+    """What that call's descriptor leads to: a file, a pipe, a socket."""
+    cpu_ratio: float | None = None
+    """CPU time over time, of one core."""
+    run_delay_ratio: float | None = None
+    """Time it was ready and did not get a core, over time."""
+    switches_per_s: float | None = None
+    """Context switches: 0 means that it slept all the time (or ran all the time)."""
+    changed: bool | None = None
+    """Whether its stack changed between looks."""
+    held_gil: bool | None = None
+    """Whether it held the GIL in every look."""
+    waits_for_gil: bool | None = None
+
+    @property
+    def wanted_ratio(self) -> float:
+        """Of one core: what it used, and what it was ready to use and did not get."""
+        return (self.cpu_ratio or 0.0) + (self.run_delay_ratio or 0.0)
+
+    @property
+    def still(self) -> bool:
+        """Known to have slept all the time."""
+        return self.switches_per_s == 0 and self.cpu_ratio == 0 and not self.changed
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A process below this one. `frames` are those of its main thread; none when it runs no Python."""
+
+    pid: int
+    role: str | None = None
+    command: str | None = None
+    state: str | None = None
+    wchan: str | None = None
+    cpu_ratio: float | None = None
+    changed: bool | None = None
+    frames: tuple[Frame, ...] = ()
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything known about a process. Nothing in it is a judgement."""
+
+    pid: int
+    stall_s: float
+    """PROBE_STALL_S in force for it."""
+    state: str | None = None
+    """The kernel's word for the process; None when it is gone."""
+    window_s: float | None = None
+    how: str | None = None
+    """How it ended, when that is known."""
+    closed: bool | None = None
+    """Whether it closed its recording."""
+    progress: Progress | None = None
+    held: Held | None = None
+    """The action of probe's that holds the training thread, where it is held and that is on record."""
+    world_size: int | None = None
+    threads: tuple[Thread, ...] = ()
+    workers: tuple[Worker, ...] = ()
+    still_s: float | None = None
+    """How long the training thread has been asleep without a break, as far as it was watched."""
+    watched_s: float | None = None
+    """How long it was watched for that."""
+    cpu_ratio: float | None = None
+    """CPU time of all threads over time, in cores."""
+    major_faults_per_s: float | None = None
+    swap_bytes: int | None = None
+    rss_bytes: int | None = None
+    throttled_ratio: float | None = None
+    """Scheduling periods in which its control group had used up its CPU, over all."""
+    memory_limit_bytes: int | None = None
+    memory_usage_bytes: int | None = None
+    tracer_pid: int | None = None
+    tracer_name: str | None = None
+    looks: int = 0
+    missing: tuple[str, ...] = ()
+    """What could not be had, and why."""
+    capture: Mapping[str, Any] | None = None
+    """The last look, in the shape of a capture."""
+
+    @property
+    def training(self) -> Thread | None:
+        """The thread that trains; None when no thread could be looked at."""
+        return next((thread for thread in self.threads if thread.training), None)
+
+
+def stall_setting(meta: Meta | None) -> float:
+    """PROBE_STALL_S of a recorded process, in seconds; the default for one that has no recording."""
+    setting = BY_NAME["stall_s"]
+    try:
+        return float(setting.parse((meta.settings.get("stall_s") if meta else None) or setting.default))
+    except ValueError:
+        return float(setting.default)
+
+
+def gather(
+    pid: int,
+    meta: Meta | None = None,
+    *,
+    history: History | None = None,
+    rested: tuple[float, float] | None = None,
+    training_thread: int | None = None,
+    how: str | None = None,
+    closed: bool | None = None,
+    folder: Path | None = None,
+) -> Evidence:
+    """Look at a process for about a second. `meta` when it is recorded, `history` when somebody has been
+    reading its rings already, `rested` (seconds asleep, seconds watched) when somebody watched its
+    training thread; `training_thread` when its native id is known; `how` and `closed` when it is known to
+    have ended; `folder` is that of its recording.
+
+    Raises nothing: what fails is named in `missing`."""
+    rings = history or (None if meta is None else History(meta))
+    found = Evidence(
+        pid, stall_setting(meta), how=how, closed=closed, progress=rings.read() if rings else None,
+        world_size=None if meta is None else meta.world_size,
+    )
+    if how is not None or (meta is not None and not alive(meta.pid, meta.start_ticks, meta.boot_id)):
+        return replace(found, state=_zombie(pid, meta))
+    before = kernel_waits.snapshot(pid)
+    if before.state is None:
+        return found
+    captures, missing = _look_often(pid)
+    after = kernel_waits.snapshot(pid)
+    if after.state is None:  # it ended under our eyes
+        return replace(found, missing=tuple(missing))
+    limit, usage = kernel_waits.memory_limit(pid)
+    window_s = after.monotonic_s - before.monotonic_s
+    threads = _threads(pid, captures, before, after, training_thread)
+    training = next((thread for thread in threads if thread.training), None)
+    still_s = 0.0 if training is None or not training.still else window_s
+    watched_s = window_s
+    if rested is not None and still_s:
+        still_s, watched_s = still_s + rested[0], watched_s + rested[1]
+    progress = rings.read() if rings else None
+    phase = progress.phase if progress is not None else None
+    return replace(
+        found,
+        progress=progress, held=who_holds(folder, phase) if folder is not None and phase in HELD else None,
+        state=after.state, window_s=window_s, threads=threads, workers=_workers(captures, before, after),
+        still_s=None if training is None else still_s, watched_s=watched_s,
+        cpu_ratio=_cpu_ratio(before, after, window_s),
+        major_faults_per_s=_rate(before.major_faults, after.major_faults, window_s),
+        swap_bytes=after.swap_bytes, rss_bytes=after.rss_bytes,
+        throttled_ratio=_throttled(before, after), memory_limit_bytes=limit, memory_usage_bytes=usage,
+        tracer_pid=after.tracer or None, tracer_name=tasks.name_of(after.tracer) if after.tracer else None,
+        looks=len(captures), missing=tuple(missing), capture=_capture(captures, threads),
+    )
+
+
+def _zombie(pid: int, meta: Meta | None) -> str | None:
+    """`zombie` when the process's entry is still there, else None."""
+    found = kernel_waits.snapshot(pid).state
+    return found if found in ("zombie", "dead") else None
+
+
+# From outside -----------------------------------------------------------------
+
+
+def _look_often(pid: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """Captures some time apart, and why there are not more. The processes below are in the first and
+    the last of them. Waits out the window also when nothing can be seen: the kernel's figures need it."""
+    captures: list[dict[str, Any]] = []
+    missing: list[str] = []
+    deadline = time.monotonic() + LOOKS_TIMEOUT_S
+    for turn in range(LOOKS):
+        began = time.monotonic()
+        if began > deadline:
+            missing.append(f"only {len(captures)} of {LOOKS} looks: each takes long")
+            break
+        try:
+            captures.append(
+                outside_view.look(
+                    pid, all_threads=True, workers=turn in (0, LOOKS - 1), nonblocking=True,
+                    timeout_s=LOOK_TIMEOUT_S,
+                )
+            )
+        except ProbeError as error:
+            line = f"no stacks: {error.message}"
+            if line not in missing:
+                missing.append(line)
+        if turn < LOOKS - 1:
+            time.sleep(max(0.0, INTERVAL_S - (time.monotonic() - began)))
+    return captures, missing
+
+
+def _threads(
+    pid: int, captures: Sequence[Mapping[str, Any]], before: kernel_waits.Snapshot, after: kernel_waits.Snapshot,
+    training_thread: int | None,
+) -> tuple[Thread, ...]:
+    """The threads of the process itself, the training thread first."""
+    if training_thread not in after.tasks:
+        training_thread = None
+    if not captures:  # the kernel alone
+        tid = training_thread or pid
+        return (_with_kernel(pid, Thread(tid, training=True), before, after),) if tid in after.tasks else ()
+    found = [
+        _with_kernel(pid, _over_looks(raw, captures), before, after)
+        for raw in captures[-1]["threads"]
+        if raw["process_id"] == pid
+    ]
+    training = training_thread or _training_tid(pid, found)
+    found = [replace(thread, training=thread.tid == training) for thread in found]
+    found = [
+        thread if str(thread.name).startswith("probe-")
+        else replace(thread, frames=_with_source(pid, thread.frames))
+        for thread in found
+    ]
+    return tuple(sorted(found, key=lambda thread: not thread.training))
+
+
+def _over_looks(raw: Mapping[str, Any], captures: Sequence[Mapping[str, Any]]) -> Thread:
+    """One thread over all looks."""
+    who = (raw["process_id"], raw["thread_id"])
+    seen = [
+        one
+        for capture in captures
+        for one in capture["threads"]
+        if (one["process_id"], one["thread_id"]) == who
+    ]
+    owners = [one["owns_gil"] for one in seen]
+    return Thread(
+        tid=raw["thread_id"], name=raw["thread_name"], training=bool(raw["training"]), frames=_frames(raw),
+        changed=_changed(seen),
+        held_gil=None if None in owners else len(seen) == len(captures) and all(owners),
+        waits_for_gil=raw["waits_for_gil"],
+    )
+
+
+def _changed(seen: Sequence[Mapping[str, Any]]) -> bool | None:
+    stacks = [[(frame["func"], frame["lineno"]) for frame in one["frames"]] for one in seen]
+    return any(stack != stacks[0] for stack in stacks) if len(stacks) > 1 else None
+
+
+def _frames(raw: Mapping[str, Any]) -> tuple[Frame, ...]:
+    return tuple(
+        Frame(frame["func"], frame["file"], frame["lineno"], bool(frame["is_user"]))
+        for frame in raw["frames"]
+        if frame["frame_type"] == "Python"
+    )
+
+
+_TRAINING_FILES = (
+    "torch/optim/", "torch/autograd/", "torch/nn/modules/module.py", "torch/utils/data/dataloader.py",
+)
+_WAITING_FUNCTIONS = ("join", "wait", "_wait_for_tstate_lock", "result")
+
+
+def _training_tid(pid: int, threads: Sequence[Thread]) -> int:
+    """The thread that trains: the main one, unless it only waits for another that is inside torch."""
+    main = next((thread for thread in threads if thread.tid == pid), None)
+    waits = main is None or (
+        bool(main.frames)
+        and main.frames[0].file.endswith(("threading.py", "concurrent/futures/_base.py"))
+        and main.frames[0].func.rpartition(".")[2] in _WAITING_FUNCTIONS
+    )
+    if waits:
+        for thread in threads:
+            inside = any(name in frame.file for frame in thread.frames for name in _TRAINING_FILES)
+            if inside and thread.tid != pid:
+                return thread.tid
+    return pid
+
+
+# From the kernel --------------------------------------------------------------
+
+
+def _with_kernel(pid: int, thread: Thread, before: kernel_waits.Snapshot, after: kernel_waits.Snapshot) -> Thread:
+    """The thread with what the kernel says of it; as it is when it has ended."""
+    last = after.tasks.get(thread.tid)
+    if last is None:
+        return thread
+    call = kernel_waits.syscall_name(last.syscall)
+    thread = replace(
+        thread, state=last.state, wchan=last.wchan, call=call,
+        waits_on=kernel_waits.waits_on(pid, thread.tid, call), name=thread.name or last.name,
+    )
+    first = before.tasks.get(thread.tid)
+    if first is None:
+        return thread
+    window_s = after.monotonic_s - before.monotonic_s
+    switches = _rate(_switches(first), _switches(last), window_s)
+    cpu_ratio = (last.run_ns - first.run_ns) / 1e9 / window_s
+    waits = thread.waits_for_gil
+    if waits is None and switches is not None and not thread.held_gil:
+        asks_again = switches >= GIL_WAITER_SWITCHES_PER_S and cpu_ratio < _GIL_WAITER_CPU_RATIO
+        waits = asks_again and call in ("futex", None)  # None: caught in between two of its naps
+    delay = _rate(first.run_delay_ns, last.run_delay_ns, window_s)
+    return replace(
+        thread, cpu_ratio=cpu_ratio, switches_per_s=switches, waits_for_gil=waits,
+        run_delay_ratio=None if delay is None else min(1.0, delay / 1e9),
+    )
+
+
+def _switches(task: tasks.Task) -> int | None:
+    if task.voluntary is None or task.involuntary is None:
+        return None
+    return task.voluntary + task.involuntary
+
+
+def _rate(first: int | None, last: int | None, window_s: float) -> float | None:
+    return None if first is None or last is None else (last - first) / window_s
+
+
+def _cpu_ratio(before: kernel_waits.Snapshot, after: kernel_waits.Snapshot, window_s: float) -> float:
+    both = before.tasks.keys() & after.tasks.keys()
+    return sum(after.tasks[tid].run_ns - before.tasks[tid].run_ns for tid in both) / 1e9 / window_s
+
+
+def _throttled(before: kernel_waits.Snapshot, after: kernel_waits.Snapshot) -> float | None:
+    if after.periods is None or after.throttled is None:
+        return None
+    periods = after.periods - (before.periods or 0)
+    throttled = after.throttled - (before.throttled or 0)
+    return throttled / periods if periods > 0 else None
+
+
+def _workers(
+    captures: Sequence[Mapping[str, Any]], before: kernel_waits.Snapshot, after: kernel_waits.Snapshot
+) -> tuple[Worker, ...]:
+    """The processes below, also those that could not be looked at."""
+    window_s = after.monotonic_s - before.monotonic_s
+    lines = {line["pid"]: line for capture in captures for line in capture.get("processes", ())}
+    found = []
+    for pid, (state, ticks) in after.children.items():
+        line = lines.get(pid, {})
+        mains = [
+            thread for capture in captures for thread in capture["threads"]
+            if thread["process_id"] == pid and thread["thread_id"] == pid
+        ]
+        began = before.children.get(pid)
+        found.append(
+            Worker(
+                pid, role=line.get("role"), command=line.get("command"), state=state, wchan=line.get("wchan"),
+                cpu_ratio=None if began is None else (ticks - began[1]) * tasks.tick_s() / window_s,
+                changed=_changed(mains), frames=_frames(mains[-1]) if mains else (),
+            )
+        )
+    return tuple(found)
+
+
+# Sources and captures ---------------------------------------------------------
+
+
+def _with_source(pid: int, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """The innermost user frame, and the innermost of all, with the text of their lines."""
+    if not frames:
+        return frames
+    wanted = {0, next((depth for depth, frame in enumerate(frames) if frame.is_user), 0)}
+    return tuple(
+        replace(frame, line=_line(pid, frame)) if depth in wanted else frame
+        for depth, frame in enumerate(frames)
+    )
+
+
+def _line(pid: int, frame: Frame) -> str | None:
+    """The text of a frame's line. Read on a thread that is given up when the file system hangs: that
+    may be what the process hangs on."""
+    if frame.lineno is None or frame.file.startswith("<"):
+        return None
+    lines: list[str] = []
+    path = Path(f"/proc/{pid}/cwd", frame.file) if not frame.file.startswith("/") else Path(frame.file)
+    reader = threading.Thread(target=_read_lines, args=(path, lines), name="probe-source", daemon=True)
+    reader.start()
+    reader.join(_SOURCE_TIMEOUT_S)
+    known = not reader.is_alive() and frame.lineno <= len(lines)
+    return redact(lines[frame.lineno - 1].strip()) if known else None  # code has passwords in it, too
+
+
+def _read_lines(path: Path, lines: list[str]) -> None:
+    try:
+        if path.is_file() and path.stat().st_size <= _LONGEST_SOURCE_BYTES:
+            lines += path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except (OSError, ValueError):
+        return
+
+
+def _capture(
+    captures: Sequence[Mapping[str, Any]], threads: tuple[Thread, ...]
+) -> Mapping[str, Any] | None:
+    """The last look with what only several looks tell: `moving`, and which thread trains."""
+    if not captures:
+        return None
+    ours = {thread.tid: thread for thread in threads}
+    known = [
+        {
+            **raw,
+            "training": thread.training, "moving": moving(thread), "waits_for_gil": thread.waits_for_gil,
+        }
+        if raw["process_id"] == captures[-1]["pid"] and (thread := ours.get(raw["thread_id"]))
+        else raw
+        for raw in captures[-1]["threads"]
+    ]
+    return {**captures[-1], "threads": sorted(known, key=lambda one: not one["training"])}
+
+
+def moving(thread: Thread | Worker) -> bool | None:
+    """Whether it moved during the window, as `outside.looks` has it: its stack changed or it used the CPU."""
+    signs = [
+        thread.changed,
+        None if thread.cpu_ratio is None else thread.cpu_ratio >= outside_view.MOVING_CPU_RATIO,
+    ]
+    return None if signs == [None, None] else any(signs)

@@ -1,0 +1,209 @@
+"""What the kernel says of a process, twice: the difference tells what it did in between.
+
+Reads /proc and the control groups only; nothing is stopped or traced, so it works on any state
+of the process, and costs it nothing. Threads of the server; the command. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from probe.outside.processes import tasks
+from probe.recording.process import STATES
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_UNLIMITED_BYTES = 1 << 60
+"""Version 1 writes no limit as the highest number of pages."""
+SYSCALLS: dict[str, dict[int, str]] = {
+    "x86_64": {
+        0: "read", 1: "write", 7: "poll", 17: "pread64", 18: "pwrite64", 23: "select", 35: "nanosleep",
+        42: "connect", 43: "accept", 45: "recvfrom", 47: "recvmsg", 46: "sendmsg", 44: "sendto",
+        61: "wait4", 72: "fcntl", 73: "flock", 74: "fsync", 75: "fdatasync", 202: "futex",
+        230: "clock_nanosleep", 232: "epoll_wait", 247: "waitid", 257: "openat", 270: "pselect6",
+        271: "ppoll", 281: "epoll_pwait", 288: "accept4",
+    },
+    "aarch64": {
+        25: "fcntl", 32: "flock", 56: "openat", 63: "read", 64: "write", 67: "pread64", 68: "pwrite64",
+        72: "pselect6", 73: "ppoll", 82: "fsync", 83: "fdatasync", 95: "waitid", 98: "futex",
+        101: "nanosleep", 115: "clock_nanosleep", 22: "epoll_pwait", 202: "accept", 203: "connect",
+        206: "sendto", 207: "recvfrom", 211: "sendmsg", 212: "recvmsg", 242: "accept4", 260: "wait4",
+    },
+}
+"""Names of the calls a thread may wait in, by machine and number."""
+ON_DESCRIPTOR = frozenset(
+    (
+        "read", "write", "pread64", "pwrite64", "recvfrom", "recvmsg", "sendto", "sendmsg", "connect",
+        "accept", "accept4", "fcntl", "flock", "fsync", "fdatasync",
+    )
+)
+"""Calls whose first argument is a descriptor."""
+
+
+STANDARD_INPUT = "standard input"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One reading. None where it could not be read."""
+
+    monotonic_s: float
+    state: str | None
+    """Word of the process's state; None when there is no such process."""
+    tracer: int
+    """Pid of who traces it; 0 for nobody."""
+    major_faults: int | None
+    swap_bytes: int | None
+    rss_bytes: int | None
+    tasks: dict[int, tasks.Task]
+    children: dict[int, tuple[str, int]]
+    """State and CPU ticks of every descendant."""
+    periods: int | None
+    throttled: int | None
+    """Scheduling periods of the control group that limits its CPU, and those it spent throttled."""
+
+
+def snapshot(pid: int) -> Snapshot:
+    """Read everything once."""
+    fields = _stat(pid)
+    status = _status(pid)
+    periods, throttled = _throttling(pid)
+    return Snapshot(
+        monotonic_s=time.monotonic(),
+        state=None if fields is None else STATES.get(fields[0], fields[0]),
+        tracer=int(status.get("TracerPid", "0")),
+        major_faults=None if fields is None else int(fields[9]),
+        swap_bytes=_kib(status.get("VmSwap")),
+        rss_bytes=_kib(status.get("VmRSS")),
+        tasks={task.tid: task for task in tasks.tasks(pid)},
+        children=dict(_children(pid)),
+        periods=periods,
+        throttled=throttled,
+    )
+
+
+def switches(pid: int, tid: int) -> int | None:
+    """Context switches of one thread, with a single reading: while the number stays and the thread is not
+    running, it sleeps. None when it is running, or gone."""
+    try:
+        lines = Path(f"/proc/{pid}/task/{tid}/status").read_text(errors="replace").splitlines()
+    except OSError:
+        return None
+    found = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
+    if found.get("State", ["R"])[0] == "R":
+        return None
+    counts = [found.get(f"{kind}_ctxt_switches") for kind in ("voluntary", "nonvoluntary")]
+    return None if None in counts else sum(int(count[0]) for count in counts if count)
+
+
+def syscall_name(number: int | None) -> str | None:
+    """Name of a system call of this machine; its number as text when we have no name for it."""
+    if number is None:
+        return None
+    return SYSCALLS.get(os.uname().machine, {}).get(number, f"system call {number}")
+
+
+def waits_on(pid: int, tid: int, call: str | None) -> str | None:
+    """What the descriptor leads to that a thread's system call works on, `standard input` for 0; None
+    without one."""
+    if call not in ON_DESCRIPTOR:
+        return None
+    try:
+        words = Path(f"/proc/{pid}/task/{tid}/syscall").read_text().split()
+        number = int(words[1], 16)
+        return STANDARD_INPUT if number == 0 else os.readlink(f"/proc/{pid}/fd/{number}")
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def memory_limit(pid: int) -> tuple[int | None, int | None]:
+    """The tightest memory limit of its control groups in bytes, and what that group uses; None without."""
+    found: list[tuple[int, int]] = []
+    for folder in _groups(pid, "memory"):
+        limit = _bytes(folder / "memory.max", folder / "memory.limit_in_bytes")
+        usage = _bytes(folder / "memory.current", folder / "memory.usage_in_bytes")
+        if limit is not None and usage is not None and limit < _UNLIMITED_BYTES:
+            found.append((limit, usage))
+    return min(found, default=(None, None))
+
+
+def _children(pid: int) -> Iterator[tuple[int, tuple[str, int]]]:
+    for child in tasks.children(pid):
+        fields = _stat(child)
+        if fields is not None:
+            yield child, (STATES.get(fields[0], fields[0]), int(fields[11]) + int(fields[12]))
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Fields of /proc/PID/stat from the state on."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+
+
+def _status(pid: int) -> dict[str, str]:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+    except OSError:
+        return {}
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _kib(text: str | None) -> int | None:
+    return int(text.split()[0]) * 1024 if text else None
+
+
+def _throttling(pid: int) -> tuple[int | None, int | None]:
+    """Periods and throttled periods of the group that was throttled most, of it and its parents."""
+    found: list[tuple[int, int]] = []
+    for folder in _groups(pid, "cpu"):
+        try:
+            lines = (folder / "cpu.stat").read_text().splitlines()
+        except OSError:
+            continue
+        counts = {name: int(value) for name, value in (line.split()[:2] for line in lines)}
+        if counts.get("nr_periods"):
+            found.append((counts.get("nr_throttled", 0), counts["nr_periods"]))
+    throttled, periods = max(found, default=(None, None))
+    return periods, throttled
+
+
+def _groups(pid: int, controller: str) -> Iterator[Path]:
+    """Folders of the control groups the process is in, the innermost first, under versions 1 and 2.
+
+    In a container the path may be that of the host: then the root of what is mounted stands for it."""
+    try:
+        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            roots = [_CGROUPS, _CGROUPS / "unified"]
+        elif controller in controllers.split(","):
+            roots = [_CGROUPS / controllers, _CGROUPS / controller]
+        else:
+            continue
+        for root in roots:
+            folder = root / path.lstrip("/")
+            if ".." not in path and folder.is_dir():
+                while folder != root:
+                    yield folder
+                    folder = folder.parent
+            if root.is_dir():
+                yield root
+                break
+
+
+def _bytes(*files: Path) -> int | None:
+    for file in files:
+        try:
+            text = file.read_text().strip()
+        except OSError:
+            continue
+        return _UNLIMITED_BYTES if text == "max" else int(text)
+    return None

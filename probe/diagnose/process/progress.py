@@ -1,0 +1,253 @@
+"""Progress: what the rings say about how training gets on.
+
+Reads rings from outside, while their writer lives, hangs or is dead; costs the
+job nothing. `History` remembers what it has read, so that whoever looks once a
+second pays for new rows only. Threads of the server; the command. May import
+numpy (through the ring reader).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from probe.base import clock
+from probe.base.errors import RecordingError
+from probe.recording.layout import NULL_DOUBLE, NULL_INTEGER, VERSION
+from probe.recording.reader import Rows, open_ring
+from probe.recording.recording import Meta
+from probe.recording.strings import read_strings
+
+USUAL_STEPS = 64
+"""The usual step is the median of so many: enough to be steady, few enough to follow a schedule."""
+WARM_UP_STEPS = 3
+"""The first steps warm caches and compile: no usual step before they are done (as the governor has it)."""
+_SIGNS = ("python.steps", "python.pulse", "python.batches", "python.losses", "python.scalars")
+"""Tables whose rows the training thread writes itself."""
+_LAST_BATCHES = 256
+"""Rows of python.batches that are looked at: those of an evaluation are counted up to here."""
+_CLOCKS_APART_S = 1.0
+"""Rows so far in the future, or so much older than the last reading when they came after it, mean that
+the wall clock was set between the starts of the two processes."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How training gets on. Times are seconds before the reading; None where no row says so."""
+
+    steps: int
+    """Steps finished since recording began."""
+    step: int | None
+    """The last finished step."""
+    last_step_s: float | None
+    """Since the end of the last step; None before the first."""
+    usual_step_s: float | None
+    """Median of the last plain steps; None before the first three."""
+    longest_pause_s: float | None
+    """The longest step since the warm-up: so long it took once, and went on."""
+    quiet_s: float | None
+    """Since the training thread wrote a row of any kind."""
+    phase: str | None
+    phase_s: float | None
+    """Since the phase began."""
+    pending_loader: str | None
+    """The loader whose batch is waited for."""
+    pending_s: float | None
+    batches: int
+    """Batches that arrived since the last step, as far as the last rows go back."""
+    last_batch_s: float | None
+    """Since the last of all batches arrived."""
+    sample_s: float | None
+    """Since the agent's own thread took its last sample: it can when the GIL is to be had."""
+    sample_interval_s: float | None
+    recorded_s: float
+    """Since recording began."""
+
+
+class History:
+    """One recording's rings, read again and again. Not to be used by two threads at once."""
+
+    def __init__(self, meta: Meta) -> None:
+        self.meta = meta
+        self._folder = Path(meta.rings)
+        self._highest: dict[str, int] = {}
+        self._last: dict[str, Any] = {}
+        self._texts: list[str | None] = [None]
+        self._version = VERSION
+        self._walls: deque[float] = deque(maxlen=USUAL_STEPS)
+        self._longest_s: float | None = None
+        self._newest_ns: int | None = None
+        self._read_ns = 0
+        self._ahead_ns = 0
+        """How far our wall clock is ahead of the writer's."""
+        self.disregard_next = False
+        """Set when the step under way is held up from outside (stopped): it says nothing of usual pauses."""
+
+    def read(self, now_ns: int | None = None) -> Progress | None:
+        """How training gets on now; None when the recording is gone or damaged."""
+        # The clock first: whoever is kept from the CPU between the rows and the clock would take that for
+        # quiet of the job.
+        began_ns = clock.wall_ns() if now_ns is None else now_ns
+        try:
+            self._read_steps()
+            for table in _SIGNS[1:]:
+                self._read_last(table)
+            self._read_last("process.memory")
+            return self._progress(began_ns, clock.wall_ns() if now_ns is None else now_ns)
+        except (OSError, RecordingError):
+            return None
+
+    @property
+    def steps(self) -> int:
+        """Steps on record, as of the last reading."""
+        return self._highest.get("python.steps", 0)
+
+    @property
+    def last_step(self) -> int | None:
+        """Number of the last finished step, as of the last reading."""
+        last = self._last.get("python.steps")
+        return None if last is None else int(last["step"])
+
+    # Reading ----------------------------------------------------------------
+
+    def _read_steps(self) -> None:
+        known = self._highest.get("python.steps", 0)
+        with open_ring(self.meta, "python.steps") as ring:
+            self._version = ring.version
+            highest = ring.highest(known)
+            rows = ring.read(known, highest) if highest > known else None
+        self._highest["python.steps"] = highest
+        if rows is None or not len(rows):
+            return
+        self._last["python.steps"] = rows[-1]
+        held_s = rows["held_s"].copy()
+        held_s[held_s == NULL_DOUBLE] = 0.0
+        walls_s = rows["wall_s"] - held_s  # while somebody held it, it was not slow
+        self._walls.extend(walls_s[rows["sampled"] != 1][-USUAL_STEPS:].tolist())
+        waited = walls_s[rows["step"] >= WARM_UP_STEPS]
+        if self.disregard_next:
+            self.disregard_next = False
+            waited = waited[1:]
+        if len(waited):
+            self._longest_s = max(self._longest_s or 0.0, float(waited.max()))
+
+    def _read_last(self, table: str) -> None:
+        known = self._highest.get(table, 0)
+        with open_ring(self.meta, table) as ring:
+            self._highest[table], rows = ring.last(known)
+            if table == "python.batches":
+                rows = ring.read(max(0, self._highest[table] - _LAST_BATCHES), self._highest[table])
+        if len(rows):
+            self._last[table] = rows if table == "python.batches" else rows[-1]
+
+    # What it means ----------------------------------------------------------
+
+    def _text(self, number: Any) -> str | None:
+        """A text of the recording; the table only grows, so it is read again only for a new number."""
+        index = int(number)
+        if index >= len(self._texts):
+            self._texts = read_strings(self._folder / "strings", self.meta.owner, self._version)
+        return self._texts[index] if index < len(self._texts) else None
+
+    def _progress(self, now_ns: int, read_ns: int) -> Progress:
+        """As of `now_ns`, from rows that were read by `read_ns`."""
+        times = {name: _time(row) for name, row in self._last.items() if name != "python.batches"}
+        batches = _Batches(self._last.get("python.batches"), times.get("python.steps"), self._text)
+        times["python.batches"] = batches.newest_ns
+        newest_ns = max((time for time in times.values() if time is not None), default=None)
+        now_ns -= self._clock_ahead(newest_ns, now_ns, read_ns)
+
+        def ago(t_ns: int | None) -> float | None:
+            return None if t_ns is None else max(0.0, (now_ns - t_ns) / 1e9)
+
+        signs = [times[name] for name in _SIGNS if times.get(name) is not None]
+        phase, phase_ns = self._phase(batches)
+        return Progress(
+            steps=self.steps,
+            step=self.last_step,
+            last_step_s=ago(times.get("python.steps")),
+            usual_step_s=statistics.median(self._walls) if self._usual_known() else None,
+            longest_pause_s=self._longest_s,
+            quiet_s=ago(max(signs, default=None)),  # type: ignore[type-var]
+            phase=phase, phase_s=ago(phase_ns),
+            pending_loader=batches.pending_loader, pending_s=ago(batches.pending_ns),
+            batches=batches.arrived, last_batch_s=ago(batches.arrived_ns),
+            sample_s=ago(times.get("process.memory")),
+            sample_interval_s=_number(self.meta.settings.get("memory_interval_s")),
+            recorded_s=ago(self.meta.started_ns) or 0.0,
+        )
+
+    def _clock_ahead(self, newest_ns: int | None, now_ns: int, read_ns: int) -> int:
+        """How far our clock is ahead of the writer's, learnt from rows that came between two readings:
+        they cannot be older than the time between."""
+        first, came = self._newest_ns is None, newest_ns != self._newest_ns
+        between_ns, self._read_ns, self._newest_ns = now_ns - self._read_ns, now_ns, newest_ns
+        if newest_ns is not None and came:
+            age_ns = now_ns - newest_ns
+            if newest_ns - read_ns > _CLOCKS_APART_S * 1e9:
+                self._ahead_ns = age_ns
+            elif not first:
+                apart = age_ns > between_ns + _CLOCKS_APART_S * 1e9
+                self._ahead_ns = age_ns - between_ns if apart else 0
+        return self._ahead_ns
+
+    def _usual_known(self) -> bool:
+        return self.steps >= WARM_UP_STEPS and bool(self._walls)
+
+    def _phase(self, batches: _Batches) -> tuple[str | None, int | None]:
+        """The phase, if the last change of it belongs to the step under way (not every step is timed)."""
+        if batches.pending_ns is not None:
+            return "data", batches.pending_ns
+        row, last = self._last.get("python.pulse"), self._last.get("python.steps")
+        # Without a number: the step that ran when somebody attached.
+        current = (0, NULL_INTEGER) if last is None else (int(last["step"]) + 1,)
+        if row is None or int(row["step"]) not in current:
+            return None, None
+        began = _time(row)
+        if batches.arrived_ns is not None and began is not None and batches.arrived_ns > began:
+            return "other", batches.arrived_ns
+        return self._text(row["phase"]), began
+
+
+class _Batches:
+    """What the last rows of python.batches say."""
+
+    def __init__(
+        self, rows: Rows | None, last_step_ns: int | None, text: Callable[[int], str | None]
+    ) -> None:
+        self.pending_loader: str | None = None
+        self.pending_ns: int | None = None
+        self.arrived = 0
+        self.arrived_ns: int | None = None
+        self.newest_ns: int | None = None
+        if rows is None or not len(rows):
+            return
+        numbers = rows["state"].tolist()
+        meant = {number: text(number) for number in set(numbers)}
+        states = [meant[number] for number in numbers]
+        took_s = rows["fetch_s"].copy()
+        took_s[took_s == NULL_DOUBLE] = 0.0
+        ends = (rows["t_ns"] + (took_s * 1e9).astype("int64")).tolist()
+        self.newest_ns = max(ends)
+        if states[-1] == "pending":
+            self.pending_ns = int(rows[-1]["t_ns"])
+            self.pending_loader = text(int(rows[-1]["loader"]))
+        done = [end for state, end in zip(states, ends, strict=True) if state == "done"]
+        self.arrived = sum(last_step_ns is None or end > last_step_ns for end in done)
+        self.arrived_ns = max(done, default=None)
+
+
+def _time(row: Any) -> int | None:
+    t_ns = int(row["t_ns"])
+    return None if t_ns == NULL_INTEGER else t_ns
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text or "")
+    except ValueError:
+        return None

@@ -1,0 +1,146 @@
+"""Wording: evidence as lines with figures, the same wherever a verdict is shown.
+
+Pure functions. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from probe.base import rank_sets
+from probe.diagnose.process.evidence import Evidence, Frame, Thread, Worker
+from probe.diagnose.process.stack_patterns import Frames, innermost
+
+
+def seconds(value: float) -> str:
+    """A duration with the digits a reader needs."""
+    if value < 0.1:
+        return f"{value * 1e3:.3g} ms"
+    if value < 10:
+        return f"{value:.1f} s"
+    if value < 120:
+        return f"{value:.0f} s"
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def percent(ratio: float) -> str:
+    """A ratio in percent."""
+    return f"{ratio * 100:.0f} %"
+
+
+def gibibytes(size: int) -> str:
+    """A size."""
+    return f"{size / 2**30:.2f} GiB" if size >= 2**28 else f"{size / 2**20:.0f} MiB"
+
+
+def ranks(numbers: Iterable[int]) -> str:
+    """`rank 1`, `ranks 0,2-3`."""
+    text = rank_sets.as_text(numbers)
+    return f"rank {text}" if text.isdigit() else f"ranks {text}"
+
+
+def verb(numbers: Collection[int], one: str, several: str) -> str:
+    """The verb that goes with so many ranks."""
+    return one if len(numbers) == 1 else several
+
+
+def at(frames: Frames) -> str:
+    """Where a stack is: the frame to name, and its line."""
+    frame = innermost(frames)
+    if frame is None:
+        return "no Python frame"
+    return f"{frame}: `{frame.line}`" if frame.line else str(frame)
+
+
+def way_in(frames: Frames, most: int = 3) -> str | None:
+    """The callers of the frame that `at` names, the nearest first; the user's own when that is one."""
+    frame = innermost(frames)
+    if frame is None:
+        return None
+    callers = list(frames)[list(frames).index(frame) + 1 :]
+    callers = [caller for caller in callers if caller.is_user] if frame.is_user else callers
+    return " ← ".join(map(short, callers[:most])) or None
+
+
+def progress_lines(e: Evidence) -> list[str]:
+    """How training got on until now."""
+    p = e.progress
+    if p is None:
+        return ["no recording: steps are not known"]
+    if p.step is None:
+        lines = [f"no step since recording began {seconds(p.recorded_s)} ago"]
+    else:
+        usual = f", usually every {seconds(p.usual_step_s)}" if p.usual_step_s is not None else ""
+        lines = [f"last finished step: {p.step}, {seconds(p.last_step_s or 0.0)} ago{usual}"]
+    if p.phase is not None and p.phase_s is not None and p.phase != "other":
+        loader = f" of {p.pending_loader}" if p.pending_loader else ""
+        lines.append(f"phase {p.phase}{loader}, for {seconds(p.phase_s)}")
+    if p.longest_pause_s is not None and p.usual_step_s and p.longest_pause_s > 5 * p.usual_step_s:
+        lines.append(f"longest step before this one: {seconds(p.longest_pause_s)}")
+    return lines
+
+
+def thread_lines(e: Evidence, thread: Thread | None) -> list[str]:
+    """Where a thread is, and what the kernel says of it."""
+    if thread is None:
+        return list(e.missing)
+    name = f"{thread.name or 'thread'} ({thread.tid})"
+    lines = []
+    if thread.frames:
+        lines.append(f"{name} is at {at(thread.frames)}")
+        callers = way_in(thread.frames)
+        if callers:
+            lines.append(f"called by {callers}")
+    where = f" in {thread.call}" if thread.call else ""
+    where += f" on {thread.waits_on}" if thread.waits_on else ""
+    where += f" ({thread.wchan})" if thread.wchan else ""
+    figures = []
+    if thread.cpu_ratio is not None:
+        figures.append(f"CPU {percent(thread.cpu_ratio)}")
+    if thread.switches_per_s is not None:
+        figures.append(f"{thread.switches_per_s:.0f} switches/s")
+    if thread.run_delay_ratio is not None and thread.run_delay_ratio >= 0.1:
+        figures.append(f"ready without a core {percent(thread.run_delay_ratio)}")
+    over = f" over {seconds(e.window_s)}" if e.window_s else ""
+    lines.append(f"{name} is {thread.state or 'not to be seen'}{where}; {', '.join(figures)}{over}")
+    if thread.changed is not None:
+        lines.append(f"its stack {'changed' if thread.changed else 'was the same'} in {e.looks} looks")
+    if e.still_s and e.watched_s and e.watched_s > 2 * (e.window_s or 0.0) and thread.training:
+        lines.append(f"it has slept without a break for {seconds(e.still_s)} at least")
+    return lines + list(e.missing)
+
+
+def gil_lines(e: Evidence) -> list[str]:
+    """Who holds the GIL and who waits for it."""
+    if not e.looks:
+        return []
+    holder = next((thread for thread in e.threads if thread.held_gil), None)
+    waiting = [f"{thread.name} ({thread.tid})" for thread in e.threads if thread.waits_for_gil]
+    lines = []
+    if holder is not None:
+        lines.append(f"the GIL: held by {holder.name} ({holder.tid}) in each of {e.looks} looks")
+    elif any(thread.held_gil is not None for thread in e.threads):
+        lines.append(f"the GIL: not held by one thread through {e.looks} looks")
+    if waiting:
+        lines.append(f"waiting for the GIL: {', '.join(waiting[:8])}")
+    p = e.progress
+    if p is not None and p.sample_s is not None and p.sample_interval_s is not None and holder is not None:
+        lines.append(f"probe's own thread ran {seconds(p.sample_s)} ago, due every {p.sample_interval_s:g} s")
+    return lines
+
+
+def worker_line(worker: Worker, frames: Frames | None = None) -> str:
+    """One process below: state and place."""
+    where = f" in {worker.wchan}" if worker.wchan and worker.state != "running" else ""
+    cpu = f", CPU {percent(worker.cpu_ratio)}" if worker.cpu_ratio is not None else ""
+    place = f", at {at(frames or worker.frames)}" if worker.frames else ""
+    return f"{worker.role or 'child process'} {worker.pid}: {worker.state}{where}{cpu}{place}"
+
+
+def short(frame: Frame | None) -> str:
+    """A frame on one line with the rest: function, file name, line."""
+    if frame is None:
+        return "an unknown place"
+    return f"{frame.func} ({frame.file.rpartition('/')[2]}:{frame.lineno})"

@@ -1,0 +1,1 @@
+"""How a job of many ranks is: collectives, stragglers, deaths."""

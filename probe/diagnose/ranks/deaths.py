@@ -1,0 +1,141 @@
+"""Deaths: which rank of a job ended first by itself, and whose end follows from that.
+
+When one rank dies the others fail in their next collective, or are ended by the launcher: a second later
+the job is a heap of dead ranks. Pure. Standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from probe.diagnose import verdict as names
+from probe.diagnose.process import wording
+from probe.diagnose.ranks.rank_evidence import DONE, Facts
+from probe.diagnose.verdict import ALARM, NOTICE, Found, Verdict
+
+_REACTIONS = re.compile(
+    r"gloo|nccl|Connection (closed|reset|refused)|DistBackendError|DistNetworkError|Broken pipe|"
+    r"Timed out|timeout|ProcessGroup|\bpeer\b|TCPStore|Socket", re.IGNORECASE,
+)
+"""What a rank raises because of another: its own network call failed."""
+_MOST_LINES = 8
+_LONGEST = 200
+
+
+def cause(ranks: list[Facts]) -> Found | None:
+    """The rank whose end is no consequence of another's, the first of them; None without one."""
+    causes = [facts for facts in _killed(ranks) if not is_reaction(facts)]
+    return _died_first(ranks, causes[0]) if causes else None
+
+
+def left_early(ranks: list[Facts]) -> Found | None:
+    """A rank that finished while the others went on, and lost their connection to it."""
+    killed = _killed(ranks)
+    finished = [facts for facts in ranks if facts.state == "finished"]
+    gone = sorted(finished, key=lambda facts: facts.ended_ns or 0)
+    # Not by the times of their ends: who leaves closes its connections first, and ends a second later.
+    if not gone or not killed or not all(facts.raised and is_reaction(facts) for facts in killed):
+        return None
+    first = gone[0]
+    others = [facts.rank for facts in ranks if facts is not first]
+    what = (
+        f"rank {first.rank} has finished, at {step(first)}, and {wording.ranks(others)} "
+        f"{wording.verb(others, 'was', 'were')} not done: {wording.ranks([facts.rank for facts in killed])} "
+        "failed without it"
+    )
+    lines = [f"{first.name}: {first.how}, {first.line()}"]
+    lines += [_after(facts, first) for facts in ranks if facts is not first][:_MOST_LINES]
+    return Found(Verdict(names.MISSING_RANK, ALARM, what, lines, _next_dead(first)), (first.rank,))
+
+
+def first_of_all(ranks: list[Facts]) -> Found | None:
+    """The rank that ended first, although what ended it came from outside or looks like another's doing."""
+    killed = _killed(ranks)
+    return _died_first(ranks, killed[0]) if killed else None
+
+
+def _killed(ranks: Sequence[Facts]) -> list[Facts]:
+    return sorted((facts for facts in ranks if facts.killed), key=lambda facts: facts.ended_ns or 0)
+
+
+def _died_first(ranks: list[Facts], first: Facts) -> Found:
+    killed = _killed(ranks)
+    others = [facts for facts in ranks if facts is not first]
+    after = [_after(facts, first) for facts in others]
+    lines = [f"{first.name} {how(first)}; {first.line()}"]
+    if first.frame:
+        lines.append(f"its last stack: {first.frame}")
+    lines += [f"its last collective: {last_call(first)}"] if first.last_call is not None else []
+    lines += after[:_MOST_LINES]
+    interrupted = all("interrupted" in facts.how for facts in killed)
+    ended = how(first).replace("died", "died first,", 1).replace("failed", "failed first", 1)
+    what = f"rank {first.rank} {ended}, at {step(first)}"
+    victims = [facts.rank for facts in others if facts.killed]
+    if victims:
+        what += f"; {wording.ranks(victims)} ended because of it"
+    waiting = [facts.rank for facts in others if facts.lives]
+    if waiting:
+        what += f"; {wording.ranks(waiting)} {wording.verb(waiting, 'lives', 'live')} on"
+    if all(is_reaction(facts) for facts in killed) and len(killed) == len(ranks) > 1:
+        what = f"all ranks ended within {_spread(killed)}, rank {first.rank} first: {how(first)}"
+    return Found(
+        Verdict(names.DEAD_RANK, NOTICE if interrupted else ALARM, what, lines, _next_dead(first)),
+        (first.rank,),
+    )
+
+
+def is_reaction(facts: Facts) -> bool:
+    """Whether its end is what another's end, or a collective that failed, does to a rank."""
+    if facts.how == "SIGTERM":  # what a launcher sends to the ranks that are left
+        return True
+    last = facts.last_call
+    inside = last is not None and last.state != DONE
+    if facts.how == "SIGABRT":
+        return inside
+    return facts.raised is not None and bool(_REACTIONS.search(facts.raised))
+
+
+def _after(facts: Facts, first: Facts) -> str:
+    if not facts.killed:
+        return f"{facts.name}: {facts.how or facts.state}, {facts.line()}"
+    apart = ""
+    if facts.ended_ns is not None and first.ended_ns is not None:
+        apart = f" {wording.seconds(abs(facts.ended_ns - first.ended_ns) / 1e9)} "
+        apart += "later" if facts.ended_ns >= first.ended_ns else "before"
+    last = f"; its last collective: {last_call(facts)}" if facts.last_call is not None else ""
+    return f"{facts.name} {how(facts)}{apart}, {facts.line()}{last}"
+
+
+def how(facts: Facts) -> str:
+    """How it ended, as the rest of a sentence about it."""
+    if facts.raised is not None:
+        short = facts.raised if len(facts.raised) <= _LONGEST else facts.raised[: _LONGEST - 1] + "…"
+        return f"failed: {short}"
+    return f"died of {facts.how}" if facts.state == "dead" else f"failed: {facts.how}"
+
+
+def last_call(facts: Facts) -> str:
+    """The call that it entered last; there must be one."""
+    last = facts.last_call
+    assert last is not None
+    return f"{last.name}, called at {last.place}, {last.state}"
+
+
+def step(facts: Facts) -> str:
+    """Its last finished step."""
+    return f"step {facts.step:,}" if facts.step is not None else "no step"
+
+
+def _spread(killed: Sequence[Facts]) -> str:
+    times = [facts.ended_ns for facts in killed if facts.ended_ns is not None]
+    return wording.seconds((max(times) - min(times)) / 1e9) if times else "an unknown time"
+
+
+def _next_dead(first: Facts) -> list[str]:
+    job = f"{first.job}/{first.rank}"
+    return [
+        f"probe {job} backtrace", f"probe {job} diagnose",
+        f'probe {first.job} query "SELECT rank, pg, seq, op, state, call_site FROM python.collectives '
+        'ORDER BY t_ns DESC LIMIT 20"',
+    ]

@@ -1,0 +1,374 @@
+"""The verdict on a job of several ranks: which of them is the cause, and who only waits or dies with it.
+
+Rules in a fixed order, the first that fits speaks: calls that do not fit each other; who died first; who is
+not where the others wait; who is slower than the others; else what is to be said of the rank that is worst
+off. Pure: the same facts give the same verdict. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+
+from probe.diagnose import verdict as names
+from probe.diagnose.process import wording
+from probe.diagnose.ranks import deaths, stragglers
+from probe.diagnose.ranks.collective_order import Mismatch, Wait, mismatch, roots, waits
+from probe.diagnose.ranks.rank_evidence import Call, Facts
+from probe.diagnose.ranks.slower import slower
+from probe.diagnose.verdict import ALARM, NOTICE, OK, Found, Verdict
+
+OWN_CAUSE = frozenset({
+    names.STOPPED, names.TRACED, names.HOLDS_GIL, names.WAITING_FOR_DATA, names.CHECKPOINT, names.EVALUATION,
+    names.PAUSED, names.ACTED_ON, names.DEADLOCK, names.SWAPPING, names.STARVED, names.UNINTERRUPTIBLE,
+    names.SLOW_STEP, names.WARM_UP, names.HELD,
+})
+"""States of a rank that say by themselves why it keeps the others waiting: the job's verdict is called so."""
+WORKS = frozenset({
+    names.CHECKPOINT, names.EVALUATION, names.SLOW_STEP, names.WARM_UP, names.PAUSED, names.ACTED_ON,
+})
+"""States of a rank that will join when it is done, or let go."""
+_MOST_LINES = 8
+
+
+def judge(ranks: Sequence[Facts], missing: Sequence[str] = ()) -> Found:
+    """The verdict on all ranks of a job, at least one of which is known. `missing` are lines on what is not:
+    hosts that do not answer."""
+    known = sorted(ranks, key=lambda facts: facts.rank)
+    for rule in RULES:
+        found = rule(known)
+        if found is not None:
+            return _with_missing(found, known, missing)
+    return _with_missing(_fine(known), known, missing)
+
+
+def _with_missing(found: Found, ranks: list[Facts], missing: Sequence[str]) -> Found:
+    absent = set(range(ranks[0].world_size)) - {facts.rank for facts in ranks}
+    lines = list(missing)
+    if absent and not missing:
+        whom = wording.ranks(absent)
+        lines.append(f"nothing is known of {whom}: not recorded, or on a host that does not answer")
+    verdict = found.verdict
+    return found._replace(
+        verdict=Verdict(verdict.state, verdict.severity, verdict.what, [*verdict.why, *lines], verdict.next)
+    )
+
+
+# Calls that do not fit --------------------------------------------------------------
+
+_FIT = {
+    names.OP_MISMATCH: "called another collective than the others",
+    names.SIZE_MISMATCH: "gave a tensor of another size than the others",
+    names.DTYPE_MISMATCH: "gave a tensor of another dtype than the others",
+    names.ORDER_MISMATCH: "called the collectives in another order than the others",
+}
+
+
+def _mismatched(ranks: list[Facts]) -> Found | None:
+    found = mismatch(ranks)
+    if found is None:
+        return None
+    first = found.culprits[0]
+    ours, due = found.calls[first], found.calls[found.others]
+    what = (
+        f"{wording.ranks(found.culprits)} {_FIT[found.state]} at #{ours.seq:,} of "
+        f"{_group(ours)}: {_said(found.state, ours)} against {_said(found.state, due)}"
+    )
+    if not found.sure:
+        what += "; which of the two is wrong is not certain"
+    lines = [
+        f"rank {rank}: {call.op} of {call.content}, called at {call.place}, {call.state}"
+        for rank, call in _telling(found)
+    ]
+    lines += _ends(ranks)
+    return Found(
+        Verdict(found.state, ALARM, what, lines, _next(ranks, first, calls=ours)), found.culprits
+    )
+
+
+def _telling(found: Mismatch) -> list[tuple[int, Call]]:
+    """The culprits' calls, then the others', not more than can be read."""
+    ordered = sorted(found.calls.items(), key=lambda one: (one[0] not in found.culprits, one[0]))
+    return ordered[:_MOST_LINES]
+
+
+def _group(call: Call) -> str:
+    return "the default group" if call.pg in (None, "0") else f"group {call.pg} (ranks {call.ranks})"
+
+
+def _short(place: str) -> str:
+    """A place without the folders."""
+    return place.rpartition("/")[2]
+
+
+def _said(state: str, call: Call) -> str:
+    """What tells a call from the one it is held against."""
+    where = f"at {_short(call.place)}"
+    if state in (names.SIZE_MISMATCH, names.DTYPE_MISMATCH):
+        return f"{call.op} of {call.content} {where}"
+    return f"{call.op} {where}"
+
+
+# Who is not where the others wait -------------------------------------------------
+
+
+def _hang(ranks: list[Facts]) -> Found | None:
+    if not any(facts.killed or facts.off for facts in ranks):
+        return None
+    waiting = waits(ranks)
+    if not waiting:
+        return None
+    missing, circle = roots(waiting)
+    if missing:
+        return _missing_rank(ranks, waiting, missing)
+    if circle:
+        return _circle(ranks, waiting, circle)
+    return _complete(ranks, waiting)
+
+
+def _missing_rank(ranks: list[Facts], waiting: dict[int, Wait], missing: list[int]) -> Found | None:
+    by_rank = {facts.rank: facts for facts in ranks}
+    first = min(missing, key=lambda rank: _suspicion(by_rank.get(rank)))
+    culprits = tuple(sorted(rank for rank in missing if _suspicion(by_rank.get(rank))[0]
+                            == _suspicion(by_rank.get(first))[0]))
+    culprit = by_rank.get(first)
+    wait = _wait_for(first, waiting)
+    victims = sorted(rank for rank in waiting if rank not in culprits)
+    joined = _not_joined(culprits, wait, [waiting[rank] for rank in victims])
+    state, severity = names.MISSING_RANK, _severity(ranks, waiting)
+    if culprit is not None and culprit.killed:
+        return None  # its end is what there is to say
+    if culprit is None:
+        what = f"{joined}; nothing is known of rank {first} here"
+    elif culprit.state == "finished":
+        what = f"{joined}: rank {first} has finished ({culprit.how}), at {deaths.step(culprit)}"
+    else:
+        verdict = culprit.verdict
+        if verdict is not None and verdict.state in OWN_CAUSE:
+            state = verdict.state
+            what = f"rank {first}: {verdict.what}; {joined}"
+        else:
+            what = f"{joined}{_instead(culprit)}"
+        if _works(culprit):
+            severity = NOTICE
+    lines = _culprit_lines(culprit)
+    lines += [_wait_line(by_rank[rank], waiting[rank]) for rank in victims[:_MOST_LINES]]
+    return Found(Verdict(state, severity, what, lines, _next(ranks, first)), culprits)
+
+
+def _works(culprit: Facts) -> bool:
+    """Whether it will join by itself: what it does is known and takes its time, or its training thread
+    writes rows (an evaluation, whose batches arrive)."""
+    verdict = culprit.verdict
+    if verdict is not None and verdict.state in WORKS:
+        return verdict.severity != ALARM
+    return culprit.gets_on and (verdict is None or verdict.severity == OK)
+
+
+def _suspicion(facts: Facts | None) -> tuple[int, float]:
+    """Who of several missing ranks is named first: whom its own state convicts, then the one that has been
+    quiet the longest; last, of whom nothing is known."""
+    if facts is None:
+        return 2, 0.0
+    verdict = facts.verdict
+    convicted = (verdict is not None and verdict.severity == ALARM) or not facts.lives
+    return (0 if convicted else 1), -(facts.quiet_s or 0.0)
+
+
+def _wait_for(rank: int, waiting: dict[int, Wait]) -> Wait:
+    """The first wait that needs the rank directly; one whose call is known if there is such."""
+    direct = [wait for wait in waiting.values() if rank in wait.needs]
+    return min(direct, key=lambda wait: (wait.call is None, wait.call.t_ns if wait.call else 0))
+
+
+def _not_joined(culprits: Sequence[int], wait: Wait, waiting: Iterable[Wait]) -> str:
+    """`rank 1 never joined all_reduce #54,611 (default group); ranks 0,2-3 wait in it`."""
+    whom = wording.ranks(culprits)
+    victims = [
+        one.rank for one in waiting
+        if one is wait or (one.call is not None and wait.call is not None
+                           and (one.call.pg, one.call.seq) == (wait.call.pg, wait.call.seq))
+    ]
+    wait_verb = wording.verb(victims, "waits", "wait")
+    if wait.call is None:
+        victims = [one.rank for one in waiting]
+        wait_verb = wording.verb(victims, "waits", "wait")
+        return f"{wording.ranks(victims)} {wait_verb} for {whom} in backward (gradients are averaged there)"
+    if wait.call.point_to_point:
+        other = "received" if "send" in (wait.call.op or "") else "sent"
+        return f"{whom} never {other}; {wording.ranks(victims)} {wait_verb} in {wait.call.name}"
+    return f"{whom} never joined {wait.call.name}; {wording.ranks(victims)} {wait_verb} in it"
+
+
+def _instead(culprit: Facts) -> str:
+    """Where the culprit is instead."""
+    where = f" in {culprit.frame}" if culprit.frame else ""
+    phase = f", phase {culprit.phase}" if culprit.phase and culprit.phase != "other" else ""
+    return f": rank {culprit.rank} is{where or ' elsewhere'}{phase}" if where or phase else ""
+
+
+def _culprit_lines(culprit: Facts | None) -> list[str]:
+    if culprit is None:
+        return []
+    lines = []
+    if culprit.verdict is not None:
+        lines.append(f"{culprit.name}: {culprit.verdict.what}")
+        lines += culprit.verdict.why[:4]
+    else:
+        lines.append(f"{culprit.name}: {culprit.how or culprit.state}, {culprit.line()}")
+    if culprit.last_call is not None:
+        lines.append(f"its last collective: {deaths.last_call(culprit)}")
+    return lines
+
+
+def _wait_line(facts: Facts, wait: Wait) -> str:
+    if wait.call is None:
+        inside = "inside backward, as its stack says"
+    else:
+        inside = f"in {wait.call.name}, called at {wait.call.place}"
+    gave_up = f"; it {deaths.how(facts)}" if facts.killed else ""
+    return f"{facts.name} waits {inside}; {facts.line()}{gave_up}"
+
+
+def _circle(ranks: list[Facts], waiting: dict[int, Wait], circle: list[int]) -> Found:
+    """Ranks wait for each other: they entered calls in different orders, or one left out a send or a
+    receive."""
+    calls = {rank: call for rank in circle if (call := waiting[rank].call) is not None}
+    said = "; ".join(
+        f"rank {rank} is in {call.name} at {_short(call.place)}" for rank, call in list(calls.items())[:4]
+    )
+    by_rank = {facts.rank: facts for facts in ranks}
+    lines = [_wait_line(by_rank[rank], waiting[rank]) for rank in list(waiting)[:_MOST_LINES]]
+    severity = _severity(ranks, waiting)
+    left_out = _left_out(calls)
+    if left_out is not None:
+        wait = next(
+            wait for wait in waiting.values()
+            if left_out in wait.needs and wait.call is not None and wait.call.point_to_point
+        )
+        what = f"{_not_joined([left_out], wait, [wait])} and it is past that: {said}"
+        return Found(Verdict(names.MISSING_RANK, severity, what, lines, _next(ranks, left_out)), (left_out,))
+    culprits = _against_the_order(ranks, calls)
+    lines.append("collectives of groups that share ranks must be called in one order on all of them")
+    what = f"{wording.ranks(circle)} wait for each other: {said}"
+    return Found(
+        Verdict(names.ORDER_MISMATCH, severity, what, lines, _next(ranks, culprits[0])), culprits
+    )
+
+
+def _left_out(calls: dict[int, Call]) -> int | None:
+    """A rank that others wait for in a send or receive while it is in a collective: it went past that."""
+    for call in calls.values():
+        there = calls.get(call.peer) if call.point_to_point and call.peer is not None else None
+        if there is not None and not there.point_to_point:
+            return call.peer
+    return None
+
+
+def _against_the_order(ranks: Sequence[Facts], calls: dict[int, Call]) -> tuple[int, ...]:
+    """Of ranks that wait for each other in different groups, those that came to their call in an order that
+    was not seen before; all of them when that does not tell."""
+    before: set[tuple[object, ...]] = set()
+    last: dict[int, tuple[object, ...]] = {}
+    for facts in ranks:
+        keys = [(call.pg, call.op, call.call_site) for call in facts.calls]
+        pairs = list(pairwise(keys))
+        if facts.rank in calls and pairs:
+            last[facts.rank] = pairs.pop()
+        before.update(pairs)
+    unusual = tuple(rank for rank in sorted(calls) if rank in last and last[rank] not in before)
+    return unusual if unusual and len(unusual) < len(calls) else tuple(sorted(calls))
+
+
+def _complete(ranks: list[Facts], waiting: dict[int, Wait]) -> Found | None:
+    """Everybody who is needed is there, and yet they wait."""
+    named = [wait for wait in waiting.values() if wait.call is not None]
+    if not named or any(facts.killed for facts in ranks) or _severity(ranks, waiting) != ALARM:
+        return None
+    by_rank = {facts.rank: facts for facts in ranks}
+    call = named[0].call
+    assert call is not None
+    inside = f"{wording.ranks(waiting)} {wording.verb(waiting, 'is', 'are')} in {call.name}"
+    what = f"{inside} and it does not complete: the network, or a rank's library"
+    lines = [_wait_line(by_rank[rank], wait) for rank, wait in list(waiting.items())[:_MOST_LINES]]
+    return Found(Verdict(names.IN_COLLECTIVE, ALARM, what, lines, _next(ranks, min(waiting))))
+
+
+def _severity(ranks: Sequence[Facts], waiting: dict[int, Wait]) -> str:
+    """An alarm when a rank has waited beyond its patience, or gave up."""
+    for facts in ranks:
+        looked = facts.verdict is not None and facts.verdict.severity == ALARM
+        if facts.killed or (looked and facts.lives) or (facts.rank in waiting and facts.is_late):
+            return ALARM
+    return NOTICE
+
+
+# What else --------------------------------------------------------------------------
+
+_WORST = (ALARM, NOTICE, OK)
+
+
+def _alone(ranks: list[Facts]) -> Found | None:
+    """What is wrong with one rank, or with several in the same way, while nobody waits for it yet."""
+    worst = sorted(
+        (one for one in ranks if one.verdict is not None and one.lives and one.verdict.severity != OK),
+        key=lambda facts: (_WORST.index(facts.verdict.severity), facts.rank),  # type: ignore[union-attr]
+    )
+    if not worst:
+        return None
+    first = worst[0].verdict
+    assert first is not None
+    same = [facts.rank for facts in worst if facts.verdict is not None and facts.verdict.state == first.state]
+    lines = [f"{facts.name}: {facts.verdict.what}" for facts in worst[:_MOST_LINES] if facts.verdict]
+    culprits = tuple(same) if len(same) < len(ranks) else ()
+    what = f"{wording.ranks(same)}: {first.what}"
+    return Found(Verdict(first.state, first.severity, what, [*lines, *first.why], first.next), culprits)
+
+
+def _fine(ranks: list[Facts]) -> Found:
+    living = [facts for facts in ranks if facts.lives]
+    lines = [f"{facts.name}: {facts.how or facts.state}, {facts.line()}" for facts in ranks[:_MOST_LINES]]
+    if not living:
+        last = max((facts.step for facts in ranks if facts.step is not None), default=None)
+        at = f", the last step is {last:,}" if last is not None else ""
+        return Found(Verdict(names.FINISHED, OK, f"all {len(ranks)} ranks here have finished{at}", lines, []))
+    steps = [facts.step for facts in living if facts.step is not None]
+    usual = [facts.usual_step_s for facts in living if facts.usual_step_s is not None]
+    state = names.RUNNING if steps else names.IDLE
+    what = f"{len(living)} ranks get on"
+    if steps:
+        what += f", at step {max(steps):,}"
+    if usual:
+        what += f", usually every {wording.seconds(max(usual))}"
+    pause = stragglers.last_pause(living)
+    if pause is not None:
+        lines.append(
+            f"once, at step {pause.step:,}, the others waited {wording.seconds(pause.excess_s)} for "
+            f"rank {pause.rank} (in {pause.phase}); that has passed"
+        )
+    return Found(Verdict(state, OK, what, lines, []))
+
+
+RULES: tuple[Callable[[list[Facts]], Found | None], ...] = (
+    _mismatched, deaths.cause, _hang, deaths.left_early, deaths.first_of_all, slower, _alone,
+)
+"""In this order: the first that fits speaks."""
+
+
+# Words ------------------------------------------------------------------------------
+
+
+def _ends(ranks: Sequence[Facts]) -> list[str]:
+    """How ranks ended, where they did: it follows from the verdict."""
+    return [f"{facts.name} then {deaths.how(facts)}" for facts in ranks if facts.killed][:_MOST_LINES]
+
+
+def _next(ranks: Sequence[Facts], rank: int, calls: Call | None = None) -> list[str]:
+    job = ranks[0].job
+    found = [f"probe {job}/{rank} backtrace --workers", f"probe {job} backtrace"]
+    if calls is not None:
+        found.append(
+            f'probe {job} query "SELECT rank, op, dtype, shapes, call_site, state FROM python.collectives '
+            f"WHERE pg = '{calls.pg}' AND seq = {calls.seq} ORDER BY rank\""
+        )
+    return found

@@ -1,0 +1,220 @@
+"""Facts: what is known about each rank of a job, as plain data that travels between servers.
+
+Every host's server makes those of its own ranks; `job.judge` sees them all. A fact that is not known is
+None. Pure. Standard library only; any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, NamedTuple
+
+from probe.base import rank_sets
+from probe.diagnose.process import wording
+from probe.diagnose.process.stall_thresholds import QUIET_S, QUIET_STEPS
+from probe.diagnose.verdict import OK, Verdict
+
+DEFAULT_GROUP = "0"
+CALLS_SENT = 256
+"""Last rows of python.collectives that another host gets: 40 KB for each rank."""
+PENDING, DONE, FAILED = "pending", "done", "failed"
+_POINT_TO_POINT = ("send", "isend", "recv", "irecv", "recv_anysource")
+
+
+class Call(NamedTuple):
+    """One row of python.collectives; the columns are explained there."""
+
+    step: int | None
+    t_ns: int
+    pg: str | None
+    ranks: str | None
+    seq: int | None
+    op: str | None
+    dtype: str | None
+    shapes: str | None
+    elements: int | None
+    peer: int | None
+    call_site: str | None
+    asynchronous: bool | None
+    duration_s: float | None
+    wait_s: float | None
+    state: str | None
+    source: str | None
+
+    @property
+    def point_to_point(self) -> bool:
+        """Whether it is a send or a receive."""
+        return self.op in _POINT_TO_POINT
+
+    def members(self, world_size: int) -> frozenset[int]:
+        """Ranks of the job that take part."""
+        if not self.ranks:
+            return frozenset(range(world_size))
+        try:
+            return frozenset(rank_sets.from_text(self.ranks))
+        except ValueError:
+            return frozenset(range(world_size))
+
+    @property
+    def name(self) -> str:
+        """`all_reduce #54,611 (default group)`."""
+        number = f" #{self.seq:,}" if self.seq is not None else ""
+        if self.point_to_point:
+            where = " from" if self.op and "recv" in self.op else " to"
+            return f"{self.op}{where} rank {self.peer}" if self.peer is not None else str(self.op)
+        default = self.pg in (None, DEFAULT_GROUP)
+        group = "default group" if default else f"group {self.pg} of ranks {self.ranks}"
+        return f"{self.op}{number} ({group})"
+
+    @property
+    def content(self) -> str:
+        """What goes in: `1,024 × Float (32, 32)`."""
+        size = f"{self.elements:,} × " if self.elements is not None else ""
+        shapes = f" {self.shapes}" if self.shapes else ""
+        return f"{size}{self.dtype or 'no tensor'}{shapes}"
+
+    @property
+    def place(self) -> str:
+        """Where it was called."""
+        return self.call_site or "C++ (DistributedDataParallel, inside backward)"
+
+
+class Step(NamedTuple):
+    """One row of python.steps; the columns are explained there."""
+
+    step: int
+    t_ns: int
+    wall_s: float
+    data_s: float | None
+    forward_s: float | None
+    backward_s: float | None
+    optimizer_s: float | None
+    comm_s: float | None
+    held_s: float | None
+    other_s: float | None
+    samples: int | None
+    tokens: int | None
+    sampled: bool | None
+    shadow: bool | None
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One rank. Durations are seconds before `now_ns`."""
+
+    rank: int
+    pid: int
+    host: str
+    job: str
+    world_size: int
+    now_ns: int
+    state: str
+    """As the registry has it: `running`, `idle`, `finished`, `failed`, `dead`."""
+    how: str = ""
+    exit_status: int | None = None
+    ended_ns: int | None = None
+    """When its end began to show: an exception before the process was gone."""
+    raised: str | None = None
+    """The exception that ended it: type, place, message."""
+    step: int | None = None
+    last_step_s: float | None = None
+    usual_step_s: float | None = None
+    quiet_s: float | None = None
+    """Since the training thread wrote a row of any kind."""
+    late_s: float | None = None
+    """A step is late when it has been quiet for longer."""
+    phase: str | None = None
+    phase_s: float | None = None
+    calls: tuple[Call, ...] = ()
+    """The last rows of python.collectives, oldest first."""
+    steps: tuple[Step, ...] = ()
+    verdict: Verdict | None = None
+    """On this rank alone; None when it was not looked at."""
+    frame: str | None = None
+    """Where its training thread is, or was when it ended."""
+
+    @property
+    def lives(self) -> bool:
+        """Whether the process runs."""
+        return self.state in ("running", "idle")
+
+    @property
+    def killed(self) -> bool:
+        """Whether it ended otherwise than it should."""
+        return self.state in ("failed", "dead")
+
+    @property
+    def name(self) -> str:
+        """`rank 1 (pid 4242)`."""
+        return f"rank {self.rank} (pid {self.pid})"
+
+    @property
+    def pending(self) -> Call | None:
+        """The call that it entered last and that is not known to be complete."""
+        return next((call for call in reversed(self.calls) if call.state == PENDING), None)
+
+    @property
+    def last_call(self) -> Call | None:
+        """The call that it entered last."""
+        return self.calls[-1] if self.calls else None
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it has been without a sign of training for longer than it should."""
+        known = self.quiet_s is not None and self.late_s is not None
+        return self.lives and known and (self.quiet_s or 0.0) > (self.late_s or 0.0)
+
+    @property
+    def gets_on(self) -> bool:
+        """Whether its training thread wrote a row of any kind lately."""
+        if not self.lives or self.quiet_s is None or self.usual_step_s is None:
+            return False
+        return self.quiet_s <= max(QUIET_S, QUIET_STEPS * self.usual_step_s)
+
+    @property
+    def off(self) -> bool:
+        """Whether it lives and does not get on as usual."""
+        looked = self.verdict is not None and self.verdict.severity != OK
+        return self.lives and (self.is_late or looked)
+
+    def issued(self, call: Call) -> bool:
+        """Whether it entered that collective, or a later one of the same group."""
+        return call.seq is not None and any(
+            own.pg == call.pg and own.seq is not None and own.seq >= call.seq for own in self.calls
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The facts on the wire; rows as lists, the last ones."""
+        found = asdict(replace(self, calls=(), steps=()))
+        found["calls"] = [list(call) for call in self.calls[-CALLS_SENT:]]
+        found["steps"] = [list(step) for step in self.steps]
+        return found
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> Facts:
+        """What `as_dict` made, come from another server; raises `ValueError`, `TypeError` or `KeyError`."""
+        known = {field.name: raw[field.name] for field in fields(cls) if field.name in raw}
+        known["calls"] = tuple(Call(*row) for row in raw.get("calls", ()))
+        known["steps"] = tuple(Step(*row) for row in raw.get("steps", ()))
+        known["verdict"] = None if raw.get("verdict") is None else Verdict(**raw["verdict"])
+        return cls(**known)
+
+    def line(self) -> str:
+        """How the rank gets on, on one line."""
+        at = f"last finished step {self.step}" if self.step is not None else "no step yet"
+        if self.last_step_s is not None and self.lives:
+            at += f", {wording.seconds(self.last_step_s)} ago"
+        phase = f", phase {self.phase}" if self.phase and self.phase != "other" and self.lives else ""
+        return f"{at}{phase}"
+
+
+def calls_of(rows: Sequence[Mapping[str, Any]]) -> tuple[Call, ...]:
+    """Rows of python.collectives as calls, in the order in which they were entered."""
+    found = [Call(*(row.get(name) for name in Call._fields)) for row in rows]  # type: ignore[arg-type]
+    return tuple(sorted(found, key=lambda call: call.t_ns or 0))
+
+
+def steps_of(rows: Sequence[Mapping[str, Any]]) -> tuple[Step, ...]:
+    """Rows of python.steps."""
+    return tuple(Step(*(row.get(name) for name in Step._fields)) for row in rows)  # type: ignore[arg-type]

@@ -1,0 +1,73 @@
+"""The verdict on a job whose ranks all get on: one keeps the others waiting, or the work is unequal.
+
+What `stragglers` finds, as sentences. Pure. Standard library only.
+"""
+
+from __future__ import annotations
+
+from probe.diagnose import verdict as names
+from probe.diagnose.process import wording
+from probe.diagnose.ranks import stragglers
+from probe.diagnose.ranks.rank_evidence import Facts
+from probe.diagnose.ranks.stragglers import Imbalance, Straggler
+from probe.diagnose.verdict import NOTICE, Found, Verdict
+
+_MOST_LINES = 8
+
+
+def slower(ranks: list[Facts]) -> Found | None:
+    """The verdict on ranks that all get on; None when none keeps the others."""
+    living = [facts for facts in ranks if facts.lives]
+    if len(living) < 2 or len(living) < len(ranks) or any(facts.off for facts in living):
+        return None
+    found = stragglers.find(living)
+    if isinstance(found, Straggler):
+        return _straggler(living, found)
+    return _imbalance(living, found) if found is not None else None
+
+
+def _straggler(ranks: list[Facts], found: Straggler) -> Found:
+    figures = f"{wording.seconds(found.excess_s)} longer than the others on a step of "
+    figures += wording.seconds(found.usual_s)
+    if found.period_steps is not None:
+        every = f", about every {found.period_steps:g} steps" if found.period_steps >= 2 else ""
+        when = f"on {found.steps} steps since step {found.since_step:,}{every}"
+        lasts = "now and then"
+    else:
+        when = f"since step {found.since_step:,}, for {found.steps} steps"
+        lasts = "persistently"
+    phase = f" in {found.phase}" if found.phase else ""
+    others = [facts.rank for facts in ranks if facts.rank != found.rank]
+    what = f"rank {found.rank} is {lasts} slower ({found.kind}{phase}): {figures}, {when}"
+    lines = [f"{wording.ranks(others)} {wording.verb(others, 'waits', 'wait')} for it"]
+    lines += found.evidence[:_MOST_LINES]
+    if found.kind == "input":
+        lines.append("its DataLoader is what is slow: storage, or too few workers on that host")
+    job = f"{ranks[0].job}/{found.rank}"
+    ask = [f"probe {job} backtrace --workers" if found.kind == "input" else f"probe {job} backtrace"]
+    ask.append(
+        f'probe {ranks[0].job} query "SELECT rank, median(data_s), median(forward_s), median(backward_s), '
+        f'median(comm_s) FROM python.steps WHERE step >= {found.since_step} GROUP BY rank ORDER BY rank"'
+    )
+    return Found(Verdict(names.STRAGGLER, NOTICE, what, lines, ask), (found.rank,))
+
+
+def _imbalance(ranks: list[Facts], found: Imbalance) -> Found:
+    last = ", ".join(f"rank {rank} on {count}" for rank, count in found.last.items())
+    tokens = "; the slowest is the one with the most tokens" if found.with_tokens else ""
+    what = (
+        f"the work is unequal: the slowest rank takes {wording.seconds(found.spread_s)} more than the others "
+        f"on a step of {wording.seconds(found.usual_s)}, and it is not always the same one{tokens}"
+    )
+    if len(found.last) == 1:
+        [one] = found.last
+        what = (
+            f"rank {one} has more to do than the others: its steps have more tokens and take "
+            f"{wording.seconds(found.spread_s)} longer"
+        )
+    ask = (
+        f'probe {ranks[0].job} query "SELECT rank, median(tokens), max(tokens), median(wall_s) '
+        'FROM python.steps GROUP BY rank ORDER BY rank"'
+    )
+    culprits = tuple(found.last) if len(found.last) == 1 else ()
+    return Found(Verdict(names.IMBALANCE, NOTICE, what, [f"last to arrive: {last} steps"], [ask]), culprits)

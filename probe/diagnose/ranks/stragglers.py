@@ -1,0 +1,422 @@
+"""Stragglers: which rank the others wait for, step after step, although all get on.
+
+Of each step it is known how long each rank worked (its phases, without the time inside collectives) and
+how much later than the first it came to the collectives. The culprit works longest, comes last and waits
+least; the others are its victims. Medians over several steps, so that a pause for an evaluation or a
+checkpoint is none; relative to the tokens of each rank where they are known, so that long sequences are an
+imbalance and no slow rank. Pure. May import numpy.
+
+Sources of the thresholds: GREYHOUND (USENIX ATC'25) reports a mean delay of 1.34x for fail-slow jobs, found
+within 2-3 iterations; NVIDIA's resiliency extension calls a rank a straggler below a relative score of 0.7
+(1.43x); ByteRobust samples five rounds before it acts; ResiHP: without normalising by sequence length such
+tools alarm several times a run.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from probe.diagnose.ranks import alignment
+from probe.diagnose.ranks.rank_evidence import DONE, Call, Facts, Step
+
+SLOW_RATIO = 0.3
+"""A straggler costs the others so much of a usual step, at least (1/0.7 = 1.43x is what NVIDIA's scores
+take for slow, 1.34x the mean of GREYHOUND's cases)."""
+SLOW_S = 0.01
+"""…and so many seconds: below, it is the scheduler of a busy machine (its slices are 3-10 ms)."""
+FEWEST_STEPS = 4
+"""…on so many steps at least…"""
+SHORTEST_S = 2.0
+"""…that took so long together. The rest of the five seconds, in which it is to be noticed, is for looking."""
+STEADY_RATIO = 0.75
+"""…on so many of them. Five rounds, of which one may be an accident, as ByteRobust has it."""
+WINDOW_STEPS = 256
+"""No further back than this; at the fewest seconds that count, so many steps take SHORTEST_S."""
+PERIODIC_RATIO = 0.1
+"""A rank that is slow on some steps only is one when it costs the others so much of all time…"""
+PERIODIC_STEPS = 4
+"""…on so many steps, and the others are never the slow one there. Judgement."""
+TOKENS_RATIO = 0.1
+"""Ranks whose tokens differ by more have unequal work by their data."""
+EXPLAINED_RATIO = 0.6
+"""A rank's excess is its data's when this share of it goes with its tokens."""
+TURNS_RATIO = 0.6
+"""Imbalance: no rank comes last on more of the steps than this (two ranks in turns: half)."""
+PAUSE_S, PAUSE_STEPS = 0.5, 5.0
+"""A single step on which one rank kept the others waiting is worth a line when it took so much longer."""
+WARM_UP_STEPS = 3
+_MOST_RANKS = 8
+
+PHASES = ("data", "forward", "backward", "optimizer", "other")
+KINDS = {
+    "data": "input", "forward": "compute", "backward": "compute", "optimizer": "compute",
+    "other": "other work",
+}
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """One rank that is slower than the others. Seconds are medians per step."""
+
+    rank: int
+    kind: str
+    """`input`, `compute`, `other work` or, when its phases show nothing, `late arrival`."""
+    phase: str | None
+    excess_s: float
+    usual_s: float
+    since_step: int
+    last_step: int
+    steps: int
+    """Slow ones."""
+    evidence: tuple[str, ...]
+    period_steps: float | None = None
+    """Every how many steps it is slow, where it is not on each."""
+
+
+@dataclass(frozen=True)
+class Imbalance:
+    """Unequal work: who comes last changes. `with_tokens` when it follows the tokens of the ranks."""
+
+    spread_s: float
+    usual_s: float
+    last: dict[int, int]
+    """On how many steps each rank came last."""
+    with_tokens: bool
+
+
+@dataclass(frozen=True)
+class Pause:
+    """A single step on which one rank kept the others waiting."""
+
+    rank: int
+    step: int
+    excess_s: float
+    phase: str
+
+
+_Matrix = npt.NDArray[np.float64]
+"""A line for each step, a column for each rank."""
+
+
+class Table:
+    """Steps of all ranks, side by side; those that tell something. `steps` have their length, `timed` their
+    phases too (where steps are short, not each is timed)."""
+
+    def __init__(self, ranks: Sequence[Facts]) -> None:
+        self.ranks = [facts.rank for facts in ranks]
+        by_rank = [{step.step: step for step in facts.steps if not _odd(step)} for facts in ranks]
+        common = set.intersection(*map(set, by_rank)) if by_rank else set()
+        self.steps = [step for step in sorted(common) if step >= WARM_UP_STEPS][-WINDOW_STEPS:]
+        self.timed = [step for step in self.steps if not any(steps[step].shadow for steps in by_rank)]
+        self.wall_s = _matrix([[rows[step].wall_s for rows in by_rank] for step in self.steps], ranks)
+        self.usual_s = float(np.median(self.wall_s)) if self.steps else 0.0
+        fast = np.sort(self.wall_s.min(axis=1)) if self.steps else np.zeros(1)
+        self.fast_s = float(np.median(fast[: max(1, len(fast) // 4)]))
+        """A step as it is without a straggler: the median of the fastest quarter of the steps known."""
+        self.end_ns = {step: by_rank[0][step].t_ns for step in self.steps}
+        self.phase_s = {
+            phase: _matrix([[_phase_s(rows[step], phase) for rows in by_rank] for step in self.timed], ranks)
+            for phase in (*PHASES, "comm")
+        }
+        self.more_s = {phase: beyond_others(self.phase_s[phase]) for phase in PHASES}
+        self.tokens = _tokens([[rows[step] for rows in by_rank] for step in self.timed], ranks)
+        by_cpp = any(call.source == "flight" for facts in ranks for call in facts.calls)
+        waits = bool(self.phase_s["comm"].any())
+        self.own = PHASES if waits and not by_cpp else tuple(one for one in PHASES if one != "backward")
+        """Phases in which a rank does not wait for others: backward is not one when C++ averages in it."""
+        self.own_s: _Matrix = np.sum([self.phase_s[phase] for phase in self.own], axis=0)
+        """What each rank worked, in the phases that are its own."""
+
+    def lasted_s(self, steps: Sequence[int]) -> float:
+        """From the end of the first of these steps to the end of the last."""
+        return (self.end_ns[steps[-1]] - self.end_ns[steps[0]]) / 1e9 if steps else 0.0
+
+    def since(self, step: int) -> slice:
+        """The timed steps from that one on; the last timed one when there is none."""
+        first = next((place for place, one in enumerate(self.timed) if one >= step), len(self.timed) - 1)
+        return slice(max(0, first), None)
+
+
+def beyond_others(figures: _Matrix) -> _Matrix:
+    """Each figure less the median of the other ranks' on the same step."""
+    count = figures.shape[1]
+    if count < 2 or not len(figures):
+        return np.zeros_like(figures)
+    order = np.sort(figures, axis=1)
+    place = figures.argsort(axis=1, kind="stable").argsort(axis=1, kind="stable")
+    lower, upper = (count - 2) // 2, (count - 1) // 2
+    found = np.zeros_like(figures)
+    for middle in (lower, upper):  # without the rank itself those above it move down by one
+        index = np.where(place <= middle, middle + 1, middle)
+        found += np.take_along_axis(order, index, axis=1) / 2
+    return np.asarray(figures - found)
+
+
+def _matrix(lines: list[list[float]], ranks: Sequence[Facts]) -> _Matrix:
+    return np.array(lines, np.float64).reshape(len(lines), len(ranks))
+
+
+def _odd(step: Step) -> bool:
+    return bool(step.sampled) or bool(step.held_s)
+
+
+def _phase_s(step: Step, phase: str) -> float:
+    return float(getattr(step, f"{phase}_s") or 0.0)
+
+
+def _tokens(lines: list[list[Step]], ranks: Sequence[Facts]) -> _Matrix | None:
+    """Tokens (where there are none: samples) of each rank; None when a rank does not tell."""
+    told = [[row.tokens if row.tokens is not None else row.samples for row in line] for line in lines]
+    known = [[float(one) for one in line if one is not None] for line in told]
+    return _matrix(known, ranks) if all(len(line) == len(ranks) for line in known) else None
+
+
+def aligned(ranks: Sequence[Facts]) -> list[Facts] | None:
+    """The facts with steps numbered as the first rank counts them; None when it is not clear which of them
+    are the same. Ranks that were attached to do not count alike."""
+    first = {step.step: step for step in ranks[0].steps}
+    near_ns = 0.7e9 * statistics.median([step.wall_s for step in ranks[0].steps] or [0.0])
+    for facts in ranks[1:]:
+        apart_ns = [abs(first[step.step].t_ns - step.t_ns) for step in facts.steps if step.step in first]
+        if len(apart_ns) < FEWEST_STEPS or statistics.median(apart_ns) > near_ns:
+            break
+    else:
+        return list(ranks)
+    ends = {facts.rank: [(step.step, step.t_ns) for step in facts.steps] for facts in ranks}
+    found = alignment.offsets(ends)
+    if found is None:
+        return None
+    return [
+        replace(facts, steps=tuple(step._replace(step=step.step + found[facts.rank]) for step in facts.steps))
+        for facts in ranks
+    ]
+
+
+# How late each rank came ------------------------------------------------------------
+
+
+def lateness(ranks: Sequence[Facts]) -> tuple[list[int], _Matrix]:
+    """Steps, and by how many seconds each rank came later than the first to the collectives of the step, the
+    largest of them. From how long each waited where that is known (no clocks are compared), else from
+    when each called, among ranks of one host."""
+    one_host = len({facts.host for facts in ranks}) == 1
+    by_number: dict[tuple[str, int], list[Call]] = defaultdict(list)
+    for facts in ranks:
+        for call in facts.calls:
+            if call.pg is None or call.seq is None or call.step is None or call.asynchronous:
+                continue
+            if call.source == "flight" or call.state == DONE:
+                by_number[call.pg, call.seq].append(call)
+    found: dict[int, list[float]] = {}
+    for calls in by_number.values():
+        late_s = _late_s(calls, one_host) if len(calls) == len(ranks) else None
+        if late_s is not None:
+            step = calls[0].step or 0  # as the first rank counts
+            known = found.get(step)
+            found[step] = late_s if known is None else list(map(max, known, late_s))
+    steps = sorted(found)
+    return steps, _matrix([found[step] for step in steps], ranks)
+
+
+def _late_s(calls: Sequence[Call], one_host: bool) -> list[float] | None:
+    """In the order of the ranks."""
+    waits = [call.wait_s for call in calls if call.wait_s is not None]
+    if len(waits) == len(calls):
+        longest = max(waits)
+        return [longest - wait_s for wait_s in waits]
+    if not one_host:
+        return None
+    first = min(call.t_ns for call in calls)
+    return [(call.t_ns - first) / 1e9 for call in calls]
+
+
+# Verdicts -------------------------------------------------------------------------
+
+
+class _Slow(NamedTuple):
+    """A rank (its column), its median excess, and the steps since which it lasts up to now."""
+
+    column: int
+    excess_s: float
+    since: list[int]
+
+
+def find(ranks: Sequence[Facts]) -> Straggler | Imbalance | None:
+    """The rank that the others wait for, or that it is another one each time; None when neither is clear."""
+    known = aligned(ranks) if len(ranks) > 1 else None
+    if known is None:
+        return None
+    ranks, table = known, Table(known)
+    if len(table.steps) < FEWEST_STEPS or table.usual_s <= 0 or not table.timed:
+        return None
+    steps, late_s = lateness(ranks)
+    kept = [place for place, step in enumerate(steps) if step in table.end_ns]
+    steps, late_s = [steps[place] for place in kept], late_s[kept]
+    by_arrival = _persistent(table, steps, late_s)
+    by_work = _persistent(table, table.timed, table.own_s)
+    if by_arrival is None and by_work is None:
+        return _periodic(table, steps, late_s) or _imbalance(table)
+    if by_arrival is not None and by_work is not None and by_arrival.column != by_work.column:
+        return None  # the evidence disagrees
+    chosen = by_arrival or by_work
+    assert chosen is not None
+    if by_arrival is None and not _others_wait(table, chosen):
+        return None
+    return _by_tokens(table, chosen) or _straggler(table, chosen)
+
+
+def _persistent(table: Table, steps: list[int], figures: _Matrix) -> _Slow | None:
+    """A rank whose figure is beyond the others' up to now; None without one."""
+    if len(steps) < FEWEST_STEPS:
+        return None
+    least_s = max(SLOW_S, SLOW_RATIO * table.fast_s)
+    excess_s = beyond_others(figures)
+    column = int(np.median(excess_s[-FEWEST_STEPS:], axis=0).argmax())
+    since = _since(steps, (excess_s[:, column] >= least_s).tolist())
+    if len(since) < FEWEST_STEPS or table.lasted_s(since) < SHORTEST_S:
+        return None
+    median_s = float(np.median(excess_s[-len(since) :, column]))
+    return _Slow(column, median_s, since) if median_s >= least_s else None
+
+
+def _since(steps: Sequence[int], slow: Sequence[bool]) -> list[int]:
+    """The longest run of last steps, most of which are slow, the last ones for sure; the first is slow."""
+    if len(slow) < FEWEST_STEPS or sum(slow[-FEWEST_STEPS:]) < FEWEST_STEPS - 1:
+        return []
+    best, count = len(slow), 0
+    for taken, position in enumerate(range(len(slow) - 1, -1, -1), 1):
+        count += slow[position]
+        if slow[position] and count >= STEADY_RATIO * taken:
+            best = position
+    return list(steps[best:])
+
+
+def _others_wait(table: Table, slow: _Slow) -> bool:
+    """Whether the steps of all are as long as the culprit's: what it works longer, the others wait."""
+    walls_s = np.median(table.wall_s[[step >= slow.since[0] for step in table.steps]], axis=0)
+    return float(walls_s.min()) >= 0.7 * float(walls_s[slow.column])
+
+
+def _straggler(table: Table, slow: _Slow) -> Straggler:
+    rank, timed = table.ranks[slow.column], table.since(slow.since[0])
+    more_s = {phase: float(np.median(table.more_s[phase][timed, slow.column])) for phase in PHASES}
+    phase = max(more_s, key=lambda name: more_s[name])
+    seen = more_s[phase] >= 0.5 * slow.excess_s
+    others = [column for column in range(len(table.ranks)) if column != slow.column]
+    evidence = []
+    for column in [slow.column, *others][:_MOST_RANKS]:
+        medians = {name: float(np.median(rows[timed, column])) for name, rows in table.phase_s.items()}
+        said = ", ".join(
+            f"{'in collectives' if name == 'comm' else name} {_ms(medians[name])}" for name in medians
+        )
+        evidence.append(f"rank {table.ranks[column]}: {said}")
+    return Straggler(
+        rank, KINDS[phase] if seen else "late arrival", phase if seen else None, slow.excess_s, table.fast_s,
+        slow.since[0], slow.since[-1], slow.since[-1] - slow.since[0] + 1, tuple(evidence),
+    )
+
+
+def _periodic(table: Table, steps: list[int], late_s: _Matrix) -> Straggler | None:
+    """A rank that is slow now and then, and by itself: not in what is done beside the training (an
+    evaluation, a checkpoint), and not because it had more to do. By when it came to collectives; where that
+    is not known (inside backward of DistributedDataParallel), by its phases."""
+    if table.tokens is None:
+        return None
+    phases = [phase for phase in table.own if phase != "other"]
+    more_s = np.stack([table.more_s[phase] for phase in phases])
+    more_s[:, table.tokens > 1.5 * np.median(table.tokens, axis=0)] = 0.0
+    by_phase = _now_and_then(table, table.timed, more_s.max(axis=0))
+    found = _now_and_then(table, steps, beyond_others(late_s)) or by_phase
+    if found is None:
+        return None
+    places = [table.timed.index(step) for step in found.since if step in table.timed]
+    own_s = more_s[:, places, found.column]
+    if not places or float(np.median(own_s.max(axis=0))) < 0.5 * found.excess_s:
+        return None
+    named = [phases[int(one)] for one in own_s.argmax(axis=0)]
+    phase = statistics.mode(named)
+    evidence = tuple(
+        f"step {table.timed[place]}: {name} {_ms(float(longest_s))} longer than the others'"
+        for place, name, longest_s in list(zip(places, named, own_s.max(axis=0), strict=True))[-4:]
+    )
+    return Straggler(
+        table.ranks[found.column], KINDS[phase], phase, found.excess_s, table.usual_s, found.since[0],
+        found.since[-1], len(found.since), evidence, float(np.median(np.diff(found.since))),
+    )
+
+
+def _now_and_then(table: Table, steps: list[int], excess_s: _Matrix) -> _Slow | None:
+    """One rank that is far beyond the others on several of these steps, and no other rank is."""
+    if table.lasted_s(steps) < SHORTEST_S:
+        return None
+    slow = excess_s >= max(2 * SLOW_S, table.usual_s)
+    counts = slow.sum(axis=0)
+    column = int(counts.argmax())
+    places = np.flatnonzero(slow[:, column])
+    if len(places) < PERIODIC_STEPS or counts.sum() - counts[column] > len(places) // 4:
+        return None
+    chosen_s = excess_s[places, column]
+    whole_s = float(table.wall_s[np.isin(table.steps, steps), column].sum())
+    if float(chosen_s.sum()) < PERIODIC_RATIO * whole_s:
+        return None
+    return _Slow(column, float(np.median(chosen_s)), [steps[place] for place in places])
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"
+
+
+# Unequal work ---------------------------------------------------------------------
+
+
+def _by_tokens(table: Table, slow: _Slow) -> Imbalance | None:
+    """An imbalance when the rank has that many more tokens than the others."""
+    if table.tokens is None:
+        return None
+    timed = table.since(slow.since[0])
+    tokens = np.median(table.tokens[timed], axis=0)
+    others = float(np.median(np.delete(tokens, slow.column)))
+    mine = float(tokens[slow.column])
+    if others <= 0 or mine <= others * (1 + TOKENS_RATIO):
+        return None
+    own_s = float(np.median(table.own_s[timed, slow.column]))
+    if own_s * (1 - others / mine) < EXPLAINED_RATIO * slow.excess_s:
+        return None
+    return Imbalance(slow.excess_s, table.usual_s, {table.ranks[slow.column]: len(slow.since)}, True)
+
+
+def _imbalance(table: Table) -> Imbalance | None:
+    slowest = table.own_s.argmax(axis=1)
+    spread_s = float(np.median(table.own_s.max(axis=1) - np.median(table.own_s, axis=1)))
+    if spread_s < max(SLOW_S, SLOW_RATIO * table.usual_s) or table.lasted_s(table.timed) < SHORTEST_S:
+        return None
+    counts = np.bincount(slowest, minlength=len(table.ranks))
+    if counts.max() > TURNS_RATIO * len(table.timed):
+        return None
+    last = {table.ranks[column]: int(counts[column]) for column in np.flatnonzero(counts)}
+    same = 0.0 if table.tokens is None else float((table.tokens.argmax(axis=1) == slowest).mean())
+    return Imbalance(spread_s, table.usual_s, last, same >= TURNS_RATIO)
+
+
+def last_pause(ranks: Sequence[Facts]) -> Pause | None:
+    """The last step on which one rank alone worked much longer than usual while the others waited."""
+    known = aligned(ranks) if len(ranks) > 1 else None
+    if known is None:
+        return None
+    table = Table(known)
+    if len(table.timed) < FEWEST_STEPS:
+        return None
+    excess_s = beyond_others(table.own_s)
+    long = np.argwhere(excess_s >= max(PAUSE_S, PAUSE_STEPS * table.usual_s))
+    if not len(long):
+        return None
+    place, column = (int(one) for one in long[-1])
+    phase = max(table.own, key=lambda name: float(table.more_s[name][place, column]))
+    return Pause(table.ranks[column], table.timed[place], float(excess_s[place, column]), phase)

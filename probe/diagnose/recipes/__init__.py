@@ -1,0 +1,1 @@
+"""Recipes: SQL and thresholds as files, and judging their rows."""

@@ -1,0 +1,111 @@
+"""Recipes: what `diagnose` and the monitor know to look for, one file each.
+
+    library = load([built_in_folder(), Path(settings.recipes)])
+    sql, parameters = library["loss-nan"].statement()
+    outcome = library["loss-nan"].judge(columns, rows, "4242")      # found, clear or unknown
+
+Reads files, runs no SQL: that is done by `probe.server.answers.recipe_runs` in a query worker, and by `local` on a
+connection. Any thread. Standard library, and tomli where Python has no tomllib.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import probe
+from probe.base.errors import RecipeInvalid, RecipeUnknown
+from probe.diagnose.recipes.recipe import (
+    CLEAR,
+    FOUND,
+    JOB,
+    MOST_FINDINGS,
+    RANK,
+    SYMPTOMS,
+    UNKNOWN,
+    Finding,
+    Outcome,
+    Parameter,
+    Recipe,
+    worst_first,
+)
+from probe.diagnose.recipes.recipe_files import OVERRIDES, overrides, parse, read
+from probe.diagnose.verdict import ALARM, INFO, NOTICE
+
+__all__ = [
+    "ALARM", "CLEAR", "FOUND", "INFO", "JOB", "MOST_FINDINGS", "NOTICE", "RANK", "SYMPTOMS", "UNKNOWN",
+    "Finding", "Library", "Outcome", "Parameter", "Recipe", "built_in_folder", "load", "named", "of_symptom",
+    "parse", "unknown_name", "worst_first",
+]
+
+
+class Library(dict[str, Recipe]):
+    """Recipes by their names, in the order of the checks; `problems` are files that could not be used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.problems: list[RecipeInvalid] = []
+
+    def as_dict(self) -> dict[str, Any]:
+        """The recipes on the wire."""
+        return {
+            "recipes": [recipe.as_dict() for recipe in self.values()],
+            "problems": [str(problem) for problem in self.problems],
+        }
+
+
+def built_in_folder() -> Path:
+    """The folder of the recipes that come with probe: in the package, or beside it in a checkout."""
+    package = Path(probe.__file__).resolve().parent
+    packaged = package / "recipes"
+    return packaged if packaged.is_dir() else package.parent / "recipes"
+
+
+def load(folders: Iterable[Path]) -> Library:
+    """The recipes of several folders: one of a later folder takes the place of one of the same name.
+
+    A file that cannot be used is left out and told in `problems`, and so is a folder that is not there; the
+    others are judged."""
+    library = Library()
+    own = built_in_folder()
+    for folder in folders:
+        if not folder.is_dir():
+            library.problems.append(RecipeInvalid(f"{folder} is no folder with recipes"))
+            continue
+        for path in sorted(folder.glob("*.sql")):
+            try:
+                library[path.stem] = read(path, built_in=folder == own)
+            except RecipeInvalid as error:
+                library.problems.append(error)
+        overrides(folder / OVERRIDES, library, library.problems.append)
+    ordered = sorted(library.values(), key=lambda recipe: (recipe.order, recipe.name))
+    library.clear()
+    library.update((recipe.name, recipe) for recipe in ordered)
+    return library
+
+
+def named(library: Library, name: str) -> Recipe:
+    """The recipe of that name; raises `RecipeUnknown`, which lists near names."""
+    if name in library:
+        return library[name]
+    raise unknown_name(name, library)
+
+
+def unknown_name(name: str, names: Iterable[str]) -> RecipeUnknown:
+    """The error about a name that none of `names` is; its hint has the near ones."""
+    near = get_close_matches(name, list(names), n=3, cutoff=0.4)
+    hint = f"Did you mean {' or '.join(near)}? `probe recipes` lists all." if near else None
+    return RecipeUnknown(f"there is no recipe {name!r}", hint=hint)
+
+
+def of_symptom(library: Library, symptom: str) -> list[Recipe]:
+    """The recipes of a symptom in the order of its checks, of all without one; raises `RecipeUnknown`."""
+    if not symptom:
+        return list(library.values())
+    if symptom not in SYMPTOMS:
+        raise RecipeUnknown(
+            f"there is no symptom {symptom!r}", hint=f"There are {', '.join(SYMPTOMS)}, and none: everything."
+        )
+    return [recipe for recipe in library.values() if symptom in recipe.symptoms]

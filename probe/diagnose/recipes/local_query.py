@@ -1,0 +1,53 @@
+"""Recipes on tables of a DuckDB connection of one's own: a log's, or a test's.
+
+Nothing is confined here: only for recipes of this installation on rows of one's own making. For
+recordings there is `probe.server.answers.recipe_runs`, which runs them in a query worker. Any thread, one at a time
+for a connection. May import duckdb, in functions.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from probe.diagnose.recipes.recipe import MOST_FINDINGS, Outcome, Recipe
+from probe.recording.tables import TABLES, Table, columns_of
+
+if TYPE_CHECKING:
+    import duckdb
+
+
+def make_tables(connection: duckdb.DuckDBPyConnection, tables: Iterable[Table] = TABLES) -> None:
+    """Make the tables that queries know, empty."""
+    wanted = list(tables)
+    made = [f'CREATE SCHEMA IF NOT EXISTS "{schema}"' for schema in sorted({one.schema for one in wanted})]
+    for table in wanted:
+        columns = ", ".join(f'"{column.name}" {column.type}' for column in columns_of(table))
+        made.append(f'CREATE TABLE "{table.schema}"."{table.name}" ({columns})')
+    connection.execute("; ".join(["BEGIN", *made, "COMMIT"]))  # one transaction: half the time
+
+
+def run_on(
+    connection: duckdb.DuckDBPyConnection, recipes: Iterable[Recipe], endpoint: str
+) -> list[Outcome]:
+    """Run recipes, one after the other; one whose SQL fails is unknown, and the others are judged."""
+    return [_run(connection, recipe, endpoint) for recipe in recipes]
+
+
+def _run(connection: duckdb.DuckDBPyConnection, recipe: Recipe, endpoint: str) -> Outcome:
+    import duckdb
+
+    began = time.perf_counter()
+    sql, parameters = recipe.statement()
+    try:
+        result = connection.execute(sql, parameters)
+        columns = [item[0] for item in result.description or ()]
+        rows = result.fetchmany(MOST_FINDINGS)
+    except duckdb.Error as error:
+        return recipe.unknown(f"its SQL failed: {error}", _since(began))
+    return recipe.judge(columns, rows, endpoint, _since(began))
+
+
+def _since(began: float) -> float:
+    return round((time.perf_counter() - began) * 1e3, 3)

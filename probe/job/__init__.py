@@ -1,0 +1,1 @@
+"""All that lives in the training process. Never imports `server`, `outside` or `diagnose`."""

@@ -1,0 +1,1 @@
+"""Everything that can be done to a live job: one file for each action."""

@@ -1,0 +1,277 @@
+"""Action: the one interface of everything that is done to a live job, and what it may use.
+
+An action is one file in `probe/control/actions`. Its life:
+
+    __init__   agent's thread      validate; a bad argument is a `BadRequest`
+    begin      training thread, at a boundary (with `now`, or when it only reads: a thread of its own)
+    hooks      training thread, while `standing`
+    report     thread of the request: what came of it; slow work (files) belongs here
+    undo       training thread, at a boundary
+    cancel     any thread: probe leaves the process
+
+Standard library only; torch inside functions.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from probe.base.errors import BadRequest, NotUndoable
+from probe.base.settings import Settings
+from probe.job.introspection.snippet_names import Scope
+
+if TYPE_CHECKING:
+    from probe.job.boundary.safe_point import SafePoint
+    from probe.job.instruments.core.recorder import Recorder
+    from probe.job.instruments.installation import Installation
+    from probe.job.instruments.tensors.activations import Activations
+    from probe.job.instruments.tensors.gradients import Gradients
+
+
+_HELP = "`probe COMMAND --help` says what it takes."
+
+
+class Site:
+    """The job as an action sees it. One per agent."""
+
+    def __init__(
+        self, instruments: Installation, safepoint: SafePoint, scope: Callable[[], Scope],
+        settings: Settings, rank: int, world_size: int | None,
+    ) -> None:
+        self.safepoint = safepoint
+        self.settings = settings
+        self.rank = rank
+        self.world_size = world_size
+        self.scope = scope
+        self.together = False
+        """Whether the action is done on every rank at the same step, or on none."""
+        self.together_name = ""
+        """Of that one act, the same on all ranks."""
+        self._instruments = instruments
+
+    def of_all_ranks(self) -> Site:
+        """The same job, for an action that every rank does at the same step."""
+        other = copy.copy(self)
+        other.together = True
+        return other
+
+    @property
+    def recorder(self) -> Recorder:
+        """Where the training loop is."""
+        return self._instruments.recorder
+
+    @property
+    def from_start(self) -> bool:
+        """Whether every step of the job was seen, so that steps counted are steps done."""
+        return self._instruments.from_start
+
+    @property
+    def boundary(self) -> str:
+        """Where the visit under way takes place (see `safepoint`); empty outside of one."""
+        return self.safepoint.boundary
+
+    @property
+    def rng_at_step_end(self) -> dict[str, Any] | None:
+        """Random states right after the last optimizer step; None outside of a boundary."""
+        return self.safepoint.random_at_step_end
+
+    @property
+    def several_ranks(self) -> bool:
+        """Whether other ranks train the same model."""
+        return several_ranks(self.world_size)
+
+    def optimizers(self) -> list[Any]:
+        """Every optimizer alive, the leading one first."""
+        return self._instruments.optimizers.alive()
+
+    def schedulers(self, optimizer: Any) -> list[Any]:
+        """Learning-rate schedulers of an optimizer; of nested ones the outermost."""
+        return self._instruments.optimizers.schedulers_of(optimizer)
+
+    def scalers(self) -> list[Any]:
+        """Gradient scalers: those that stepped, else those the user's frames name."""
+        seen = self._instruments.optimizers.scaler()
+        if seen is not None:
+            return [seen]
+        named = self.names("scaler", "grad_scaler", "amp_scaler")
+        return [one for one in named.values() if hasattr(one, "_scale") and hasattr(one, "unscale_")]
+
+    def modules(self) -> list[Any]:
+        """Root modules that were called, the largest first."""
+        return self._instruments.names.roots()
+
+    def module(self, path: str) -> Any:
+        """The module of that path; None when there is none."""
+        return self._instruments.names.find(path)
+
+    def module_paths(self) -> list[str]:
+        """Paths of all modules that are known."""
+        return self._instruments.names.known()
+
+    @property
+    def compiles(self) -> bool:
+        """Whether the job calls torch.compile: its modules must see no hook."""
+        return self._instruments.forward.compiles
+
+    @property
+    def gradients(self) -> Gradients:
+        """Statistics of gradients, to be asked for."""
+        return self._instruments.gradients
+
+    @property
+    def activations(self) -> Activations:
+        """Statistics of what modules put out, to be asked for."""
+        return self._instruments.activations
+
+    def guard(self, name: str, hook: Callable[..., Any]) -> Callable[..., Any]:
+        """`hook`, but never raising into the training, and silent while something is done between two
+        steps: for what an action puts into torch's tables."""
+        return self.safepoint.guard(name, hook)
+
+    def data_position(self) -> dict[str, Any] | None:
+        """See `Data.position`; None when data is not recorded."""
+        data = self._instruments.data
+        return data.position() if data is not None else None
+
+    def kept_batch(self) -> Any:
+        """The batch of the last event that the sentinel traced, else the last batch there was; None when
+        neither is held. See `instruments.nonfinite_events.KeptBatch`."""
+        sentinel = self._instruments.sentinel
+        return sentinel.batch_to_save() if sentinel is not None else None
+
+    def drop_batch(self) -> None:
+        """Let go of the batch of the last event."""
+        if self._instruments.sentinel is not None:
+            self._instruments.sentinel.kept = None
+
+    def names(self, *wanted: str) -> dict[str, Any]:
+        """What names mean in the user's frames; those that do not exist are left out."""
+        return self.scope().resolve(wanted)
+
+    def name_of(self, thing: Any, default: str) -> str:
+        """The name of a variable in the user's frames that is bound to `thing`."""
+        return self.scope().name_of(thing) or default
+
+
+class Action:
+    """One thing done to the job; see the module for its life."""
+
+    name: ClassVar[str] = ""
+    reading = False
+    """Whether it changes nothing and needs no boundary."""
+    waits_s = 0.0
+    """How long, after `begin`, the answer waits for `finished`."""
+    undoable = True
+    needs_random_states = False
+    """Whether `at_boundary` wants `Site.rng_at_step_end`, which costs 30 µs a step."""
+    begins_anywhere = False
+    """Whether it can be begun `now`, on a thread of its own, in the middle of a step."""
+    writes: ClassVar[str] = ""
+    """The argument that names a file which each rank writes for itself; see `path_of_rank`."""
+    ends_on_training_thread = False
+    """Whether, while standing, only the training thread can let go of what it holds."""
+
+    def __init__(self, arguments: dict[str, Any], site: Site) -> None:
+        self.arguments = arguments
+        self.site = site
+        self.standing: bool = False
+        """Whether its hooks are called. An action sets and clears this itself."""
+        self.finished = threading.Event()
+
+    def begin(self) -> None:
+        """Do it. A `ProbeError` means that nothing was changed."""
+
+    def report(self) -> dict[str, Any]:
+        """`what` (a sentence), `notes` (a list of them) and details, as plain JSON."""
+        raise NotImplementedError
+
+    def undo(self) -> str:
+        """Put back what was changed; a sentence that says so."""
+        raise NotUndoable(f"{self.name} changed nothing that could be put back")
+
+    def take_back(self) -> None:
+        """Put back what `begin` did at this very boundary, because another rank could not do it. Only of
+        actions that `can_take_back`."""
+        self.undo()
+        self.standing = False
+
+    @property
+    def can_take_back(self) -> bool:
+        """Whether `take_back` leaves nothing behind."""
+        return self.undoable
+
+    def cancel(self) -> None:
+        """Let go of everything: nobody asks any more."""
+        self.standing = False
+
+    def collect(self) -> dict[str, list[dict[str, Any]]]:
+        """Rows since the last time, by the name of their journal's table; those of python.variables without
+        their `watch_id`. On the agent's thread once a second while standing, and once more at the end."""
+        return {}
+
+    def outcome(self) -> str:
+        """What came of it, when it has ended by itself; empty when there is nothing to say."""
+        return ""
+
+    def before_step(self, optimizer: Any) -> None:
+        """Right before an optimizer's step, while standing. HOT PATH."""
+
+    def after_step(self, optimizer: Any) -> None:
+        """Right after an optimizer's step, while standing. HOT PATH."""
+
+    def at_boundary(self) -> None:
+        """Between two steps, while standing."""
+
+
+def several_ranks(world_size: int | None) -> bool:
+    """Whether other ranks train with this one: as the launcher told, or as torch.distributed knows."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return bool(distributed.get_world_size() > 1)
+    return world_size is not None and world_size > 1
+
+
+def path_of_rank(path: str, rank: int) -> str:
+    """Where a rank writes what all write at the same step: `trace.json` of rank 2 is `trace.rank2.json`."""
+    folder, name = os.path.split(path)
+    stem, ending = os.path.splitext(name)
+    return os.path.join(folder, f"{stem}.rank{rank}{ending}")
+
+
+def only(arguments: dict[str, Any], *known: str) -> None:
+    """Raise `BadRequest` for an argument that an action does not know."""
+    unknown = sorted(set(arguments) - set(known))
+    if unknown:
+        raise BadRequest(
+            f"unknown argument {', '.join(unknown)}",
+            hint=f"It takes {', '.join(known)}." if known else "It takes none.",
+        )
+
+
+def number(
+    arguments: dict[str, Any], name: str, default: float | None = None, *, least: float = 0.0,
+    above: bool = False,
+) -> float:
+    """A finite number among the arguments, at least (or `above`) `least`; raises `BadRequest`."""
+    value = arguments.get(name, default)
+    if value is None:
+        raise BadRequest(f"`{name}` is missing", hint=_HELP)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value - value != 0:
+        raise BadRequest(f"`{name}` must be a finite number, not {value!r}", hint=_HELP)
+    if value < least or (above and value == least):
+        least_text = f"{'above' if above else 'at least'} {least:g}"
+        raise BadRequest(f"`{name}` must be {least_text}, not {value:g}", hint=_HELP)
+    return float(value)
+
+
+def whole_number(arguments: dict[str, Any], name: str, default: int | None = None, *, least: int = 0) -> int:
+    """A whole number among the arguments, at least `least`; raises `BadRequest`."""
+    value = number(arguments, name, default, least=least)
+    if value != int(value):
+        raise BadRequest(f"`{name}` must be a whole number, not {value:g}", hint=_HELP)
+    return int(value)

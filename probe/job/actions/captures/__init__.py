@@ -1,0 +1,1 @@
+"""Files and rows made on demand: captures, profiles, memory snapshots, batches, watched expressions."""

@@ -1,0 +1,67 @@
+"""Artifacts: files that an action makes for people to look at: traces, tensors, memory.
+
+Made as a checkpoint is (`saving`): beside its place, named by one rename, so that
+there is the whole file or none, and none that was there before is harmed. On the
+thread of the request. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from probe.base import descriptors
+from probe.base.errors import ActionRefused, BadRequest
+from probe.base.isolation import capture
+from probe.job.actions.saving import verified_file
+
+
+class Artifact(verified_file.Writing):
+    """One file on its way to its place. `arguments`: `path`, and `overwrite` to replace what is there."""
+
+    def __init__(self, arguments: dict[str, Any]) -> None:
+        self.path = verified_file.place_of(arguments.get("path"))
+        self._overwrite = arguments.get("overwrite", False)
+        if not isinstance(self._overwrite, bool):
+            raise BadRequest(f"`overwrite` must be true or false, not {self._overwrite!r}")
+        if not self.path.parent.is_dir():
+            raise ActionRefused(f"there is no folder {self.path.parent}", hint="Make it first.")
+        verified_file.check_target(self.path, self._overwrite)
+        super().__init__(self.path, threading.Event())
+
+    def check_room(self, size_bytes: int) -> None:
+        """Raise `ActionRefused` when the disk has no room for so much."""
+        free = os.statvfs(self.path.parent)
+        free_bytes = free.f_bavail * free.f_frsize
+        if free_bytes < size_bytes:
+            raise ActionRefused(
+                f"{self.path.parent} has {verified_file.size_text(free_bytes)} free, and {self.path.name} needs "
+                f"about {verified_file.size_text(size_bytes)}",
+                hint="Free some room or name another folder. Nothing was written.",
+            )
+
+    def fill(self, write_to: Callable[[Path], object], *, ends_with: bytes = b"") -> int:
+        """Have it written by a function that is given its path for now, and give it its name; its size.
+
+        `ends_with`: how the last bytes read, for writers that tell nobody of a full disk. Raises
+        `ActionFailed`."""
+        _, error = capture(lambda: self._fill(write_to, ends_with))
+        if error is not None:
+            self.discard()
+            raise self._failure("writing", error)
+        self.publish(overwrite=self._overwrite)
+        return self.size_bytes
+
+    def _fill(self, write_to: Callable[[Path], object], ends_with: bytes) -> None:
+        made, self._temporary = verified_file.make_temporary(self.path)
+        made.close()
+        write_to(self._temporary)
+        with descriptors.reading(self._temporary) as file:
+            self.size_bytes = file.seek(0, os.SEEK_END)
+            file.seek(max(0, self.size_bytes - 64))
+            if not file.read().rstrip().endswith(ends_with):
+                raise OSError(None, "the file is not whole: the disk may be full")
+            os.fsync(file.fileno())

@@ -1,0 +1,124 @@
+"""Memory snapshot: every block of the device's allocator, as pytorch.org/memory_viz opens it.
+
+In a job without a CUDA device, which has no such allocator: what models, gradients
+and optimizers hold of the process's memory. Taken at a boundary, written by the
+request's thread. Standard library only; torch inside functions.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from probe.base import descriptors
+from probe.base.errors import ActionFailed
+from probe.job.actions.action import Action, Site, only
+from probe.job.actions.captures.artifact import Artifact
+from probe.job.actions.saving.verified_file import size_text
+
+
+class MemorySnapshot(Action):
+    """Write what holds memory to `path`, pickled."""
+
+    name = "memory_snapshot"
+    writes = "path"
+    undoable = False
+    begins_anywhere = True
+
+    def __init__(self, arguments: dict[str, Any], site: Site) -> None:
+        super().__init__(arguments, site)
+        only(arguments, "path", "overwrite")
+        cuda = sys.modules["torch"].cuda
+        self._on_device = cuda.is_available() and cuda.is_initialized()
+        self._artifact = Artifact(arguments)
+        self._snapshot: dict[str, Any] | None = None
+
+    def begin(self) -> None:
+        """Take it: no work is put on the device, and none is waited for."""
+        cuda = sys.modules["torch"].cuda
+        self._snapshot = cuda.memory._snapshot() if self._on_device else _host(self.site)
+
+    def report(self) -> dict[str, Any]:
+        """Write it; how much of what."""
+        snapshot, self._snapshot = self._snapshot, None
+        if snapshot is None:
+            raise ActionFailed("probe left the process; no file was written")
+
+        def write(path: Path) -> None:
+            with descriptors.writing(descriptors.opened(path, os.O_WRONLY)) as file:
+                pickle.dump(snapshot, file)
+
+        size_bytes = self._artifact.fill(write)
+        what, notes = _device_summary(snapshot) if self._on_device else _host_summary(snapshot)
+        where = f"{self._artifact.path} ({size_text(size_bytes)})"
+        return {
+            "what": f"{what}, into {where}", "notes": notes, "path": str(self._artifact.path),
+            "bytes": size_bytes, "device": self._on_device,
+        }
+
+    def cancel(self) -> None:
+        """Let go of it."""
+        self._snapshot = None
+
+
+def _device_summary(snapshot: dict[str, Any]) -> tuple[str, list[str]]:
+    segments = snapshot.get("segments", [])
+    reserved = sum(segment.get("total_size", 0) for segment in segments)
+    allocated = sum(segment.get("allocated_size", 0) for segment in segments)
+    what = f"{size_text(allocated)} allocated of {size_text(reserved)} reserved in {len(segments)} segments"
+    if any(snapshot.get("device_traces", [])):
+        return what, []
+    return what, ["without a history: the job did not call torch.cuda.memory._record_memory_history()"]
+
+
+def _host(site: Site) -> dict[str, Any]:
+    """Bytes of what is known of the process's memory; what is shared counts once. None for gradients in the
+    middle of a step: backward may write them."""
+    seen: set[int] = set()
+    roots, optimizers = site.modules(), site.optimizers()
+    parameters = [one for root in roots for one in root.parameters()]
+    gradients = None
+    if site.recorder.owns_gradients():
+        gradients = [one.grad for one in parameters if one.grad is not None]
+    found = {
+        "parameters": _bytes(parameters, seen),
+        "buffers": _bytes((one for root in roots for one in root.buffers()), seen),
+        "gradients": None if gradients is None else _bytes(gradients, seen),
+        "optimizer_state": _bytes(
+            (value for one in optimizers for state in one.state.values() for value in state.values()), seen
+        ),
+    }
+    return {**found, "resident": _resident_bytes()}
+
+
+def _bytes(values: Iterable[Any], seen: set[int]) -> int:
+    """Of the memory behind tensors, without what was counted before."""
+    tensor = sys.modules["torch"].Tensor
+    total = 0
+    for value in values:
+        if isinstance(value, tensor) and value.layout is sys.modules["torch"].strided and not value.is_meta:
+            storage = value.untyped_storage()
+            if storage.data_ptr() not in seen:
+                seen.add(storage.data_ptr())
+                total += storage.nbytes()
+    return total
+
+
+def _resident_bytes() -> int | None:
+    for line in descriptors.read_lines("/proc/self/status"):
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _host_summary(snapshot: dict[str, Any]) -> tuple[str, list[str]]:
+    known = {name.replace("_", " "): size for name, size in snapshot.items() if size is not None}
+    parts = [f"{name} {size_text(size)}" for name, size in known.items()]
+    notes = ["the job uses no CUDA device: this is about the memory of the process"]
+    if snapshot["gradients"] is None:
+        notes.append("gradients were not counted: backward may write them while they are looked at")
+    return ", ".join(parts), notes

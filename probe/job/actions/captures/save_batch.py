@@ -1,0 +1,92 @@
+"""Save batch: the batch of the last NaN or infinity that was traced, else the last there was, as a file.
+
+The sentinel keeps that batch while it is small enough (`batch_history.LARGEST_BYTES`), until the
+next event or until it is dropped here. Nothing of the training is touched: it is written by the
+request's thread. Standard library only; torch inside functions.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from probe.base.errors import ActionFailed, ActionRefused, BadRequest
+from probe.job.actions.action import Action, Site, only
+from probe.job.actions.captures.artifact import Artifact
+from probe.job.actions.saving.plain_data import LEFT_OUT, Plain
+from probe.job.actions.saving.verified_file import size_text
+from probe.job.instruments.core.tensor_summaries import content_hash, tensors_in
+from probe.job.instruments.loop.batch_history import as_list
+
+VERSION = 1
+
+
+class SaveBatch(Action):
+    """Write the batch kept to `path`, with `torch.save`; `drop`: and let go of it."""
+
+    name = "save_batch"
+    writes = "path"
+    undoable = False
+    reading = True
+
+    def __init__(self, arguments: dict[str, Any], site: Site) -> None:
+        super().__init__(arguments, site)
+        only(arguments, "path", "overwrite", "drop")
+        self._drop = arguments.get("drop", False)
+        if not isinstance(self._drop, bool):
+            raise BadRequest(f"`drop` must be true or false, not {self._drop!r}")
+        self._kept = site.kept_batch()
+        if self._kept is None:
+            raise ActionRefused(
+                "no batch is held: none came from a DataLoader yet, or it was too large",
+                hint="`SELECT * FROM python.nonfinite` says what was seen; its indices name the samples.",
+            )
+        self._artifact = Artifact(arguments)
+        self._plain: dict[str, Any] | None = None
+        self._notes: list[str] = []
+
+    def begin(self) -> None:
+        """Put together what is written; no tensor is copied."""
+        if self._kept is None:
+            return
+        event, batch = self._kept
+        left_out: list[str] = []
+        content = Plain(left_out, self._notes).of(batch.content, "batch")
+        if left_out:
+            self._notes.append(f"left out, being no plain data: {', '.join(left_out[:8])}")
+        self._plain = {
+            "version": VERSION, "batch": None if content is LEFT_OUT else content,
+            "indices": as_list(batch.indices), "loader": batch.loader, "step": batch.step,
+            "micro_step": batch.micro_step, "event": None if event is None else dict(event.row),
+        }
+
+    def report(self) -> dict[str, Any]:
+        """Write it."""
+        plain, self._plain = self._plain, None
+        if plain is None or self._kept is None:
+            raise ActionFailed("probe left the process; no file was written")
+        event, batch = self._kept
+        then = None if event is None else event.row.get("content_hash")
+        if event is None:
+            self._notes.append("nothing was seen that is not finite: this is the last batch that came")
+        if then and then != content_hash(list(tensors_in(batch.content))):
+            self._notes.append("the program has changed the batch in place: it is not as the model saw it")
+
+        def write(path: Path) -> None:
+            import torch
+
+            torch.save(plain, path)
+
+        size_bytes = self._artifact.fill(write)
+        if self._drop:
+            self.site.drop_batch()
+        where = f"{self._artifact.path} ({size_text(size_bytes)})"
+        return {
+            "what": f"batch of step {batch.step}, micro step {batch.micro_step}, into {where}",
+            "notes": self._notes, "path": str(self._artifact.path), "bytes": size_bytes,
+            "step": batch.step, "micro_step": batch.micro_step, "indices": plain["indices"],
+        }
+
+    def cancel(self) -> None:
+        """Let go of it."""
+        self._kept = self._plain = None

@@ -1,0 +1,97 @@
+"""Pause and resume: hold the training thread between two steps, and let it go on.
+
+While it is held, actions and snippets that wait for a boundary run at once.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from probe.base.errors import ActionRefused
+from probe.job.actions.action import Action, Site, number, only
+
+USUAL_S = 600.0
+"""A pause that names no length: it ends by itself, in case nobody comes back."""
+LONGEST_S = 86_400.0
+LONGEST_OF_SEVERAL_S = 300.0
+"""With other ranks: they wait for this one in a collective, and by default torch lets them for ten minutes
+(NCCL) to thirty (gloo)."""
+
+
+class Pause(Action):
+    """Hold the training thread at the next boundary for at most `for_s`."""
+
+    name = "pause"
+
+    def __init__(self, arguments: dict[str, Any], site: Site) -> None:
+        self._until_s: float | None = None
+        super().__init__(arguments, site)
+        only(arguments, "for_s")
+        alone = site.several_ranks and not site.together
+        longest_s = LONGEST_OF_SEVERAL_S if alone else LONGEST_S
+        self._for_s = number(arguments, "for_s", min(USUAL_S, longest_s), above=True)
+        if self._for_s > longest_s:
+            raise ActionRefused(
+                f"a pause of this job is at most {longest_s:g} s",
+                hint="The other ranks wait for this one meanwhile, and give up in the end."
+                if site.several_ranks else "Pause it again when it is over.",
+            )
+
+    def begin(self) -> None:
+        """Hold it."""
+        self._until_s = self.site.safepoint.pause(self._for_s)
+
+    @property
+    def standing(self) -> bool:
+        """Whether the thread is held because of this one; it ends by itself."""
+        return self._until_s is not None and self._until_s == self.site.safepoint.paused_until_s
+
+    @standing.setter
+    def standing(self, value: bool) -> None:
+        if not value:
+            self._until_s = None
+
+    def report(self) -> dict[str, Any]:
+        """How long at most."""
+        alone = self.site.several_ranks and not self.site.together
+        notes = ["the other ranks wait for it in their next collective"] if alone else []
+        return {"what": f"the training is paused, for at most {self._for_s:g} s", "notes": notes}
+
+    def undo(self) -> str:
+        """Go on."""
+        if not self._end():
+            return "the pause had ended already"
+        return "the training goes on"
+
+    def cancel(self) -> None:
+        """Go on: nobody is left who could say so."""
+        self._end()
+
+    def _end(self) -> bool:
+        held = self.standing
+        if held:
+            self.site.safepoint.resume()
+        self._until_s = None
+        return held
+
+
+class Resume(Action):
+    """End a pause."""
+
+    name = "resume"
+    undoable = False
+
+    def __init__(self, arguments: dict[str, Any], site: Site) -> None:
+        super().__init__(arguments, site)
+        only(arguments)
+        if not site.safepoint.paused:
+            raise ActionRefused("the training is not paused", hint="`probe PID diagnose` says what it does.")
+
+    def begin(self) -> None:
+        """On the training thread, which is at a boundary."""
+        self.site.safepoint.resume()
+
+    def report(self) -> dict[str, Any]:
+        """That it goes on."""
+        return {"what": "the training goes on"}

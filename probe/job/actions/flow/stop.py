@@ -1,0 +1,73 @@
+"""Stop: end the training cleanly between two steps, with a checkpoint first when asked.
+
+The training thread raises SystemExit there: `finally` blocks and exit handlers
+run as at any other end. Standard library only.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from probe.base.errors import ActionRefused, BadRequest, NotUndoable
+from probe.job.actions.action import Action, Site, only, whole_number
+
+HIGHEST_EXIT_CODE = 255
+
+
+class Stop(Action):
+    """End the training thread by SystemExit at the next boundary."""
+
+    name = "stop"
+    undoable = False
+
+    def __init__(self, arguments: dict[str, Any], site: Site) -> None:
+        super().__init__(arguments, site)
+        only(arguments, "checkpoint", "exit_code", "force")
+        self._exit_code = whole_number(arguments, "exit_code", 0)
+        if self._exit_code > HIGHEST_EXIT_CODE:
+            raise BadRequest(f"`exit_code` must be at most {HIGHEST_EXIT_CODE}")
+        if site.several_ranks and not site.together and not arguments.get("force"):
+            raise ActionRefused(
+                f"this is one rank of {site.world_size}: the others would wait for it for ever",
+                hint="With the name of the job instead of one rank's all ranks stop after the same step. "
+                "`--force` stops it all the same.",
+            )
+        self._checkpoint = self._prepare_checkpoint(arguments.get("checkpoint"))
+        self._saved: dict[str, Any] | None = None
+
+    def _prepare_checkpoint(self, path: object) -> Action | None:
+        if path is None:
+            return None
+        from probe.job.actions.saving.checkpoint import Checkpoint
+
+        return Checkpoint({"path": path}, self.site)
+
+    def begin(self) -> None:
+        """Save, and only when that is done and verified, end."""
+        if self._checkpoint is not None:
+            self._checkpoint.begin()
+            self._saved = self._checkpoint.report()
+        self.site.safepoint.leave_with = self._exit_code
+
+    can_take_back = True
+
+    def take_back(self) -> None:
+        """Train on; a checkpoint that was saved stays."""
+        self.site.safepoint.leave_with = None
+
+    def report(self) -> dict[str, Any]:
+        """What was saved, and how it ends."""
+        thread = self.site.recorder.thread
+        main = thread == threading.main_thread().ident
+        end = f"the process ends with exit code {self._exit_code}" if main else "its thread ends"
+        saved = self._saved or {}
+        what = f"{saved['what']}; the training stops: {end}" if saved else f"the training stops: {end}"
+        notes = [*saved.get("notes", [])]
+        if not main:
+            notes.append("it does not train on the main thread: the process goes on without it")
+        return {"what": what, "notes": notes, "checkpoint": saved or None, "exit_code": self._exit_code}
+
+    def undo(self) -> str:
+        """Not any more."""
+        raise NotUndoable("the training has ended")

@@ -1,0 +1,1 @@
+"""Actions that stand between gradients and the optimizer's step."""

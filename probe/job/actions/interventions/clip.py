@@ -1,0 +1,102 @@
+"""clip: gradients of a greater norm than `max_norm` are scaled down to it before each step.
+
+The bits are those of `torch.nn.utils.clip_grad_norm_`. Nothing waits for a device: counts and norms are
+kept where the gradients are. Standard library and, inside functions, torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from probe.job.actions.action import Site, number, only
+from probe.job.actions.device import capturing
+from probe.job.actions.interventions.gradient_scaling import (
+    coefficient,
+    gradients_of,
+    multiply,
+    total_norm,
+    unscaled,
+)
+from probe.job.actions.interventions.intervention import Intervention, plain, shown
+
+
+class Norms:
+    """Norms seen of one optimizer, as tensors on its device."""
+
+    def __init__(self) -> None:
+        self.first: Any = None
+        self.last: Any = None
+        self.largest: Any = None
+        self.clipped: Any = None
+
+    def note(self, norm: Any, most: float) -> None:
+        """One more; a norm that is not a number is no largest one."""
+        import torch
+
+        above = (norm > most).to(torch.int64)
+        self.last = norm
+        if self.first is None:
+            self.first = norm
+        self.largest = norm if self.largest is None else torch.fmax(self.largest, norm)
+        self.clipped = above if self.clipped is None else self.clipped + above
+
+
+class Clip(Intervention):
+    """Clipping of the gradient norm."""
+
+    name = "clip"
+    about = "clipped"
+
+    def __init__(self, arguments: dict[str, Any], site: Site) -> None:
+        only(arguments, "max_norm", "norm_type", "optimizer", "force")
+        self._max_norm = number(arguments, "max_norm", above=True)
+        infinite = arguments.get("norm_type") == "inf"
+        self._kind = float("inf") if infinite else number(arguments, "norm_type", 2.0, above=True)
+        self._norms: dict[int, Norms] = {}
+        super().__init__(arguments, site)
+
+    def _meet(self, optimizer: Any) -> None:
+        import torch
+
+        gradients = gradients_of(optimizer)
+        if not gradients or capturing(gradients[0]):
+            return
+        with torch.no_grad():
+            norm = total_norm(gradients, self._kind)
+            if norm is None:
+                return
+            norm = unscaled(norm, optimizer)
+            multiply(gradients, coefficient(norm, self._max_norm))
+            self._norms.setdefault(id(optimizer), Norms()).note(norm, self._max_norm)
+
+    def so_far(self) -> dict[str, Any]:
+        """How often it clipped, and the norms before that."""
+        norms = list(self._norms.values())
+        largest = [value for one in norms if (value := plain(one.largest)) is not None]
+        return {
+            "steps": self.steps,
+            "clipped": sum(int(one.clipped) for one in norms),
+            "first_norm": plain(norms[0].first) if norms else None,
+            "last_norm": plain(norms[-1].last) if norms else None,
+            "largest_norm": max(largest) if largest else None,
+        }
+
+    def in_words(self) -> str:
+        """How often it clipped."""
+        seen = self.so_far()
+        if seen["largest_norm"] is None:
+            return f"it saw no norm in {seen['steps']} steps"
+        largest = shown(seen["largest_norm"])
+        return f"it clipped {seen['clipped']} of {seen['steps']} steps, the largest norm was {largest}"
+
+    def report(self) -> dict[str, Any]:
+        """What is clipped from now on, and the first norm."""
+        seen = self.so_far()
+        what = f"gradients of {self.whose} are clipped to norm {self._max_norm:g} before each step"
+        if seen["first_norm"] is not None:
+            what += f"; the norm before the first was {shown(seen['first_norm'])}"
+        notes = []
+        if not self.steps:
+            notes.append("no step was seen since, so this is not verified")
+        kinds = {"max_norm": self._max_norm, "norm_type": str(self._kind)}
+        return {"what": what, "notes": notes, **kinds, **seen}

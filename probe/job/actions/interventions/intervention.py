@@ -1,0 +1,107 @@
+"""Intervention: what stands between gradients and an optimizer's step until it is undone.
+
+An intervention is about one optimizer, or about every one that steps; LBFGS computes its gradients inside
+its step, where nothing can come between. Its answer waits for the first step that it saw. Standard library.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from probe.base.errors import ActionRefused
+from probe.job.actions.action import Action, Site
+from probe.job.actions.chosen_optimizer import Chosen, choose, enumerated, refuse_alone
+
+LONGEST_WAIT_S = 5.0
+"""How long the answer waits for the first step, at most."""
+
+
+class Intervention(Action):
+    """Base of the interventions; `_meet` is called before each step it is about."""
+
+    about = ""
+    """What it does to gradients, for whoever is refused."""
+
+    def __init__(self, arguments: dict[str, Any], site: Site) -> None:
+        super().__init__(arguments, site)
+        wanted = arguments.get("optimizer")
+        self._chosen: Chosen | None = None if wanted is None else choose(site, wanted)
+        self.steps = 0
+        """How many steps it saw."""
+        refuse_alone(site, arguments, f"{self.about} here, the replicas on the other ranks would differ")
+        candidates = site.optimizers() if self._chosen is None else [self._chosen.optimizer()]
+        if not any(self.fits(one) for one in candidates):
+            raise self._misfit(candidates)
+        self.whose = enumerated([
+            site.name_of(one, type(one).__name__) for one in candidates if self.fits(one)
+        ])
+        """The optimizers it is about, of those there are."""
+        walls_s = [wall_ns / 1e9 for wall_ns, *_ in list(site.recorder.recent)] or [LONGEST_WAIT_S]
+        self.waits_s = min(LONGEST_WAIT_S, 3.0 + 3 * statistics.median(walls_s))
+
+    def fits(self, optimizer: Any) -> bool:
+        """Whether it can do anything for this optimizer."""
+        return all(kind.__name__ != "LBFGS" for kind in type(optimizer).__mro__)
+
+    def _misfit(self, candidates: Sequence[Any]) -> ActionRefused:
+        """Why it can do nothing here."""
+        if not candidates:
+            return ActionRefused("no optimizer is known in this process")
+        return ActionRefused(
+            "LBFGS computes its gradients inside its step, where nothing can come between",
+            hint="`lr --scale` makes its steps smaller.",
+        )
+
+    def begin(self) -> None:
+        """From the next step on."""
+        if self._chosen is not None:
+            self._chosen.optimizer()
+        self.standing = True
+
+    def before_step(self, optimizer: Any) -> None:
+        """Right before a step, whose gradients are complete."""
+        if self._chosen is not None and optimizer is not self._chosen.reference():
+            return
+        if not self.fits(optimizer):
+            return
+        self.steps += 1
+        self._meet(optimizer)
+        self.finished.set()
+
+    def _meet(self, optimizer: Any) -> None:
+        """Look at the gradients of this step, and do something about them."""
+        raise NotImplementedError
+
+    def so_far(self) -> dict[str, Any]:
+        """What it saw and did until now, as plain JSON; from any thread, may wait for a device."""
+        raise NotImplementedError
+
+    def in_words(self) -> str:
+        """The same as a sentence."""
+        raise NotImplementedError
+
+    def undo(self) -> str:
+        """From the next step on there is nothing in between any more."""
+        self.standing = False
+        return f"{self.name.replace('_', '-')} has ended; {self.in_words()}"
+
+    def cancel(self) -> None:
+        """Let go, and let nobody wait."""
+        self.standing = False
+        self.finished.set()
+
+
+def plain(value: Any) -> float | None:
+    """A number for JSON; None for what is not finite, or not there."""
+    if value is None:
+        return None
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def shown(value: float) -> str:
+    """A norm in words."""
+    return f"{value:.4g}"

@@ -1,0 +1,93 @@
+"""skip-nonfinite: a step whose gradients hold a NaN or an infinity changes nothing.
+
+The optimizer is shown no gradients for that step, so parameters, moments and step counts stay as they
+were; the gradients are put back right after it. Looking waits for the device once a step. Standard library
+and, inside functions, torch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from probe.base.errors import BadRequest
+from probe.job.actions.action import Site, only
+from probe.job.actions.device import capturing, on_device
+from probe.job.actions.interventions.gradient_scaling import gradients_of, handled_by_scaler, total_norm
+from probe.job.actions.interventions.intervention import Intervention
+
+LISTED = 100
+"""How many skipped steps are listed by number."""
+
+
+class SkipNonfinite(Intervention):
+    """Skipping of steps whose gradients are not finite."""
+
+    name = "skip_nonfinite"
+    about = "skipping a step"
+    ends_on_training_thread = True  # a step that is being skipped has its gradients put away
+
+    def __init__(self, arguments: dict[str, Any], site: Site) -> None:
+        only(arguments, "on", "optimizer", "force")
+        if arguments.get("on", True) is not True:
+            raise BadRequest("`on` must be true", hint="`probe PID undo ID` ends it.")
+        self._skipped = 0
+        self._numbers: deque[int | None] = deque(maxlen=LISTED)
+        self._waits_for_device = False
+        self._hidden: tuple[Any, list[tuple[Any, Any]]] | None = None
+        """The optimizer whose step is being skipped, and its parameters with their gradients."""
+        super().__init__(arguments, site)
+
+    def _meet(self, optimizer: Any) -> None:
+        self._hidden = None
+        gradients = gradients_of(optimizer)
+        if not gradients or capturing(gradients[0]) or handled_by_scaler(optimizer):
+            return
+        self._waits_for_device = self._waits_for_device or on_device(gradients[0])
+        if _all_finite(gradients):
+            return
+        self._skipped += 1
+        self._numbers.append(self.site.recorder.counted_step)
+        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        self._hidden = optimizer, [(one, one.grad) for one in parameters if one.grad is not None]
+        for parameter, _ in self._hidden[1]:
+            parameter.grad = None
+
+    def after_step(self, optimizer: Any) -> None:
+        """The job finds the gradients as it left them."""
+        if self._hidden is None or self._hidden[0] is not optimizer:
+            return
+        hidden, self._hidden = self._hidden[1], None
+        for parameter, gradient in hidden:
+            if parameter.grad is None:
+                parameter.grad = gradient
+
+    def so_far(self) -> dict[str, Any]:
+        """Which steps were skipped, the last ones."""
+        return {"steps": self.steps, "skipped": self._skipped, "skipped_steps": list(self._numbers)}
+
+    def in_words(self) -> str:
+        """How many steps were skipped."""
+        return f"it skipped {self._skipped} of {self.steps} steps"
+
+    def report(self) -> dict[str, Any]:
+        """What is skipped from now on."""
+        notes = []
+        if self._waits_for_device:
+            notes.append("looking at the gradients waits for the device once a step")
+        if not self.steps:
+            notes.append("no step was seen since, so this is not verified")
+        what = f"steps of {self.whose} whose gradients are not finite change nothing"
+        return {"what": what, "notes": notes, **self.so_far()}
+
+
+def _all_finite(gradients: list[Any]) -> bool:
+    """Whether there is no NaN and no infinity among them; waits for the device."""
+    import torch
+
+    with torch.no_grad():
+        for kind in (2.0, float("inf")):  # the first is quick, and overflows where the second does not
+            norm = total_norm(gradients, kind)
+            if norm is None or bool(torch.isfinite(norm)):
+                return True
+    return False

@@ -1,0 +1,1 @@
+"""Learning rates and the loss scale: showing, changing and holding them."""

@@ -1,0 +1,104 @@
+"""Whether the rates that were asked for are those that the next steps use, and who writes others.
+
+A rate is looked at right before and right after each of the optimizer's steps. One that is not what was
+put there was written by a known scheduler that stepped since, which says so itself (`_last_lr`), or else by
+the job's own code. Training thread, for a bounded number of steps. Standard library only.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from probe.job.actions.rates.schedules import nested, same, to_float
+
+STEPS = 20
+"""How many steps of the optimizer are watched."""
+
+
+class Written(NamedTuple):
+    """A rate that was put there by somebody else, and where."""
+
+    step: int | None
+    group: int
+    rate: float
+
+
+class RateWatch:
+    """Watches some groups of one optimizer. `factor` is what their rates were multiplied by, if they were."""
+
+    def __init__(
+        self, optimizer: Any, schedulers: Sequence[Any], groups: Sequence[int], factor: float | None
+    ) -> None:
+        self.used: list[tuple[int | None, list[float]]] = []
+        """Step and rates, of the watched groups in their order, as the step used them."""
+        self.continued: list[Written] = []
+        """Rates that the job's own code made from the ones that it found."""
+        self.inside: list[Written] = []
+        """Rates that were written within the optimizer's own step."""
+        self._groups = list(groups)
+        self._factor = factor
+        self._schedulers = [weakref.ref(one) for one in nested(schedulers)]
+        self._expected = {index: self._rate(optimizer, index) for index in self._groups}
+        self._left: dict[int, float] = {}
+        self._last = self._last_rates()
+
+    @property
+    def complete(self) -> bool:
+        """Whether enough steps were seen."""
+        return len(self.used) >= STEPS
+
+    def overwritten(self, optimizer: Any, step: int | None) -> list[Written]:
+        """Right before a step: rates that the job's own code has put there instead of what was asked."""
+        last = self._last_rates()
+        stepped = [rates for key, rates in last.items() if rates is not self._last.get(key)]
+        self._last = last
+        found = []
+        for index in self._groups:
+            rate, expected = self._rate(optimizer, index), self._expected[index]
+            self._expected[index] = rate
+            if rate == expected or any(_says(rates, index, rate) for rates in stepped):
+                continue
+            written = Written(step, index, rate)
+            if self._goes_on_from(rate, expected):
+                self.continued.append(written)
+            else:
+                found.append(written)
+        return found
+
+    def begins(self, optimizer: Any) -> None:
+        """The step begins, with everything of ours in place."""
+        self._left = {index: self._rate(optimizer, index) for index in self._groups}
+
+    def ends(self, optimizer: Any, step: int | None) -> None:
+        """The step has ended, with the rates that it used still in place."""
+        rates = [self._rate(optimizer, index) for index in self._groups]
+        for index, rate in zip(self._groups, rates, strict=True):
+            if index in self._left and rate != self._left[index]:
+                self.inside.append(Written(step, index, rate))
+                self._expected[index] = rate
+        self.used.append((step, rates))
+
+    def _goes_on_from(self, rate: float, expected: float) -> bool:
+        """Whether code computed `rate` from what it found, rather than from numbers of its own.
+
+        Of the two it is the one that the new rate is nearer to: rates change little from step to step."""
+        if self._factor is None or expected <= 0.0 or rate <= 0.0:
+            return False
+        from_ours = abs(math.log(rate / expected))
+        return from_ours < abs(math.log(rate / (expected / self._factor)))
+
+    def _rate(self, optimizer: Any, index: int) -> float:
+        groups = optimizer.param_groups
+        return to_float(groups[index]["lr"]) if index < len(groups) else 0.0
+
+    def _last_rates(self) -> dict[int, Any]:
+        """Each scheduler's list of its last rates; a step of it makes a new list."""
+        alive = [scheduler for reference in self._schedulers if (scheduler := reference()) is not None]
+        return {id(scheduler): vars(scheduler).get("_last_lr") for scheduler in alive}
+
+
+def _says(rates: Any, index: int, rate: float) -> bool:
+    return isinstance(rates, list) and index < len(rates) and same(rates[index], rate)

@@ -1,0 +1,1 @@
+"""Checkpoints: taking the state, writing it, verifying it; on one rank or on all."""

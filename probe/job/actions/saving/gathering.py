@@ -1,0 +1,328 @@
+"""Gathering: one checkpoint of all ranks in one folder, whole or not there at all.
+
+    DIR/.NAME.tmp/                 while it is made; NAME is the same on all ranks
+        rank-00000.here            made when the rank was asked: which host and process it is
+        rank-00000.leaves.json     of rank 0: what its tensors hash to, so that others need not write the same
+        rank-00000.pt              its part, verified
+        rank-00000.json            what is in its part: written last
+        rank-00000.failed          why it has none
+        manifest.json              of all parts, once all are there
+    DIR/step-00000812/             the same folder, renamed: from then on it is there
+    DIR/latest                     the name of the newest, replaced by one rename
+
+Nobody coordinates: every rank waits for the others' records and then does the same, of which whoever is
+first counts. A rank that dies leaves a folder whose name begins with a dot, and what was there before is
+as it was. On the thread of the request. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from probe.base import clock, descriptors
+from probe.base.errors import ActionFailed, ActionRefused, CheckpointInvalid
+from probe.base.rank_sets import as_text
+from probe.checkpoint.all_ranks import FORMAT, LATEST, MANIFEST, VERSION, part_name, read_manifest
+from probe.job.actions.saving.verified_file import (
+    check_folder,
+    make_temporary,
+    sha256_on_disk,
+    sync_folder,
+    umask,
+)
+from probe.recording import checked
+from probe.recording.process import alive, current_boot_id, life
+
+SEEN_S = 10.0
+"""A rank that was asked, and whose mark is not in the folder after so long, sees another folder."""
+WAIT_S = 600.0
+"""How long the parts of other ranks are waited for, once this rank's own is there."""
+_EAGER_S, _POLL_S = 0.02, 0.25
+_LOST = "rank {ranks} does not see this folder: it is not shared by all hosts of the job"
+
+
+class Gathering:
+    """One rank's side of it."""
+
+    def __init__(self, folder: Path, name: str, rank: int, world_size: int) -> None:
+        """`name` is the same on all ranks, and of this one checkpoint. Makes the rank's mark; raises
+        `ActionRefused` where that cannot be."""
+        self.folder = folder
+        self.name = name
+        self.rank = rank
+        self.world_size = world_size
+        self.making = folder / f".{name}.tmp"
+        self.stop = threading.Event()
+        """Set when nothing is to be waited for any more: the process ends."""
+        self._over = False
+        make_folder(folder)
+        check_folder(folder)
+        try:
+            self.making.mkdir(mode=0o700, exist_ok=True)
+            self._write(self._of("here"), _this_process())
+        except OSError as error:
+            raise ActionRefused(
+                f"nothing can be made in {folder}: {error.strerror or error}",
+                hint="Name a folder that every rank may write in.",
+            ) from error
+
+    @property
+    def part(self) -> Path:
+        """Where this rank's part goes."""
+        return self.making / part_name(self.rank)
+
+    def tell_leaves(self, leaves: dict[str, list[str]]) -> None:
+        """On rank 0: what its tensors are, for the others."""
+        self._write(self._of("leaves.json"), leaves)
+
+    def leaves_of_first(self, until_s: float) -> dict[str, list[str]]:
+        """On other ranks: what rank 0's tensors are; raises `ActionFailed` when it has none to tell."""
+        wanted = self.making / f"{part_name(0, '')}leaves.json"
+        self._wait(lambda names: wanted.name in names, {0}, until_s)
+        found: dict[str, list[str]] = json.loads(descriptors.read(wanted))
+        return found
+
+    def tell(self, record: dict[str, Any]) -> None:
+        """This rank's part is there, whole and verified."""
+        self._write(self._of("json"), {**record, "rank": self.rank})
+
+    # The end ----------------------------------------------------------------
+
+    def conclude(
+        self, until_s: float, describe: Callable[[list[dict[str, Any]]], dict[str, Any]]
+    ) -> tuple[Path, dict[str, Any]]:
+        """Once all parts are there: the checkpoint gets its name, from this rank or from another that was
+        faster. The folder, and its manifest, to which `describe` contributes: `step`, `files` and whatever
+        else it makes of the records. Raises `ActionFailed` naming the rank that has no part."""
+        wanted = {f"{part_name(rank, '')}json": rank for rank in range(self.world_size)}
+        self._wait(lambda names: wanted.keys() <= names, set(wanted.values()), until_s)
+        try:
+            try:
+                records = [json.loads(descriptors.read(self.making / name)) for name in wanted]
+                for record in records:
+                    self._check(record)
+                manifest = self._complete(describe(records))
+                self._write(self.making / MANIFEST, manifest)
+                path = self._rename(manifest["step"])
+            except FileNotFoundError:  # another rank was faster
+                path, manifest = self._published()
+            else:
+                self._clear(path, manifest)
+        except OSError as error:
+            raise ActionFailed(
+                f"naming it failed: {error.strerror or error}; what was in {self.folder} before is as it was"
+            ) from error
+        self._over = True
+        return path, manifest
+
+    def _complete(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        own = {
+            "format": FORMAT, "version": VERSION, "name": self.name, "world_size": self.world_size,
+            "saved_ns": clock.wall_ns(),
+        }
+        return checked.signed(MANIFEST, {**own, **manifest})
+
+    def _check(self, record: dict[str, Any]) -> None:
+        for file in record["files"]:
+            path = self.making / file["name"]
+            size = path.stat().st_size if path.exists() else None
+            if size != file["bytes"] and self.making.exists():
+                raise ActionFailed(
+                    f"{file['name']} of rank {record['rank']} has {size} bytes here and {file['bytes']} "
+                    "where it was written"
+                )
+
+    def _rename(self, step: int | None) -> Path:
+        plain = "checkpoint" if step is None else f"step-{step:08d}"
+        for count in range(1, 1000):
+            path = self.folder / (plain if count == 1 else f"{plain}.{count}")
+            if not os.path.lexists(path):
+                try:
+                    os.rename(self.making, path)
+                    return path
+                except OSError as error:
+                    if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                        raise
+        raise FileExistsError(errno.EEXIST, f"{plain} and 998 others like it exist already")
+
+    def _published(self) -> tuple[Path, dict[str, Any]]:
+        """The checkpoint as another rank has named it."""
+        for path in sorted(self.folder.glob("*/" + MANIFEST), reverse=True):
+            with contextlib.suppress(CheckpointInvalid, KeyError):
+                manifest = read_manifest(path.parent)
+                if manifest["name"] == self.name:
+                    return path.parent, manifest
+        raise ActionFailed(f"{self.making} was removed by somebody else before it had a name")
+
+    def _clear(self, path: Path, manifest: dict[str, Any]) -> None:
+        """By the rank that named it: it is the newest, and what only its making needed goes."""
+        if manifest.get("newest", True):
+            self._write(self.folder / LATEST, path.name, again=True)
+        sync_folder(self.folder)
+        listed = {file["name"] for file in manifest["files"]} | {MANIFEST}
+        with contextlib.suppress(OSError):
+            os.chmod(path / MANIFEST, 0o666 & ~umask())
+            os.chmod(path, 0o777 & ~umask())
+            for name in os.listdir(path):
+                if name not in listed:
+                    os.unlink(path / name)
+
+    def fail(self, why: str) -> None:
+        """This rank has no part: the others are told, and who is last clears up."""
+        if self._over:
+            return
+        self._over = True
+        with contextlib.suppress(OSError):
+            self._write(self._of("failed"), why)
+            for name in os.listdir(self.making):
+                if _rank_of(name) == self.rank and not name.endswith((".failed", ".here")):
+                    os.unlink(self.making / name)
+            # One that is done has still to find out, and then leaves word here, too.
+            if all(state in ("failed", "ended") for state in self._states().values()):
+                shutil.rmtree(self.making, ignore_errors=True)
+
+    def leave(self) -> None:
+        """It does not take place: nothing of this rank's stays."""
+        if self._over:
+            return
+        self._over = True
+        with contextlib.suppress(OSError):
+            for name in os.listdir(self.making):
+                if _rank_of(name) == self.rank:
+                    os.unlink(self.making / name)
+            os.rmdir(self.making)
+
+    # Waiting ----------------------------------------------------------------
+
+    def _wait(self, there: Callable[[set[str]], bool], ranks: set[int], until_s: float) -> None:
+        """Until `there` says so of the names in the folder; raises `ActionFailed` when it never will."""
+        begun_s = time.monotonic()
+        while True:
+            names = self._names()
+            if names is None or MANIFEST in names or there(names):
+                return
+            self._look_for_failures(names, ranks, begun_s)
+            now_s = time.monotonic()
+            if now_s > until_s:
+                late = [rank for rank in sorted(ranks) if f"{part_name(rank, '')}json" not in names]
+                raise ActionFailed(f"rank {as_text(late)} did not write its part in time")
+            if self.stop.wait(_EAGER_S if now_s - begun_s < 2.0 else _POLL_S):
+                raise ActionFailed("the process ends")
+
+    def _names(self) -> set[str] | None:
+        """Of the files in the folder; None once it was renamed: another rank has seen all."""
+        try:
+            return set(os.listdir(self.making))
+        except FileNotFoundError:
+            return None
+
+    def _look_for_failures(self, names: set[str], ranks: set[int], begun_s: float) -> None:
+        for name in sorted(names):
+            if name.endswith(".failed"):
+                why = json.loads(descriptors.read(self.making / name))
+                raise ActionFailed(f"rank {_rank_of(name)} has no part: {why}")
+        ended = [rank for rank, state in self._states(ranks).items() if state == "ended"]
+        if ended:
+            raise ActionFailed(f"the process of rank {as_text(ended)} ended before its part was written")
+        marked = {_rank_of(name) for name in names}
+        unseen = [rank for rank in range(self.world_size) if rank not in marked]
+        if unseen and time.monotonic() > begun_s + SEEN_S:
+            raise ActionFailed(
+                _LOST.format(ranks=as_text(unseen)), hint="Name a folder that all hosts share."
+            )
+
+    def _states(self, ranks: set[int] | None = None) -> dict[int, str]:
+        """Of every rank that was asked: `done`, `failed`, `ended` (its process, where that can be seen), or
+        `under way`."""
+        names = self._names() or set()
+        found: dict[int, str] = {}
+        for rank in ranks if ranks is not None else range(self.world_size):
+            stem = part_name(rank, "")
+            if f"{stem}json" in names:
+                found[rank] = "done"
+            elif f"{stem}failed" in names:
+                found[rank] = "failed"
+            elif f"{stem}here" in names:
+                found[rank] = "ended" if self._ended(f"{stem}here") else "under way"
+        return found
+
+    def _ended(self, name: str) -> bool:
+        try:
+            told = json.loads(descriptors.read(self.making / name))
+        except (OSError, ValueError):
+            return False
+        here = (told["boot"], told["namespace"]) == (current_boot_id(), _namespace())
+        return here and not alive(told["pid"], told["start_ticks"], told["boot"])
+
+    # Files ------------------------------------------------------------------
+
+    def _of(self, what: str) -> Path:
+        return self.making / f"{part_name(self.rank, '')}{what}"
+
+    def _write(self, path: Path, content: object, *, again: bool = False) -> None:
+        """A small file, whole or not there; `again` replaces one."""
+        made, temporary = make_temporary(path)
+        text = content if isinstance(content, str) and again else json.dumps(content)
+        try:
+            with descriptors.writing(made) as file:
+                file.write(text.encode())
+                file.flush()
+                os.fsync(file.fileno())
+            if again:
+                os.chmod(temporary, 0o666 & ~umask())
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of checkpoints, in one that exists. Raises `ActionRefused`."""
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise ActionRefused(
+            f"{folder} is no folder and cannot be made one: {error.strerror or error}",
+            hint="With several ranks a checkpoint is a folder: name one, or a new one in one that exists.",
+        ) from error
+
+
+def described(path: Path) -> dict[str, Any]:
+    """Of a file that belongs to the checkpoint: name, size, hash."""
+    return {"name": path.name, "bytes": path.stat().st_size, "sha256": sha256_on_disk(path)}
+
+
+def _this_process() -> dict[str, Any]:
+    found = life(os.getpid())
+    return {
+        "host": socket.gethostname(), "boot": current_boot_id(), "namespace": _namespace(),
+        "pid": os.getpid(), "start_ticks": 0 if found is None else found.start_ticks,
+    }
+
+
+def _namespace() -> str:
+    """Of process ids: in another one (another container) a pid says nothing."""
+    with contextlib.suppress(OSError):
+        return os.readlink("/proc/self/ns/pid")
+    return ""
+
+
+def _rank_of(name: str) -> int | None:
+    """The rank that a file in the folder belongs to."""
+    plain = name.lstrip(".")
+    if plain.startswith("rank-") and plain[5:10].isdecimal():
+        return int(plain[5:10])
+    if plain.startswith("__") and plain[2:].partition("_")[0].isdecimal():
+        return int(plain[2:].partition("_")[0])
+    return None

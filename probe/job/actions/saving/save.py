@@ -1,0 +1,192 @@
+"""Save: one checkpoint file, from the copy on the training thread to the verified file.
+
+`begin` runs on the training thread, `finish` on the request's thread, or on `probe-save` for automatic
+checkpoints. Standard library only.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from probe.base.errors import ActionFailed, ActionRefused
+from probe.base.isolation import capture
+from probe.job.actions.action import Site
+from probe.job.actions.saving import snapshot, verified_file
+from probe.job.actions.saving.plain_data import memory_available_bytes, stored_bytes, tensors_in
+
+COPY_ROOM = 2.0
+"""So many times its size must be free in memory for a copy; else the training thread writes itself."""
+_FINISH_S, _GIVE_UP_S = 2.0, 10.0
+"""How long the end of the process waits for a file that is being written: to be finished; then to be given
+up, which takes as long as torch takes to walk over the rest of it. Python aborts a process that ends while a
+thread is in torch's writer."""
+MOST_LISTED = 20
+"""Of what was left out, so many are listed in the answer; the file names all."""
+
+
+class Save:
+    """One checkpoint on its way: `begin` on the training thread, then `finish` on another."""
+
+    def __init__(
+        self, site: Site, path: Path, *, overwrite: bool = False, finite_only: bool = False
+    ) -> None:
+        self._site = site
+        self.path = path
+        self._overwrite = overwrite
+        self._finite_only = finite_only
+        self._process = os.getpid()
+        self._given_up = threading.Event()
+        self._idle = threading.Event()
+        self._idle.set()
+        self._writing = verified_file.Writing(path, self._given_up)
+        self._taken: snapshot.Snapshot | None = None
+        self._written = False
+        self._nonfinite: list[tuple[str, int]] = []
+        self._contains: dict[str, dict[str, Any]] = {}
+        self.held_s = 0.0
+
+    def begin(self) -> None:
+        """Take the state: a copy, or, where memory is short, straight into the file."""
+        _, error = capture(self._begin)
+        if error is not None:
+            self._taken = None
+            raise without_traces(error)
+
+    def _begin(self) -> None:
+        begun_s = time.monotonic()
+        verified_file.check_target(self.path, self._overwrite)
+        moment = self._moment()
+        taken = self._snapshot()
+        size_bytes = taken.size_bytes
+        verified_file.check_room(self.path.parent, size_bytes)
+        available = memory_available_bytes()
+        self._taken = taken
+        if available is None or available >= COPY_ROOM * size_bytes:
+            taken.copy_to_host()
+        else:
+            self._write()
+            self._taken.notes.append(
+                f"memory was short ({verified_file.size_text(available)} free), so nothing was copied and the "
+                f"training thread wrote the file itself: it was held for {time.monotonic() - begun_s:.1f} s"
+            )
+        if not self._site.boundary and moment != self._moment():
+            taken.notes.append(
+                "the training went on while it was taken: its parameters may be of two steps, some of one "
+                "and some of the next. Without `--now` all are of one"
+            )
+        self.held_s = time.monotonic() - begun_s
+
+    def _snapshot(self) -> snapshot.Snapshot:
+        """What is to be saved."""
+        return snapshot.take(self._site)
+
+    def _moment(self) -> tuple[Any, ...]:
+        """Where the training is: it differs later when the training went on."""
+        recorder = self._site.recorder
+        return recorder.counted_step, recorder.micro_step, recorder.phase
+
+    def finish(self) -> dict[str, Any]:
+        """Write and verify what was taken; the answer. Raises a `ProbeError` when there is no new file."""
+        taken = self._taken
+        if taken is None:
+            raise ActionFailed("probe left the process before the file was written; there is no new file")
+        self._idle.clear()
+        atexit.register(self.give_up)
+        try:
+            if not self._written:
+                self._write()
+            return self._publish(taken)
+        finally:
+            self._writing.discard()
+            self._taken = None  # as large as the model
+            self._idle.set()
+            atexit.unregister(self.give_up)
+
+    def give_up(self) -> None:
+        """The process ends, or probe leaves it: a moment for a file that is being written, then no file."""
+        if os.getpid() != self._process:
+            return  # a forked child: the file is its parent's
+        if not self._idle.wait(_FINISH_S):
+            self._given_up.set()
+            self._idle.wait(_GIVE_UP_S)
+        self._writing.discard()
+        self._taken = None
+
+    def _write(self) -> None:
+        assert self._taken is not None
+        self._nonfinite = snapshot.nonfinite_parameters(self._taken)
+        if self._nonfinite and self._finite_only:
+            raise ActionRefused(f"{self._describe_nonfinite()}; the ones before are kept")
+        if self._nonfinite and self.path.exists():
+            raise ActionRefused(
+                f"{self._describe_nonfinite()}; {self.path} was not replaced by that",
+                hint="Name a new file to keep this state too.",
+            )
+        self._contains = {
+            name: {
+                "kind": kind, "tensors": sum(1 for _ in tensors_in(held)), "bytes": stored_bytes(held),
+            }
+            for name, kind in self._taken.kinds.items() for held in (self._taken.held(name),)
+        }
+        self._before_writing(self._taken)
+        self._writing.write(self._taken.content)
+        self._written = True
+
+    def _before_writing(self, taken: snapshot.Snapshot) -> None:
+        """What is left to do with what was taken."""
+
+    def _publish(self, taken: snapshot.Snapshot) -> dict[str, Any]:
+        available = memory_available_bytes()
+        load = available is None or available >= verified_file.ROOM * self._writing.size_bytes
+        self._writing.verify(load=load)
+        self._writing.publish(overwrite=self._overwrite)
+        if not load:
+            taken.notes.append(
+                "memory is short: the file was compared with what was written, and not loaded to try it"
+            )
+        return self._answer(taken)
+
+    def _answer(self, taken: snapshot.Snapshot) -> dict[str, Any]:
+        notes = list(taken.notes)
+        if self._nonfinite:
+            notes.append(f"{self._describe_nonfinite()}: a run that continues from here begins with that")
+        if taken.left_out:
+            more = len(taken.left_out) - MOST_LISTED
+            listed = ", ".join(taken.left_out[:MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
+            notes.append(f"left out, being no plain data: {listed}")
+        content = taken.content
+        step = content["step"]
+        at = "the job" if step is None else f"step {step}"
+        return {
+            "what": f"{at} is saved in {self.path} ({verified_file.size_text(self._writing.size_bytes)}, verified)",
+            "notes": notes,
+            "path": str(self.path), "bytes": self._writing.size_bytes, "sha256": self._writing.sha256,
+            "step": step, "epoch": content["epoch"], "verified": True,
+            "contains": self._contains,
+            "found": taken.found, "not_found": taken.not_found, "left_out": taken.left_out[:MOST_LISTED],
+            "boundary": content["probe"]["boundary"], "held_ms": self.held_s * 1e3,
+            "nonfinite": dict(self._nonfinite),
+        }
+
+    def _describe_nonfinite(self) -> str:
+        names = ", ".join(name for name, _ in self._nonfinite[: snapshot.MOST_NAMED])
+        more = len(self._nonfinite) - snapshot.MOST_NAMED
+        total = sum(count for _, count in self._nonfinite)
+        return (
+            f"{total} values of the parameters are NaN or infinite, in {names}"
+            f"{f' and {more} more' if more > 0 else ''}"
+        )
+
+
+def without_traces(error: BaseException) -> BaseException:
+    """An error whose traces no longer hold on to what their frames held: the state of the job."""
+    link: BaseException | None = error
+    while link is not None:
+        link.__traceback__ = None
+        link = link.__cause__ or link.__context__
+    return error

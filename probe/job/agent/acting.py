@@ -1,0 +1,447 @@
+"""Acting: requests for actions, from the asking to the undoing, each change of state journalled first.
+
+`act` and `undo` run on the agent's thread, validate and put the work in line;
+what they return is called on the request's own thread and waits for the answer.
+The work itself runs on the training thread at a boundary (`safepoint`), or on the
+request's thread when it only reads or is wanted now. Standard library only.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shlex
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from probe.base import clock
+from probe.base.errors import (
+    ActionFailed,
+    ActionRefused,
+    ActionUnknown,
+    BadRequest,
+    NoBoundary,
+    NotTogether,
+    NotUndoable,
+    ProbeError,
+    TooMany,
+)
+from probe.base.isolation import Isolation, capture, describe
+from probe.job.actions.action import Action, Site, path_of_rank
+from probe.job.agent.action_catalogue import ACTIONS
+from probe.job.boundary.coordinated import Prepared
+from probe.job.boundary.safe_point import SafePoint, Visit
+
+KEPT = 200
+"""Actions that are done and can still be undone; older ones are forgotten."""
+LONGEST_WAIT_S = 86_400.0
+_OVER = {
+    "undoing": "being undone already", "undone": "undone already", "failed": "not done: it failed",
+    "refused": "not done: it was refused", "cancelled": "not done: no step ended in time",
+}
+"""States in which there is nothing to undo."""
+_REFUSALS = (ActionRefused, BadRequest)
+Answer = Callable[[], dict[str, Any]]
+
+
+class Entry:
+    """One action that was asked for."""
+
+    def __init__(self, action_id: str, action: Action, caller: dict[str, Any]) -> None:
+        self.action_id = action_id
+        self.action = action
+        self.caller = caller
+        self.asked_s = time.monotonic()
+        self.state = ""
+        self.what: str | None = None
+        self.step: int | None = None
+        self.held_s: float | None = None
+        self.visit: Visit | None = None
+
+
+class Acting:
+    """The actions of one agent. `where` says what the training thread does, for who waits in vain."""
+
+    def __init__(
+        self, site: Site, safepoint: SafePoint, isolation: Isolation, optimizers: Any,
+        journal: Callable[..., object], where: Callable[[], str], prefix: str, job: str,
+    ) -> None:
+        self._site = site
+        self._job = job
+        self._safepoint = safepoint
+        self._isolation = isolation
+        self._optimizers = optimizers
+        self._journal = journal
+        self._where = where
+        self._numbers = itertools.count(1)
+        self._prefix = prefix
+        self._entries: list[Entry] = []
+        self._standing: list[Entry] = []
+        self._changing = threading.Lock()
+
+    # Requests: the agent's thread -------------------------------------------
+
+    def act(self, body: dict[str, Any], caller: dict[str, Any]) -> Answer:
+        """Put an action in line; the returned function waits for its answer."""
+        kind, arguments, site = self._asked(body, together=bool(body.get("all_ranks")))
+        wait_s = self._wait_s(body)
+        if body.get("now") and not (kind.begins_anywhere or kind.reading):
+            raise BadRequest(f"{kind.name} begins between two steps only", hint="Ask for it without `now`.")
+        action_id = f"{self._prefix}-{next(self._numbers)}"
+        action = self._make(kind, arguments, action_id, caller, site)
+        entry = Entry(action_id, action, caller)
+        self._note(entry, "asked")
+        if not action.reading:
+            self._remember(entry)
+            if not body.get("now"):
+                entry.visit = self._submit(entry, lambda: self._begin(entry))
+        return lambda: self._answer(entry, wait_s)
+
+    def undo(self, body: dict[str, Any], caller: dict[str, Any]) -> Answer:
+        """Put the undoing of an action in line; the returned function waits for its answer."""
+        wait_s = self._wait_s(body)
+        entry = self._undoable(body.get("id"))
+        if entry.action.site.together:
+            raise ActionRefused(
+                f"{entry.action_id} was done on all ranks at the same step: undone on rank {self._site.rank} "
+                "alone, its replicas would drift away from the others",
+                hint=f"`{self._undo_command(entry)}` undoes it on all.",
+            )
+        waiting = entry.visit if entry.visit is not None and not entry.visit.done.is_set() else None
+        if waiting is not None and self._safepoint.take_back(waiting):
+            waiting.error = NoBoundary(f"{entry.action_id} was undone before a step ended")
+            waiting.done.set()
+            return lambda: self._undone(entry, None, "it had not begun, and will not")
+        before, entry.caller = entry.state, caller
+        self._note(entry, "undoing")
+        visit = self._safepoint.submit(lambda: self._undo_now(entry))
+        return lambda: self._undo(entry, visit, wait_s, before)
+
+    # With all other ranks: the agent's thread -------------------------------
+
+    def prepare(self, body: dict[str, Any], caller: dict[str, Any], action_id: str) -> Prepared:
+        """Validate an action that every rank is to begin at the same step, under one `action_id`."""
+        kind, arguments, site = self._asked(body, together=True)
+        site.together_name = action_id
+        action = self._make(kind, arguments, action_id, caller, site)
+        entry = Entry(action_id, action, caller)
+        told = {"reading": action.reading, "action": action.name}
+        if not action.reading:
+            self._note(entry, "asked")
+            self._remember(entry)
+
+        def answer(visit: Visit) -> dict[str, Any]:
+            entry.visit = visit
+            return self._answer(entry, 0.0)
+
+        return Prepared(
+            told, work=lambda: self._begin(entry),
+            take_back=(lambda: self._take_back(entry)) if action.can_take_back else None,
+            answer=answer, give_up=lambda error: self._give_up(entry, error),
+        )
+
+    def prepare_undo(self, body: dict[str, Any], caller: dict[str, Any]) -> Prepared:
+        """See that an action can be undone, which every rank is to do at the same step."""
+        entry = self._undoable(body.get("id"))
+        before, asked_by = entry.state, entry.caller
+        if not entry.action.undoable or before == "asked":
+            raise NotUndoable(f"{entry.action_id} cannot be undone" if before != "asked" else
+                              f"{entry.action_id} is being done")
+        entry.caller = caller
+        self._note(entry, "undoing")
+
+        def give_up(error: ProbeError) -> None:
+            entry.caller = asked_by
+            self._note(entry, before)
+
+        return Prepared(
+            {"action": entry.action.name}, work=lambda: self._undo_now(entry), take_back=None,
+            answer=lambda visit: self._undo(entry, visit, 0.0, before), give_up=give_up,
+        )
+
+    def _asked(
+        self, body: dict[str, Any], *, together: bool
+    ) -> tuple[type[Action], dict[str, Any], Site]:
+        """The action that a request names, its arguments, and the job as the action is to see it."""
+        kind = ACTIONS.get(body.get("action", ""))
+        if kind is None:
+            raise ActionUnknown(
+                f"there is no action {body.get('action')!r}", hint=f"There are {', '.join(ACTIONS)}."
+            )
+        arguments = body.get("arguments") or {}
+        if not isinstance(arguments, dict):
+            raise BadRequest("`arguments` must be an object")
+        if not together:
+            return kind, arguments, self._site
+        if kind.writes and isinstance(arguments.get(kind.writes), str):
+            arguments = {**arguments, kind.writes: path_of_rank(arguments[kind.writes], self._site.rank)}
+        return kind, arguments, self._site.of_all_ranks()
+
+    def _undoable(self, wanted: object) -> Entry:
+        entry = next((one for one in self._entries if one.action_id == wanted), None)
+        if entry is None:
+            raise ActionUnknown(
+                f"no action of this process has the id {wanted!r}, or it is too long ago",
+                hint="`probe PID actions` lists them.",
+            )
+        if entry.state in _OVER:
+            raise NotUndoable(f"{entry.action_id} is {_OVER[entry.state]}")
+        return entry
+
+    # What is in force -------------------------------------------------------
+
+    def listing(self) -> dict[str, Any]:
+        """What is in force, for `GET /v1/actions`."""
+        return {
+            "standing": [
+                {
+                    "id": entry.action_id, "action": entry.action.name, "step": entry.step,
+                    "arguments": entry.action.arguments, "what": entry.what,
+                }
+                for entry in self._standing if entry.action.standing
+            ],
+            "waiting": self._safepoint.waiting, "paused": self._safepoint.paused,
+        }
+
+    def tidy(self) -> None:
+        """Journal what standing actions have seen, and take out what has ended by itself; a round of the
+        agent's thread."""
+        for entry in list(self._standing):
+            self._collect(entry)
+        ended = [one for one in list(self._entries) if one.state == "standing" and not one.action.standing]
+        if ended:
+            self._install()
+            for entry in ended:
+                self._collect(entry)
+                outcome = self._isolation.attempt(f"action {entry.action_id}", entry.action.outcome)
+                entry.what = f"{entry.what}: {outcome}" if outcome else entry.what
+                self._note(entry, "ended")
+
+    def _collect(self, entry: Entry) -> None:
+        if _has(entry.action, "collect"):
+            tables = self._isolation.attempt(f"action {entry.action_id}", entry.action.collect)
+            for table, rows in (tables or {}).items():
+                if table == "python.variables":
+                    rows = [{"watch_id": entry.action_id, **row} for row in rows]
+                if rows and self._journal({"table": table, "rows": rows}, bulk=True) is False:
+                    entry.what = f"{entry.what}; the recording has no room for more values"
+                    self._isolation.attempt(f"action {entry.action_id}", entry.action.cancel)
+
+    def settle(self, wait_s: float) -> None:
+        """Before probe leaves, while there are boundaries still: end what only the training thread can."""
+        for entry in list(self._standing):
+            action = entry.action
+            if action.standing and action.ends_on_training_thread:
+                if self._site.recorder.elsewhere():
+                    self._safepoint.submit(action.cancel).done.wait(wait_s)
+                else:
+                    self._isolation.attempt(f"action {entry.action_id}", action.cancel)
+
+    def close(self, why: ProbeError) -> list[str]:
+        """Probe leaves the process: end everything that stands; sentences of what that was."""
+        standing = [one for one in list(self._entries) if one.state == "standing"]
+        self._standing = []
+        self._optimizers.before_step = self._optimizers.after_step = None
+        self._safepoint.close(why)
+        for entry in standing:
+            self._isolation.attempt(f"action {entry.action_id}", entry.action.cancel)
+            self._collect(entry)
+            self._note(entry, "ended")
+        return [f"{entry.action.name} ({entry.action_id}) ended" for entry in standing]
+
+    # The request's thread ---------------------------------------------------
+
+    def _answer(self, entry: Entry, wait_s: float) -> dict[str, Any]:
+        report, error = capture(lambda: self._finish(entry, wait_s))
+        if error is not None:
+            failure = error
+            if not isinstance(failure, ProbeError):
+                failure = ActionFailed(f"{entry.action.name} failed: {describe(error)}")
+            self._give_up(entry, failure)
+            raise failure
+        action = entry.action
+        entry.what = str(report.pop("what"))
+        notes = report.pop("notes", [])
+        state = "standing" if action.standing else "done"
+        self._collect(entry)  # it may have ended already
+        if entry.state == "asked":
+            self._note(entry, state)
+        return {
+            "id": entry.action_id, "action": action.name, "state": state, "step": entry.step,
+            "what": entry.what, "notes": [*notes, *self._of_one_rank(action)], "details": report,
+            "held_ms": None if entry.held_s is None else entry.held_s * 1e3,
+            "undoable": action.undoable and not action.reading,
+        }
+
+    def _finish(self, entry: Entry, wait_s: float) -> dict[str, Any]:
+        action = entry.action
+        if entry.visit is None:
+            entry.step = self._site.recorder.counted_step
+            self._begin(entry)
+        else:
+            self._safepoint.wait(entry.visit, wait_s, self._where)
+            entry.step, entry.held_s = entry.visit.step, entry.visit.held_s
+            entry.visit.outcome()
+        if action.waits_s:
+            action.finished.wait(action.waits_s)
+        return action.report()
+
+    def _undo(self, entry: Entry, visit: Visit, wait_s: float, before: str) -> dict[str, Any]:
+        _, error = capture(lambda: self._safepoint.wait(visit, wait_s, self._where))
+        error = error or visit.error
+        if error is None:
+            return self._undone(entry, visit.step, visit.outcome())
+        self._note(entry, before)
+        if isinstance(error, ProbeError):
+            raise error
+        raise ActionFailed(f"undoing {entry.action_id} failed: {describe(error)}")
+
+    def _undone(self, entry: Entry, step: int | None, what: str) -> dict[str, Any]:
+        entry.step, entry.what = step, what
+        self._collect(entry)
+        self._install()
+        self._note(entry, "undone")
+        return {"id": entry.action_id, "step": step, "what": what, "notes": self._of_one_rank(entry.action)}
+
+    def _give_up(self, entry: Entry, error: ProbeError) -> None:
+        cancelled = isinstance(error, (NoBoundary, NotTogether, TooMany))
+        self._isolation.attempt(f"action {entry.action_id}", entry.action.cancel)
+        self._install()
+        entry.what = error.message
+        state = "cancelled" if cancelled else "refused" if isinstance(error, _REFUSALS) else "failed"
+        if entry.state != "undone":
+            self._note(entry, state)
+
+    # Whoever begins it ------------------------------------------------------
+
+    def _make(
+        self, kind: type[Action], arguments: dict[str, Any], action_id: str, caller: dict[str, Any],
+        site: Site,
+    ) -> Action:
+        action, error = capture(lambda: kind(arguments, site))
+        if error is None:
+            made: Action = action
+            return made
+        if not isinstance(error, ProbeError):
+            error = ActionFailed(f"{kind.name} could not be prepared: {describe(error)}")
+        refused = Action(arguments, site)
+        refused.undoable = False
+        entry = Entry(action_id, refused, caller)
+        entry.what = error.message
+        self._note(entry, "refused", kind.name)
+        raise error
+
+    def _remember(self, entry: Entry) -> None:
+        """For undoing; what is over and long ago is forgotten, what stands never."""
+        self._entries.append(entry)
+        over = [one for one in self._entries if one.state not in ("asked", "standing", "undoing")]
+        if len(over) > KEPT:
+            self._entries.remove(over[0])
+
+    def _begin(self, entry: Entry) -> None:
+        """On the training thread at a boundary, or on the request's."""
+        _, error = capture(entry.action.begin)
+        if error is not None:
+            entry.action.standing = False
+            raise error
+        if entry.action.standing:
+            with self._changing:
+                self._standing.append(entry)
+            self._install()
+
+    def _take_back(self, entry: Entry) -> None:
+        """On the training thread at the same boundary: another rank could not begin it."""
+        entry.action.take_back()
+        self._install()
+
+    def _undo_now(self, entry: Entry) -> str:
+        """On the training thread at a boundary."""
+        what = entry.action.undo()
+        entry.action.standing = False
+        return what
+
+    def _submit(self, entry: Entry, work: Callable[[], None]) -> Visit:
+        try:
+            return self._safepoint.submit(work)
+        except ProbeError as error:
+            self._give_up(entry, error)
+            raise
+
+    def _install(self) -> None:
+        """Have the hooks of what stands called, and no others. From any thread."""
+        with self._changing:
+            self._standing = [entry for entry in self._standing if entry.action.standing]
+            standing = list(self._standing)
+        self._optimizers.before_step = self._hooks(standing, "before_step")
+        self._optimizers.after_step = self._hooks(standing[::-1], "after_step")
+        residents = [entry for entry in standing if _has(entry.action, "at_boundary")]
+        self._safepoint.reside(
+            tuple(self._resident(entry) for entry in residents),
+            random_states=any(entry.action.needs_random_states for entry in residents),
+        )
+
+    def _hooks(self, standing: list[Entry], name: str) -> Callable[[Any], None] | None:
+        """One function that calls them all, in this order; None when there is none."""
+        hooks = [
+            (entry.action, self._isolation.guard(f"action {entry.action_id}", getattr(entry.action, name)))
+            for entry in standing if _has(entry.action, name)
+        ]
+        if not hooks:
+            return None
+
+        def call(optimizer: Any) -> None:
+            for action, hook in hooks:
+                if action.standing:
+                    hook(optimizer)
+
+        return call
+
+    def _resident(self, entry: Entry) -> Callable[[], None]:
+        def call() -> None:
+            if entry.action.standing:
+                self._isolation.attempt(f"action {entry.action_id}", entry.action.at_boundary)
+
+        return call
+
+    # Notes ------------------------------------------------------------------
+
+    def _wait_s(self, body: dict[str, Any]) -> float:
+        wait_s = body.get("wait_s")
+        if wait_s is None:
+            return self._site.settings.act_wait_s
+        plain = isinstance(wait_s, (int, float)) and not isinstance(wait_s, bool)
+        if not plain or not 0 < wait_s <= LONGEST_WAIT_S:
+            raise BadRequest(f"`wait_s` must be above 0 and at most {LONGEST_WAIT_S:g}")
+        return float(wait_s)
+
+    def _of_one_rank(self, action: Action) -> list[str]:
+        if action.reading or action.site.together or not self._site.several_ranks:
+            return []
+        return [f"this is about rank {self._site.rank} alone, of {self._site.world_size}"]
+
+    def _undo_command(self, entry: Entry) -> str:
+        whose = shlex.quote(self._job) if entry.action.site.together else self._prefix
+        return f"probe {whose} undo {entry.action_id}"
+
+    def _note(self, entry: Entry, state: str, name: str = "") -> None:
+        """Journal a change of state; before anything is done it is on record that it was asked."""
+        if entry.action.reading:
+            return
+        entry.state = state
+        undoable = entry.action.undoable and state in ("done", "standing")
+        row = {
+            "action_id": entry.action_id, "t_ns": clock.wall_ns(), "step": entry.step,
+            "action": name or entry.action.name, "arguments": json.dumps(entry.action.arguments, default=str),
+            "state": state, "what": entry.what,
+            "undo": self._undo_command(entry) if undoable else None,
+            "caller_uid": entry.caller.get("uid"), "caller_pid": entry.caller.get("pid"),
+            "caller_role": entry.caller.get("role"), "held_s": entry.held_s,
+            "duration_s": None if state == "asked" else time.monotonic() - entry.asked_s,
+        }
+        self._journal({"table": "probe.actions", "rows": [row]})
+
+
+def _has(action: Action, hook: str) -> bool:
+    return getattr(type(action), hook) is not getattr(Action, hook)

@@ -1,0 +1,164 @@
+"""Crashes: what a fatal signal leaves behind, by the standard library's faulthandler.
+
+faulthandler writes the stacks of all threads into `crash.txt` and gives the signal
+on to whoever had it before, so the process dies as it would have. It belongs to
+the job: when the job has it on, turns it on, or has any handler of its own for a
+fatal signal, ours is not there. What the job asks of it (`is_enabled`, `disable`)
+is answered as if ours were not there. Started, stopped and taken out of forked
+children by `endings`. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import functools
+import os
+import signal
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from probe.base import descriptors
+from probe.job.instruments.core.patch import Patches
+
+FATAL = (signal.SIGSEGV, signal.SIGFPE, signal.SIGABRT, signal.SIGBUS, signal.SIGILL)
+"""The signals that faulthandler handles."""
+_ACTION_BYTES = 512
+"""Room for a `struct sigaction` of any libc; its first member is the handler."""
+_HANDLER_BYTES = ctypes.sizeof(ctypes.c_void_p)
+
+
+class _Sink:
+    """What faulthandler writes to: it alone keeps this object, for as long as it writes there."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+
+    def fileno(self) -> int:
+        return self._number
+
+    def flush(self) -> None:
+        return
+
+
+class Crashes:
+    """faulthandler, as far as it is ours."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._patches = Patches()
+        self._file: descriptors.Descriptor | None = None
+        self._sink: Callable[[], _Sink | None] = lambda: None
+        self._actions: dict[int, bytes] = {}
+        self._disable = faulthandler.disable
+
+    @property
+    def ours(self) -> bool:
+        """Whether faulthandler writes to our file now."""
+        return self._sink() is not None
+
+    def install(self) -> None:
+        """Begin, where nobody else handles a fatal signal."""
+        if faulthandler.is_enabled() or any(map(_handler, actions().values())):
+            return
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+        self._file = descriptors.opened(self._path, flags, keep=True)
+        sink = _Sink(self._file.fileno())
+        faulthandler.enable(sink, all_threads=True)
+        self._sink = weakref.ref(sink)
+        self._actions = actions()
+        self._patches.wrap(faulthandler, "enable", self._enable)
+        self._patches.wrap(faulthandler, "is_enabled", self._unless_ours)
+        self._patches.wrap(faulthandler, "disable", self._unless_ours)
+
+    def uninstall(self) -> None:
+        """Put everything back as the job would have it; an empty file goes."""
+        self._patches.undo()
+        self._give_up()
+        with contextlib.suppress(OSError):
+            if self._path.stat().st_size == 0:
+                self._path.unlink()
+
+    def look(self) -> None:
+        """Take the number back from faulthandler when the job has closed our file: it writes to a number,
+        whatever that means, and cannot look first. On the agent's thread, every second."""
+        if self._file is None or self._file.ours:
+            return
+        self._patches.undo()
+        was_ours = self.ours
+        self._give_up()
+        if was_ours:
+            self.install()
+
+    def leave(self) -> None:
+        """At the interpreter's end: what ends the process after us is still caught, up to the moment
+        when the interpreter itself puts the handlers back. It must not put back those of others."""
+        if self.ours and self._others():
+            self._give_up()
+
+    def abandon(self) -> None:
+        """In a forked child: its crash is not the parent's."""
+        self._patches.undo()
+        self._give_up()
+
+    def _give_up(self) -> None:
+        if self.ours:
+            others = self._others()
+            self._disable()  # this puts back what was there before us, also over what came after us
+            for number, action in others.items():
+                _libc().sigaction(number, action, None)
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def _others(self) -> dict[int, bytes]:
+        """Handlers that somebody put in place of ours since."""
+        return {
+            number: action
+            for number, action in actions().items()
+            if _handler(action) not in (_handler(self._actions[number]), 0)
+        }
+
+    def _enable(self, original: Any) -> Any:
+        def enable(*args: Any, **kwargs: Any) -> Any:
+            if self._patches.live[0] and self.ours:
+                self._give_up()
+            return original(*args, **kwargs)
+
+        return enable
+
+    def _unless_ours(self, original: Any) -> Any:
+        def ask() -> Any:
+            return False if self._patches.live[0] and self.ours else original()
+
+        return ask
+
+
+def actions() -> dict[int, bytes]:
+    """What is done about each fatal signal now, as the kernel keeps it. Raises `OSError` when that cannot
+    be told."""
+    found: dict[int, bytes] = {}
+    for number in FATAL:
+        action = ctypes.create_string_buffer(_ACTION_BYTES)
+        if _libc().sigaction(int(number), None, action) != 0:
+            raise OSError(f"what is done about {number.name} cannot be told")
+        found[int(number)] = action.raw
+    return found
+
+
+def _handler(action: bytes) -> int:
+    """Address of the handler; 0 for none."""
+    return int.from_bytes(action[:_HANDLER_BYTES], "little")
+
+
+@functools.cache
+def _libc() -> Any:
+    try:
+        libc = ctypes.CDLL(None)
+        libc.sigaction  # noqa: B018
+    except (OSError, AttributeError, TypeError) as error:
+        raise OSError(f"no C library to ask: {error}") from None
+    return libc

@@ -1,0 +1,154 @@
+"""Who this process is: job, run, attempt, rank, from the environment the launcher set.
+
+Order: PROBE_NAME, the scheduler's job name, the script's name. Read once when
+the agent starts; standard library only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from probe.base import descriptors
+from probe.base.redaction import redact
+from probe.recording import checked
+from probe.recording.places import make_private, safe_name
+from probe.recording.process import life, own_pid
+
+LAUNCHER = "launcher"
+"""File in the folder of an attempt that was counted here: who started it."""
+_ATTEMPT = re.compile(r"[0-9]{1,9}")
+_LONGEST_MARK_BYTES = 256
+_LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|::1", re.IGNORECASE)
+
+
+class Identity(NamedTuple):
+    """`world_size` and `local_rank` are None when nobody told. `counted`: the launcher named nothing that
+    differs from one run to the next, so starts on this host are told apart by counting them as attempts."""
+
+    job: str
+    run: str
+    attempt: int
+    rank: int
+    world_size: int | None
+    local_rank: int | None
+    counted: bool = False
+
+
+def identify(name: str, environ: Mapping[str, str] | None = None) -> Identity:
+    """Identity of this process; `name` is PROBE_NAME or what `probe.start` was given."""
+    found = os.environ if environ is None else environ
+    rank = _integer(found, "RANK", "SLURM_PROCID")
+    job = safe_name(redact(name or found.get("SLURM_JOB_NAME", "") or script_name()))
+    attempt = _integer(found, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT") or 0
+    key, counted = _run_key(found, rank)
+    return Identity(
+        job=job,
+        run=safe_name(f"{job}-{key}", 120),
+        attempt=attempt,
+        rank=rank or 0,
+        world_size=_integer(found, "WORLD_SIZE", "SLURM_NTASKS"),
+        local_rank=_integer(found, "LOCAL_RANK", "SLURM_LOCALID"),
+        counted=counted,
+    )
+
+
+def script_name() -> str:
+    """Name of the script or module that runs; `python` when there is none."""
+    for flag, value in itertools.pairwise(sys.orig_argv):
+        if flag == "-m":
+            return value.rpartition(".")[2] or value
+    first = sys.argv[0] if sys.argv else ""
+    stem = os.path.basename(first).removesuffix(".py")
+    if stem in ("__main__", ""):
+        stem = os.path.basename(os.path.dirname(os.path.abspath(first))) if first else ""
+    return stem if stem not in ("", "-c", "-m") else "python"
+
+
+def several_hosts(environ: Mapping[str, str]) -> bool:
+    """Whether the job runs on more hosts than this one, as far as its launcher says."""
+    world_size = _integer(environ, "WORLD_SIZE", "SLURM_NTASKS") or 1
+    local = _integer(environ, "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+    if local is not None:
+        return world_size > local
+    nodes = _integer(environ, "SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
+    if nodes is not None:
+        return world_size > 1 and nodes > 1
+    address = environ.get("MASTER_ADDR", "")
+    return world_size > 1 and bool(address) and not _LOOPBACK.fullmatch(address)
+
+
+def counted_attempt(run: Path, attempt: int, rank: int) -> int:
+    """The number of this start among those of one run on this host: the same for all ranks that one launcher
+    started together. `run` is the run's folder, `attempt` what the launcher itself counted. A launcher that
+    starts a rank once more, as a shell does, has started all of them once more."""
+    parent = life(os.getppid())
+    mark = f"{os.getppid()}.{parent.start_ticks if parent else 0}.{attempt}"
+    make_private(run)
+    while True:
+        named = {folder.name.partition("=")[2]: folder for folder in run.glob("attempt=[0-9]*")}
+        known = {int(name): folder for name, folder in named.items() if _ATTEMPT.fullmatch(name)}
+        newest = max(known, default=-1)
+        if newest >= 0 and _mark(known[newest]) == mark and not _taken(known[newest], rank):
+            return newest
+        folder = make_private(run / f"attempt={newest + 1}")
+        try:
+            made = descriptors.opened(folder / LAUNCHER, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        except FileExistsError:  # another rank was first; if it is one of ours, its mark is ours
+            if _mark(folder) == mark:
+                return newest + 1
+            continue
+        with made:
+            os.write(made.fileno(), mark.encode("ascii"))
+        return newest + 1
+
+
+def _taken(attempt: Path, rank: int) -> bool:
+    """Whether another process has been this rank in it."""
+    return any(folder.name != f"process={rank}-{own_pid()}" for folder in attempt.glob(f"process={rank}-*"))
+
+
+def _mark(attempt: Path) -> str:
+    """Who started it; waits a moment for a rank that just made the file and has not written it yet."""
+    for _ in range(50):
+        try:
+            text = checked.read_bytes(attempt / LAUNCHER, _LONGEST_MARK_BYTES).decode("ascii")
+        except (OSError, ValueError):
+            return ""
+        if text:
+            return text
+        time.sleep(0.01)
+    return ""
+
+
+def _run_key(environ: Mapping[str, str], rank: int | None) -> tuple[str, bool]:
+    """The same for all ranks of one run, on all its hosts; another for every run. Whether starts have to be
+    counted, because it is not."""
+    elastic = environ.get("TORCHELASTIC_RUN_ID", "")
+    if elastic not in ("", "none"):
+        if redact(elastic) == elastic:
+            return elastic, False
+        return hashlib.sha256(elastic.encode("utf-8", "surrogateescape")).hexdigest()[:16], False
+    if environ.get("SLURM_JOB_ID"):
+        return f"{environ['SLURM_JOB_ID']}.{environ.get('SLURM_STEP_ID', '0')}", False
+    if several_hosts(environ) and environ.get("MASTER_ADDR"):
+        # All that the hosts have in common: where rank 0 is met.
+        return f"{environ['MASTER_ADDR']}-{environ.get('MASTER_PORT', '')}", True
+    if rank is not None and (parent := life(os.getppid())) is not None:
+        return f"{parent.pid}.{parent.start_ticks}", False
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}", False
+
+
+def _integer(environ: Mapping[str, str], *names: str) -> int | None:
+    for name in names:
+        text = environ.get(name, "")
+        if text.isascii() and text.isdigit():
+            return int(text)
+    return None

@@ -1,0 +1,438 @@
+"""Lifecycle: the agent of this process, from start to stop. `_agent` is the only global of probe.
+
+`start` runs on the thread that imports torch (or calls `probe.start()`): it
+makes the recording, puts the instruments in place and starts the agent's
+thread; that thread binds the socket and sees to the server. A forked child has
+no agent: everything is taken out there and nothing is written. Standard library
+only, plus the job's torch inside the instruments.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import os
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from probe.base import clock, versions, wire
+from probe.base.errors import ProbeError, UsageError
+from probe.base.isolation import Isolation, harmless, quietly, say
+from probe.base.settings import Settings
+from probe.boot import launch
+from probe.job.agent import new_recording
+from probe.job.agent.control_socket import ControlSocket
+from probe.job.agent.deleted import Deleted
+from probe.job.agent.endings import Endings
+from probe.job.agent.identity import identify, several_hosts
+from probe.job.agent.tracing import name_tracer
+from probe.job.instruments.comm.flight_recorder import keep_entries
+from probe.job.instruments.core.patch import Patches
+from probe.job.instruments.installation import Installation
+from probe.job.introspection.snippet_names import Scope, place_in_job
+from probe.job.introspection.thread_stacks import capture, whereabouts
+from probe.recording.captures import journal_rows
+
+if TYPE_CHECKING:
+    from probe.job.agent.announcing import Announcing
+    from probe.job.agent.requests import Requests
+
+_agent: Agent | None = None
+_changing = threading.RLock()
+"""Held while the agent starts or stops. A child forked meanwhile gets a new one."""
+_EXIT_WAIT_S, _STOP_WAIT_S = 0.1, 2.0
+_SNIPPET_WAIT_S = 3.0
+"""How long an end waits for a snippet that runs: torch ends the process by SIGABRT when a thread is
+inside its code at the interpreter's end."""
+_ANSWERS_WAIT_S = 1.0
+_SETTLE_WAIT_S = 2.0
+"""How long the end of a step is waited for when something stands that only the training thread can end."""
+_ROUND_S = 0.25
+_EAGER_S, _EAGER_ROUND_S = 10.0, 0.02
+_SERVER_LOOK_S = 5.0
+_INSIST_S = 1.0
+
+
+class Agent:
+    """Everything of ours in this process."""
+
+    def __init__(self, settings: Settings, name: str, *, midway: bool = False) -> None:
+        self.settings = settings
+        self.pid = os.getpid()
+        self.directory = new_recording.make_directory(settings)
+        self.identity = identify(name or settings.name)
+        self.recording = new_recording.make_recording(self.directory, self.identity, settings)
+        try:
+            self._assemble(settings, midway)
+        except BaseException:
+            self.recording.discard()
+            raise
+
+    def _assemble(self, settings: Settings, midway: bool) -> None:
+        self.isolation = Isolation(self._note_failure)
+        self.instruments = Installation(self.recording, settings, self.isolation, midway=midway)
+        self.endings = Endings(
+            self.recording, self.isolation, self.instruments.recorder, self.instruments.module_path
+        )
+        self.ended_actions: list[str] = []
+        self._requests: Requests | None = None
+        self._training_thread: int | None = None
+        self._server_warned = False
+        self._tracer = 0
+        self._deleted = Deleted(self.recording, self._leave_deleted)
+        self.announcing = self._to_announce() if several_hosts(settings.environ) else None
+        self.control = ControlSocket(
+            Path(self.recording.meta.socket),
+            {
+                "GET /v1/health": self._health,
+                "GET /v1/stacks": self._stacks,
+                "GET /v1/actions": lambda request, peer: self._to_act().actions(request, peer),
+                "POST /v1/eval": lambda request, peer: self._to_act().evaluate(request, peer),
+                "POST /v1/act": lambda request, peer: self._to_act().act(request, peer),
+                "POST /v1/undo": lambda request, peer: self._to_act().undo(request, peer),
+                "POST /v1/together": lambda request, peer: self._to_act().together(request, peer),
+                "POST /v1/stop": self._stop_asked,
+            },
+            [
+                (self._round_s, self.instruments.collect),
+                (lambda: settings.memory_interval_s, self.instruments.sample_memory),
+                (lambda: _SERVER_LOOK_S, self._see_to_server),
+                (lambda: _SERVER_LOOK_S, self._deleted.look),
+                (lambda: _INSIST_S, self._note_training_thread),
+                (lambda: _INSIST_S, self.endings.look),
+                (lambda: _INSIST_S, self._look_after_requests),
+                *([(lambda: _INSIST_S, self.announcing.look)] if self.announcing else []),
+            ],
+            self.isolation,
+            slow=frozenset(
+                f"POST /v1/{name}" for name in ("eval", "act", "undo", "together", "stop")
+            ),
+            first=self._announce,
+        )
+
+    def _to_announce(self) -> Announcing:
+        """What lets the hosts of a job find each other; loaded only where there are several."""
+        from probe.job.agent.announcing import Announcing
+
+        return Announcing(self.recording, self.directory, self.settings, self.isolation)
+
+    def _to_act(self) -> Requests:
+        """What may be done to the job. Loaded when first asked for, on the agent's thread: 7 MB and 35 ms
+        that a job which is only watched does not pay."""
+        if self._requests is None:
+            from probe.job.agent.requests import Requests
+
+            self._requests = Requests(
+                self.instruments, self.isolation, self.recording, self.settings, self._scope,
+                self._whereabouts, lambda: self.endings.holding,
+            )
+        return self._requests
+
+    def _look_after_requests(self) -> None:
+        if self._requests is not None:
+            self._requests.look_after()
+
+    def start(self, *, late: bool) -> None:
+        """Instruments first: the job's next line may already train."""
+        try:
+            self.instruments.install(late=late)
+            self.endings.install()
+            self.control.start()
+        except BaseException:
+            self.endings.uninstall()
+            self.instruments.uninstall()
+            self.control.abandon()
+            self.recording.discard()
+            raise
+
+    def stop(self, event: str, *, wait_s: float) -> None:
+        """Take everything out; the recording stays."""
+        if self.announcing is not None:
+            self.announcing.close()
+        requests = self._requests
+        if requests is not None:
+            requests.settle(_SETTLE_WAIT_S)
+        self.isolation.end()
+        if requests is not None:
+            self.ended_actions = requests.close()
+        if event == "exit":
+            self.endings.leave()
+        else:
+            self.endings.uninstall()
+        self.instruments.uninstall()
+        if requests is not None:
+            requests.end(_SNIPPET_WAIT_S)
+        self.control.finish(_ANSWERS_WAIT_S)
+        self.control.stop(wait_s=wait_s)
+        rows = self.recording.end_rows()
+        self.recording.journal.append({"event": event, "t_ns": clock.wall_ns(), "rows": rows})
+        self.recording.close()
+
+    def forget(self) -> None:
+        """In a forked child: no hooks, no descriptors, and no write to what is the parent's."""
+        self.isolation.end()
+        self.endings.abandon()
+        self.instruments.uninstall()
+        self.control.abandon()
+        if self._requests is not None:
+            self._requests.abandon()
+        self.recording.close()
+
+    # Requests, on the agent's thread ----------------------------------------
+
+    def _health(self, _request: wire.Request, _peer: wire.Peer) -> dict[str, Any]:
+        recorder = self.instruments.recorder
+        meta = self.recording.meta
+        return {
+            "pid": meta.pid, "job": meta.job, "run": meta.run, "attempt": meta.attempt, "rank": meta.rank,
+            "step": recorder.counted_step, "phase": recorder.phase,
+            "uptime_s": (clock.wall_ns() - meta.started_ns) / 1e9,
+            "failures": dict(self.isolation.failures), "withheld": dict(self.isolation.withheld),
+        }
+
+    def _stacks(self, request: wire.Request, _peer: wire.Peer) -> dict[str, Any]:
+        recorder = self.instruments.recorder
+        found = capture(
+            recorder.thread, recorder.counted_step, recorder.phase, self.instruments.module_path,
+            all_threads=request.query.get("all_threads") == "1",
+        )
+        failed = self.endings.failed_thread()
+        if failed is not None:  # the process is held: where it failed, not where it waits
+            others = [
+                {**thread, "training": False} for thread in found["threads"]
+                if thread["thread_id"] != failed["thread_id"] or request.query.get("all_threads") == "1"
+            ]
+            found["threads"] = [failed, *others]
+        self.recording.journal.append({"table": "python.stacks", "rows": journal_rows(found, "request")})
+        return found
+
+    def _stop_asked(self, _request: wire.Request, _peer: wire.Peer) -> Callable[[], dict[str, Any]]:
+        def leave() -> dict[str, Any]:
+            stop()
+            return {"stopped": True, "ended": self.ended_actions}
+
+        return leave
+
+    # Notes ------------------------------------------------------------------
+
+    def _round_s(self) -> float:
+        """Short at first: module names are wanted as soon as the first model was called."""
+        age_s = (clock.wall_ns() - self.recording.meta.started_ns) / 1e9
+        named = self.instruments.names.ready
+        return _ROUND_S if named or age_s > _EAGER_S else _EAGER_ROUND_S
+
+    def _whereabouts(self) -> str:
+        """What the training thread does, for who waits in vain for the end of a step."""
+        recorder = self.instruments.recorder
+        if recorder.waiting is None and not self.instruments.installed:
+            return "steps are not recorded (PROBE_INSTRUMENTS)"
+        taken = capture(
+            recorder.thread, recorder.counted_step, recorder.phase, self.instruments.module_path,
+            all_threads=False,
+        )
+        return whereabouts(taken)
+
+    def _scope(self) -> Scope:
+        recorder = self.instruments.recorder
+        meta = self.recording.meta
+        return Scope(
+            recorder.thread, self.instruments.seen, self.endings.failed_frames(),
+            job=lambda: place_in_job(meta.rank, meta.world_size),
+        )
+
+    def _note_failure(self, name: str, text: str) -> None:
+        self.recording.journal.append(
+            {"event": "failure", "instrument": name, "error": text, "t_ns": clock.wall_ns()}
+        )
+
+    def _note_training_thread(self) -> None:
+        """For who reads the process from outside, where threads have the kernel's numbers."""
+        ident = self.instruments.recorder.thread
+        if ident != self._training_thread:
+            self._training_thread = ident
+            thread = next((one for one in threading.enumerate() if one.ident == ident), None)
+            self.recording.journal.append(
+                {
+                    "event": "training thread", "ident": ident,
+                    "native_id": None if thread is None else thread.native_id,
+                    "name": None if thread is None else thread.name,
+                }
+            )
+
+    def _announce(self) -> None:
+        """The first thing on the agent's thread: the server's start costs the job nothing to wait for."""
+        midway = not self.instruments.from_start
+        self.recording.journal.append({"event": "start", "t_ns": clock.wall_ns(), "midway": midway})
+
+    def _leave_deleted(self, what: str) -> None:
+        """Nobody can read what is recorded: give its memory back, on a thread that may wait for this one."""
+        say(f"not recording any more: {what}. `probe {self.pid} attach` begins another recording")
+        rings = self.recording.meta.rings
+
+        def leave() -> None:
+            stop()
+            shutil.rmtree(rings, ignore_errors=True)  # no server knows of them any more
+
+        threading.Thread(target=leave, name="probe-request", daemon=True).start()
+
+    def _see_to_server(self) -> None:
+        """Start the server when there is none; a job without one records all the same. Not from another root:
+        what is made there is made among the job's files."""
+        if self._deleted.elsewhere:
+            return
+        self._tracer = name_tracer(self.directory, self._tracer)
+        try:
+            launch.ensure_server(self.directory, self.settings, wait_s=0.0)
+        except ProbeError as error:  # also a folder that another user's process may not enter
+            if not self._server_warned:
+                self._server_warned = True
+                self.recording.journal.append({"event": "no server", "error": error.message})
+
+
+@harmless
+def start(name: str | None = None) -> None:
+    """Start recording in this process. Does nothing when it is on already.
+
+    Imports torch if the program has not done so yet. Where nothing can be recorded the program goes on
+    without: one line on stderr says why."""
+    quietly(lambda: _start_here(name), "not recording")
+
+
+def _start_here(name: str | None) -> None:
+    if not (name is None or isinstance(name, str)):
+        raise UsageError(f"a job's name is text, not {type(name).__name__}", hint='probe.start("evaluation")')
+    import torch  # noqa: F401
+
+    refusal = versions.refusal_here()
+    if refusal:
+        say(refusal)
+        return
+    _keep_flight_entries()
+    _start(name or "", late=True)
+
+
+def _start(name: str, *, late: bool, settings: Settings | None = None, midway: bool = False) -> bool:
+    """Whether an agent was started; there is one afterwards. `midway`: the job trains already."""
+    global _agent
+    _watch_forks()
+    with _changing:
+        if _agent is not None:
+            return False
+        agent = Agent(settings or Settings(), name, midway=midway)
+        _agent = agent  # known before it starts: a child forked meanwhile takes everything out
+        try:
+            agent.start(late=late)
+        except BaseException:
+            _agent = None
+            raise
+        atexit.register(_at_exit)
+    return True
+
+
+def start_from_environment(deferred: bool = False) -> None:
+    """Start because PROBE=1 says so; never raises. `deferred`: when there is an optimizer."""
+    _keep_flight_entries()
+    if deferred:
+        quietly(_start_with_first_optimizer, "not recording")
+    else:
+        quietly(lambda: _start("", late=False), "not recording")
+
+
+def _keep_flight_entries() -> None:
+    """Before the first process group: torch reads it once. A rank made by multiprocessing makes its
+    groups before its optimizer, and so before there is an agent."""
+    with contextlib.suppress(ProbeError):  # said when the agent starts
+        settings = Settings()
+        if "collectives" in settings.instruments:
+            keep_entries(settings.flight_entries, os.environ)
+
+
+def start_attached(environ: Mapping[str, str], *, midway: bool) -> bool:
+    """Start because somebody attached; whether there was no agent before.
+
+    `environ` is the job's with the settings of who attached. Raises `ProbeError`, and whatever of ours
+    fails: who attached is told."""
+    import torch  # noqa: F401 - waits for the thread that imports it just now
+
+    return _start("", late=True, settings=Settings(environ), midway=midway)
+
+
+@harmless
+def stop() -> None:
+    """Stop recording: hooks, thread and socket gone, the recording kept. Nothing when it is off."""
+    global _agent
+    with _changing:
+        agent, _agent = _agent, None
+        if agent is not None:
+            atexit.unregister(_at_exit)
+            quietly(lambda: agent.stop("stop", wait_s=_STOP_WAIT_S), "stopping")
+
+
+@harmless
+def log(name: str, value: float) -> None:
+    """Record a value under a name at the current step (python.scalars). Nothing when recording is off.
+
+    A value that is no number, or a name that is no text, is left out; the first time a line says so."""
+    agent = _agent
+    if agent is not None:
+        agent.isolation.attempt("log", lambda: agent.instruments.recorder.log(name, value), said_at=1)
+
+
+@harmless
+def step() -> None:
+    """Say that a step ended, in a loop without an optimizer. From then on only this counts steps."""
+    agent = _agent
+    if agent is not None:
+        agent.isolation.attempt("step", agent.instruments.recorder.call_step)
+
+
+def agent_here() -> Agent | None:
+    """The agent of this process, None when nothing is recorded."""
+    return _agent
+
+
+def _start_with_first_optimizer() -> None:
+    """For children of multiprocessing: a data worker has no optimizer, a rank makes or unpickles one.
+
+    Not at its first step: torch is then going through its tables of hooks, which must not change."""
+    from torch.optim.optimizer import Optimizer
+
+    patches = Patches()
+
+    def wrap(original: Any) -> Any:
+        def begin(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            original(optimizer, *args, **kwargs)
+            if patches.live[0]:
+                patches.undo()
+                quietly(lambda: _start("", late=True), "not recording")
+
+        return begin
+
+    patches.wrap(Optimizer, "__init__", wrap)
+    patches.wrap(Optimizer, "__setstate__", wrap)
+
+
+@functools.cache
+def _watch_forks() -> None:
+    """Once per process: such a hook cannot be taken back."""
+    os.register_at_fork(after_in_child=_in_child)
+
+
+def _in_child() -> None:
+    global _agent, _changing
+    _changing = threading.RLock()
+    agent, _agent = _agent, None
+    if agent is not None:
+        quietly(agent.forget, "after fork")
+
+
+def _at_exit() -> None:
+    agent = _agent
+    if agent is not None and agent.pid == os.getpid():
+        quietly(lambda: agent.endings.at_exit(agent.settings.hold_s), "at exit")
+        quietly(lambda: agent.stop("exit", wait_s=_EXIT_WAIT_S), "at exit")
+

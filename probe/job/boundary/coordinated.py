@@ -1,0 +1,327 @@
+"""Together: what all ranks of a job do at the same step, or none does. One rank's side of it.
+
+    prepare   agent's thread: validate and build it; nothing is in line yet
+    arm       agent's thread: an appointment at the boundary before step S; refused when that is past
+    meet      training thread, at that boundary: hold until all have come (`ballot`), do it, and where one
+              could not, take it back before the step begins
+    outcome   a thread of the request: what came of it
+
+Who brings the ranks together is the server (`probe.server.hosts.coordinator`); it may be killed at any moment.
+What is prepared ends by itself, what is armed too, and at the agreed step the ranks decide by the ballot
+alone: held for at most PROBE_RANK_HOLD_S, and not at all while not all are known to be appointed (unless
+the training is paused anyway). Standard library only.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from probe.base.commit_vote import COME, DID, EARLY, GO, STAY, Ballot, Decision
+from probe.base.errors import ActionFailed, ActionUnknown, LimitReached, NotTogether, ProbeError, TooMany
+from probe.base.isolation import Isolation, capture, describe
+from probe.job.boundary.safe_point import Appointment, SafePoint, Visit, as_interrupt
+from probe.job.instruments.core.recorder import Recorder
+
+COMING_RATIO = 0.8
+"""Share of the longest hold that is for waiting until all have come; the rest is for doing it."""
+_PREPARED_S = 12.0
+"""What was prepared and not armed is forgotten after so long: whoever asked is gone."""
+_EAGER_S = 0.01
+_POLL_S = (0.0002, 0.001)
+"""How often a held thread looks for the decision: at first, and later on."""
+_LOOK_S = 0.02
+"""How often it is looked whether an appointment that is still to come was called off."""
+_ANSWER_S = 600.0
+"""How long an answer that nobody fetches is kept."""
+
+
+class Prepared(NamedTuple):
+    """Something that is validated and can be done. `work` and `take_back` run on the training thread,
+    `answer` waits for nothing but slow work of its own and gives the answer or raises, `give_up` lets go of
+    it; `announce` writes down that it is about to be done."""
+
+    told: dict[str, Any]
+    """What whoever brings the ranks together has to know: class, whether it only reads."""
+    work: Callable[[], Any]
+    take_back: Callable[[], Any] | None
+    """Puts back what `work` did, at the same boundary; None where that cannot be or need not."""
+    answer: Callable[[Visit], dict[str, Any]]
+    give_up: Callable[[ProbeError], object]
+    announce: Callable[[], object] = lambda: None
+
+
+class Meeting(Appointment):
+    """All ranks at the boundary before one step."""
+
+    def __init__(
+        self, prepared: Prepared, ballot: Ballot, name: str, at_step: int, hold_s: float, until_s: float
+    ) -> None:
+        """`name` is this rank's in the ballot; `until_s`, monotonic, the end of waiting for the step."""
+        super().__init__(prepared.work, at_step)
+        self.ballot = ballot
+        self.name = name
+        self.hold_s = hold_s
+        self.until_s = until_s
+        self.came = False
+        """Whether it was held at the step, whatever was decided."""
+        self.held_anyway = False
+        """Whether the training is paused: then it may wait until all are appointed."""
+        self._take_back = prepared.take_back
+        self._go: Decision | None = None
+        self._stay: Decision | None = None
+        self._begun = self._over = False
+
+    # The training thread ----------------------------------------------------
+
+    def keep(self) -> None:
+        """Hold until it is decided, do it, and see that it stays or goes with the others'.
+
+        A signal's handler that raises meanwhile means the training (`interrupt`): this rank then asks the
+        others not to do it, goes by the answer all the same, and lets the training have it."""
+        self.came = True
+        begun_s = time.monotonic()
+        while not self._over:
+            _, error = capture(lambda: self._advance(begun_s))
+            found = as_interrupt(error)
+            if found is not None:
+                self.interrupt = found
+            elif error is not None:  # the folder cannot be written
+                self._lose(error)
+
+    def _advance(self, begun_s: float) -> None:
+        """From wherever it was interrupted to the end."""
+        if self._go is None:
+            self._go = self._ask(GO, COME, begun_s + COMING_RATIO * self.hold_s)
+        if not self._go.yes:
+            self.error = NotTogether(self._go.why)
+        elif not self._begun:
+            self._begun = True
+            self.result, self.error = capture(self.work)
+            found = as_interrupt(self.error)
+            if found is not None:  # two threads that raise one exception mix up its traceback
+                self.interrupt = found
+                self.error = InterruptedError(f"a signal's handler raised {describe(found)}")
+        if self._go.yes and self._take_back is not None:
+            self._see_through(self._take_back, begun_s + self.hold_s)
+        self._over = True
+
+    def _see_through(self, take_back: Callable[[], Any], until_s: float) -> None:
+        """It was begun here: keep it when all have done it, else put it back."""
+        if self._stay is None and self.error is not None:
+            self._stay = self.ballot.cast(STAY, False, f"rank {self.name}: {_words(self.error)}")
+        elif self._stay is None:
+            self._stay = self._ask(STAY, DID, until_s)
+        if self._stay.yes or self.error is not None:
+            return
+        self.error = NotTogether(f"{self._stay.why}; what was done here was put back before the step began")
+        _, error = capture(take_back)
+        if error is not None:
+            self.interrupt = as_interrupt(error) or self.interrupt
+            self.error = ActionFailed(f"{self._stay.why}; putting it back here failed: {describe(error)}")
+
+    def _ask(self, question: str, mark: str, until_s: float) -> Decision:
+        """Wait for the answer to a question: `yes` when all members have left the mark."""
+        while self.ballot.members() is None:
+            decision = self.ballot.decision(question)
+            if decision is not None:
+                return decision
+            if not self.held_anyway or self.interrupt is not None or time.monotonic() >= until_s:
+                return self.ballot.cast(question, False, EARLY)
+            time.sleep(_POLL_S[1])
+        self.ballot.mark(mark, self.name)
+        begun_s = time.monotonic()
+        if not self.ballot.missing(mark):
+            return self.ballot.cast(question, True)  # the last to come decides
+        while True:
+            decision = self.ballot.decision(question)
+            now_s = time.monotonic()
+            if decision is not None:
+                return decision
+            if self.interrupt is not None:
+                why = f"rank {self.name}: a signal reached the training ({describe(self.interrupt)})"
+                return self.ballot.cast(question, False, why)
+            if now_s >= until_s:
+                return self.ballot.cast(question, False, self._late(question, mark))
+            time.sleep(_POLL_S[now_s - begun_s > _EAGER_S])
+
+    def _late(self, question: str, mark: str) -> str:
+        who = ", ".join(self.ballot.missing(mark)) or "?"
+        did = "had not come to" if question == GO else "had not done it at"
+        return f"rank {who} {did} the agreed step within {self.hold_s:g} s of the others"
+
+    def _lose(self, error: BaseException) -> None:
+        """The ballot cannot be read or written: `no`, and that it may be different on other ranks."""
+        lost = Decision(False, f"rank {self.name}: the ballot cannot be read or written: {describe(error)}")
+        if self._go is None:
+            self._go = lost
+        else:
+            self._stay = lost
+
+    # Any thread -------------------------------------------------------------
+
+    def passed(self) -> None:
+        """See `Appointment.passed`."""
+        self.call_off(f"rank {self.name} passed the agreed step without a moment between two steps")
+
+    def call_off(self, why: str) -> None:
+        """Answer `no` for all, unless it is decided; for who has not come: it will not be done here."""
+        decision, _ = capture(lambda: self.ballot.cast(GO, False, why))
+        if self.claim():
+            self.error = NotTogether(why if decision is None or decision.yes else decision.why)
+            self.done.set()
+
+    def look(self) -> None:
+        """Whether it was called off meanwhile, or is over its time."""
+        decision, _ = capture(lambda: self.ballot.decision(GO))
+        if decision is not None and not decision.yes:
+            self.call_off(decision.why)
+        elif time.monotonic() > self.until_s:
+            self.call_off(f"the agreed step, {self.at_step}, did not begin in time")
+
+
+class _Kept:
+    """What was prepared under one name, until its answer was fetched."""
+
+    def __init__(self, prepared: Prepared, until_s: float) -> None:
+        self.prepared = prepared
+        self.until_s = until_s
+        self.meeting: Meeting | None = None
+        self.answered = threading.Event()
+        self.answer: dict[str, Any] = {}
+
+    @property
+    def met(self) -> bool:
+        """Whether the meeting is over."""
+        return self.meeting is not None and self.meeting.done.is_set()
+
+
+class Together:
+    """What one agent has prepared or armed. Its methods run on the agent's thread, what they return on
+    that of the request."""
+
+    def __init__(
+        self, safepoint: SafePoint, recorder: Recorder, isolation: Isolation, directory: Path, rank: int,
+        where: Callable[[], str],
+    ) -> None:
+        """`where` says what the training thread does."""
+        self._safepoint = safepoint
+        self._recorder = recorder
+        self._isolation = isolation
+        self._directory = directory
+        self._name = str(rank)
+        self._where = where
+        self._kept: dict[str, _Kept] = {}
+
+    def require_free(self) -> None:
+        """Raise `TooMany` while something is prepared or armed: one after the other."""
+        busy = next((key for key, one in self._kept.items() if not one.met), None)
+        if busy is not None:
+            raise TooMany(f"{busy} is being agreed upon by the ranks")
+
+    def prepare(self, name: str, prepared: Prepared) -> dict[str, Any]:
+        """Keep it for a moment."""
+        self._kept[name] = _Kept(prepared, time.monotonic() + _PREPARED_S)
+        recorder = self._recorder
+        return {
+            **prepared.told, "can_take_back": prepared.take_back is not None,
+            "step": recorder.counted_step, "paused": self._safepoint.paused, "phase": recorder.phase,
+        }
+
+    def arm(self, name: str, at_step: int, hold_s: float, wait_s: float) -> dict[str, Any]:
+        """Appoint it for the boundary before `at_step`, which is to come within `wait_s`."""
+        kept = self._find(name)
+        ballot = Ballot(self._directory, name)
+        until_s = time.monotonic() + wait_s
+        kept.meeting = meeting = Meeting(kept.prepared, ballot, self._name, at_step, hold_s, until_s)
+        meeting.held_anyway = self._safepoint.paused
+        kept.prepared.announce()
+        # The answer is made whether or not somebody is left to fetch it: it is written down.
+        thread = threading.Thread(
+            target=self._see_to, args=(kept, meeting), name="probe-request", daemon=True
+        )
+        _, error = capture(thread.start)
+        if error is not None:
+            self._forget(name, LimitReached(f"the job cannot start another thread: {error}"))
+            raise LimitReached(f"the job cannot start another thread: {error}")
+        in_time, closed = capture(lambda: self._safepoint.appoint(meeting))
+        if not in_time:
+            meeting.call_off(EARLY if closed is None else describe(closed))
+            self._safepoint.withdraw(meeting)
+            raise closed or NotTogether(EARLY)
+        return {"step": self._recorder.counted_step}
+
+    def drop(self, name: str, why: str) -> dict[str, Any]:
+        """It will not be done; nothing when it is not known any more."""
+        kept = self._kept.get(name)
+        if kept is not None and kept.meeting is None:
+            self._forget(name, NotTogether(why))
+        elif kept is not None and kept.meeting is not None:
+            kept.meeting.call_off(why)
+        return {}
+
+    def outcome(self, name: str, wait_s: float) -> Callable[[], dict[str, Any]]:
+        """What came of it, once that is known."""
+        kept = self._find(name)
+
+        def answer() -> dict[str, Any]:
+            if not kept.answered.wait(wait_s):
+                raise LimitReached(f"{name} is not done after {wait_s:g} s")
+            self._kept.pop(name, None)
+            return kept.answer
+
+        return answer
+
+    def look_after(self) -> None:
+        """A round of the agent's thread: forget what nobody came back for."""
+        now_s = time.monotonic()
+        for name, kept in list(self._kept.items()):
+            if kept.meeting is None and now_s > kept.until_s:
+                self._forget(name, NotTogether("whoever asked for it did not come back"))
+            elif kept.answered.is_set() and now_s > kept.until_s + _ANSWER_S:
+                self._kept.pop(name, None)
+
+    def close(self, why: ProbeError) -> None:
+        """Probe leaves the process: nothing prepared or armed stays."""
+        for name, kept in list(self._kept.items()):
+            if kept.meeting is None:
+                self._forget(name, why)
+            else:
+                kept.meeting.call_off(f"rank {self._name}: {why.message}")
+
+    def _find(self, name: str) -> _Kept:
+        kept = self._kept.get(name)
+        if kept is None:
+            raise ActionUnknown(f"rank {self._name} has nothing prepared as {name!r}, or it is too long ago")
+        return kept
+
+    def _forget(self, name: str, why: ProbeError) -> None:
+        kept = self._kept.pop(name, None)
+        if kept is not None:
+            self._isolation.attempt("together", lambda: kept.prepared.give_up(why))
+
+    # A thread for each meeting ----------------------------------------------
+
+    def _see_to(self, kept: _Kept, meeting: Meeting) -> None:
+        """Until it was kept or called off; then make the answer."""
+        while not meeting.done.wait(_LOOK_S):
+            meeting.look()
+        self._safepoint.withdraw(meeting)
+        where = "" if meeting.came else self._isolation.attempt("together", self._where)
+        answer, error = capture(lambda: kept.prepared.answer(meeting))
+        kept.answer = {"came": meeting.came, "where": where or "", "step": meeting.step}
+        if error is None:
+            kept.answer["answer"] = answer
+        elif isinstance(error, ProbeError):
+            kept.answer.update(error.as_dict())
+        else:
+            kept.answer.update(ActionFailed(describe(error)).as_dict())
+        kept.answer["held_ms"] = None if meeting.held_s is None else meeting.held_s * 1e3
+        kept.answered.set()
+
+
+def _words(error: BaseException) -> str:
+    return error.message if isinstance(error, ProbeError) else describe(error)

@@ -1,0 +1,1 @@
+"""Collectives: calls, times, and torch's Flight Recorder."""

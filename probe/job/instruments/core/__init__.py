@@ -1,0 +1,1 @@
+"""What every instrument uses: the recorder, patches, hook tables, delivery from devices."""

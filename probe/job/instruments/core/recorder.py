@@ -1,0 +1,431 @@
+"""Recorder: where the training loop is, and the rows that say so.
+
+HOT PATH: every method here but `__init__` and the properties runs inside
+training steps, on the training thread. No lock, no I/O, no import, no wait.
+The instruments (`optimizers`, `losses`, `modules`, `data`, `collectives`) call it at the edges
+of the phases; it adds up their times and writes one `python.steps` row when a
+step ends. Standard library only.
+
+Phases are kept apart by the clock readings at their edges, so they never
+overlap and their sum with `other_s` is the wall time of the step.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import deque
+from typing import Any, NamedTuple
+
+from probe.base.clock import ANCHOR_NS
+from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_INTEGER, NULL_STRING
+from probe.recording.recording import Recording
+from probe.recording.tables import BY_NAME
+
+_now = time.monotonic_ns
+_ident = threading.get_ident
+
+_FIELDS = [column.name for column in BY_NAME["python.steps"].columns]
+_LOSS_FIELD, _GRAD_NORM_FIELD = _FIELDS.index("loss"), _FIELDS.index("grad_norm")
+SHADOW_FIRST, SHADOW_EVERY, SHADOW_STEPS = 200, 1000, 8
+"""Steps run as shadow: the first of them, their period, how many at a time."""
+HELD = ("acting", "paused")
+"""Phases in which somebody holds the training thread between two steps."""
+FIRST_SAMPLE = 2
+"""Modules are first recorded on the third step: the first two warm caches and compile."""
+
+
+class StepCost(NamedTuple):
+    """What the governor looks at, one per step; kept as plain tuples on the hot path."""
+
+    wall_ns: int
+    sampled: bool
+    shadow: bool
+    cost_ns: int
+
+
+class Recorder:
+    """State of the training loop as the instruments see it. One per process.
+
+    Slots, not a dictionary: the caches are cold when a hook runs, and the fields
+    of a step then lie side by side."""
+
+    __slots__ = (
+        "_append_loss", "_append_pulse", "_append_step", "_backward_id", "_boundary_ids", "_forward_id",
+        "_held_from_ns", "_held_ids", "_optimizer_id", "_other_id", "_trainer", "_trainers",
+        "allocated_bytes", "alone", "arm_forward",
+        "backward_ns", "comm_ns", "cost_ns", "data_ns", "disarm_forward", "ends", "explicit", "fed_by",
+        "forward_ns", "forward_start_ns", "grad_norm", "held_ns", "intern", "last_row", "loader",
+        "loss_count", "loss_scale", "loss_sum", "micro_step", "modules_fixed", "modules_interval",
+        "next_sample", "optimizer_ns", "peak_allocated_bytes", "phase", "recent", "reserved_bytes", "rings",
+        "rss_bytes", "samples", "sampling", "saw_comm", "saw_data", "saw_forward", "stale_gradients",
+        "start_sampling", "step", "step_start_ns", "stop_sampling", "thread", "timed_every", "timing",
+        "tokens", "training_mode", "visit", "waiting",
+    )
+
+    def __init__(self, recording: Recording, *, modules_interval: int, midway: bool = False) -> None:
+        rings = recording.rings
+        self.rings = rings
+        self.intern = intern = recording.strings.intern
+        self._forward_id, self._backward_id = intern("forward"), intern("backward")
+        self._optimizer_id, self._other_id = intern("optimizer"), intern("other")
+        self._held_ids = {name: intern(name) for name in HELD}
+        self._boundary_ids = {name: intern(name) for name in ("optimizer", "batch", "call")}
+        self._append_step = rings["python.steps"].append
+        self._append_loss = rings["python.losses"].append
+        self._append_pulse = rings["python.pulse"].append
+        self.thread = threading.main_thread().ident
+        self.alone = True
+        """Whether one thread does all the training, as far as it was seen. Gradients are looked at only then:
+        backward writes them without Python's lock, and torch's memory breaks when a gradient that another
+        thread's backward writes is touched meanwhile."""
+        self._trainer = 0
+        self._trainers: dict[int, None] = {}
+        self.step = 0
+        self.micro_step = 0
+        self.phase = "other"
+        self.explicit = False
+        """True once `probe.step()` was called: it alone counts steps from then on."""
+        self.timing = True
+        self.timed_every = 1
+        """Phases are timed on every so many steps; more than 1 where steps are too short for the budget."""
+        self.recent: deque[tuple[int, bool, bool, int]] = deque(maxlen=512)
+        self.ends: deque[tuple[int, int]] = deque(maxlen=512)
+        """Number and end (monotonic ns) of the last steps; -1: the one that ran when recording began."""
+        self.last_row: list[Any] | None = None
+        """Fields of the last steps row; None before there is one."""
+
+        self.loader = self.fed_by = NULL_STRING
+        """Names of the loaders that gave the first batch of this step (after an evaluation, if there was
+        one), and of the last."""
+        self.waiting: Any = None
+        """Called at the end of a step while somebody waits for one: see `control.safepoint`."""
+        self.visit: Any = None
+        """Called at the beginning of the next step while somebody waits for that."""
+
+        self.modules_fixed = modules_interval > 0
+        self.modules_interval = modules_interval or 10
+        self.next_sample = FIRST_SAMPLE
+        self.sampling = False
+        self.start_sampling: Any = None
+        self.stop_sampling: Any = None
+        self.arm_forward: Any = None
+        self.disarm_forward: Any = None
+
+        self.rss_bytes = self.allocated_bytes = NULL_INTEGER
+        self.reserved_bytes = self.peak_allocated_bytes = NULL_INTEGER
+        self.loss_scale = NULL_DOUBLE
+        self.cost_ns = 0
+        self.step_start_ns = 0
+        self._held_from_ns = 0
+        self._reset(0)
+        if midway:
+            self._begin_at_next_boundary()
+
+    @property
+    def counted_step(self) -> int | None:
+        """The number of the step that runs; None in one that began before recording did."""
+        return None if self.step == NULL_INTEGER else self.step
+
+    def _begin_at_next_boundary(self) -> None:
+        """The job is in the middle of a step that nobody saw begin: it gets no number and no row."""
+        append = self._append_step
+
+        def begin(*_fields: int | float) -> int:
+            self._append_step = append
+            self.step = -1  # the step that begins now is 0
+            return 0
+
+        self._append_step = begin
+        self.step = NULL_INTEGER
+
+    def _reset(self, start_ns: int) -> None:
+        self.step_start_ns = start_ns
+        self.micro_step = 0
+        self.data_ns = self.forward_ns = self.backward_ns = self.optimizer_ns = self.comm_ns = 0
+        self.saw_data = self.saw_forward = self.saw_comm = False
+        self.fed_by, self.loader = self.loader, NULL_STRING
+        self.held_ns = 0
+        self.forward_start_ns = 0
+        self.loss_sum, self.loss_count = 0.0, 0
+        self.grad_norm = NULL_DOUBLE
+        self.training_mode = self.stale_gradients = NULL_BOOLEAN
+        self.samples = self.tokens = NULL_INTEGER
+        self.cost_ns = 0
+
+    # Where the loop is: one method an edge, nothing called twice -------------
+
+    def elsewhere(self) -> bool:
+        """Whether the calling thread is not the one that trains."""
+        return _ident() != self.thread
+
+    def owns_gradients(self) -> bool:
+        """Whether the calling thread may touch gradients: it trains, and no other does."""
+        return self.alone and _ident() == self.thread
+
+    def note_trainer(self) -> None:
+        """The calling thread trains, perhaps beside another."""
+        self._trainers[_ident()] = None
+        self.alone = len(self._trainers) == 1
+
+    def _train_here(self) -> None:
+        """Another thread than before trains."""
+        self.thread = self._trainer = _ident()
+        self.note_trainer()
+
+    def forget_ended_trainers(self) -> None:
+        """Threads that have ended train no more; on the agent's thread."""
+        if not self.alone:
+            living = sys._current_frames()
+            for one in list(self._trainers):
+                if one not in living:
+                    del self._trainers[one]
+            self.alone = len(self._trainers) < 2
+            if len(self._trainers) > 1:  # one that began this instant
+                self.alone = False
+
+    def data_begins(self, now_ns: int) -> None:
+        """The loop waits for data; outside, the pending row of python.batches says so."""
+        self.phase = "data"
+        if not self.step_start_ns:
+            self.step_start_ns = now_ns
+
+    def data_ends(self, now_ns: int, start_ns: int) -> None:
+        """The wait is over, with or without a batch."""
+        self.data_ns += now_ns - start_ns
+        self.saw_data = True
+        self.phase = "other"
+
+    def add_batch(self, samples: int, tokens: int) -> None:
+        """A batch of this step arrived; NULL_INTEGER for what it does not tell."""
+        if samples != NULL_INTEGER:
+            self.samples = samples if self.samples == NULL_INTEGER else self.samples + samples
+        if tokens != NULL_INTEGER:
+            self.tokens = tokens if self.tokens == NULL_INTEGER else self.tokens + tokens
+
+    def forward_begins(self, now_ns: int) -> None:
+        """The first module call of a micro step."""
+        self.forward_start_ns = now_ns
+        self.saw_forward = True
+        self.phase = "forward"
+        if not self.step_start_ns:
+            self.step_start_ns = now_ns
+        if self.timing:
+            self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self._forward_id)
+
+    def backward_begins(self, now_ns: int, loss: float | None) -> None:
+        """Backward is called, on `loss` if that could be read. Who does this, trains."""
+        if _ident() != self._trainer:
+            self._train_here()
+        if self.forward_start_ns:
+            self.forward_ns += now_ns - self.forward_start_ns
+            self.forward_start_ns = 0
+        elif not self.step_start_ns:
+            self.step_start_ns = now_ns
+        if loss is not None:
+            self.loss_sum += loss
+            self.loss_count += 1
+            self._append_loss(self.step, self.micro_step, now_ns + ANCHOR_NS, loss, loss - loss == 0.0)
+        self.phase = "backward"
+        if self.timing:
+            self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self._backward_id)
+
+    def backward_ends(self, now_ns: int, start_ns: int) -> None:
+        """Backward is done: a micro step is complete."""
+        self.backward_ns += now_ns - start_ns
+        self.micro_step += 1
+        self.phase = "other"
+        if self.timing:
+            self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self._other_id)
+            if not self.sampling and self.arm_forward is not None:
+                self.arm_forward()
+
+    def optimizer_begins(self, now_ns: int) -> int:
+        """An optimizer steps. Returns the time of the phases that may go on inside it (LBFGS)."""
+        if _ident() != self._trainer:
+            self._train_here()
+        if self.forward_start_ns:
+            self.forward_ns += now_ns - self.forward_start_ns
+            self.forward_start_ns = 0
+        elif not self.step_start_ns:
+            self.step_start_ns = now_ns
+        self.phase = "optimizer"
+        if self.timing:
+            self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self._optimizer_id)
+        return self.forward_ns + self.backward_ns + self.data_ns + self.comm_ns
+
+    def optimizer_ends(self, now_ns: int) -> None:
+        """An optimizer that does not end the step is done."""
+        self.phase = "other"
+        if self.timing:
+            self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self._other_id)
+
+    def communicated(self, now_ns: int, start_ns: int, counted_ns: int) -> None:
+        """The training thread was inside a collective, a send or a receive, or waited for one. `counted_ns`
+        is `comm_ns` as it was at the start: what calls inside this one took is counted already."""
+        if not self.step_start_ns or start_ns < self.step_start_ns:
+            return  # before the first step began
+        took = now_ns - start_ns - (self.comm_ns - counted_ns)
+        self.comm_ns += took
+        self.saw_comm = True
+        phase = self.phase
+        if phase == "backward":
+            self.backward_ns -= took
+        elif phase == "data":
+            self.data_ns -= took
+        elif self.forward_start_ns:
+            self.forward_ns -= took
+        # The optimizer's time leaves out what was counted inside it, and what remains is `other`.
+
+    def hold(self, phase: str) -> None:
+        """Somebody holds the training thread between two steps: one of `HELD`."""
+        now_ns = _now()
+        if not self._held_from_ns:
+            self._held_from_ns = now_ns
+        self.phase = phase
+        self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self._held_ids[phase])
+
+    def let_go(self) -> None:
+        """Nobody does any more."""
+        now_ns = _now()
+        self.held_ns += now_ns - self._held_from_ns
+        self._held_from_ns = 0
+        self.phase = "other"
+        self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self._other_id)
+
+    # The end of a step ------------------------------------------------------
+
+    def end_step(self, now_ns: int, boundary: str, lr: float, skipped: int) -> None:
+        """Write the step's row and begin the next step. `lr` and `skipped` may be NULL."""
+        if self.forward_start_ns:
+            self.forward_ns += now_ns - self.forward_start_ns
+        wall = now_ns - (self.step_start_ns or now_ns)
+        worked = wall - self.held_ns
+        known = self.data_ns + self.forward_ns + self.backward_ns + self.optimizer_ns + self.comm_ns
+        spent = self.cost_ns + (_now() - now_ns)
+        shadow = not self.timing
+        fields = [
+            self.step,
+            self._boundary_ids[boundary],
+            self.micro_step,
+            now_ns + ANCHOR_NS,
+            wall / 1e9,
+            self.data_ns / 1e9 if self.saw_data else NULL_DOUBLE,
+            self.forward_ns / 1e9 if self.saw_forward else NULL_DOUBLE,
+            self.backward_ns / 1e9 if self.micro_step else NULL_DOUBLE,
+            self.optimizer_ns / 1e9 if self.optimizer_ns else NULL_DOUBLE,
+            self.comm_ns / 1e9 if self.saw_comm else NULL_DOUBLE,
+            self.held_ns / 1e9 if self.held_ns else NULL_DOUBLE,
+            NULL_DOUBLE if shadow else (worked - known) / 1e9 if worked > known else 0.0,
+            self.loss_sum / self.loss_count if self.loss_count else NULL_DOUBLE,
+            self.grad_norm,
+            lr,
+            self.loss_scale,
+            skipped,
+            self.training_mode,
+            self.stale_gradients,
+            self.samples,
+            self.tokens,
+            self.rss_bytes,
+            self.allocated_bytes,
+            self.reserved_bytes,
+            self.peak_allocated_bytes,
+            self.sampling,
+            shadow,
+            spent,
+        ]
+        self._append_step(*fields)
+        self.last_row = fields
+        self.recent.append((worked, self.sampling, shadow, spent))
+        self.ends.append((self.step, now_ns))
+        if self.sampling:
+            self._after_sample(worked, spent)
+        self.step += 1
+        self._reset(now_ns)
+        self.phase = "other"
+        if self.timing:
+            self._append_pulse(self.step, 0, now_ns + ANCHOR_NS, self._other_id)
+        self._choose_next(shadow_allowed=boundary != "batch")
+        self.cost_ns = _now() - now_ns
+        if self.waiting is not None:
+            self.waiting(boundary)
+
+    def _after_sample(self, wall: int, spent: int) -> None:
+        """Space the next sample by what this one cost, before the governor knows better.
+
+        Twice our own clock's figure stands for what it cannot see (torch's dispatch)."""
+        self.sampling = False
+        self.stop_sampling()
+        interval = self.modules_interval
+        if not self.modules_fixed and wall > 0:
+            interval = max(interval, min(10_000, int(2 * spent / (0.002 * wall))))
+        self.next_sample = self.step + interval
+
+    def _choose_next(self, *, shadow_allowed: bool) -> None:
+        """What is recorded in the step that begins: plain, sampled or shadow.
+
+        A step that batches end needs its forward seen, so it has no shadow."""
+        step = self.step
+        if shadow_allowed:
+            in_shadow = step >= SHADOW_FIRST and (step - SHADOW_FIRST) % SHADOW_EVERY < SHADOW_STEPS
+            due = step % self.timed_every == 0 or step >= self.next_sample
+            self.timing = due and not in_shadow
+        if self.timing and step >= self.next_sample and self.start_sampling is not None:
+            self.sampling = self.start_sampling()
+        self.expect_forward()
+
+    def expect_forward(self) -> None:
+        """Watch for the next micro step's first module call, or stop watching."""
+        if self.arm_forward is None:
+            return
+        if (self.timing or self.visit is not None) and not self.sampling:
+            self.arm_forward()
+        else:
+            self.disarm_forward()
+
+    def note_loss(self, step: int, micro_step: int, t_ns: int, loss: float) -> None:
+        """A loss that a device delivered late: its own row; from the agent's thread."""
+        self._append_loss(step, micro_step, t_ns, loss, loss - loss == 0.0)
+
+    def deliver_loss(self, step: int, values: list[float]) -> None:
+        """Losses that a device delivered late; from the agent's thread."""
+        if step == self.step:
+            self.loss_sum += sum(values)
+            self.loss_count += len(values)
+            return
+        self._amend(step, _LOSS_FIELD, sum(values) / len(values))
+
+    def deliver_grad_norm(self, step: int, norm: float) -> None:
+        """A gradient norm that a device delivered late; from the agent's thread."""
+        if step == self.step:
+            self.grad_norm = norm
+        else:
+            self._amend(step, _GRAD_NORM_FIELD, norm)
+
+    def _amend(self, step: int, field: int, value: float) -> None:
+        """Put a figure into a row that was written without it, if its place is not soon another row's."""
+        ring, number = self.rings["python.steps"], step + 1  # rows count from 1, steps from 0
+        fields = ring.read(number) if 0 <= self.step - step < ring.rows // 2 else None
+        if fields is not None and fields[0] == step and fields[field] == NULL_DOUBLE:
+            fields[field] = value
+            ring.put(number, *fields)
+
+    def call_step(self) -> None:
+        """`probe.step()`: the loop says itself where a step ends."""
+        now = _now()
+        self.explicit = True
+        if _ident() != self._trainer:
+            self._train_here()
+        self.end_step(now, "call", NULL_DOUBLE, NULL_BOOLEAN)
+
+    def log(self, name: str, value: float) -> None:
+        """`probe.log(name, value)`: one row of python.scalars. Raises for what is no name or no number."""
+        if not isinstance(name, str):
+            raise TypeError(f"a name is text, not {type(name).__name__}")
+        detach = getattr(value, "detach", None)  # torch warns of a number that has a gradient
+        number = float(value if detach is None else detach())
+        self.rings["python.scalars"].append(
+            self.step, _now() + ANCHOR_NS, self.intern(name) or NULL_STRING, number,
+            NULL_INTEGER, self.intern("probe"),
+        )

@@ -1,0 +1,1 @@
+"""Facts about the run: model, hyperparameters, memory."""

@@ -1,0 +1,84 @@
+"""Memory: samples of the process's and the device's memory.
+
+Writes process.memory and gives the recorder the last figures for python.steps.
+Runs on the agent's thread, never inside a step: small reads from /proc and, where
+CUDA is in use, one look at the allocator's own counters (no device call).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from probe.base import descriptors
+from probe.base.clock import wall_ns
+from probe.job.instruments.core.host_memory import HostMemoryReader
+from probe.job.instruments.core.recorder import Recorder
+from probe.recording.layout import NULL_INTEGER
+
+_STATUS = Path("/proc/self/status")
+_FIELDS = {"VmRSS": "rss_bytes", "VmHWM": "rss_peak_bytes", "Threads": "threads"}
+
+
+def process_memory() -> dict[str, int]:
+    """rss_bytes, rss_peak_bytes and threads of this process; absent what /proc does not tell, as to a job
+    that has used up its descriptors, or has another root."""
+    found: dict[str, int] = {}
+    try:
+        lines = descriptors.read_lines(_STATUS)
+    except OSError:
+        return found
+    for line in lines:
+        name, _, rest = line.partition(":")
+        if name in _FIELDS:
+            value, *unit = rest.split()
+            found[_FIELDS[name]] = int(value) * (1024 if unit == ["kB"] else 1)
+    return found
+
+
+def device_memory() -> tuple[int, int, int] | None:
+    """allocated, reserved and peak allocated bytes of the current CUDA device; None without one in use."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    found = torch.cuda.memory_stats_as_nested_dict()
+    if not found:
+        return None
+    allocated = found["allocated_bytes"]["all"]
+    return allocated["current"], found["reserved_bytes"]["all"]["current"], allocated["peak"]
+
+
+def device_total() -> int | None:
+    """Memory of the current CUDA device in all, as torch noted it when it began to use it; None without."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    return int(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
+
+
+class Memory:
+    """Takes samples; `sample` is called by the agent's thread."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._host = HostMemoryReader()
+        self._append = recorder.rings["process.memory"].append
+
+    def sample(self) -> None:
+        """One row of process.memory."""
+        recorder = self._recorder
+        found = process_memory()
+        host = self._host.read()
+        device = device_memory() or (NULL_INTEGER,) * 3
+        recorder.rss_bytes = found.get("rss_bytes", NULL_INTEGER)
+        recorder.allocated_bytes, recorder.reserved_bytes, recorder.peak_allocated_bytes = device
+        self._append(
+            recorder.step,
+            wall_ns(),
+            recorder.rss_bytes,
+            found.get("rss_peak_bytes", NULL_INTEGER),
+            *device,
+            found.get("threads", NULL_INTEGER),
+            *(NULL_INTEGER if value is None else value for value in (*host, device_total())),
+        )

@@ -1,0 +1,206 @@
+"""Run facts that only the process itself knows: hyper-parameters, seeds, its environment, its devices.
+
+Writes probe.facts, and once an event with the folders that Python imports from (the server lists the
+packages in them). Runs on the agent's thread, in slices, once a few steps ended and now and then again: what
+is new or changed is written again. Nothing of the job's is called. What the training frames hold under the
+usual names is read without leaving a trace (`control.frames`), numbers, switches and short texts of it;
+what looks like a secret is replaced before it is written.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from probe.base import clock
+from probe.job.instruments.core.recorder import Recorder
+from probe.job.instruments.facts.hyperparameters import Value, from_frames, items, plain, public
+from probe.job.instruments.facts.model_facts import FIRST_STEPS, fact
+from probe.job.instruments.loop.data import Data
+from probe.job.instruments.loop.forward import Forward
+from probe.job.instruments.loop.optimizers import Optimizers
+from probe.job.introspection.snippet_names import place_in_job
+from probe.recording.journal import Journal
+
+AGAIN_S = 30.0
+SLICE_S, REST_S = 0.0005, 0.0005
+MOST_TIMES = 20
+"""So often one fact is written at most: what changes all the time is no fact."""
+ENVIRONMENT = frozenset({
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "PYTHONHASHSEED",
+    "CUBLAS_WORKSPACE_CONFIG", "CUDA_DEVICE_ORDER", "LD_PRELOAD", "MALLOC_ARENA_MAX",
+})
+ENVIRONMENT_STARTS = ("NCCL_", "TORCH_", "PYTORCH_", "GLOO_", "KMP_", "MKL_", "UCX_", "FI_")
+_GROUP = ("initial_lr", "lr", "weight_decay", "betas", "momentum", "eps", "nesterov", "amsgrad")
+_MOST_GROUPS, _MOST_LOADERS = 8, 4
+_VOLATILE = frozenset({
+    "last_epoch", "num_bad_epochs", "best", "cooldown_counter", "optimizer", "mode_worse", "verbose",
+})
+"""Of a scheduler: where it is, not what it is."""
+_LOADER = ("batch_size", "num_workers", "drop_last", "pin_memory", "prefetch_factor", "persistent_workers")
+_SEEDS = frozenset({"seed", "random_seed", "manual_seed", "rng_seed"})
+
+
+class RunFacts:
+    """Gathers the facts; `step` once a round of the agent's thread."""
+
+    def __init__(
+        self, recorder: Recorder, optimizers: Optimizers, forward: Forward, data: Data | None,
+        journal: Journal,
+    ) -> None:
+        self._recorder = recorder
+        self._optimizers = optimizers
+        self._forward = forward
+        self._data = data
+        self._journal = journal
+        self._next_s = 0.0
+        self._known: dict[tuple[str, str], tuple[str, int]] = {}
+        self._said_paths: list[str] = []
+
+    def step(self) -> None:
+        """Gather when it is time."""
+        if self._recorder.step < FIRST_STEPS or time.monotonic() < self._next_s:
+            return
+        self._next_s = time.monotonic() + AGAIN_S
+        from probe.base.redaction import redact, shown  # here: compiling its expressions takes milliseconds
+
+        rows: list[dict[str, Any]] = []
+        until = time.perf_counter() + SLICE_S
+        for kind, name, value in self._all():
+            text = shown(name.rpartition(".")[2], value) if isinstance(value, str) else str(value)
+            key = (kind, name)
+            before, times = self._known.get(key, ("", 0))
+            if (text != before or not times) and times < MOST_TIMES:
+                self._known[key] = (text, times + 1 if _may_change(name) else MOST_TIMES)
+                rows.append({**fact(kind, name, value), "value": text})
+            if time.perf_counter() > until:
+                time.sleep(REST_S)
+                until = time.perf_counter() + SLICE_S
+        if rows:
+            self._journal.append({"table": "probe.facts", "rows": rows})
+        paths = [redact(path) for path in sys.path if isinstance(path, str)][:64]
+        if paths != self._said_paths:
+            self._said_paths = paths
+            self._journal.append({"event": "import paths", "paths": paths, "t_ns": clock.wall_ns()})
+
+    def _all(self) -> Iterator[tuple[str, str, Value]]:
+        """Kind, name and value of every fact."""
+        yield from self._environment()
+        yield from self._device()
+        for name, value in self._training():
+            yield "hyperparameter", name, value
+        for name, value in from_frames(self._recorder.thread):
+            seed = name.rpartition(".")[2] in _SEEDS
+            yield ("seed" if seed else "hyperparameter"), name, value
+
+    def _environment(self) -> Iterator[tuple[str, str, Value]]:
+        torch = sys.modules["torch"]
+        yield "seed", "torch", int(torch.initial_seed())
+        yield "seed", "PYTHONHASHSEED", os.environ.get("PYTHONHASHSEED", "random")
+        for name, value in sorted(os.environ.copy().items()):
+            if name in ENVIRONMENT or name.startswith(ENVIRONMENT_STARTS):
+                yield "environment", name, value
+        yield "environment", "torch.num_threads", int(torch.get_num_threads())
+        yield "environment", "torch.float32_matmul_precision", str(torch.get_float32_matmul_precision())
+        yield "environment", "torch.deterministic", bool(torch.are_deterministic_algorithms_enabled())
+
+    def _device(self) -> Iterator[tuple[str, str, Value]]:
+        """The device that is used; unrun where there is none."""
+        torch = sys.modules["torch"]
+        yield "package", "cuda (torch)", str(torch.version.cuda or "none")
+        if torch.cuda.is_initialized():
+            number = torch.cuda.current_device()
+            found = torch.cuda.get_device_properties(number)
+            yield "hardware", "device", str(found.name)
+            yield "hardware", "device_number", int(number)
+            yield "hardware", "device_memory_bytes", int(found.total_memory)
+
+    def _training(self) -> Iterator[tuple[str, Value]]:
+        """What the objects say that probe has met: optimizers, schedulers, loaders, precision."""
+        world_size = place_in_job(0, None)["world_size"]
+        yield "world_size", world_size
+        yield "amp.autocast", self._forward.autocast or "off"
+        scaler = self._optimizers.scaler()
+        if scaler is not None:
+            yield "amp.scaler", bool(public(scaler).get("_enabled", True))
+        for number, optimizer in enumerate(self._optimizers.alive()[:4], 1):
+            prefix = "optimizer" if number == 1 else f"optimizer{number}"
+            yield from _optimizer(prefix, optimizer)
+            for scheduler in self._optimizers.schedulers_of(optimizer)[:1]:
+                yield from _scheduler(prefix.replace("optimizer", "scheduler"), scheduler)
+        loaders = self._data.loaders if self._data is not None else []
+        alive = [loader for reference in loaders if (loader := reference()) is not None]
+        for number, loader in enumerate(alive[:_MOST_LOADERS], 1):
+            yield from _loader("loader" if number == 1 else f"loader{number}", loader)
+
+
+def _may_change(name: str) -> bool:
+    """Learning rates are read once: schedules change them at each step, which python.steps shows."""
+    return name.rpartition(".")[2] not in ("lr", "learning_rate")
+
+
+def _optimizer(prefix: str, optimizer: Any) -> Iterator[tuple[str, Value]]:
+    yield prefix, type(optimizer).__name__
+    groups = public(optimizer).get("param_groups")
+    groups = groups if isinstance(groups, list) else []
+    yield f"{prefix}.groups", len(groups)
+    for number, group in enumerate(groups[:_MOST_GROUPS]):
+        found = dict(items(group))
+        if "initial_lr" in found:
+            found["lr"] = found.pop("initial_lr")
+        place = prefix if number == 0 else f"{prefix}.group{number}"
+        for name in _GROUP:
+            if name in found and (value := plain(found[name])) is not None:
+                yield f"{place}.{name}", value
+
+
+def _scheduler(prefix: str, scheduler: Any, depth: int = 0) -> Iterator[tuple[str, Value]]:
+    yield prefix, type(scheduler).__name__
+    found = public(scheduler)
+    for name, value in items(found):
+        if name not in _VOLATILE and not name.startswith("_") and (text := plain(value)) is not None:
+            yield f"{prefix}.{name}", text
+    inner = found.get("_schedulers")
+    if isinstance(inner, (list, tuple)) and depth < 2:
+        for number, one in enumerate(inner[:4]):
+            yield from _scheduler(f"{prefix}.{number}", one, depth + 1)
+
+
+def _loader(prefix: str, loader: Any) -> Iterator[tuple[str, Value]]:
+    found = public(loader)
+    for name in _LOADER:
+        if (value := plain(found.get(name))) is not None:
+            yield f"{prefix}.{name}", value
+    sampler = found.get("sampler")
+    shuffles = {"RandomSampler": True, "SequentialSampler": False}.get(type(sampler).__name__)
+    if shuffles is None:
+        shuffles = public(sampler).get("shuffle")
+    if isinstance(shuffles, bool):
+        yield f"{prefix}.shuffle", shuffles
+    dataset = found.get("dataset")
+    yield f"{prefix}.dataset", type(dataset).__name__
+    length = dataset_length(dataset)
+    if length is not None:
+        yield f"{prefix}.dataset_length", length
+
+
+def dataset_length(dataset: Any, depth: int = 0) -> int | None:
+    """Samples in a dataset of torch's own classes; None of others, whose `__len__` is the job's code."""
+    found = public(dataset)
+    kind = type(dataset)
+    if kind in (list, tuple, range):
+        return len(dataset)
+    if not kind.__module__.startswith("torch.utils.data") or depth > 4:
+        return None
+    if kind.__name__ == "TensorDataset" and found.get("tensors"):
+        return int(found["tensors"][0].shape[0])
+    if kind.__name__ == "Subset" and type(found.get("indices")) in (list, tuple, range):
+        return len(found["indices"])
+    if kind.__name__ == "ConcatDataset" and found.get("cumulative_sizes"):
+        return int(found["cumulative_sizes"][-1])
+    return None
+
+

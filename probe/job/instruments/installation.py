@@ -1,0 +1,176 @@
+"""All instruments of one agent: put in place together, taken out together.
+
+Runs when the agent starts and stops, and once a round on the agent's thread
+(`collect`). The list of instruments and the tables each writes is this page:
+
+    steps    python.steps, python.pulse   (always, when anything is recorded)
+    losses   python.losses
+    modules  python.torch_trace
+    data     python.batches
+    collectives  python.collectives
+    memory   process.memory
+    nonfinite  python.nonfinite, python.inputs   (with losses)
+    scalars  python.scalars        (beside what `probe.log` writes)
+    facts    python.parameters, python.modules, probe.facts
+    gradients  python.gradients, python.optimizers, grad_norm of python.steps; for who asks python.activations
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from probe.base.isolation import Isolation
+from probe.base.settings import Settings
+from probe.job.instruments.comm.collectives import Collectives
+from probe.job.instruments.comm.flight_recorder import Flight
+from probe.job.instruments.core.recorder import Recorder
+from probe.job.instruments.facts.memory import Memory
+from probe.job.instruments.facts.model_facts import ModelFacts
+from probe.job.instruments.facts.run_facts import RunFacts
+from probe.job.instruments.governor import Governor
+from probe.job.instruments.loop.data import Data
+from probe.job.instruments.loop.forward import Forward
+from probe.job.instruments.loop.losses import Losses
+from probe.job.instruments.loop.optimizers import Optimizers
+from probe.job.instruments.loop.scalars import Scalars
+from probe.job.instruments.modules.module_names import ModuleNames
+from probe.job.instruments.modules.module_times import Modules
+from probe.job.instruments.modules.parameter_names import ParameterNames
+from probe.job.instruments.nan.nan_detector import Sentinel
+from probe.job.instruments.tensors.activations import Activations
+from probe.job.instruments.tensors.gradients import Gradients
+from probe.recording.recording import Recording
+
+
+class Installation:
+    """The instruments that the settings ask for. Needs torch imported by the job."""
+
+    def __init__(
+        self, recording: Recording, settings: Settings, isolation: Isolation, *, midway: bool = False
+    ) -> None:
+        wanted = settings.instruments
+        self._isolation = isolation
+        self.recorder = recorder = Recorder(
+            recording, modules_interval=settings.modules_interval, midway=midway
+        )
+        self.optimizers = Optimizers(recorder, isolation)
+        self.forward = Forward(recorder, isolation, lambda: self.optimizers.made_any)
+        self.forward.around_step = self.optimizers.around
+        self.losses = Losses(recorder, isolation, values="losses" in wanted)
+        self.names = ModuleNames(recorder, self.forward)
+        self.data = Data(recorder, isolation, lambda: self.optimizers.made_any) if "data" in wanted else None
+        self.collectives = Collectives(recorder, isolation) if "collectives" in wanted else None
+        self.flight = Flight(recorder, self.collectives) if self.collectives is not None else None
+        self.memory = Memory(recorder) if "memory" in wanted else None
+        journal = recording.journal
+        self.scalars = Scalars(recorder, isolation, journal) if "scalars" in wanted else None
+        self.model_facts: ModelFacts | None = None
+        self.run_facts: RunFacts | None = None
+        if "facts" in wanted:
+            known = (self.names, self.optimizers, self.forward)
+            self.model_facts = ModelFacts(recorder, *known, journal)
+            self.run_facts = RunFacts(recorder, self.optimizers, self.forward, self.data, journal)
+        self.modules: Modules | None = None
+        if "modules" in wanted:
+            self.modules = Modules(recorder, isolation, self.forward, self.losses, self.names)
+            self.optimizers.trace_step = isolation.guard("modules", self.modules.trace_step)
+            self.forward.trace_region = isolation.guard("modules", self.modules.trace_region)
+        self.sentinel: Sentinel | None = None
+        if "nonfinite" in wanted and "losses" in wanted:
+            self.sentinel = Sentinel(
+                recorder, isolation, self.forward, self.losses, self.names, self.optimizers, recording.journal
+            )
+            if self.data is not None:
+                self.data.batches = self.sentinel.batches
+        self.gradients = Gradients(
+            recorder, isolation, self.optimizers, ParameterNames(recorder, self.names), settings.budget_ratio,
+            lambda: self.forward.compiles, samples="gradients" in wanted,
+        )
+        self.activations = Activations(
+            recorder, isolation, self.forward, self.names, self.gradients.delivery
+        )
+        """Only on steps that somebody asks for."""
+        self.from_start = not midway
+        """Whether the job's first step is the first one counted."""
+        self.governor = Governor(
+            recorder, settings.budget_ratio, modules=self.modules is not None,
+            gradients=self.gradients if self.gradients.samples else None,
+        )
+        self._parts: list[Any] = []
+        if wanted:
+            # Optimizers last: the first step they end is one that the others have seen from its begin.
+            parts = (
+                self.forward, self.losses, self.sentinel, self.modules, self.data, self.collectives,
+                self.flight, self.scalars, self.gradients, self.optimizers,
+            )
+            self._parts = [part for part in parts if part is not None]
+
+    @property
+    def installed(self) -> bool:
+        """Whether anything is recorded at all, and so steps are seen."""
+        return bool(self._parts)
+
+    def install(self, *, late: bool = False) -> None:
+        """Put every hook in place; one that cannot be is reported and left out.
+
+        `late`: the program may have made its optimizers already."""
+        if self._parts and late:
+            self._isolation.attempt("optimizers", self.optimizers.find)
+            stepped = any(one is not None and one.state for one in (seen() for seen in self.optimizers.seen))
+            self.from_start = self.from_start and not stepped
+        for part in self._parts:
+            self._isolation.attempt(type(part).__name__.lower(), part.install)
+        if self._parts:
+            self.recorder.expect_forward()
+
+    def uninstall(self) -> None:
+        """Take every hook out, the last one first."""
+        self._isolation.attempt("activations", self.activations.end)
+        for part in reversed(self._parts):
+            self._isolation.attempt(type(part).__name__.lower(), part.uninstall)
+
+    def collect(self) -> None:
+        """One round on the agent's thread: what devices delivered, names of new modules."""
+        attempt = self._isolation.attempt
+        self.recorder.forget_ended_trainers()
+        if self._parts:
+            attempt("names", self.names.collect)
+            attempt("losses", self.losses.collect)
+            attempt("gradients", self.gradients.collect)
+        if self.sentinel is not None:
+            attempt("nonfinite", self.sentinel.collect)
+        if self._parts:
+            attempt("governor", self.governor.look)
+        if self.collectives is not None:
+            attempt("collectives", self.collectives.collect)
+        if self.flight is not None:
+            attempt("flight", self.flight.look)
+        if self.modules is not None:
+            attempt("modules", self.modules.collect)
+        if self.scalars is not None:
+            attempt("scalars", self.scalars.look)
+        if self.model_facts is not None and self.run_facts is not None:
+            attempt("model facts", self.model_facts.step)
+            attempt("run facts", self.run_facts.step)
+
+    def module_path(self, module: Any) -> str | None:
+        """Path of a module that a frame belongs to; None when it is not known."""
+        return self.names.path(module)
+
+    def seen(self) -> dict[str, Any]:
+        """Objects the instruments met, under the names that snippets use."""
+        found: dict[str, Any] = {}
+        for root in self.names.roots()[:1]:
+            found["model"] = root
+        optimizer = self.optimizers.leader()
+        if optimizer is not None:
+            found["optimizer"] = optimizer
+        loaders = [loader for reference in self.data.loaders if (loader := reference())] if self.data else []
+        if loaders:
+            found["train_loader"] = loaders[0]
+        return found
+
+    def sample_memory(self) -> None:
+        """One sample of memory, on the agent's thread."""
+        if self.memory is not None:
+            self._isolation.attempt("memory", self.memory.sample)

@@ -1,0 +1,1 @@
+"""The training loop: batches, forward, losses, optimizer steps, logged scalars."""

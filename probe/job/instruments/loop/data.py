@@ -1,0 +1,286 @@
+"""Data: waiting for DataLoaders, and what came.
+
+Writes python.batches and data_s of python.steps. HOT PATH: the wrapper around
+`_BaseDataLoaderIter.__next__` (on the class, so iterators that are already
+running are seen too). The row is written before the wait and completed after
+it: a fetch that never returns is on record. In a loop that never made an
+optimizer, the next fetch after a module call ends a step. Workers are other
+processes and run none of this.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from typing import Any, NamedTuple
+
+from probe.base.clock import ANCHOR_NS
+from probe.base.isolation import Isolation
+from probe.job.instruments.core.patch import Patches
+from probe.job.instruments.core.recorder import Recorder
+from probe.job.instruments.loop.batch_history import Batches
+from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_INTEGER, NULL_STRING
+
+_now = time.monotonic_ns
+MOST_SHAPES = 4096
+"""Distinct batch shapes described; beyond that shapes and dtypes are NULL."""
+DEEPEST = 4
+"""Levels of lists and dictionaries looked through for tensors."""
+
+
+class Start(NamedTuple):
+    """An iterator, and the random states its order of batches came from: torch's, the loader's own."""
+
+    iterator: weakref.ref[Any]
+    torch_state: Any
+    generator_state: Any
+
+
+class Data:
+    """Installs the wrapper; `made_optimizer()` tells whether the job ever made an optimizer."""
+
+    def __init__(self, recorder: Recorder, isolation: Isolation, made_optimizer: Any) -> None:
+        self.recorder = recorder
+        self.loaders: list[weakref.ref[Any]] = []
+        self.batches: Batches | None = None
+        """Set by the sentinel: remembers what the last batches were."""
+        self._made_optimizer = made_optimizer
+        ring = recorder.rings["python.batches"]
+        self._append, self._put = ring.append, ring.put
+        intern = recorder.intern
+        self._states = {name: intern(name) for name in ("pending", "done", "failed", "exhausted")}
+        self._labels: dict[int, tuple[Any, int]] = {}
+        self._names: dict[int, str] = {}
+        self._described: dict[Any, tuple[int, int, int, int]] = {}
+        self._sizes: dict[Any, int] = {}
+        self._starts: dict[int, Start] = {}
+        self._patches = Patches()
+        self._isolation = isolation
+
+    def install(self) -> None:
+        """Put the wrappers in place; off the hot path."""
+        import torch
+        from torch.utils.data import dataloader
+
+        self._tensor = torch.Tensor
+        self._default_generator = torch.default_generator
+        begin = self._isolation.guard("data", self._begin)
+        arrived = self._isolation.guard("data", self._arrived)
+        broke = self._isolation.guard("data", self._broke)
+        started = self._isolation.guard("data", self._started)
+        about_to_start = self._isolation.guard("data", self._about_to_start)
+        drawn = self._isolation.guard("batches", self._drawn)
+        recorder = self.recorder
+        live = self._patches.live
+
+        def wrap_next(original: Any) -> Any:
+            def __next__(iterator: Any) -> Any:
+                if not live[0] or recorder.elsewhere():
+                    return original(iterator)
+                fetch = begin(iterator)
+                outcome = "failed"
+                try:
+                    batch = original(iterator)
+                    outcome = "done"
+                except StopIteration:
+                    outcome = "exhausted"
+                    raise
+                finally:
+                    if outcome != "done":
+                        broke(fetch, outcome)
+                arrived(fetch, iterator, batch)
+                return batch
+
+            return __next__
+
+        def wrap_iter(original: Any) -> Any:
+            def __iter__(loader: Any) -> Any:
+                if not live[0] or recorder.elsewhere():
+                    return original(loader)
+                start = _now()
+                drawn_from = about_to_start(loader)
+                iterator = original(loader)
+                started(loader, start, iterator, drawn_from)
+                return iterator
+
+            return __iter__
+
+        def wrap_next_index(original: Any) -> Any:
+            def _next_index(iterator: Any) -> Any:
+                indices = original(iterator)
+                if live[0]:
+                    drawn(iterator, indices)
+                return indices
+
+            return _next_index
+
+        self._patches.wrap(dataloader._BaseDataLoaderIter, "__next__", wrap_next)
+        if self.batches is not None:
+            self._patches.wrap(dataloader._BaseDataLoaderIter, "_next_index", wrap_next_index)
+        self._patches.wrap(dataloader.DataLoader, "__iter__", wrap_iter)
+
+    def uninstall(self) -> None:
+        """Put the originals back."""
+        self._patches.undo()
+
+    def position(self) -> dict[str, Any] | None:
+        """How far the training loader's iterator is: `loader`, `batches` taken from it, and the random
+        states it was made from. None when the last batch came from no loader that is known."""
+        start = self._starts.get(self.recorder.fed_by)
+        iterator = start.iterator() if start is not None else None
+        if start is None or iterator is None:
+            return None
+        return {
+            "loader": self._names[self.recorder.fed_by], "batches": iterator._num_yielded,
+            "torch_state": start.torch_state, "generator_state": start.generator_state,
+        }
+
+    # HOT PATH ---------------------------------------------------------------
+
+    def _about_to_start(self, loader: Any) -> tuple[Any, Any]:
+        """Once an epoch, 5 kB: what a checkpoint needs to get to the same batch again."""
+        generator = getattr(loader, "generator", None)
+        own = generator.get_state() if generator is not None and generator.device.type == "cpu" else None
+        return self._default_generator.get_state(), own
+
+    def _started(self, loader: Any, start: int, iterator: Any, drawn_from: Any) -> None:
+        """Making an iterator starts its workers: that is waiting for data too."""
+        recorder = self.recorder
+        recorder.data_begins(start)
+        recorder.data_ends(_now(), start)
+        if drawn_from is not None and hasattr(iterator, "_num_yielded"):
+            self._starts[self._label(iterator)] = Start(weakref.ref(iterator), *drawn_from)
+        if not any(reference() is loader for reference in self.loaders):
+            self.loaders = [reference for reference in self.loaders if reference() is not None]
+            self.loaders.append(weakref.ref(loader))
+
+    def _drawn(self, iterator: Any, indices: Any) -> None:
+        if self.batches is not None:
+            self.batches.indices_drawn(iterator, indices)
+
+    def _begin(self, iterator: Any) -> list[int]:
+        recorder = self.recorder
+        if recorder.visit is not None and not recorder.saw_forward:
+            recorder.visit("data", self._label(iterator))
+        now = _now()
+        if recorder.saw_forward and not (
+            recorder.micro_step or recorder.explicit or self._made_optimizer()
+        ):
+            recorder.end_step(now, "batch", NULL_DOUBLE, NULL_BOOLEAN)
+        recorder.data_begins(now)
+        label = self._label(iterator)
+        number = self._append(
+            recorder.step, recorder.micro_step, now + ANCHOR_NS, label, NULL_DOUBLE,
+            NULL_INTEGER, NULL_INTEGER, NULL_STRING, NULL_STRING, self._states["pending"],
+        )
+        start = _now()
+        recorder.cost_ns += start - now
+        return [number, start, recorder.step, recorder.micro_step, label]
+
+    def _arrived(self, fetch: list[int] | None, iterator: Any, batch: Any) -> None:
+        now = _now()
+        if fetch is None:
+            return
+        tensors: list[Any] = []
+        if type(batch) is list and all(type(item) is self._tensor for item in batch):
+            tensors = batch
+        else:
+            _tensors_in(batch, tensors, DEEPEST)
+        key = tuple([(tensor.shape, tensor.dtype) for tensor in tensors])
+        samples, tokens, shapes, dtypes = self._describe(key, tensors)
+        self._finish(fetch, now, samples, tokens, shapes, dtypes, "done")
+        recorder = self.recorder
+        recorder.add_batch(samples, tokens)
+        recorder.expect_forward()
+        if self.batches is not None:
+            size_bytes = self._sizes.get(key)
+            if size_bytes is None:
+                size_bytes = self._measure(key, tensors)
+            self.batches.arrived(
+                iterator, batch, tensors, size_bytes, recorder.step, recorder.micro_step,
+                self._names[fetch[4]],
+            )
+        recorder.cost_ns += _now() - now
+
+    def _measure(self, key: Any, tensors: list[Any]) -> int:
+        """Bytes of a batch of that shape, remembered; once a shape."""
+        found = sum(int(tensor.numel() * tensor.element_size()) for tensor in tensors)
+        if len(self._sizes) < MOST_SHAPES:
+            self._sizes[key] = found
+        return found
+
+    def _broke(self, fetch: list[int] | None, outcome: str) -> None:
+        if fetch is not None:
+            self._finish(fetch, _now(), NULL_INTEGER, NULL_INTEGER, NULL_STRING, NULL_STRING, outcome)
+
+    def _finish(
+        self, fetch: list[int], now: int, samples: int, tokens: int, shapes: int, dtypes: int, outcome: str
+    ) -> None:
+        number, start, step, micro_step, label = fetch
+        recorder = self.recorder
+        recorder.data_ends(now, start)
+        if outcome == "exhausted" and recorder.loader == label:
+            recorder.loader = NULL_STRING  # an evaluation, or the end of an epoch: what feeds steps comes now
+        elif outcome == "done" and recorder.loader == NULL_STRING:
+            recorder.loader = label
+        self._put(
+            number, step, micro_step, start + ANCHOR_NS, label, (now - start) / 1e9,
+            samples, tokens, shapes, dtypes, self._states[outcome],
+        )
+
+    def _label(self, iterator: Any) -> int:
+        """Number of the loader's name: class of its dataset and a count."""
+        dataset = getattr(iterator, "_dataset", None)
+        known = self._labels.get(id(dataset))
+        if known is not None and known[0]() in (dataset, None):
+            return known[1]
+        name = f"{type(dataset).__name__}#{len(self._labels)}"
+        label = self.recorder.intern(name)
+        self._names[label] = name
+        try:
+            reference: Any = weakref.ref(dataset)
+        except TypeError:  # a list cannot be referenced weakly, and must not be kept alive by us
+            reference = _gone
+        self._labels[id(dataset)] = (reference, label)
+        return label
+
+    def _describe(self, key: Any, tensors: list[Any]) -> tuple[int, int, int, int]:
+        """samples, tokens, shapes and dtypes of a batch; remembered per shape."""
+        known = self._described.get(key)
+        if known is not None:
+            return known
+        if len(self._described) >= MOST_SHAPES:
+            return (*_counts(tensors), NULL_STRING, NULL_STRING)
+        shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors)
+        dtypes = ", ".join(str(tensor.dtype).removeprefix("torch.") for tensor in tensors)
+        intern = self.recorder.intern
+        described = (
+            *_counts(tensors),
+            intern(shapes) if shapes else NULL_STRING,
+            intern(dtypes) if dtypes else NULL_STRING,
+        )
+        self._described[key] = described
+        return described
+
+
+def _gone() -> None:
+    return None
+
+
+def _tensors_in(value: Any, found: list[Any], depth: int) -> None:
+    if hasattr(value, "dtype") and hasattr(value, "shape") and hasattr(value, "is_floating_point"):
+        found.append(value)
+    elif depth and isinstance(value, dict):
+        for item in value.values():
+            _tensors_in(item, found, depth - 1)
+    elif depth and isinstance(value, (list, tuple)):
+        for item in value[:64]:
+            _tensors_in(item, found, depth - 1)
+
+
+def _counts(tensors: list[Any]) -> tuple[int, int]:
+    samples = tensors[0].shape[0] if tensors and len(tensors[0].shape) else NULL_INTEGER
+    for tensor in tensors:
+        if len(tensor.shape) == 2 and not tensor.is_floating_point() and not tensor.is_complex():
+            return samples, tensor.shape[0] * tensor.shape[1]
+    return samples, NULL_INTEGER

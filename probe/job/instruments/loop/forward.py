@@ -1,0 +1,269 @@
+"""Forward: when the first module call of a micro step happens, at the cost of one call.
+
+HOT PATH. A global forward pre-hook makes *every* module call take torch's slow
+path, 1-3 µs each. This one takes itself out the first time it fires: only the
+outermost call of the micro step pays, and everything inside it runs as if there
+were no hook. The recorder puts it in again after the next backward, batch or
+step.
+
+It is never used in a job that compiles (`compiled` was seen): a global hook
+would be traced into the graph or make torch warn. There the outermost call of a
+`torch.compile`d module is timed by a wrapper on that class instead.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType
+from typing import Any, NamedTuple
+
+from probe.base.isolation import Isolation
+from probe.job.instruments.core.living import living
+from probe.job.instruments.core.patch import Patches, unseen
+from probe.job.instruments.core.recorder import Recorder
+from probe.recording.layout import NULL_BOOLEAN, NULL_STRING
+
+_now = time.monotonic_ns
+_KEY: Any = "probe"
+_HOT_MODULES = (
+    "probe.job.instruments.", "probe.base.isolation", "probe.recording.ring", "probe.recording.strings",
+)
+_NEAREST, _CALLER = 4, 9
+"""Frames from `keywords` up to torch's: `keep`, its guard, `begin`, the hook, its guard, and no further."""
+_CALLS = ("inner", "_call_impl")
+PATIENCE = 64
+"""Module calls without gradients after which a wait for the training forward is given up."""
+
+
+class RootCall(NamedTuple):
+    """The call of a root module in the micro step that runs, and what else its result depends on."""
+
+    module: Any
+    args: Any
+    kwargs: Any
+    """None when they could not be read."""
+    autocast: Any
+    """dtype of autocast on the CPU, None when it was off."""
+    random_state: Any
+    """Of torch on the CPU, right before the call; None where the model draws none."""
+    batch: Any
+    """The last batch that had come then, see `batch_history`."""
+
+
+class Forward:
+    """Arms and disarms the hook; knows the root modules and whether the job compiles."""
+
+    def __init__(self, recorder: Recorder, isolation: Isolation, made_optimizer: Callable[[], bool]) -> None:
+        self.recorder = recorder
+        self.compiles = False
+        self.roots: dict[int, weakref.ref[Any]] = {}
+        self.autocast: str | None = None
+        """dtype of the autocast in which the newest root was called first; None without one."""
+        self.around_step: Callable[[Any, Any], Any] = _as_it_is
+        """Set by the installation: times a compiled `optimizer.step`."""
+        self.trace_region: Callable[[str, int, int], object] | None = None
+        """Set by the modules instrument: writes the forward row of a compiled region."""
+        self.keep: Callable[[Any, Any], object] | None = None
+        """Set by the sentinel: keeps the call until its backward is done, to be looked at if that is bad."""
+        self._made_optimizer = made_optimizer
+        self._isolation = isolation
+        self._patches = Patches()
+        self._hooks: Any = {}
+        self._skipped = 0
+
+    def install(self) -> None:
+        """Find torch's table of global hooks and watch for `torch.compile`; off the hot path."""
+        import torch
+
+        module = sys.modules["torch.nn.modules.module"]
+        self._hooks = module._global_forward_pre_hooks
+        self._hook = self._isolation.guard("forward", self._first_call)
+        self._grad_enabled = torch.is_grad_enabled
+        if _compiled_before():
+            self.note_compile()
+
+        def wrap_compile(original: Any) -> Any:
+            def compile(*args: Any, **kwargs: Any) -> Any:
+                self.note_compile()
+                result = original(*args, **kwargs)
+                owner = getattr(args[0], "__self__", None) if args else None
+                if isinstance(owner, torch.optim.Optimizer) and args[0].__name__ == "step":
+                    return self.around_step(result, owner)
+                return result
+
+            return compile
+
+        self._patches.wrap(torch, "compile", wrap_compile)
+        self.recorder.arm_forward = self.arm
+        self.recorder.disarm_forward = self.disarm
+
+    def uninstall(self) -> None:
+        """Take the hook and the wrappers out."""
+        self.recorder.arm_forward = self.recorder.disarm_forward = None
+        self.disarm()
+        self._patches.undo()
+
+    def note_compile(self) -> None:
+        """The job compiles from now on: no global hook any more."""
+        if not self.compiles:
+            self.compiles = True
+            self.disarm()
+            self._isolation.attempt("forward", self._stay_out_of_graphs)
+            self._isolation.attempt("forward", self._time_compiled_modules)
+
+    # HOT PATH ---------------------------------------------------------------
+
+    def arm(self) -> None:
+        """Wait for the next module call."""
+        if not self.compiles:
+            self._skipped = 0
+            self._hooks[_KEY] = self._hook
+
+    def disarm(self) -> None:
+        """Stop waiting."""
+        self._hooks.pop(_KEY, None)
+
+    def _first_call(self, module: Any, args: Any) -> None:
+        recorder = self.recorder
+        if recorder.elsewhere():
+            return
+        if not self.trains():
+            # Evaluation inside a training job. Waiting on costs every module call of it.
+            self._skipped += 1
+            if self._skipped > PATIENCE:
+                self.disarm()
+            return
+        self._hooks.pop(_KEY, None)
+        self.begin(module, args)
+
+    def trains(self) -> bool:
+        """Whether a module call now is a forward of the training, and no evaluation inside of it."""
+        return self._grad_enabled() or not self._made_optimizer()
+
+    def begin(self, module: Any, args: Any = None) -> None:
+        """The training thread calls an outermost module; `args` when called by torch's hook."""
+        recorder = self.recorder
+        if recorder.visit is not None and not recorder.saw_forward and self._grad_enabled():
+            recorder.visit("forward", NULL_STRING)
+        now = _now()
+        if not recorder.forward_start_ns:
+            recorder.forward_begins(now)
+        if recorder.training_mode == NULL_BOOLEAN and (mode := module.__dict__.get("training")) is not None:
+            recorder.training_mode = mode is True
+        if id(module) not in self.roots:
+            self.autocast = autocast_in_force()
+            self.roots[id(module)] = weakref.ref(module, self._root_gone(id(module)))
+        if self.keep is not None and args is not None:
+            self.keep(module, args)
+        recorder.cost_ns += _now() - now
+
+    def _root_gone(self, key: int) -> Callable[[object], object]:
+        """A root that is freed takes its entry along: its id may be another module's next."""
+        roots = self.roots
+        return lambda _reference: roots.pop(key, None)
+
+    def _stay_out_of_graphs(self) -> None:
+        """Neither be traced into a graph nor be compiled as a frame of our own.
+
+        A hook that torch.compile traces through returns at once; one that runs between two
+        graphs runs as it is, because its code is marked to be left alone."""
+        import torch
+        from torch._dynamo.eval_frame import skip_code
+
+        self._isolation.tracing[0] = torch.compiler.is_compiling
+        for code in own_code():
+            skip_code(code)
+
+    def _time_compiled_modules(self) -> None:
+        """Time `torch.compile(module)` objects from outside; their insides stay untouched."""
+        from torch._dynamo import eval_frame
+
+        begin = self._isolation.guard("forward", self._compiled_call)
+        end = self._isolation.guard("forward", self._compiled_return)
+        recorder = self.recorder
+        live = self._patches.live
+
+        def wrap_call(original: Any) -> Any:
+            def __call__(compiled: Any, *args: Any, **kwargs: Any) -> Any:
+                if not live[0] or recorder.elsewhere():
+                    return original(compiled, *args, **kwargs)
+                begin(compiled)
+                start = _now()
+                result = original(compiled, *args, **kwargs)
+                if recorder.sampling:
+                    end(compiled, start)
+                return result
+
+            return __call__
+
+        self._patches.wrap(eval_frame.OptimizedModule, "__call__", wrap_call)
+
+    def _compiled_call(self, compiled: Any) -> None:
+        recorder = self.recorder
+        if not (recorder.timing or recorder.visit is not None) or recorder.forward_start_ns:
+            return
+        if self.trains():
+            self.begin(compiled._orig_mod)
+
+    def _compiled_return(self, compiled: Any, start: int) -> None:
+        if self.trace_region is not None:
+            self.trace_region(f"{type(compiled._orig_mod).__name__} (compiled)", start, _now())
+
+
+def autocast_in_force() -> str | None:
+    """dtype of the autocast that the calling thread is in, such as `bfloat16`; None without. HOT PATH, once
+    for each root."""
+    torch = sys.modules["torch"]
+    for device in ("cuda", "cpu"):
+        if torch.is_autocast_enabled(device):
+            return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
+    return None
+
+
+def keywords() -> Any:
+    """Keywords of the module call whose hook called `keep`; None when torch's frame is not where it was.
+
+    A hook on all modules is not told them, and one that would be has to be put into the module. The copy
+    of torch's own variables that reading leaves in its frame ends with this call of the module."""
+    frame: Any = sys._getframe(_NEAREST)
+    for _ in range(_CALLER - _NEAREST):
+        if frame is None:
+            return None
+        if frame.f_code.co_name in _CALLS:
+            return frame.f_locals.get("kwargs")
+        frame = frame.f_back
+    return None
+
+
+def _as_it_is(compiled: Any, _optimizer: Any) -> Any:
+    return compiled
+
+
+def own_code() -> Iterator[CodeType]:
+    """Every code object of probe that may run inside a step."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith(_HOT_MODULES):
+            for one in vars(module).values():
+                functions = [one] if isinstance(one, FunctionType) else []
+                if isinstance(one, type) and one.__module__ == name:
+                    functions = [item for item in vars(one).values() if isinstance(item, FunctionType)]
+                for function in functions:
+                    yield from _with_inner(function.__code__)
+
+
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    yield unseen(code)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _with_inner(constant)
+
+
+def _compiled_before() -> bool:
+    """Whether something was compiled before the instruments came: `torch.compile` leaves a context alive."""
+    eval_frame = sys.modules.get("torch._dynamo.eval_frame")
+    context = getattr(eval_frame, "OptimizeContext", None)
+    return context is not None and bool(living(context))

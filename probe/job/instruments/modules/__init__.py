@@ -1,0 +1,1 @@
+"""Module calls, and names of modules and parameters."""

@@ -1,0 +1,140 @@
+"""Module names: the path of each module in its root, looked up by identity.
+
+HOT PATH: `of` is called for every module call of a sampled step: one dictionary
+look-up and one check of a weak reference. The walk over a new root
+(`named_modules`, milliseconds for thousands of modules) is done by the agent's
+thread; nothing is sampled before the first root is known.
+
+The root itself goes by its class. The first root's modules have plain paths;
+those of further roots begin with their root's class, so that two networks of a
+GAN do not share names. `DistributedDataParallel` and `DataParallel` are looked
+through.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from typing import Any
+
+from probe.job.instruments.core.recorder import Recorder
+from probe.job.instruments.loop.forward import Forward
+
+_REST_S = 1.0
+"""Walks that nothing asks for are at least so far apart."""
+_SHARE, _MISSED_SHARE = 1000, 100
+"""A walk holds the GIL: it takes at most 0.1 % of the time, 1 % when names are missing."""
+_WRAPPERS = ("DistributedDataParallel", "DataParallel")
+
+
+class ModuleNames:
+    """Names of the modules of all roots that were seen."""
+
+    def __init__(self, recorder: Recorder, forward: Forward) -> None:
+        self.ready = False
+        self._recorder = recorder
+        self._intern = recorder.intern
+        self._forward = forward
+        self._numbers: dict[int, tuple[weakref.ref[Any], int, str, int]] = {}
+        self._walked: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._first: weakref.ref[Any] | None = None
+        self._missed = False
+        self._walked_s = self._took_s = 0.0
+        self._walked_step = 0
+
+    def of(self, module: Any) -> int:
+        """String number of a module's name; its class when it is in no root that was walked."""
+        known = self._numbers.get(id(module))
+        if known is not None and known[0]() is module:
+            return known[1]
+        self._missed = True
+        return self._intern(type(module).__name__)
+
+    def path(self, module: Any) -> str | None:
+        """A module's path as text; None when it is not known."""
+        known = self._numbers.get(id(module))
+        return known[2] if known is not None and known[0]() is module else None
+
+    def find(self, path: str) -> Any:
+        """The module of that path; None when none has it."""
+        for reference, _, text, _ in list(self._numbers.values()):
+            if text == path and (module := reference()) is not None:
+                return module
+        return None
+
+    def known(self) -> list[str]:
+        """Paths of all modules that are known and live."""
+        return [text for reference, _, text, _ in list(self._numbers.values()) if reference() is not None]
+
+    def roots(self) -> list[Any]:
+        """The root modules seen, that are alive; the largest tree first."""
+        walked = sorted(self._walked.values(), key=lambda entry: -entry[1])
+        return [root for reference, _ in walked if (root := reference()) is not None]
+
+    def inner(self, root: Any) -> Any:
+        """The model itself, where a root only wraps it for several ranks."""
+        return root.module if type(root).__name__ in _WRAPPERS and hasattr(root, "module") else root
+
+    # The agent's thread -----------------------------------------------------
+
+    def collect(self) -> None:
+        """Walk the roots that are new, and all of them again now and then: modules are renamed too."""
+        begun_s = time.monotonic()
+        again = self._is_time_to_look_again(begun_s)
+        for key, reference in list(self._forward.roots.items()):
+            root = reference()
+            if root is None:
+                self._forward.roots.pop(key, None)
+                self._walked.pop(key, None)
+            elif again or key not in self._walked or self._walked[key][0]() is not root:
+                self._walk(key, root)
+        if again:
+            named = list(self._numbers.items())
+            self._numbers = {key: entry for key, entry in named if entry[0]() is not None}
+            self._walked_s = time.monotonic()
+            self._took_s = self._walked_s - begun_s
+
+    def _is_time_to_look_again(self, now_s: float) -> bool:
+        """Soon after a name was missed, later without that; the longer a walk takes the more seldom."""
+        step = self._recorder.step
+        if step == self._walked_step and not self._missed:
+            return False
+        rest_s = _MISSED_SHARE * self._took_s if self._missed else max(_REST_S, _SHARE * self._took_s)
+        if now_s - self._walked_s < rest_s:
+            return False
+        self._missed = False
+        self._walked_step = step
+        return True
+
+    def _walk(self, key: int, root: Any) -> None:
+        inner = self.inner(root)
+        try:
+            modules = list(inner.named_modules())
+        except RuntimeError:  # the training thread changes the model this instant
+            self._missed = True
+            return
+        has_children = len(modules) > 1
+        first = self._first() if self._first is not None else None
+        if first is None and has_children:
+            self._first = weakref.ref(inner)
+            first = inner
+        label = type(inner).__name__
+        if has_children and not self._inside_another(root):
+            prefix = "" if first is inner else f"{label}."
+            for name, module in modules:
+                text = f"{prefix}{name}" if name else label
+                self._name(module, text, key)
+        elif id(inner) not in self._numbers or self._numbers[id(inner)][0]() is not inner:
+            self._name(inner, label, key)
+        if root is not inner:
+            self._name(root, type(root).__name__, key)
+        self._walked[key] = (weakref.ref(root), len(modules))
+        self.ready = True
+
+    def _inside_another(self, root: Any) -> bool:
+        """Whether a walked root already names this one (a part of a model called by itself)."""
+        known = self._numbers.get(id(root))
+        return known is not None and known[0]() is root and known[3] != id(root)
+
+    def _name(self, module: Any, text: str, root: int) -> None:
+        self._numbers[id(module)] = (weakref.ref(module), self._intern(text), text, root)

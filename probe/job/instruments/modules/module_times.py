@@ -1,0 +1,358 @@
+"""Modules: forward, backward and optimizer times of every module, on sampled steps.
+
+Writes python.torch_trace. HOT PATH on sampled steps only: `start` registers
+global forward hooks when a step begins, `stop` removes them when it ends; in
+between a module call costs a few microseconds, otherwise nothing. Backward is
+timed by pre-hooks on the graph nodes that made the outputs and the inputs of the
+calls of the sampled step (not on the tensors: those change owner under in-place
+operations); they go with the graph. Full backward hooks are never used: they
+wrap outputs. In a job that compiles there are no hooks, and a compiled module is
+one row: the region. Nothing is recorded while a CUDA graph is being captured. On
+CUDA, times come from events that the agent's thread resolves when the device is
+done (`collect`); nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections import deque
+from typing import Any
+
+from probe.base import descriptors
+from probe.base.clock import ANCHOR_NS
+from probe.base.isolation import Isolation
+from probe.job.instruments.core.recorder import Recorder
+from probe.job.instruments.loop.forward import Forward
+from probe.job.instruments.loop.losses import Losses
+from probe.job.instruments.modules.module_names import ModuleNames
+from probe.recording.layout import NULL_DOUBLE
+
+_now = time.monotonic_ns
+_ident = threading.get_ident
+_STATM = "/proc/self/statm"
+_PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20
+MOST_CALLS = 8192
+"""Module calls recorded in one sampled step; the rest of the step is left out."""
+MOST_DEVICE_ROWS = 20_000
+
+
+class Call:
+    """One module call of the sampled step."""
+
+    __slots__ = ("end_event", "end_ns", "input_event", "input_ns", "micro_step", "module", "name",
+                 "output_event", "output_ns", "recompute", "start_event", "start_ns")
+
+    def __init__(self, module: Any, name: int, start_ns: int, micro_step: int, recompute: bool) -> None:
+        self.module = module
+        self.name = name
+        self.start_ns = start_ns
+        self.micro_step = micro_step
+        self.recompute = recompute
+        self.end_ns = self.output_ns = self.input_ns = 0
+        self.start_event = self.end_event = self.output_event = self.input_event = None
+
+
+class Modules:
+    """Registers the hooks for sampled steps and writes their rows."""
+
+    def __init__(
+        self, recorder: Recorder, isolation: Isolation, forward: Forward, losses: Losses, names: ModuleNames
+    ) -> None:
+        self.recorder = recorder
+        self.forward = forward
+        self.losses = losses
+        self.names = names
+        self._isolation = isolation
+        self._append = recorder.rings["python.torch_trace"].append
+        self._stages = {name: recorder.intern(name) for name in ("forward", "backward", "step")}
+        self._handles: list[Any] = []
+        self._stack: list[Call] = []
+        self._began: list[Call] = []
+        self._calls = 0
+        self._sequence = 0
+        self._sample = 0
+        self._statm: descriptors.Descriptor | None = None
+        self._statm_number = -1
+        self._backward_thread = 0
+        self._highest_mb = 0.0
+        self._cuda: Any = None
+        self._tensor: Any = None
+        self._device_rows: deque[tuple[Any, Any, list[Any]]] = deque(maxlen=MOST_DEVICE_ROWS)
+
+    def install(self) -> None:
+        """Offer sampling to the recorder; off the hot path."""
+        guard = self._isolation.guard
+        self._tensor = sys.modules["torch"].Tensor
+        self._pre_hook = guard("modules", self._before_call)
+        self._hook = guard("modules", self._after_call)
+        self._statm = descriptors.opened(_STATM, os.O_RDONLY, keep=True)
+        start = guard("modules", self._start)
+        self.recorder.start_sampling = lambda: start() is True  # None when it failed
+        self.recorder.stop_sampling = guard("modules", self._stop)
+        self.losses.after_backward = guard("modules", self._after_backward)
+        self.losses.nested_backward = guard("modules", self.nested_backward)
+
+    def uninstall(self) -> None:
+        """Remove hooks that are in place and forget the pending rows."""
+        self.recorder.start_sampling = None
+        self._stop()
+        self.losses.after_backward = self.losses.nested_backward = None
+        statm, self._statm = self._statm, None
+        if statm is not None:
+            statm.close()
+
+    # HOT PATH: on sampled steps ---------------------------------------------
+
+    def _start(self) -> bool:
+        """Register the hooks for the step that begins; False when it cannot be sampled."""
+        torch = sys.modules["torch"]
+        cuda = torch.cuda
+        self._cuda = cuda if cuda.is_initialized() else None
+        if self._cuda is None:
+            self._statm_number = self._proven_statm()
+        if self._cuda is not None and cuda.is_current_stream_capturing():
+            return False
+        self._sample += 1
+        if self.forward.compiles:
+            return True
+        if not self.names.ready:
+            return False
+        module = torch.nn.modules.module
+        self._handles = [
+            module.register_module_forward_pre_hook(self._pre_hook),
+            module.register_module_forward_hook(self._hook),
+        ]
+        self._grad_enabled = torch.is_grad_enabled
+        self._calls = 0
+        return True
+
+    def _proven_statm(self) -> int:
+        """A number that means the kernel's file this instant; -1 where there is none to be had."""
+        try:
+            if self._statm is not None and not self._statm.ours:
+                self._statm = descriptors.opened(_STATM, os.O_RDONLY, keep=True)
+            return -1 if self._statm is None else self._statm.fileno()
+        except OSError:
+            return -1
+
+    def _stop(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._stack.clear()
+        self._began.clear()
+
+    def _before_call(self, module: Any, args: Any) -> None:
+        recorder = self.recorder
+        start = _now()
+        inside_backward = self.losses.in_backward
+        if not recorder.sampling or self._calls >= MOST_CALLS or self._foreign(inside_backward):
+            return
+        stack = self._stack
+        if not stack and not inside_backward and not recorder.forward_start_ns and self.forward.trains():
+            self.forward.begin(module, args)
+        self._calls += 1
+        call = Call(module, self.names.of(module), start, recorder.micro_step, inside_backward)
+        stack.append(call)
+        tensor = self._first_tensor(args)
+        if tensor is not None and tensor.grad_fn is not None:
+            tensor.grad_fn.register_prehook(self._input_hook(call))
+        if self._cuda is not None and tensor is not None and tensor.is_cuda:
+            call.start_event = self._event()
+        call.start_ns = now = _now()
+        recorder.cost_ns += now - start
+
+    def _after_call(self, module: Any, _args: Any, output: Any) -> None:
+        end = _now()
+        recorder = self.recorder
+        stack = self._stack
+        if not stack or self._foreign(self.losses.in_backward):
+            return
+        if stack[-1].module is not module and not self._unwind(module):
+            return
+        call = stack.pop()
+        call.end_ns = end
+        call.module = None
+        if call.start_event is not None:
+            call.end_event = self._event()
+        self._write(call, "forward", call.start_ns, end, call.start_event, call.end_event)
+        tensor = self._first_tensor(output)
+        if tensor is not None and tensor.grad_fn is not None:
+            tensor.grad_fn.register_prehook(self._output_hook(call))
+        recorder.cost_ns += _now() - end
+
+    def _first_tensor(self, value: Any) -> Any:
+        """The first tensor in an output or in arguments; looks two levels into containers.
+
+        Goes by types and their own methods, never by attributes of the value: an object of the
+        user's may raise at any of them."""
+        kind = type(value)
+        tensor = self._tensor
+        if issubclass(kind, tensor):
+            return value
+        for item in _items(kind, value):
+            if issubclass(type(item), tensor):
+                return item
+            if issubclass(type(item), (list, tuple)):
+                first = next(iter(_items(type(item), item)), None)
+                if issubclass(type(first), tensor):
+                    return first
+        return None
+
+    def _foreign(self, inside_backward: bool) -> bool:
+        """Whether this thread is neither the one that trains nor its stand-in.
+
+        On a device, autograd runs backward, and with it the recompute of checkpoints, on
+        a thread of its own while the training thread waits."""
+        return self.recorder.elsewhere() and not (inside_backward and _ident() == self._backward_thread)
+
+    def _unwind(self, module: Any) -> bool:
+        """Close the calls that an exception left open (a checkpoint stops its recompute early).
+
+        False when the call itself was never seen to begin."""
+        stack = self._stack
+        if not any(call.module is module for call in stack):
+            return False
+        while stack[-1].module is not module:
+            call = stack.pop()
+            self._write(call, "forward", call.start_ns, 0, None, None)
+        return True
+
+    def _output_hook(self, call: Call) -> Any:
+        """Fires when the gradient of the call's output is there: its backward begins."""
+        sample = self._sample
+
+        def began(_gradient: Any) -> None:
+            if sample == self._sample and self.recorder.sampling and not call.output_ns:
+                call.output_ns = _now()
+                self._backward_thread = _ident()
+                if call.start_event is not None:
+                    call.output_event = self._event()
+                self._began.append(call)
+
+        return self._isolation.guard("modules", began)
+
+    def _input_hook(self, call: Call) -> Any:
+        """Fires when the gradient of the call's input is there: its backward has ended."""
+
+        def ended(_gradient: Any) -> None:
+            if not call.input_ns:
+                call.input_ns = _now()
+                if call.start_event is not None:
+                    call.input_event = self._event()
+
+        return self._isolation.guard("modules", ended)
+
+    def _after_backward(self, end: int) -> None:
+        """Write a row for each call whose backward began.
+
+        Autograd runs the operations of a forward in reverse. So a call's backward has
+        ended when the gradient of its input is there, and at the latest when that of a
+        call made wholly before it begins: the earlier of the two, else backward's end."""
+        last = self._event() if self._cuda is not None else None
+        open_calls: list[Call] = []
+        for call in self._began:
+            while open_calls and open_calls[-1].start_ns >= call.end_ns:
+                self._close(open_calls.pop(), call.output_ns, call.output_event)
+            open_calls.append(call)
+        for call in reversed(open_calls):
+            self._close(call, end, last)
+        self._began.clear()
+
+    def nested_backward(self, mark: int | None) -> int:
+        """Around a backward inside backward (a reentrant checkpoint): called before it with None,
+        after it with the answer. What began inside it has ended with it."""
+        if mark is not None:
+            now = _now()
+            event = self._event() if self._cuda is not None else None
+            for call in self._began[mark:]:
+                if not call.input_ns:
+                    call.input_ns, call.input_event = now, event
+        return len(self._began)
+
+    def _close(self, call: Call, latest_ns: int, latest_event: Any) -> None:
+        end, event = latest_ns, latest_event
+        if call.output_ns <= call.input_ns < end:
+            end, event = call.input_ns, call.input_event
+        self._write(call, "backward", call.output_ns, end, call.output_event, event)
+
+    def trace_step(self, optimizer: str, start: int, end: int) -> None:
+        """The `step` row of an optimizer step on a sampled step."""
+        self._trace("step", optimizer, start, end)
+
+    def trace_region(self, region: str, start: int, end: int) -> None:
+        """The `forward` row of a compiled region, which is seen from outside only."""
+        self._trace("forward", region, start, end)
+
+    def _trace(self, stage: str, name: str, start: int, end: int) -> None:
+        call = Call(None, self.recorder.intern(name), start, self.recorder.micro_step, False)
+        self._write(call, stage, start, end, None, None)
+
+    def _write(self, call: Call, stage: str, start: int, end: int, first: Any, last: Any) -> None:
+        recorder = self.recorder
+        self._sequence += 1
+        allocated, highest, cached, most_cached = self._memory()
+        fields = [
+            recorder.step, call.micro_step, self._sequence, call.name, self._stages[stage],
+            allocated, highest, cached, most_cached,
+            (start - recorder.step_start_ns) / 1e9,
+            (end - start) / 1e9 if end else NULL_DOUBLE,
+            call.recompute, start + ANCHOR_NS,
+        ]
+        if first is not None and last is not None:
+            self._device_rows.append((first, last, fields))
+        else:
+            self._append(*fields)
+
+    def _memory(self) -> tuple[float, float, float, float]:
+        """allocated, max_allocated, cached, max_cached in MB: one look at one source."""
+        cuda = self._cuda
+        if cuda is None:
+            try:
+                used = int(os.pread(self._statm_number, 64, 0).split()[1]) * _PAGE_MB
+            except (OSError, IndexError, ValueError):  # the job has closed it in this very step
+                return NULL_DOUBLE, NULL_DOUBLE, NULL_DOUBLE, NULL_DOUBLE
+            self._highest_mb = max(self._highest_mb, used)
+            return used, self._highest_mb, NULL_DOUBLE, NULL_DOUBLE
+        found = cuda.memory_stats_as_nested_dict()
+        allocated, reserved = found["allocated_bytes"]["all"], found["reserved_bytes"]["all"]
+        return (
+            allocated["current"] / 2**20, allocated["peak"] / 2**20,
+            reserved["current"] / 2**20, reserved["peak"] / 2**20,
+        )
+
+    def _event(self) -> Any:
+        event = self._cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    # The agent's thread -----------------------------------------------------
+
+    def collect(self) -> None:
+        """Write the rows whose CUDA events are done."""
+        rows = self._device_rows
+        duration = _DURATION
+        while rows and rows[0][1].query():
+            first, last, fields = rows.popleft()
+            fields[duration] = first.elapsed_time(last) * 1e-3
+            self._append(*fields)
+
+
+_DURATION = 10
+"""Place of `duration` in a row of python.torch_trace."""
+
+
+def _items(kind: type, value: Any) -> Any:
+    """What a container holds, by the built-in class it is made of."""
+    if issubclass(kind, dict):
+        return dict.values(value)
+    if issubclass(kind, list):
+        return list.__iter__(value)
+    if issubclass(kind, tuple):
+        return tuple.__iter__(value)
+    if hasattr(kind, "__dataclass_fields__") and kind.__dictoffset__:
+        return vars(value).values()
+    return ()

@@ -1,0 +1,1 @@
+"""NaN and infinity: detecting one, and tracing where it came from."""

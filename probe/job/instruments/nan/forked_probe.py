@@ -1,0 +1,260 @@
+"""Frozen: a fork of the process in which something is looked at while the training goes on.
+
+Forked on the training thread, in the middle of a step, it holds every tensor as it was at
+that instant, and nothing that is done there can change the training: its memory is its own,
+what both share (shared memory, rings) is made read-only, every descriptor but the answer's
+is closed, signals are blocked, and it is killed at its deadline. The parent waits for
+nothing but the fork itself; the agent's thread reads the answer and buries the child.
+
+`refusal` names what makes a fork of this process a risk or worthless. Standard library only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import functools
+import json
+import os
+import resource
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from probe.base import descriptors
+from probe.base.isolation import capture, describe
+from probe.job.instruments.core.host_memory import HostMemoryReader
+
+DEADLINE_S = 60.0
+"""How long one look may take."""
+LONGEST_ANSWER_BYTES = 2 << 20
+ROOM_BYTES = 256 << 20
+"""Memory that has to be left, beside what both could come to hold twice."""
+_NICE = 10
+_NOT_FORKED_WITH = {
+    "/dev/infiniband": "InfiniBand or RDMA memory is registered",
+    "libibverbs": "an RDMA library is loaded",
+    "libefa": "an RDMA library is loaded",
+    "libmpi.so": "MPI is loaded",
+    "/dev/nvidia": "a CUDA device is open",
+    "/dev/kfd": "a ROCm device is open",
+    "/dev/accel": "an accelerator is open",
+}
+_PROT_READ = 1
+_PR_SET_PDEATHSIG = 1
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_FORBIDDEN = (
+    "socket.",
+    "subprocess.",
+    "os.remove",
+    "os.rename",
+    "os.mkdir",
+    "os.rmdir",
+    "os.kill",
+    "os.system",
+    "os.exec",
+    "os.fork",
+    "os.posix_spawn",
+    "os.truncate",
+    "os.link",
+    "os.symlink",
+    "os.chmod",
+    "os.chown",
+    "os.utime",
+    "shutil.",
+    "tempfile.",
+    "signal.pthread_kill",
+    "pty.",
+)
+Send = Callable[[str, Any], None]
+
+
+def refusal(local_ranks: int = 1) -> str:
+    """Why this process is not forked; empty when it can be. A millisecond, on the training thread.
+
+    `local_ranks`: processes of the job on this host, which may all do so at the same instant."""
+    torch: Any = sys.modules["torch"]
+    if not hasattr(os, "fork") or sys.platform != "linux":
+        return "only Linux is supported"
+    if torch.cuda.is_initialized():
+        return "CUDA is in use, which no fork can use"
+    if not _known_child_handler():
+        return "the program handles SIGCHLD itself"
+    maps = descriptors.read_text("/proc/self/maps")
+    for part, why in _NOT_FORKED_WITH.items():
+        if part in maps:
+            return why
+    return _no_room(local_ranks)
+
+
+def _no_room(local_ranks: int) -> str:
+    """The parent writes on: at the worst all of its own memory is there twice."""
+    pages = descriptors.read_text("/proc/self/statm").split()
+    own_bytes = (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")
+    available_bytes = HostMemoryReader().read()[0]
+    needed_bytes = local_ranks * (own_bytes + ROOM_BYTES)
+    if available_bytes is None or available_bytes >= needed_bytes:
+        return ""
+    return f"{available_bytes >> 20} MB of memory are left, and a fork could need {needed_bytes >> 20} MB"
+
+
+def _known_child_handler() -> bool:
+    """Whether nobody hears of a child that ends but torch's loaders, which look at their own workers only."""
+    handler: Any = signal.getsignal(signal.SIGCHLD)
+    if handler in (signal.SIG_DFL, signal.SIG_IGN):
+        return True
+    if getattr(handler, "__module__", "") != "torch.utils.data._utils.signal_handling":
+        return False
+    return all(cell.cell_contents is None for cell in handler.__closure__ or ())
+
+
+class Frozen:
+    """One fork and its answer. Made on the training thread; `collect` is the agent's thread's."""
+
+    def __init__(self, look: Callable[[Send], object], deadline_s: float = DEADLINE_S) -> None:
+        """Fork; `look(send)` runs in the child and sends what it finds, a name and plain values each.
+
+        Raises `OSError` when there can be no fork."""
+        self.begun_s = time.monotonic()
+        self.found: dict[str, Any] = {}
+        self._deadline_s = deadline_s
+        self._unread = b""
+        self._size = 0
+        self.pid = 0
+        self._answers, answer = descriptors.pipe()
+        with answer:
+            _, error = capture(lambda: self._fork(look, answer.fileno()))
+        self.took_ms = (time.monotonic() - self.begun_s) * 1e3
+        if error is not None:
+            self.end()
+            raise error
+
+    def _fork(self, look: Callable[[Send], object], answer: int) -> None:
+        # With signals blocked no handler of the job's runs in the child, nor raises there into its code.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            with warnings.catch_warnings():  # Python 3.12: that other threads are not there in the child
+                warnings.simplefilter("ignore")
+                self.pid = os.fork()
+            if self.pid == 0:
+                _be_the_child(look, answer, self._deadline_s)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    # The agent's thread -----------------------------------------------------
+
+    def collect(self) -> bool:
+        """Read what is there, without waiting; whether the look is over. Kills it at its deadline."""
+        if not self._answers.ours:
+            self.end()
+            return True
+        if not self._read() and time.monotonic() - self.begun_s < self._deadline_s:
+            return False
+        self.end()
+        return True
+
+    def end(self) -> None:
+        """Kill the child if it still runs, and bury it. By one thread at a time."""
+        pid, self.pid = self.pid, 0
+        if pid > 0:
+            capture(lambda: os.kill(pid, signal.SIGKILL))
+            capture(lambda: os.waitpid(pid, 0))  # it may be buried already, where SIGCHLD is ignored
+        self._answers.close()
+
+    def _read(self) -> bool:
+        """Whether the child has closed its end, or says more than it may."""
+        os.set_blocking(self._answers.fileno(), False)
+        while self._size < LONGEST_ANSWER_BYTES:
+            try:
+                part = os.read(self._answers.fileno(), 1 << 16)
+            except BlockingIOError:
+                return False
+            if not part:
+                return True
+            self._size += len(part)
+            *lines, self._unread = (self._unread + part).split(b"\n")
+            for line in lines:
+                name, values = json.loads(line)
+                self.found[name] = values
+        return True
+
+
+# In the child -----------------------------------------------------------------------
+
+
+def _be_the_child(look: Callable[[Send], object], answer: int, deadline_s: float) -> None:
+    """Never returns."""
+
+    def send(name: str, values: Any) -> None:
+        data = json.dumps([name, values], default=str).encode() + b"\n"
+        while data:
+            data = data[os.write(answer, data) :]
+
+    def run() -> None:
+        _cut_off(answer, deadline_s)
+        look(send)
+        send("whole", True)
+
+    _, error = capture(run)
+    if error is not None:
+        capture(lambda: send("error", describe(error)))
+    os._exit(0)
+
+
+def _cut_off(answer: int, deadline_s: float) -> None:
+    """Let nothing out of this process but the answer. Raises when that cannot be had."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    if faulthandler.is_enabled():
+        faulthandler.disable()
+    for number in (
+        signal.SIGALRM,
+        signal.SIGSEGV,
+        signal.SIGBUS,
+        signal.SIGFPE,
+        signal.SIGILL,
+        signal.SIGABRT,
+    ):
+        signal.signal(number, signal.SIG_DFL)
+    signal.alarm(int(deadline_s) + 1)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.nice(_NICE)
+    capture(lambda: Path("/proc/self/oom_score_adj").write_text("1000"))  # of the two, the kernel takes this
+    _protect_what_is_shared(libc)
+    nowhere = os.open("/dev/null", os.O_RDWR)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in (answer, nowhere):
+            capture(functools.partial(_replace, int(name), nowhere))
+    sys.addaudithook(_audit)
+
+
+def _replace(descriptor: int, nowhere: int) -> None:
+    os.fstat(descriptor)  # that of the folder's list is closed by now
+    os.dup2(nowhere, descriptor)
+
+
+def _protect_what_is_shared(libc: Any) -> None:
+    """Memory that the parent sees too can only be read from here on: who writes to it ends."""
+    mprotect = libc.mprotect
+    mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        place, rights, *_ = line.split(None, 2)
+        if "w" in rights and rights.endswith("s"):
+            first, _, end = place.partition("-")
+            start, stop = int(first, 16), int(end, 16)
+            if mprotect(start, stop - start, _PROT_READ) != 0:
+                raise OSError(ctypes.get_errno(), f"shared memory at {place} cannot be protected")
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "open":
+        flags = arguments[2] if len(arguments) > 2 else 0
+        if isinstance(flags, int) and flags & _WRITING:
+            raise PermissionError("a repeated forward writes no files")
+    elif event.startswith(_FORBIDDEN):
+        raise PermissionError(f"a repeated forward may not do that: {event}")

@@ -1,0 +1,151 @@
+"""Loss graph: which operation on the way to the loss gave something that is not finite.
+
+Reads what the nodes of the autograd graph kept of their forward, and does the operation again
+from that. Only ever in a forked child (`frozen`): unpacking what was kept may run code of the
+job's. torch is the job's own, inside functions.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from probe.base.isolation import capture
+from probe.job.instruments.core.tensor_summaries import is_bad, torch_module
+from probe.job.instruments.nan.replay import saved
+
+MOST_NODES = 512
+
+
+def nodes(root: Any, last: Any = None) -> Iterator[Any]:
+    """The nodes from a loss on, nearest first, up to `MOST_NODES`; none that only `last` leads to."""
+    first = getattr(root, "grad_fn", None)
+    waiting, seen = [first] if first is not None else [], {first}
+    while waiting and len(seen) <= MOST_NODES:
+        node = waiting.pop(0)
+        yield node
+        for following, _ in node.next_functions if node is not last else ():
+            if following is not None and following not in seen:
+                seen.add(following)
+                waiting.append(following)
+
+
+def names(root: Any) -> list[str]:
+    """Names of the nodes nearest to the loss."""
+    return [node.name() for node, _ in zip(nodes(root), range(64), strict=False)]
+
+
+def look(root: Any) -> dict[str, Any] | None:
+    """The node farthest from the loss that made something bad of finite inputs: its name and what it kept,
+    and whether it lies behind the model (`after_model`): nothing nearer to the loss uses a parameter.
+
+    `given` instead when a layer was given what is bad, and no operation of the graph made it."""
+    farthest = None
+    for node in nodes(root):
+        given, error = capture(functools.partial(_was_given, node))
+        if error is None and given:
+            return {"op": node.name(), "inputs": saved(node), "given": True}
+        made, error = capture(functools.partial(_again, node))
+        if error is None and made:
+            farthest = node
+    return (
+        None
+        if farthest is None
+        else {
+            "op": farthest.name(),
+            "inputs": saved(farthest),
+            "cause": _cause(farthest),
+            "nothing_counted": farthest.name().startswith("NllLoss"),
+            "after_model": not _uses_parameters_before(root, farthest),
+        }
+    )
+
+
+_GIVEN = {"Addmm": ("_saved_mat1", 1), "Mm": ("_saved_self", 0), "Convolution": ("_saved_input", 0)}
+"""Of layers: what the input is kept as, and its place among the nodes that follow."""
+
+
+def _was_given(node: Any) -> bool:
+    """Whether a layer's input is bad and came from outside of the graph."""
+    kept, place = _GIVEN.get(node.name().partition("Backward")[0], ("", 0))
+    return bool(kept) and node.next_functions[place][0] is None and is_bad(getattr(node, kept))
+
+
+def _uses_parameters_before(root: Any, last: Any) -> bool:
+    """Whether a parameter is used on a way from the loss that does not lead through `last`."""
+    return any(node.name().endswith("AccumulateGrad") for node in nodes(root, last))
+
+
+def _again(node: Any) -> bool:
+    """Whether this operation made something that is not finite out of what is."""
+    name = node.name()
+    if name.startswith("NllLoss"):
+        return bool((node._saved_total_weight == 0).all()) and node._saved_reduction == 1
+    if name.startswith("MeanBackward"):
+        return bool(getattr(node, "_saved_self_sym_numel", 1) == 0)
+    if name.startswith(_PASS_ON):
+        return False
+    made = _DONE_AGAIN[name.rstrip("0123456789")](node) if name.rstrip("0123456789") in _DONE_AGAIN else None
+    if made is None:
+        made = getattr(node, "_saved_result", None)
+    given = [
+        getattr(node, kept, None)
+        for kept in ("_saved_self", "_saved_other", "_saved_target", "_saved_exponent")
+    ]
+    return is_bad(made) and not any(is_bad(one) for one in given)
+
+
+_PASS_ON = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "Hardtanh", "Elu")
+"""Keep their result alone, and make nothing bad of what is finite."""
+
+
+def _of_self(function: str) -> Callable[[Any], Any]:
+    return lambda node: getattr(torch_module(), function)(node._saved_self)
+
+
+def _divided(node: Any) -> Any:
+    """Dividing by zero shows in the divisor alone: the other is kept only where its gradient is wanted."""
+    divisor = node._saved_other
+    if divisor is None or not hasattr(divisor, "detach"):
+        return None
+    return torch_module().reciprocal(divisor)
+
+
+def _squared_difference(node: Any) -> Any:
+    return (node._saved_self - node._saved_target) ** 2
+
+
+def _product(node: Any) -> Any:
+    if node._saved_self is None or node._saved_other is None:
+        return None
+    return node._saved_self * node._saved_other
+
+
+_DONE_AGAIN: dict[str, Callable[[Any], Any]] = {
+    **{
+        f"{name.capitalize()}Backward": _of_self(name)
+        for name in ("log", "log2", "log10", "log1p", "acos", "asin", "atanh")
+    },
+    "DivBackward": _divided,
+    "MulBackward": _product,
+    "MseLossBackward": _squared_difference,
+    "PowBackward": lambda node: torch_module().pow(node._saved_self, node._saved_exponent),
+    "BinaryCrossEntropyBackward": lambda node: torch_module().nn.functional.binary_cross_entropy(
+        node._saved_self, node._saved_target, reduction="none"
+    ),
+}
+
+
+def _cause(node: Any) -> str | None:
+    """Words for the row: see python.nonfinite."""
+    name = node.name()
+    if name.startswith(("Log", "BinaryCrossEntropy")):
+        kept = getattr(node, "_saved_self", None)
+        negative = kept is not None and bool((kept < 0).any())
+        return "out of domain" if negative else "log of zero"
+    if name.startswith(("Div", "Reciprocal", "Rsqrt", "NllLoss", "Mean")):
+        return "division by zero"
+    if name.startswith(("Sqrt", "Acos", "Asin", "Atanh")):
+        return "out of domain"
+    return "overflow" if name.startswith(("Exp", "Mul", "MseLoss", "Pow", "Sum")) else None

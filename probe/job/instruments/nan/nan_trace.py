@@ -1,0 +1,345 @@
+"""Origin: everything that is looked at when something is not finite, each by itself.
+
+Runs in a forked child (`frozen`), where all is as it was at that instant; where no fork can
+be made, the parts that only read run on the agent's thread, after the fact. What is found is
+plain values; `origin_verdict` makes a row of them. torch is the job's own, inside functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from probe.base.isolation import capture, describe
+from probe.job.instruments.core.tensor_summaries import (
+    batch_look,
+    counts,
+    is_bad,
+    is_looked_at,
+    local,
+    statistics,
+    tensors_in,
+    torch_module,
+)
+from probe.job.instruments.nan import loss_graph, replay
+
+MOST_NAMED = 20
+_NO_REPLAY = (
+    "FullyShardedDataParallel",
+    "FSDPModule",
+    "DeepSpeedEngine",
+    "PipelineStage",
+    "XlaFullyShardedDataParallel",
+)
+_SECOND_MOMENT = "exp_avg_sq"
+Send = Callable[[str, Any], None]
+
+
+class Scene(NamedTuple):
+    """What the sentinel held when it fired. References only, no copies."""
+
+    seen_by: str
+    root: Any
+    """What backward was called on, None when that is not known."""
+    call: Any
+    """See `forward.RootCall`; None when the step's forward was not watched."""
+    batch: Any
+    """See `batch_history.Batch`; None without a loader."""
+    roots: list[Any]
+    optimizers: list[Any]
+    path: Callable[[Any], str | None]
+
+
+def look(scene: Scene, send: Send) -> None:
+    """All there is to see, the cheapest first: what was sent before a kill is kept.
+
+    On one thread, as a loader's worker does: the others of OpenMP's are not in the fork, and would be
+    waited for."""
+    torch_module().set_num_threads(1)
+    _attempt(send, "batch", lambda: _batch(scene))
+    named = list(named_parameters(scene.roots))
+    _attempt(send, "parameters", lambda: _parameters(scene, named))
+    if scene.seen_by == "loss":
+        _attempt(send, "graph", lambda: loss_graph.look(scene.root))
+        _attempt(send, "forward", lambda: _forward(scene, named))
+    else:
+        _attempt(send, "gradients", lambda: _gradients(scene, named))
+        _attempt(send, "nodes", lambda: loss_graph.names(scene.root))
+        _attempt(send, "backward", lambda: _backward(scene))
+
+
+def look_without_fork(scene: Scene, send: Send, *, on_a_device: bool) -> None:
+    """What can be read beside the training; it may have gone on since. Of what is on a device nothing is:
+    that would wait for it."""
+    _attempt(send, "batch", lambda: None if on_a_device and not _on_host(scene) else _batch(scene))
+    if on_a_device:
+        return
+    _attempt(send, "parameters", lambda: _parameters(scene, list(named_parameters(scene.roots))))
+
+
+def _attempt(send: Send, name: str, find: Callable[[], Any]) -> None:
+    found, error = capture(find)
+    send(name, {"error": describe(error)} if error is not None else found)
+
+
+def named_parameters(roots: list[Any]) -> Iterator[tuple[str, Any]]:
+    """Parameters by name, of all models: those after the first begin with their model's class."""
+    seen: set[int] = set()
+    for place, root in enumerate(roots):
+        inner = replay.unwrapped(root)
+        prefix = f"{type(inner).__name__}." if place else ""
+        for name, parameter in inner.named_parameters():
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield prefix + name, parameter
+
+
+def _on_host(scene: Scene) -> bool:
+    content = scene.batch.alive() if scene.batch is not None else None
+    return all(tensor.is_cpu for _, tensor in tensors_in(content))
+
+
+def _batch(scene: Scene) -> dict[str, Any] | None:
+    content = scene.batch.alive() if scene.batch is not None else None
+    return None if content is None else batch_look(content)
+
+
+def _parameters(scene: Scene, named: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Which parameters and buffers are not finite, and what their optimizer made of the first of them."""
+    bad = [(name, one) for name, one in named if is_bad(local(one))]
+    buffers = [
+        name
+        for root in scene.roots
+        for name, one in replay.unwrapped(root).named_buffers()
+        if is_looked_at(local(one)) and counts(local(one))[0]
+    ]
+    found: dict[str, Any] = {
+        "count": len(named),
+        "bad_count": len(bad),
+        "bad": [_one_parameter(name, one) for name, one in bad[:MOST_NAMED]],
+        "buffers": buffers[:MOST_NAMED],
+        "largest": _largest(named),
+        "last_bad": bad[-1][0] if bad else None,
+        "last_owner": _owner(scene, bad[-1][0]) if bad else None,
+    }
+    if bad:
+        found["optimizer"] = _optimizer(scene.optimizers, bad)
+    return found
+
+
+def _one_parameter(name: str, parameter: Any) -> dict[str, Any]:
+    own = local(parameter)
+    nan, infinite = counts(own)
+    return {"name": name, "nan": nan, "inf": infinite, "elements": int(own.numel())}
+
+
+def _largest(named: list[tuple[str, Any]]) -> float | None:
+    """Largest absolute value of a finite parameter."""
+    torch = torch_module()
+    values = [float(local(one).detach().abs().max()) for _, one in named if is_looked_at(local(one))]
+    finite = [value for value in values if value - value == 0.0]
+    return max(finite) if finite and torch is not None else None
+
+
+def _optimizer(optimizers: list[Any], bad: list[tuple[str, Any]]) -> dict[str, Any] | None:
+    """State of the bad parameters in their optimizer: is it finite, does its step divide by zero?"""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            inside = {id(one) for one in group["params"]}
+            mine = [(name, one) for name, one in bad if id(one) in inside]
+            if mine:
+                return {
+                    "class": type(optimizer).__name__,
+                    "name": mine[0][0],
+                    "lr": _number(group.get("lr")),
+                    "eps": _number(group.get("eps")),
+                    "weight_decay": _number(group.get("weight_decay")),
+                    **_states(optimizer, group, mine),
+                }
+    return None
+
+
+def _states(optimizer: Any, group: Any, mine: list[tuple[str, Any]]) -> dict[str, Any]:
+    bad_states: set[str] = set()
+    states: set[str] = set()
+    zero_divisors = 0
+    for _, parameter in mine:
+        state = optimizer.state.get(parameter, {})
+        for key, value in state.items():
+            if is_looked_at(local(value)) and value.dim():
+                states.add(str(key))
+                if is_bad(local(value)):
+                    bad_states.add(str(key))
+        second = state.get(_SECOND_MOMENT)
+        own = local(parameter)
+        if second is not None and not _number(group.get("eps")) and second.shape == own.shape:
+            zero_divisors += int((second[~torch_module().isfinite(own)] == 0).sum())
+    return {"states": sorted(states), "bad_states": sorted(bad_states), "zero_divisors": zero_divisors}
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) or is_looked_at(value) else None
+
+
+def _gradients(scene: Scene, named: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Which gradients are not finite, in the order of the parameters."""
+    have = [(name, local(one.grad)) for name, one in named if one.grad is not None]
+    states = [(name, is_bad(gradient)) for name, gradient in have]
+    bad = [name for name, state in states if state]
+    after = [name for name, state in states[_last_bad(states) + 1 :] if not state]
+    kinds = {
+        "nan" if counts(gradient)[0] else "inf"
+        for (_, gradient), (_, state) in zip(have, states, strict=True)
+        if state
+    }
+    return {
+        "count": len(have),
+        "bad_count": len(bad),
+        "bad": bad[:MOST_NAMED],
+        "last_bad": bad[-1] if bad else None,
+        "good_before": [name for name, state in states[: _last_bad(states)] if not state][:MOST_NAMED],
+        "next_good": after[0] if after else None,
+        "kind": "nan" if "nan" in kinds else "inf",
+        "owner": _owner(scene, bad[-1]) if bad else None,
+    }
+
+
+def _last_bad(states: list[tuple[str, bool]]) -> int:
+    return max((place for place, (_, state) in enumerate(states) if state), default=-1)
+
+
+def paths(scene: Scene) -> Callable[[Any], str | None]:
+    """Names of modules: those that are known, else as found in the models: a run that breaks in its first
+    steps breaks before its modules were named."""
+    found: dict[int, str] = {}
+    for place, root in enumerate(scene.roots):
+        inner = replay.unwrapped(root)
+        label = type(inner).__name__
+        for name, module in inner.named_modules():
+            found.setdefault(id(module), (f"{label}.{name}" if place else name) if name else label)
+    return lambda module: scene.path(module) or found.get(id(module))
+
+
+def _owner(scene: Scene, name: str) -> str | None:
+    """Path of the module that a parameter is in."""
+    wanted = dict(named_parameters(scene.roots)).get(name)
+    for root in scene.roots:
+        for module in replay.unwrapped(root).modules():
+            if any(one is wanted for one in module.parameters(recurse=False)):
+                return paths(scene)(module)
+    return None
+
+
+# The step's forward, done again -----------------------------------------------------
+
+
+def _forward(scene: Scene, named: list[tuple[str, Any]]) -> dict[str, Any]:
+    refused = _why_not_again(scene)
+    if refused:
+        return {"refused": refused}
+    modules = replay.Modules(paths(scene))
+    module, args, kwargs = _prepared(scene)
+    modules.watch()
+    given = list(tensors_in([args, kwargs]))
+    buffers = [("buffer", name, one) for name, one in module.named_buffers()]
+    inputs = [("input", name, one) for name, one in given]
+    watched = replay.Forward(
+        modules, [("parameter", name, local(one)) for name, one in named] + buffers + inputs
+    )
+    output, error = capture(lambda: watched.run(module, args, kwargs))
+    found: dict[str, Any] = {
+        "root": modules.name(module),
+        "random": scene.call.random_state is not None,
+        "inputs": [{"name": name, **statistics(one)} for name, one in given[: replay.MOST_INPUTS]],
+    }
+    if error is not None:
+        blamed = [one for one in watched.births if not one["deliberate"]]
+        return {**found, "stopped": describe(error), "birth": blamed[0] if blamed else None}
+    return {**found, "birth": watched.birth_of(output)}
+
+
+def _backward(scene: Scene) -> dict[str, Any]:
+    refused = _why_not_again(scene)
+    if refused:
+        return {"refused": refused}
+    modules = replay.Modules(paths(scene))
+    module, args, kwargs = _prepared(scene)
+    modules.watch()
+    watched = replay.Backward(modules)
+    output, error = capture(lambda: watched.run(module, args, kwargs))
+    ends = (
+        {one.grad_fn.name() for _, one in tensors_in(output) if one.grad_fn is not None}
+        if error is None
+        else ()
+    )
+    found = {"root": modules.name(module), "origin": watched.origin, "ends": sorted(ends)}
+    return {**found, "stopped": describe(error)} if error is not None else found
+
+
+def _prepared(scene: Scene) -> tuple[Any, Any, Any]:
+    """Module and arguments as they were called, and what else they depend on."""
+    torch = torch_module()
+    call = scene.call
+    _no_collectives()
+    if call.random_state is not None:
+        torch.set_rng_state(call.random_state)
+    if call.autocast is not None:
+        torch.set_autocast_enabled("cpu", True)
+        torch.set_autocast_dtype("cpu", call.autocast)
+    return replay.unwrapped(call.module), _private(call.args), _private(call.kwargs)
+
+
+def _private(value: Any) -> Any:
+    """The same with tensors of its own: those of a loader's worker lie in memory that only can be read."""
+    torch = torch_module()
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone().requires_grad_(value.requires_grad)
+    if type(value) in (list, tuple):
+        return type(value)(_private(item) for item in value)
+    return {key: _private(item) for key, item in value.items()} if type(value) is dict else value
+
+
+def _no_collectives() -> None:
+    """The other ranks are not here: whoever calls them gets an error, and waits for nobody."""
+    distributed = torch_module().distributed
+    if not distributed.is_available() or not distributed.is_initialized():
+        return
+
+    def refused(*_args: Any, **_kwargs: Any) -> Any:
+        raise RuntimeError("a repeated forward talks to no other rank")
+
+    group = distributed.ProcessGroup
+    for name in (
+        "allreduce",
+        "broadcast",
+        "allgather",
+        "_allgather_base",
+        "reduce_scatter",
+        "_reduce_scatter_base",
+        "alltoall",
+        "alltoall_base",
+        "reduce",
+        "gather",
+        "scatter",
+        "send",
+        "recv",
+        "barrier",
+    ):
+        if hasattr(group, name):
+            setattr(group, name, refused)
+
+
+def _why_not_again(scene: Scene) -> str:
+    """Why the forward cannot be done again; empty when it can."""
+    call = scene.call
+    if call is None:
+        return "the call of the model was not kept: phases of this step were not timed, or the job compiles"
+    if call.kwargs is None:
+        return "the model's arguments could not be read"
+    for module in call.module.modules():
+        kinds = {kind.__name__ for kind in type(module).__mro__}
+        if kinds & set(_NO_REPLAY):
+            return "the model is sharded over ranks"
+    if any(hasattr(one, "to_local") for one in call.module.parameters()):
+        return "the model is sharded over ranks"
+    return ""

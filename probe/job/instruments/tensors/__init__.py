@@ -1,0 +1,1 @@
+"""Statistics of gradients, updates, optimizer states and activations."""

@@ -1,0 +1,334 @@
+"""Gradient norm: the L2 norm of all gradients of the leading optimizer, for python.steps.
+
+HOT PATH, on the training thread. The job's own `clip_grad_norm_` tells it for nothing: what that calls inside
+is wrapped, so that a name imported before we came is seen, too. A job that does not clip has its gradients
+measured right before the step, as often as `SHARE` of the budget allows. NULL where parameters are spread
+over ranks, unless the job's own clipping made the norm of them all: the norm of one rank's part is another
+figure, and nothing here communicates.
+
+The wrappers are traced through by torch.compile as if they were not there. In a job that had compiled
+something before we came they are left out: putting them in could make it compile again.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from statistics import median
+from types import GeneratorType
+from typing import Any
+
+from probe.base.isolation import Isolation
+from probe.job.instruments.core import statistics
+from probe.job.instruments.core.delivery import Delivery
+from probe.job.instruments.core.patch import Patches
+from probe.job.instruments.core.recorder import Recorder
+from probe.job.instruments.loop.optimizers import Optimizers
+
+_now = time.monotonic_ns
+_cpu = time.thread_time_ns
+"""What was cost, whoever else wanted the processor meanwhile."""
+SHARE = 0.1
+"""Part of the budget that measuring may use: 0.1 % of step time at the default of 1 %."""
+FIRST_STEPS = 3
+"""Measured in any case: the first ones warm caches, so that their cost tells nothing."""
+LONGEST_STEPS = 10_000
+CLIPS_STEPS = 16
+"""A job that clips is not looked at for so long."""
+_SMALL = 1e-6
+"""What torch adds to a norm before it divides by it."""
+_BYTES_PER_NS = 1000
+"""Guess of how fast a device reads memory; what a kernel takes is not seen by our clock."""
+
+
+class GradientNorm:
+    """Finds the norm, from clipping or by measuring. `due` is the step from which it is to be measured."""
+
+    def __init__(
+        self, recorder: Recorder, isolation: Isolation, optimizers: Optimizers, delivery: Delivery,
+        budget_ratio: float, compiles: Callable[[], bool],
+    ) -> None:
+        self.recorder = recorder
+        self.due = 0
+        self.fixed_interval: int | None = None
+        """As of `Gradients`."""
+        self.measures = True
+        """False: only what clipping tells."""
+        self.spent_ns = self.spent_cpu_ns = 0
+        """What it cost in all; of measuring, also the processor's time."""
+        self._isolation = isolation
+        self._optimizers = optimizers
+        self._delivery = delivery
+        self._budget_ratio = budget_ratio
+        self._compiles = compiles
+        self._patches = Patches()
+        self._kind: float | None = None
+        self._covered: dict[tuple[int, int, int, int], frozenset[int]] = {}
+        self._clip: tuple[int, frozenset[int], Any] | None = None
+        self._costs: deque[int] = deque(maxlen=5)
+        self._measured = 0
+
+    def wrap(self) -> None:
+        """Wrap what clipping calls; off the hot path."""
+        if self._compiles() or self._patches.made:
+            self._patches.live[0] = True
+            return
+        import torch
+        from torch.nn.utils import clip_grad
+
+        if hasattr(clip_grad, "_clip_grads_with_norm_"):  # from torch 2.6 on
+            places: list[tuple[Any, str, Any]] = [
+                (clip_grad, "_get_total_norm", self._around_norm),
+                (clip_grad, "_clip_grads_with_norm_", self._around_clip),
+                (torch.nn.utils, "get_total_norm", self._around_norm),
+                (torch.nn.utils, "clip_grads_with_norm_", self._around_clip),
+            ]
+        else:
+            places = [
+                (clip_grad, "clip_grad_norm_", self._around_whole),
+                (torch.nn.utils, "clip_grad_norm_", self._around_whole),
+            ]
+        for owner, name, around in places:
+            if hasattr(owner, name):
+                self._patches.wrap(owner, name, around, traced=True)
+        self.look_for_fsdp()
+
+    def unwrap(self) -> None:
+        """Put the originals back; in a job that compiles they stay under what passes everything on."""
+        if self._compiles():
+            self._patches.live[0] = False
+        else:
+            self._patches.undo()
+        self._clip = None
+
+    def look_for_fsdp(self) -> None:
+        """Wrap FSDP's own method once FSDP is there; off the hot path, now and then."""
+        module: Any = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
+        kind = getattr(module, "FullyShardedDataParallel", None)
+        if kind is not None and self._patches.live[0] and not self._patches.has(kind, "clip_grad_norm_"):
+            self._patches.wrap(kind, "clip_grad_norm_", self._around_method, traced=True)
+
+    # HOT PATH: clipping -----------------------------------------------------
+
+    def _around_norm(self, original: Any) -> Any:
+        live, tracing = self._patches.live, sys.modules["torch"].compiler.is_compiling
+
+        def get_total_norm(tensors: Any, norm_type: float = 2.0, *args: Any, **kwargs: Any) -> Any:
+            result = original(tensors, norm_type, *args, **kwargs)
+            if not tracing() and live[0]:
+                self._kind = norm_type
+            return result
+
+        return get_total_norm
+
+    def _around_clip(self, original: Any) -> Any:
+        live, tracing = self._patches.live, sys.modules["torch"].compiler.is_compiling
+        note = self._isolation.guard("gradients", self._clipped)
+
+        def clip_grads_with_norm_(
+            parameters: Any, max_norm: Any, total_norm: Any, *args: Any, **kwargs: Any
+        ) -> Any:
+            if tracing() or not live[0]:
+                return original(parameters, max_norm, total_norm, *args, **kwargs)
+            if isinstance(parameters, GeneratorType):
+                parameters = list(parameters)
+            note(parameters, max_norm, total_norm, self._kind)
+            return original(parameters, max_norm, total_norm, *args, **kwargs)
+
+        return clip_grads_with_norm_
+
+    def _around_whole(self, original: Any) -> Any:
+        live, tracing = self._patches.live, sys.modules["torch"].compiler.is_compiling
+        note = self._isolation.guard("gradients", self._clipped)
+
+        def clip_grad_norm_(
+            parameters: Any, max_norm: Any, norm_type: float = 2.0, *args: Any, **kwargs: Any
+        ) -> Any:
+            if tracing() or not live[0]:
+                return original(parameters, max_norm, norm_type, *args, **kwargs)
+            if isinstance(parameters, GeneratorType):
+                parameters = list(parameters)
+            total_norm = original(parameters, max_norm, norm_type, *args, **kwargs)
+            note(parameters, max_norm, total_norm, norm_type)
+            return total_norm
+
+        return clip_grad_norm_
+
+    def _around_method(self, original: Any) -> Any:
+        live = self._patches.live
+        note = self._isolation.guard("gradients", self._clipped)
+
+        def clip_grad_norm_(model: Any, max_norm: Any, norm_type: float = 2.0, *args: Any) -> Any:
+            total_norm = original(model, max_norm, norm_type, *args)
+            if live[0]:
+                note(list(model.parameters()), max_norm, total_norm, norm_type)
+            return total_norm
+
+        return clip_grad_norm_
+
+    def _clipped(self, parameters: Any, max_norm: Any, total_norm: Any, kind: float | None) -> None:
+        """The job clips: keep the norm when it is that of the leading optimizer's gradients."""
+        begun = _now()
+        recorder = self.recorder
+        leader = self._optimizers.expected_leader()
+        if not recorder.owns_gradients():
+            return  # another thread's backward may write gradients this instant
+        if leader is None or not isinstance(total_norm, self._tensor()):
+            return
+        ones = parameters if isinstance(parameters, (list, tuple)) else [parameters]
+        covered = self._covers(ones)
+        if id(leader) not in covered:
+            return
+        if statistics.is_sharded(total_norm):
+            return
+        norm = getattr(total_norm, "_local_tensor", total_norm).detach()
+        self._clip = (recorder.step, covered, _undone(norm, max_norm))
+        if kind == 2.0:
+            self._tell(norm, self._scale_before_step(leader))
+            self.due = max(self.due, recorder.step + CLIPS_STEPS)
+        self._spend(_now() - begun)
+
+    def _covers(self, parameters: Any) -> frozenset[int]:
+        """Optimizers (by id) all of whose gradients are among those of `parameters`."""
+        if not parameters:
+            return frozenset()
+        made = self._optimizers.made_count
+        key = (len(parameters), id(parameters[0]), id(parameters[-1]), made)
+        found = self._covered.get(key)
+        if found is None:
+            if len(self._covered) > 64:
+                self._covered.clear()
+            those = {id(parameter) for parameter in parameters}
+            found = self._covered[key] = frozenset(
+                id(optimizer) for optimizer in self._optimizers.alive() if _within(optimizer, those)
+            )
+        return found
+
+    def _scale_before_step(self, optimizer: Any) -> Any:
+        """The factor that a scaler has not yet taken out of the optimizer's gradients; None without."""
+        scaler = self._optimizers.newest_scaler()
+        if scaler is None or not scaler.is_enabled():
+            return None
+        states = scaler._per_optimizer_states
+        stage = states[id(optimizer)]["stage"].name if id(optimizer) in states else "READY"
+        return scaler._scale if stage == "READY" else None
+
+    def undone_by(self, optimizer: Any) -> Any:
+        """What the optimizer's gradients are to be multiplied by for what they were before the job clipped
+        them in this step: a number, or on a device a tensor."""
+        clip = self._clip
+        if clip is None or clip[0] != self.recorder.step or id(optimizer) not in clip[1]:
+            return 1.0
+        return clip[2]
+
+    # HOT PATH: measuring ----------------------------------------------------
+
+    def measure(self, optimizer: Any) -> None:
+        """Measure the gradients that the leading optimizer is about to use, when clipping did not tell."""
+        begun, begun_cpu = _now(), _cpu()
+        recorder = self.recorder
+        if not self.measures:
+            self.due = sys.maxsize
+            return
+        if self._clip is not None and self._clip[0] == recorder.step:
+            self.due = max(self.due, recorder.step + 1)
+            return
+        flats = _whole_gradients(optimizer)
+        if flats is None:
+            self.due = recorder.step + LONGEST_STEPS
+            return
+        total = statistics.total_norm(flats)
+        if total is not None:
+            self._tell(total, getattr(optimizer, "grad_scale", None))
+        self._spend(_now() - begun)
+        cost = _cpu() - begun_cpu
+        self.spent_cpu_ns += cost
+        if total is not None and not isinstance(total, float):
+            cost += sum(flat.numel() * flat.element_size() for flat in flats) // _BYTES_PER_NS
+        self._choose_next(cost)
+
+    def _choose_next(self, cost_ns: int) -> None:
+        self._costs.append(cost_ns)
+        self._measured += 1
+        interval = 1
+        if self._measured >= FIRST_STEPS:
+            allowed_ns = self._budget_ratio * SHARE * usual_wall_ns(self.recorder)
+            interval = interval_for(median(self._costs), allowed_ns)
+        self.due = self.recorder.step + (self.fixed_interval or interval)
+
+    def _tell(self, norm: Any, scale: Any) -> None:
+        """Put a norm into the row of the step that runs; later, when a device has it."""
+        recorder = self.recorder
+        if isinstance(norm, float) or norm.is_cpu:
+            factor = 1.0 if scale is None else float(scale)
+            recorder.grad_norm = float(norm) / factor
+            return
+        whole = norm if scale is None else norm / scale.to(norm.device)
+        step = recorder.step
+        self._delivery.send(whole.reshape(1), lambda row: recorder.deliver_grad_norm(step, row[0]))
+
+    def _spend(self, cost_ns: int) -> None:
+        self.spent_ns += cost_ns
+        self.recorder.cost_ns += cost_ns
+
+    def _tensor(self) -> Any:
+        return sys.modules["torch"].Tensor
+
+
+def _whole_gradients(optimizer: Any) -> list[Any] | None:
+    """All gradients of an optimizer; None when one is a part of something, or has no real numbers."""
+    found = []
+    kinds = statistics.common_kinds()
+    for parameter in _parameters(optimizer):
+        gradient = parameter.grad
+        if gradient is None:
+            continue
+        if not statistics.is_common(gradient, kinds) or type(parameter) not in kinds[0] or parameter.__dict__:
+            if statistics.is_sharded(gradient) or statistics.is_sharded(parameter):
+                return None
+            values = statistics.values_of(gradient)
+            if values is None:
+                return None
+            gradient = values.flat
+        found.append(gradient)
+    return found
+
+
+def _within(optimizer: Any, those: set[int]) -> bool:
+    """Whether all gradients of an optimizer are of parameters with these ids."""
+    parameters = _parameters(optimizer)
+    with_gradient = [one for one in parameters if one.grad is not None]
+    return all(id(one) in those for one in with_gradient or parameters)
+
+
+def _parameters(optimizer: Any) -> list[Any]:
+    return [one for group in optimizer.param_groups for one in group["params"]]
+
+
+def _undone(norm: Any, max_norm: Any) -> Any:
+    """What clipped gradients are to be multiplied by for what they were; 1 where that cannot be told."""
+    if norm.is_cpu:
+        most, total = float(max_norm), float(norm)
+        return max((total + _SMALL) / most, 1.0) if most > 0 and math.isfinite(total) else 1.0
+    undone = ((norm + _SMALL) / max_norm).clamp(min=1.0).double()
+    torch: Any = sys.modules["torch"]
+    return torch.where(torch.isfinite(undone), undone, 1.0)
+
+
+def usual_wall_ns(recorder: Recorder) -> float:
+    """Median of the last steps' times; 0 before there are any."""
+    recent = recorder.recent
+    last = [recent[-number][0] for number in range(1, min(len(recent), 9) + 1)]
+    return float(median(last)) if last else 0.0
+
+
+def interval_for(cost_ns: float, allowed_ns: float) -> int:
+    """Steps between two of what costs `cost_ns`, so that it costs `allowed_ns` per step."""
+    if allowed_ns <= 0:
+        return LONGEST_STEPS
+    return max(1, min(LONGEST_STEPS, math.ceil(cost_ns / allowed_ns)))
+
+

@@ -1,0 +1,196 @@
+"""Rows of python.gradients: one parameter, before and after an optimizer's step.
+
+HOT PATH on sampled steps, on the training thread; on CUDA the agent's thread writes the rows, when the
+figures have arrived. torch inside functions.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from probe.base.clock import ANCHOR_NS
+from probe.job.instruments.core import statistics
+from probe.job.instruments.core.delivery import Delivery
+from probe.job.instruments.core.recorder import Recorder
+from probe.job.instruments.modules.parameter_names import Known
+from probe.recording.layout import NULL_DOUBLE, NULL_INTEGER, NULL_STRING
+
+_NONE = [math.nan] * statistics.MOMENTS
+
+
+class Asked:
+    """Deep statistics of the steps that follow, wanted by somebody. `updates`: the updates of all parameters
+    are to be measured. `histograms`, when it is not None, gets `(step, kind, name, row)` with the row of
+    `statistics.distribution`."""
+
+    def __init__(self, *, updates: bool = False, histograms: Callable[..., object] | None = None) -> None:
+        self.updates = updates
+        self.histograms = histograms
+        self.rows = 0
+        self.done: set[int] = set()
+        """Parameters that had their turn, while there is no time for all in one step."""
+        self.late_steps: list[int] = []
+        """Steps in which there was no time for all parameters."""
+
+
+class Entry:
+    """One parameter of a sample. Figures are numbers on a CPU, tensors on a device."""
+
+    __slots__ = ("before", "group", "moments", "name", "numel", "parameter", "place", "sharded", "text",
+                 "update", "values", "weight", "weight_norm")
+
+    def __init__(
+        self, parameter: Any, group: int, known: Known | None, weight: statistics.Values, weight_norm: Any
+    ) -> None:
+        self.parameter = parameter
+        self.group = group
+        self.name, self.place = (NULL_STRING, NULL_INTEGER) if known is None else known[:2]
+        self.text: str | None = None if known is None else known.text
+        self.numel = weight.numel
+        self.sharded = weight.sharded
+        self.weight = weight.flat
+        self.weight_norm = weight_norm
+        self.before: Any = None
+        """A copy from before the step; None where there was no room for it."""
+        self.values: statistics.Values | None = None
+        """The gradient's; None without one, or when it is of a kind that has no statistics."""
+        self.moments: Any = None
+        self.update: Any = None
+        """Norm of what the step changed."""
+
+    @property
+    def copied_bytes(self) -> int:
+        """Size of the copy."""
+        return 0 if self.before is None else self.before.numel() * self.before.element_size()
+
+    def look_at_gradient(self) -> None:
+        """Take the gradient's figures as they are now."""
+        self.values = statistics.values_of(self.parameter.grad)
+        if self.values is not None:
+            self.moments = statistics.moments(self.values.flat)
+
+    def compare(self) -> None:
+        """After the step: what it changed. Frees the copy."""
+        before, self.before = self.before, None
+        after = statistics.values_of(self.parameter)
+        if before is not None and after is not None and after.flat.shape == before.shape:
+            self.update = statistics.difference_norm(before, after.flat)
+
+
+class Open(NamedTuple):
+    """A sample between the two sides of an optimizer's step."""
+
+    entries: list[Entry]
+    closure: bool
+    asked: Asked | None
+    unscale: Any
+    """Factor of a scaler that is still in the gradients."""
+    unclip: Any
+    measure: bool
+    """Whether the norm of all gradients is to be measured after the step, which computes them itself."""
+
+
+class Rows:
+    """Writes the entries of a sample."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._append = recorder.rings["python.gradients"].append
+        intern = recorder.intern
+        self._reasons = {False: intern("sampled"), True: intern("asked")}
+        self._measured, self._estimated = intern("measured"), intern("estimated")
+
+    def write(self, optimizer: Any, sample: Open, rate: float, delivery: Delivery) -> None:
+        """Rows of all entries: now on a CPU, else when the devices have them."""
+        step, t_ns = self._recorder.step, time.monotonic_ns() + ANCHOR_NS
+        reason = self._reasons[sample.asked is not None]
+        elsewhere: dict[Any, list[tuple[Entry, float]]] = {}
+        for entry in sample.entries:
+            own_rate = _rate(optimizer, entry.group, rate)
+            if entry.weight.is_cpu:
+                factors = [_number(sample.unscale), _number(sample.unclip)]
+                row = [*(entry.moments or _NONE), float(entry.weight_norm), _number(entry.update), *factors]
+                self._put(step, t_ns, reason, entry, own_rate, row)
+            else:
+                elsewhere.setdefault(entry.weight.device, []).append((entry, own_rate))
+        for device, entries in elsewhere.items():
+            self._send(step, t_ns, reason, sample, device, entries, delivery)
+
+    def _send(
+        self, step: int, t_ns: int, reason: int, sample: Open, device: Any,
+        entries: list[tuple[Entry, float]], delivery: Delivery,
+    ) -> None:
+        torch: Any = sys.modules["torch"]
+
+        def single(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                return value.to(device, torch.float64, non_blocking=True).reshape(1)
+            return torch.full((1,), _number(value), dtype=torch.float64, device=device)
+
+        factors = [single(sample.unscale), single(sample.unclip)]
+        none = torch.full((statistics.MOMENTS,), math.nan, dtype=torch.float64, device=device)
+        pieces: list[Any] = []
+        for entry, _ in entries:
+            moments = none if entry.moments is None else entry.moments
+            pieces += [moments, single(entry.weight_norm), single(entry.update), *factors]
+
+        def arrived(figures: list[float]) -> None:
+            size = len(figures) // len(entries)
+            for number, (entry, rate) in enumerate(entries):
+                self._put(step, t_ns, reason, entry, rate, figures[number * size : (number + 1) * size])
+
+        for entry, _ in entries:
+            entry.parameter = entry.weight = None
+            has = entry.values
+            entry.values = None if has is None else has._replace(flat=None)
+        delivery.send(torch.cat(pieces), arrived)
+
+    def _put(
+        self, step: int, t_ns: int, reason: int, entry: Entry, rate: float, row: list[float]
+    ) -> None:
+        """One row. `row`: the gradient's moments, the weight's norm, the update's, the factor of a scaler
+        that is still in the gradients, and what they are to be multiplied by for what they were before
+        clipping; NaN for what is not known."""
+        weight_norm, update, scale, unclip = row[statistics.MOMENTS :]
+        unscale = 1.0 if scale != scale or not scale else 1.0 / scale
+        gradient = [NULL_DOUBLE] * 4
+        counts = [NULL_INTEGER, NULL_INTEGER]
+        zero_ratio = used = NULL_DOUBLE
+        if entry.values is not None:
+            found = statistics.figures(row[: statistics.MOMENTS], entry.values.numel)
+            whole = unscale * (1.0 if unclip != unclip else unclip)
+            used = found.norm * unscale
+            counts = [found.nan_count, found.inf_count]
+            if found.numel:
+                gradient = [found.norm * whole, found.mean * whole, found.std * whole, found.abs_max * whole]
+                zero_ratio = found.zero_ratio
+        kind = NULL_STRING
+        if entry.update is not None:
+            kind = self._measured
+        elif used != NULL_DOUBLE and rate != NULL_DOUBLE:
+            kind, update = self._estimated, abs(rate) * used
+        known = kind != NULL_STRING
+        self._append(
+            step, t_ns, entry.name, entry.place, entry.numel, *gradient, *counts, zero_ratio, weight_norm,
+            update if known else NULL_DOUBLE,
+            update / weight_norm if known and weight_norm > 0 else NULL_DOUBLE,
+            kind, entry.sharded, reason,
+        )
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)
+
+
+def _rate(optimizer: Any, group: int, first: float) -> float:
+    """Learning rate of a group; NULL when a device would have to be asked."""
+    if group == 0:
+        return first
+    rate = optimizer.param_groups[group].get("lr") if group < len(optimizer.param_groups) else None
+    if isinstance(rate, (int, float)):
+        return float(rate)
+    return float(rate) if rate is not None and getattr(rate, "is_cpu", False) else NULL_DOUBLE

@@ -1,0 +1,1 @@
+"""Reading the process's own frames, variables and stacks."""

@@ -1,0 +1,100 @@
+"""Names: what `model`, `optimizer`, `train_loader`, … mean in a snippet.
+
+Runs on the eval thread. A name is looked for in the training thread's frames,
+the user's own from the innermost outwards, locals before globals; then in
+`__main__`; then among the objects the instruments have seen; `rank` and `world_size`
+mean something in every job. A name of a builtin
+(`input`, `max`) means the user's variable only where Python would say so too: in
+the innermost of those frames. Standard library only.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import difflib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import FrameType
+from typing import Any
+
+from probe.job.introspection import python_frames
+
+
+def names_used(tree: ast.AST) -> set[str]:
+    """Names that a snippet reads or deletes."""
+    named = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    return {node.id for node in named if isinstance(node.ctx, (ast.Load, ast.Del))}
+
+
+class Scope:
+    """Everything a snippet may name, in the order of the search."""
+
+    def __init__(
+        self, training_thread: int | None, seen: Callable[[], dict[str, Any]],
+        failed: Sequence[FrameType] = (), job: Callable[[], dict[str, Any]] = dict,
+    ) -> None:
+        """`failed`: frames of an exception, innermost first, to be searched instead of the thread's.
+        `job`: what is known of the job where nobody else has a name for it (`place_in_job`)."""
+        found: Iterable[FrameType] = failed
+        if training_thread is not None and not failed:
+            found = python_frames.walk(sys._current_frames().get(training_thread))
+        self._frames = [frame for frame in found if python_frames.is_user_code(frame.f_code.co_filename)]
+        self._seen = seen
+        self._job = job
+
+    @property
+    def closed(self) -> list[str]:
+        """Functions whose variables cannot be read without a trace, and were not."""
+        return [python_frames.function_name(frame) for frame in self._frames if not python_frames.readable(frame)]
+
+    def resolve(self, wanted: Iterable[str]) -> dict[str, Any]:
+        """The values of those of the wanted names that exist."""
+        builtin = {name for name in wanted if hasattr(builtins, name)}
+        missing = set(wanted) - builtin
+        found: dict[str, Any] = {}
+        if builtin and self._frames:
+            innermost = self._frames[0]
+            for layer in (innermost.f_globals, python_frames.variables(innermost)):
+                found.update({name: layer[name] for name in builtin if name in layer and name[:2] != "__"})
+        for layer in self._layers():
+            for name in [name for name in missing if name in layer]:
+                found[name] = layer[name]
+                missing.discard(name)
+            if not missing:
+                break
+        return found
+
+    def name_of(self, thing: Any) -> str | None:
+        """The first name, in the order of the search, that means exactly this object."""
+        for layer in self._layers():
+            for name, value in list(layer.items()):
+                if value is thing and isinstance(name, str) and not name.startswith("_"):
+                    return name
+        return None
+
+    def near(self, name: str) -> list[str]:
+        """Names that exist and look like `name`, best first."""
+        known: set[str] = set()
+        for layer in self._layers():
+            known.update(key for key in layer if isinstance(key, str) and not key.startswith("__"))
+        return difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.6)
+
+    def _layers(self) -> Iterator[dict[str, Any]]:
+        for frame in self._frames:
+            yield python_frames.variables(frame)
+        for frame in self._frames:
+            yield frame.f_globals
+        main = sys.modules.get("__main__")
+        if main is not None:
+            yield vars(main)
+        yield self._seen()
+        yield self._job()
+
+
+def place_in_job(rank: int, world_size: int | None) -> dict[str, Any]:
+    """`rank` and `world_size`: as torch.distributed says, else as the launcher did."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return {"rank": distributed.get_rank(), "world_size": distributed.get_world_size()}
+    return {"rank": rank, "world_size": 1 if world_size is None else world_size}

@@ -1,0 +1,1 @@
+"""Attaching: starting an agent in a process that runs already."""

@@ -1,0 +1,1 @@
+"""What /proc says of a process, its threads and children."""

@@ -1,0 +1,213 @@
+"""Threads and descendants of a process as the kernel knows them, from /proc alone.
+
+Nothing here stops, signals or traces the process, so it works on one that is hung in the
+kernel, too. /proc/PID/cmdline is the exception to that: reading it waits for a lock that a
+process in state D may hold, so `command` is not for those. Runs in the command and in the
+server, on any thread. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from probe.recording.process import STATES
+
+UNSEIZABLE = frozenset({"uninterruptible", "stopped", "traced"})
+"""States in which a tracer that wants to stop the thread waits for ever, or fails."""
+_TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
+_SIGSTOP_BIT = 1 << 18
+
+
+class Task(NamedTuple):
+    """One thread. What cannot be read is None.
+
+    `inner_tid` is its id in its own pid namespace, the one the process itself knows; `state` a word of
+    `probe.recording.process.STATES`; `wchan` the kernel function it sleeps in;
+    `syscall` the number of the call it is in (depends on the machine), None while it runs;
+    `user_ticks` and `system_ticks` are CPU time in ticks of `tick_s()`; `voluntary` and `involuntary`
+    count context switches; `run_ns` is CPU time (from the ticks where the kernel keeps no finer count);
+    `run_delay_ns` is time spent ready and not running.
+    """
+
+    tid: int
+    inner_tid: int
+    name: str
+    state: str
+    wchan: str | None
+    syscall: int | None
+    user_ticks: int
+    system_ticks: int
+    voluntary: int | None
+    involuntary: int | None
+    run_ns: int
+    run_delay_ns: int | None
+
+    @property
+    def ticks(self) -> int:
+        """CPU ticks, user and system."""
+        return self.user_ticks + self.system_ticks
+
+
+def tick_s() -> float:
+    """Seconds of one CPU tick."""
+    return _TICK_S
+
+
+def tasks(pid: int) -> list[Task]:
+    """All threads of a process, the main one first; none when there is no such process."""
+    try:
+        tids = sorted(int(name) for name in os.listdir(f"/proc/{pid}/task"))
+    except OSError:
+        return []
+    found = [_task(pid, tid) for tid in tids]
+    return sorted((task for task in found if task is not None), key=lambda task: task.tid != pid)
+
+
+def children(pid: int) -> list[int]:
+    """All descendants of a process, parents before their children."""
+    below: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            parent = parent_of(int(name))
+            if parent is not None:
+                below.setdefault(parent, []).append(int(name))
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        here = sorted(below.pop(waiting.pop(0), []))
+        found += here
+        waiting += here
+    return found
+
+
+def parent_of(pid: int) -> int | None:
+    """The process that has this one as a child; None when there is no such process."""
+    fields = _stat(f"/proc/{pid}")
+    return None if fields is None else int(fields[2])
+
+
+def name_of(pid: int) -> str | None:
+    """The short name of a process, at most 15 characters."""
+    fields = _stat(f"/proc/{pid}")
+    return None if fields is None else fields[0]
+
+
+def command(pid: int) -> str | None:
+    """The command line without its secrets, words joined by spaces; None when it has none or is gone.
+
+    Waits for the process's memory lock: not for a process in state D."""
+    words = _read(f"/proc/{pid}/cmdline")
+    if not words:
+        return None
+    from probe.base.redaction import command_line  # its patterns take 4 ms to compile
+
+    return " ".join(command_line(words.split("\0"))).strip() or None
+
+
+def is_python(pid: int, *, by_name_only: bool = False) -> bool | None:
+    """Whether this looks like a CPython process; None when that cannot be read, or told by its name.
+
+    Reading more than the name waits for the process's memory lock: not for a process in state D. An
+    interpreter linked into a program of another name is not recognised."""
+    try:
+        if os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python"):
+            return True
+        if by_name_only:
+            return None
+        return "libpython" in Path(f"/proc/{pid}/maps").read_text(errors="replace")
+    except OSError:
+        return None
+
+
+def tracer(pid: int) -> int:
+    """The process that traces this one; 0 for none."""
+    return int(_status(f"/proc/{pid}").get("TracerPid", "0"))
+
+
+def stop_pending(pid: int) -> bool:
+    """Whether a thread is stopped, or will be as soon as it leaves the kernel."""
+    for task in tasks(pid):
+        if task.state == "stopped":
+            return True
+        status = _status(f"/proc/{pid}/task/{task.tid}")
+        if any(int(status.get(name, "0"), 16) & _SIGSTOP_BIT for name in ("SigPnd", "ShdPnd")):
+            return True
+    return False
+
+
+def kernel_stack(pid: int, tid: int) -> list[str]:
+    """The kernel's functions a thread is in, innermost first; none unless we are root."""
+    lines = (_read(f"/proc/{pid}/task/{tid}/stack") or "").splitlines()
+    return [line.rpartition(" ")[2].partition("+")[0] for line in lines if "+" in line]
+
+
+def _task(pid: int, tid: int) -> Task | None:
+    folder = f"/proc/{pid}/task/{tid}"
+    fields = _stat(folder)
+    if fields is None:
+        return None
+    status = _status(folder)
+    ticks = (int(fields[12]), int(fields[13]))
+    run_ns, run_delay_ns = _schedule(folder)
+    return Task(
+        tid=tid,
+        inner_tid=_number(status.get("NSpid", "").rpartition("\t")[2]) or tid,
+        name=fields[0],
+        state=STATES.get(fields[1], fields[1]),
+        wchan=_wchan(folder),
+        syscall=_syscall(folder),
+        user_ticks=ticks[0],
+        system_ticks=ticks[1],
+        voluntary=_number(status.get("voluntary_ctxt_switches")),
+        involuntary=_number(status.get("nonvoluntary_ctxt_switches")),
+        run_ns=run_ns if run_ns is not None else int(sum(ticks) * _TICK_S * 1e9),
+        run_delay_ns=run_delay_ns,
+    )
+
+
+def _stat(folder: str) -> list[str] | None:
+    """Fields of `stat` from the name on; the name may hold spaces and brackets."""
+    text = _read(f"{folder}/stat")
+    if not text:
+        return None
+    head, _, rest = text.rpartition(")")
+    return [head.partition("(")[2], *rest.split()]
+
+
+def _status(folder: str) -> dict[str, str]:
+    lines = (_read(f"{folder}/status") or "").splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _wchan(folder: str) -> str | None:
+    found = (_read(f"{folder}/wchan") or "").strip()
+    return None if found in ("", "0") else found
+
+
+def _syscall(folder: str) -> int | None:
+    """None also for a thread that is blocked outside of any call (a page fault), which says -1."""
+    words = (_read(f"{folder}/syscall") or "").split()
+    number = _number(words[0]) if words else None
+    return None if number is None or number < 0 else number
+
+
+def _schedule(folder: str) -> tuple[int | None, int | None]:
+    """Nanoseconds on a CPU, and waiting for one."""
+    words = (_read(f"{folder}/schedstat") or "").split()
+    return (_number(words[0]), _number(words[1])) if len(words) > 1 else (None, None)
+
+
+def _number(text: str | None) -> int | None:
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return None
+
+
+def _read(path: str) -> str | None:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:  # gone, or not for us
+        return None

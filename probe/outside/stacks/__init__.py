@@ -1,0 +1,1 @@
+"""Stacks of another process, Python and native."""

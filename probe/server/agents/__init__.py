@@ -1,0 +1,1 @@
+"""Requests to the agents of live processes."""

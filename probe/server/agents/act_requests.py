@@ -1,0 +1,63 @@
+"""What an agent is asked when somebody evaluates, acts or undoes: the body and the patience for it.
+
+The agent keeps the deadlines that it is given; those here are longer and only end
+what would never end. Runs on the server's event loop. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+
+from probe.base.errors import BadRequest
+from probe.base.settings import Settings
+from probe.server.agents.agent_queue import Request
+from probe.server.runtime.access import Caller
+from probe.server.runtime.request_bodies import ActBody, EvalBody, UndoBody
+
+RUNS_CODE = frozenset({"watch"})
+"""Actions that evaluate expressions: over TCP these are allowed where `eval` is."""
+_WAY_BACK_S = 2.0
+"""The agent answers at its own deadline; this is for the way back."""
+_ACTION_S = 10.0
+"""From then on it is looked whether the agent still hears."""
+_LONGEST_ACTION_S = 120.0
+"""What an action may take after the step's end it waited for: a large checkpoint on a slow disk."""
+
+
+def runs_code(action: object, arguments: object) -> bool:
+    """Whether an action evaluates expressions: a watch that only looks deep into steps does not."""
+    return action in RUNS_CODE and not (
+        isinstance(arguments, dict) and arguments.get("expressions") is None
+    )
+
+
+def evaluation(body: EvalBody, caller: Caller, settings: Settings) -> Request:
+    """The agent's side of `POST /v1/eval`."""
+    timeout_s = body.timeout_s or settings.eval_timeout_s
+    wait_s = body.wait_s or settings.act_wait_s
+    asked = {
+        "code": body.code, "timeout_s": timeout_s, "wait_s": wait_s, "when": body.when,
+        "force": body.force, "caller": caller._asdict(),
+    }
+    return Request("/v1/eval", asked, timeout_s + _WAY_BACK_S, wait_s + timeout_s + _LONGEST_ACTION_S)
+
+
+def action(body: ActBody, caller: Caller, settings: Settings) -> Request:
+    """The agent's side of `POST /v1/act`. Raises `BadRequest` for numbers that JSON has no words for."""
+    try:
+        json.dumps(body.arguments, allow_nan=False)
+    except ValueError:
+        raise BadRequest("arguments: NaN and infinity are no numbers for an action") from None
+    wait_s = body.wait_s or settings.act_wait_s
+    asked = {
+        "action": body.action, "arguments": body.arguments, "wait_s": wait_s, "now": body.now,
+        "force": body.force, "caller": caller._asdict(),
+    }
+    return Request("/v1/act", asked, _ACTION_S, wait_s + _LONGEST_ACTION_S)
+
+
+def undoing(body: UndoBody, caller: Caller, settings: Settings) -> Request:
+    """The agent's side of `POST /v1/undo`."""
+    wait_s = body.wait_s or settings.act_wait_s
+    asked = {"id": body.id, "wait_s": wait_s, "caller": caller._asdict()}
+    return Request("/v1/undo", asked, _ACTION_S, wait_s + _LONGEST_ACTION_S)

@@ -1,0 +1,88 @@
+"""Asking the agent of a live process what it answers at once: its stacks, to leave.
+
+Called on the server's request threads: `probe.base.wire.call` blocks for at most its
+timeout. What may wait for a step's end goes through `handover`. Standard library only.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from probe.base import wire
+from probe.base.errors import AgentMissing, AgentUnreachable, ProcessDead
+from probe.recording.process import alive, life
+from probe.server.recordings import exit_report
+from probe.server.recordings.registry import LIVE, Recorded, Registry, Status
+
+DETACH_TIMEOUT_S = 10.0
+"""A snippet that runs is waited for, and a step that goes through its hooks."""
+
+
+def who(recorded: Recorded) -> str:
+    """`gpt/0 (pid 4242)`."""
+    return f"{recorded.name} (pid {recorded.meta.pid})"
+
+
+def why_silent(recorded: Recorded) -> str:
+    """What may keep the agent of a living process from answering: only what is known is said for certain."""
+    process = life(recorded.meta.pid)
+    if process is not None and process.state in "Tt":
+        return "it is stopped"
+    return "something in it holds the GIL, or this busy machine has no core for it"
+
+
+def require_live(recorded: Recorded, status: Status) -> None:
+    """Raise `ProcessDead` for a process that has ended, `AgentMissing` for one whose recording has."""
+    if status.state in LIVE:
+        return
+    meta = recorded.meta
+    if status.how == exit_report.STOPPED and alive(meta.pid, meta.start_ticks, meta.boot_id):
+        raise AgentMissing(f"the recording of {who(recorded)} was stopped: it runs without an agent")
+    ended = datetime.fromtimestamp((status.ended_ns or 0) * 1e-9).strftime("%Y-%m-%d %H:%M:%S")
+    how = "ended" if status.state == "finished" else "died"
+    raise ProcessDead(
+        f"{who(recorded)} {how} at about {ended}",
+        hint=f"Its recording still answers: probe {recorded.meta.pid} query …",
+    )
+
+
+def ask(
+    registry: Registry, recorded: Recorded, method: str, target: str, body: object, timeout_s: float
+) -> dict[str, Any]:
+    """Ask a live process's agent; raises `ProcessDead`, `AgentMissing` or `AgentUnreachable`."""
+    require_live(recorded, registry.status(recorded))
+    name = who(recorded)
+    started = time.monotonic()
+    try:
+        answer = wire.call(Path(recorded.meta.socket), method, target, body, timeout_s=timeout_s)
+    except AgentUnreachable:
+        raise AgentUnreachable(
+            f"{name} did not answer within {timeout_s:g} s: {why_silent(recorded)}"
+        ) from None
+    except FileNotFoundError:
+        raise AgentMissing(f"{name} lives and its agent has no socket (it starts, or was stopped)") from None
+    except OSError as error:
+        waited_s = time.monotonic() - started
+        what = error.strerror or error
+        raise AgentUnreachable(f"{name} did not answer ({what}, {waited_s:.1f} s)") from None
+    if not isinstance(answer, dict):
+        raise AgentUnreachable(f"{name} gave no answer that can be understood")
+    return answer
+
+
+def detach(registry: Registry, recorded: Recorded) -> dict[str, Any]:
+    """Have the agent leave its process; raises `AgentUnreachable` when that is not confirmed yet."""
+    try:
+        answer = ask(registry, recorded, "POST", "/v1/stop", {}, DETACH_TIMEOUT_S)
+    except AgentUnreachable as error:
+        raise AgentUnreachable(
+            f"{error.message}. It has been asked to leave, and does when it can run again",
+            hint=f"`probe {recorded.meta.pid} diagnose` says what holds it.",
+        ) from None
+    return {
+        "pid": recorded.meta.pid, "name": recorded.name, "folder": str(recorded.folder),
+        "ended": answer.get("ended", []),
+    }

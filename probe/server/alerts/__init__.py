@@ -1,0 +1,1 @@
+"""Running recipes while jobs run, incidents, and telling somebody."""

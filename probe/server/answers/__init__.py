@@ -1,0 +1,1 @@
+"""Answers to requests about a job: queries, backtraces, diagnoses, summaries."""

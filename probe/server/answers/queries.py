@@ -1,0 +1,176 @@
+"""One SQL statement over all ranks of a job: rows of this host's recordings, of the other hosts', live rows.
+
+The other hosts pack the rows that the SQL mentions (`POST /v1/rows`) and a worker of this host runs the SQL
+over all of them: SQL runs in one place, rows travel. Who does not answer in time is named in the notes.
+Runs on the server's event loop; what blocks, on its threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from probe.server.answers import backtraces, live_tables
+from probe.server.hosts import fanout, rank_list
+from probe.server.peers.peer_client import Part
+from probe.server.recordings.registry import Recorded
+from probe.server.runtime import access
+from probe.server.runtime.access import Scope
+from probe.server.runtime.request_bodies import QueryBody, RowsBody
+from probe.server.service import Service
+from probe.server.sql.remote_rows import NOT_CARRIED
+from probe.server.sql.views import mentioned
+
+ROWS_SHARE = 0.7
+"""Of a query's time: after it the rows of the other hosts are not waited for any more."""
+_LEAST_S = 0.5
+ROOM_SHARE = 8
+"""The rows of all other hosts may take this part of a query's memory; the worker holds them several times."""
+_LEAST_ROOM_BYTES = 64 << 10
+_CLUSTER = frozenset({"cluster.ranks", "cluster.hosts"})
+_STACKS = frozenset({"cluster.stacks", "cluster.stack_classes"})
+
+
+async def answer(
+    service: Service, body: QueryBody, caller: access.Caller, gone: Callable[[], Awaitable[None]]
+) -> bytes:
+    """The JSON of the answer; raises the `ProbeError` that says why there is none."""
+    began = time.monotonic()
+    timeout_s = min(body.timeout_s or float("inf"), service.settings.query_timeout_s)
+    found = await fanout.find(service, body.endpoint, caller, body.scope)
+    asked = Asked([body.sql], caller, body.scope, timeout_s)
+    request = {"sql": body.sql, "limit": body.limit}
+    return await run(service, found, asked, request, timeout_s - (time.monotonic() - began), gone)
+
+
+class Asked(NamedTuple):
+    """SQL to be run over the rows of several hosts: by whom it is asked, and its whole deadline."""
+
+    statements: list[str]
+    caller: access.Caller
+    scope: Scope
+    timeout_s: float
+
+    @property
+    def names(self) -> set[str]:
+        """The tables that any of the statements may read."""
+        return {table.full_name for sql in self.statements for table in mentioned(sql)}
+
+    @property
+    def text(self) -> str:
+        """All of it, for what is looked for in a text."""
+        return "\n;\n".join(self.statements)
+
+
+async def run(
+    service: Service, found: fanout.Found, asked: Asked, request: dict[str, Any], timeout_s: float,
+    gone: Callable[[], Awaitable[None]],
+) -> bytes:
+    """What a query worker answers to `request`, over the rows of all hosts that the SQL mentions. `timeout_s`
+    is what is left of the deadline."""
+    began = time.monotonic()
+    names = asked.names
+    own, others, whole = await asyncio.gather(
+        service.call(_own_request, service, found.here, names, service.agents.now),
+        _rows_of_others(service, found, asked, names, timeout_s * ROWS_SHARE),
+        _of_the_job(service, found, asked, names),
+    )
+    parts, missing = others
+    own["live"].update(whole[0])
+    own["notes"] += list(dict.fromkeys([*missing, *whole[1]]))
+    left_s = max(min(asked.timeout_s, _LEAST_S), timeout_s - (time.monotonic() - began))
+    roots = live_tables.rings_folders(service.registry, found.here)
+    carried = [(part.host.name, part.content) for part in parts]
+    travels = bool(found.met and names - NOT_CARRIED)
+    return await service.pool.run(
+        {**own, **request}, left_s, roots, gone(), carried if travels else None, asked.timeout_s,
+        viewer=asked.caller.role == access.VIEWER,
+    )
+
+
+async def rows(
+    service: Service, body: RowsBody, caller: access.Caller, gone: Callable[[], Awaitable[None]]
+) -> bytes:
+    """The rows of this host's ranks that the SQL mentions, packed, for the server that runs it."""
+    timeout_s = min(body.timeout_s, service.settings.query_timeout_s)
+    found = await fanout.find(service, body.endpoint, caller, "host")
+    names = {table.full_name for table in mentioned(body.sql)}
+    own = await service.call(_own_request, service, found.here, names, service.agents.now)
+    request = {**own, "sql": body.sql, "limit": 1}
+    room_bytes = min(body.room_bytes, service.settings.query_memory_bytes // ROOM_SHARE)
+    roots = live_tables.rings_folders(service.registry, found.here)
+    return await service.pool.run(
+        {**request, "room_bytes": room_bytes}, timeout_s, roots, gone(), viewer=caller.role == access.VIEWER
+    )
+
+
+def _own_request(
+    service: Service, sources: list[Recorded], names: set[str], agents: ThreadPoolExecutor
+) -> dict[str, Any]:
+    """What the worker is told of this host's ranks. Blocks."""
+    live_rows: dict[str, list[dict[str, Any]]] = {}
+    notes = [
+        f"rows of {recorded.name} stay in memory: {service.sealer.failures[recorded.folder]}"
+        for recorded in sources
+        if recorded.folder in service.sealer.failures
+    ]
+    for recorded in sources:
+        notes += [f"{recorded.name}: {what}" for what in service.registry.trouble(recorded)]
+    beside = {recorded.folder.parent for recorded in sources}
+    notes += [what for folder, what in list(service.registry.unreadable.items()) if folder.parent in beside]
+    if "probe.settings" in names:
+        live_rows["probe.settings"] = live_tables.setting_rows(sources)
+    if "process.gpu" in names:
+        service.facts.sample_devices([one for one in sources if service.registry.lives(one)])
+    if "python.backtrace" in names:
+        live_rows["python.backtrace"], missing = live_tables.capture_rows(service.registry, sources, agents)
+        notes += missing
+    return {
+        "live": live_rows, "notes": notes,
+        "sources": [
+            {
+                "folder": str(recorded.folder), "rings": recorded.meta.rings, "run": recorded.meta.run,
+                "attempt": recorded.meta.attempt, "rank": recorded.meta.rank, "pid": recorded.meta.pid,
+                "started_ns": recorded.meta.started_ns,
+            }
+            for recorded in sources
+        ],
+    }
+
+
+async def _rows_of_others(
+    service: Service, found: fanout.Found, asked: Asked, names: set[str], timeout_s: float
+) -> tuple[list[Part], list[str]]:
+    """Packed rows, and sentences on who sent none."""
+    if not found.met or not names - NOT_CARRIED:
+        return [], list(found.missing) if names else []
+    room_bytes = service.settings.query_memory_bytes // ROOM_SHARE // len(found.met)
+    body = {
+        "sql": asked.text, "timeout_s": timeout_s, "room_bytes": max(room_bytes, _LEAST_ROOM_BYTES),
+    }
+    said = await fanout.ask(service, found, asked.caller, "POST", "/v1/rows", body, timeout_s)
+    return said.parts, said.missing
+
+
+async def _of_the_job(
+    service: Service, found: fanout.Found, asked: Asked, names: set[str]
+) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
+    """Rows of the tables that are about the whole job, also when one rank was named; and what is missing."""
+    if not names & (_CLUSTER | _STACKS):
+        return {}, []
+    job = await fanout.job_of(service, found, asked.caller, asked.scope)
+    rows: dict[str, list[dict[str, Any]]] = {}
+    missing: list[str] = []
+    if names & _CLUSTER:
+        ranks = await rank_list.all_ranks(service, job, asked.caller)
+        rows = {"cluster.ranks": ranks["ranks"], "cluster.hosts": ranks["hosts"]}
+        missing += ranks["missing"]
+    if names & _STACKS:
+        want = backtraces.Want()
+        captured = await backtraces.of_hosts(service, job, asked.caller, want, backtraces.RANKS_S)
+        rows.update(backtraces.rows(captured))
+        missing += captured.missing
+    return rows, missing

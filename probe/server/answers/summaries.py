@@ -1,0 +1,146 @@
+"""`GET /v1/summary`: how a run is, as numbers: what `health` shows and `compare` compares.
+
+One request to a query worker for all of it (`diagnose.summary`), and, when they are asked for, what the
+recipes find and what the watch sees now. Of a job of several ranks: learning and speed of the lowest, the
+spread over all. Runs on the server's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Callable
+from typing import Any
+
+from probe.base.errors import ProbeError
+from probe.diagnose.recipes.recipe import worst_first
+from probe.diagnose.summary import STATEMENTS, statements_for, summarize
+from probe.server.answers import queries, recipe_runs
+from probe.server.answers.examining import finding
+from probe.server.hosts import fanout
+from probe.server.recordings.end_verdicts import verdict_of_end
+from probe.server.recordings.listing import rank_rows
+from probe.server.recordings.registry import LIVE, Recorded
+from probe.server.runtime import access
+from probe.server.runtime.access import Scope
+from probe.server.service import Service
+
+DEADLINE_S = 5.0
+_MOST_ROWS = 4096
+Incidents = Callable[[], list[dict[str, Any]]]
+"""The open incidents of this host, as the monitor lists them."""
+
+
+async def answer(
+    service: Service, incidents: Incidents, endpoint: str, caller: access.Caller, *, until: int | None,
+    findings: bool, scope: Scope = "job",
+) -> dict[str, Any]:
+    """The answer of `GET /v1/summary`. `until`: the last step that counts; `findings`: also what is
+    wrong, which the open `incidents` say."""
+    found = await fanout.find(service, endpoint, caller, scope)
+    if found.elsewhere is not None:
+        asked = {"until": until, "findings": int(findings)}
+        body = {name: value for name, value in asked.items() if value is not None}
+        return await fanout.forward(service, found, caller, "GET", "/v1/summary", body, DEADLINE_S)
+    who = await service.call(_who, service, found)
+    results, notes = await _rows(service, found, caller, scope, until)
+    judged = await _findings(service, incidents, found, endpoint, caller, scope) if findings else {}
+    summary = {**who, **summarize(results), **judged, "notes": notes}
+    shown: dict[str, Any] = plain(summary)
+    return shown
+
+
+async def _rows(
+    service: Service, found: fanout.Found, caller: access.Caller, scope: Scope, until: int | None
+) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
+    """The rows of each statement by its name; none of one that failed, which the notes say."""
+    timeout_s = min(DEADLINE_S, service.settings.query_timeout_s)
+    statements = statements_for(None, until)
+    asked = queries.Asked([sql for sql, _ in statements], caller, scope, timeout_s)
+    batch = [{"sql": sql, "parameters": chosen, "limit": _MOST_ROWS} for sql, chosen in statements]
+    request = {"batch": batch, "share_s": timeout_s}
+    body = await queries.run(service, found, asked, request, timeout_s, _never)
+    said = json.loads(body)
+    results: dict[str, list[dict[str, Any]]] = {}
+    notes = list(said["notes"])
+    for name, one in zip(STATEMENTS, said["results"], strict=True):
+        if "error" in one:
+            notes.append(f"{name} is not known: {one['error']['message']}")
+        else:
+            results[name] = [dict(zip(one["columns"], row, strict=True)) for row in one["rows"]]
+    return results, notes
+
+
+def _who(service: Service, found: fanout.Found) -> dict[str, Any]:
+    """Which processes these are, how the lowest is, and what the watch says of it now. Blocks on files."""
+    lead = min(found.here, key=lambda one: one.meta.rank, default=None)
+    if lead is None:
+        return {"job": found.endpoint, "world_size": found.world_size, "state": None, "verdict": None}
+    meta, status = lead.meta, service.registry.status(lead)
+    state = status.state
+    verdict = service.watch.current(lead.folder)
+    if state not in LIVE:
+        verdict = verdict_of_end(lead, status)
+    else:
+        state = str(next(iter(rank_rows(service.registry, service.watch.current, [lead])))["state"])
+    return {
+        "job": meta.job, "run": meta.run, "attempt": meta.attempt, "rank": meta.rank, "pid": meta.pid,
+        "host": meta.host, "world_size": found.world_size or meta.world_size, "folder": str(lead.folder),
+        "state": state, "how": status.how, "started_ns": meta.started_ns, "ended_ns": status.ended_ns,
+        "whole": found.several, "verdict": None if verdict is None else verdict.as_dict(),
+        "name": _name(lead, found),
+    }
+
+
+def _name(lead: Recorded, found: fanout.Found) -> str:
+    return lead.meta.job if found.several else lead.name
+
+
+async def _findings(
+    service: Service, incidents: Incidents, found: fanout.Found, endpoint: str, caller: access.Caller,
+    scope: Scope,
+) -> dict[str, Any]:
+    """What is wrong, the worst first: the open incidents of what the monitor watches, else what the recipes
+    find now. `judged`: `monitor` or `now`; `unjudged`: why nothing is known."""
+    watched = await service.call(_incidents, service, incidents, found)
+    if watched is not None:
+        return {"findings": watched, "judged": "monitor", "unjudged": []}
+    try:
+        library = await service.call(recipe_runs.library, service.settings)
+        shown = endpoint or (found.here[0].name if found.here else found.endpoint)
+        judged = await recipe_runs.judge(service, found, list(library.values()), shown, caller, scope=scope)
+    except ProbeError as error:
+        return {"findings": [], "judged": "now", "unjudged": [error.message]}
+    return {
+        "findings": [finding(recipe, one) for recipe, one in worst_first(judged.outcomes)],
+        "judged": "now", "unjudged": [],
+    }
+
+
+def _incidents(service: Service, incidents: Incidents, found: fanout.Found) -> list[dict[str, Any]] | None:
+    """Open incidents of these processes; None when the monitor does not watch them."""
+    runs = {(one.meta.run, one.meta.attempt) for one in found.here}
+    ranks = {one.meta.rank for one in found.here}
+    watches = service.settings.monitor and any(service.registry.lives(one) for one in found.here)
+    if not watches or found.met:
+        return None
+    return [
+        one for one in incidents()
+        if (one["run"], one["attempt"]) in runs and (one["rank"] is None or one["rank"] in ranks)
+    ]
+
+
+async def _never() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+def plain(value: Any) -> Any:
+    """The same with NaN and infinities as the texts that queries have for them: JSON has none."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {name: plain(one) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(one) for one in value]
+    return value

@@ -1,0 +1,299 @@
+"""Together: what every rank of a job does before the same step, or none does. The server's side of it.
+
+    prepare   every rank validates what is asked; one that refuses ends it everywhere
+    arm       every rank is appointed for the first step that all can still be told of in time
+    open      all are: from now on the ranks decide among themselves, by the ballot
+    outcome   what came of it on each
+
+The server may be killed between any two of these: what is prepared ends by itself, and what is armed is
+held at its step only when the ballot was opened before. One such request of a job after the other.
+Runs on the server's event loop; ballots are files in memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from probe.base import clock
+from probe.base.commit_vote import EARLY, GO, STAY, Ballot, Decision, remove_old
+from probe.base.errors import (
+    ActionFailed,
+    AgentMissing,
+    AgentUnreachable,
+    HostUnreachable,
+    NotTogether,
+    ProbeError,
+    ProcessDead,
+    TooMany,
+    from_dict,
+)
+from probe.base.rank_sets import as_text
+from probe.server.hosts import agreed_step, vote_relay
+from probe.server.hosts.agreed_step import Place
+from probe.server.hosts.rank_group import Crew, Reply, ask_phase, by_text
+
+LEAD_S = (0.4, 0.8, 1.6, 3.2)
+"""So long before the agreed step all are to know of it; more in each further try."""
+_PREPARE_S = 8.0
+_LEAST_ACK_S, _MOST_ACK_S = 0.3, 3.0
+_BUSY_S = 0.05
+_ACTION_S = 120.0
+"""What an action may take after its step: a large file on a slow disk."""
+NOTHING = ". Nothing was changed on any rank"
+_KEPT_S = 10.0
+"""How long the ballot of a host that was asked stays when all its ranks have answered."""
+_UNREACHABLE = (ProcessDead, AgentMissing, AgentUnreachable, HostUnreachable)
+
+
+class Outcome(NamedTuple):
+    """What came of one try. `replies` hold, of each rank, what `Together._see_to` of the agent says."""
+
+    name: str
+    replies: list[Reply]
+    go: Decision | None
+    stay: Decision | None
+
+    @property
+    def too_early(self) -> bool:
+        """Whether it is worth trying again."""
+        return self.go is not None and not self.go.yes and self.go.why == EARLY
+
+
+async def do_together(crew: Crew, asked: dict[str, Any], wait_s: float) -> Outcome | None:
+    """Have every rank do what is asked, or none. None: it only reads, and nothing was done yet.
+
+    Raises what all ranks refuse it with, or `NotTogether`."""
+    if crew.found.missing:
+        raise NotTogether("; ".join(crew.found.missing), hint="`probe JOB ranks` lists the ranks.")
+    deadline = time.monotonic() + wait_s
+    for lead_s in LEAD_S:
+        found = await _Try(crew, asked, deadline).run(lead_s)
+        if found is None or not found.too_early or time.monotonic() > deadline:
+            break
+    if found is not None:
+        _raise_unless_done(found)
+    return found
+
+
+class _Try:
+    """One round of the four phases."""
+
+    def __init__(self, crew: Crew, asked: dict[str, Any], deadline: float) -> None:
+        self._crew = crew
+        self._asked = asked
+        self._deadline = deadline
+        self._settings = crew.service.settings
+        self._name = f"all-{secrets.token_hex(3)}"
+        self._ballot = Ballot(crew.service.registry.directory, self._name)
+        self._questions: tuple[str, ...] = (GO,)
+
+    async def run(self, lead_s: float) -> Outcome | None:
+        """See `do_together`."""
+        prepared = await self._prepare()
+        told = [reply.answer or {} for reply in prepared]
+        if all(one.get("reading") for one in told):
+            await self._drop(prepared, "it only reads")
+            return None
+        if all(one.get("can_take_back") for one in told):
+            self._questions = (GO, STAY)
+        try:
+            agreed = agreed_step.agree(_places(prepared), lead_s, clock.wall_ns())
+        except ProbeError as error:
+            await self._drop(prepared, error.message)
+            raise
+        await self._crew.service.call(remove_old, self._crew.service.registry.directory)
+        self._ballot.make()
+        steps = {str(rank): step for rank, step in agreed.steps.items()}
+        ack_s = _MOST_ACK_S if agreed.in_s is None else agreed.in_s - _LEAST_ACK_S / 4
+        if not await self._arm(steps, max(_LEAST_ACK_S, min(_MOST_ACK_S, ack_s))):
+            await self._drop(prepared, EARLY)
+        return await self._see_through()
+
+    async def _prepare(self) -> list[Reply]:
+        """Every rank has it ready; else it is dropped everywhere, and why is raised."""
+        while True:
+            replies = await self._crew.phase(self._phase("prepare", self._asked, _PREPARE_S))
+            refused = [reply for reply in replies if reply.error is not None]
+            if not refused:
+                return replies
+            busy = all(isinstance(reply.error, TooMany) for reply in refused)
+            why = f"rank {refused[0].rank}: {_message(refused[0])}"
+            await self._drop([reply for reply in replies if reply.error is None], why)
+            if not busy or time.monotonic() > self._deadline:
+                raise refusal(refused, len(replies))
+            await asyncio.sleep(_BUSY_S)
+
+    async def _arm(self, steps: dict[str, int], ack_s: float) -> bool:
+        """Whether every rank is appointed in time; then the ballot is open."""
+        asked = {"hold_s": self._settings.rank_hold_s, "wait_s": max(0.1, self._left_s())}
+        body = {**self._phase("arm", asked, _MOST_ACK_S), "steps": steps}
+        try:
+            replies = await asyncio.wait_for(self._crew.phase(body), ack_s)
+            late = any(reply.error is not None for reply in replies)
+            if not late:
+                await asyncio.gather(*(self._open(number) for number in range(len(self._crew.hosts))))
+        except (asyncio.TimeoutError, ProbeError):
+            late = True
+        if late:
+            self._ballot.cast(GO, False, EARLY)
+            return False
+        hosts = [vote_relay.member(number) for number in range(len(self._crew.hosts))]
+        self._ballot.open([*(str(one.meta.rank) for one in self._crew.here), *hosts])
+        return True
+
+    async def _open(self, number: int) -> None:
+        met = self._crew.hosts[number]
+        await self._crew.ask_host(met, self._phase("open", {"members": list(met.ranks)}, _MOST_ACK_S))
+
+    async def _see_through(self) -> Outcome:
+        """What came of it. A rank that cannot say so any more ends it for those that wait for it."""
+        last_s = self._left_s() + self._settings.rank_hold_s
+        joins = [
+            asyncio.ensure_future(self._join(number, last_s)) for number in range(len(self._crew.hosts))
+        ]
+        replies: list[Reply] = []
+        body = self._phase("outcome", {"wait_s": last_s + _ACTION_S}, last_s + 2 * _ACTION_S)
+        async for reply in self._crew.phase_as_they_come(body):
+            replies.append(reply)
+            if isinstance(reply.error, _UNREACHABLE):
+                self._ballot.cast(GO, False, f"rank {reply.rank}: {reply.error.message}")
+        for one in joins:
+            one.cancel()
+        go, stay = self._ballot.decision(GO), self._ballot.decision(STAY)
+        if all(reply.answer is not None for reply in replies):
+            self._ballot.remove()  # else somebody may still have to look at it
+        return Outcome(self._name, sorted(replies, key=lambda reply: reply.rank), go, stay)
+
+    async def _join(self, number: int, last_s: float) -> None:
+        met = self._crew.hosts[number]
+
+        async def ask(phase: str, asked: dict[str, Any]) -> dict[str, Any]:
+            return await self._crew.ask_host(met, self._phase(phase, asked, last_s))
+
+        until_s = time.monotonic() + last_s
+        await vote_relay.join(
+            self._ballot, number, ask, self._questions, met.host.name, until_s
+        )
+
+    async def _drop(self, replies: Sequence[Reply], why: str) -> None:
+        """Nothing stays prepared on those that have it."""
+        if replies:
+            crew = self._crew.only([reply.rank for reply in replies])
+            await crew.phase(self._phase("drop", {"why": why}, _MOST_ACK_S))
+
+    def _left_s(self) -> float:
+        return max(0.0, self._deadline - time.monotonic())
+
+    def _phase(self, phase: str, asked: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        return {"id": self._name, "phase": phase, "asked": asked, "timeout_s": timeout_s}
+
+
+def _places(prepared: Sequence[Reply]) -> dict[int, Place]:
+    found: dict[int, Place] = {}
+    for reply in prepared:
+        told = reply.answer or {}
+        ends = [(int(step), int(t_ns)) for step, t_ns in told.get("ends") or ()]
+        step = told.get("step")
+        found[reply.rank] = Place(
+            step if isinstance(step, int) else None, ends, bool(told.get("paused")),
+            bool(told.get("from_start")),
+        )
+    return found
+
+
+async def host_phase(crew: Crew, body: dict[str, Any]) -> dict[str, Any]:
+    """`POST /v1/together`: one phase for the ranks of this host, asked by the server of another."""
+    directory, name, phase = crew.service.registry.directory, str(body["id"]), body["phase"]
+    if phase in ("open", "gather", "decide"):
+        until_s = time.monotonic() + body["timeout_s"]
+        return await vote_relay.answer(directory, name, phase, body["asked"], until_s)
+    if phase == "arm":
+        try:
+            Ballot(directory, name).make()
+        except OSError as error:
+            raise NotTogether(f"no vote can be held here: {error.strerror or error}") from None
+    replies = await ask_phase(crew.service, crew.here, body)
+    if phase == "outcome" and all(reply.answer is not None for reply in replies):
+        # The other server still asks what was decided here.
+        asyncio.get_running_loop().call_later(_KEPT_S, vote_relay.remove, directory, name)
+    return {"ranks": [reply.as_dict() for reply in replies]}
+
+
+# What came of it -------------------------------------------------------------
+
+
+def answers(outcome: Outcome) -> list[Reply]:
+    """The answer or the error of each rank, out of what it says of the meeting."""
+    found: list[Reply] = []
+    for reply in outcome.replies:
+        told = reply.answer
+        if told is None:
+            found.append(reply)
+        elif "error" in told:
+            found.append(reply._replace(answer=None, error=from_dict(told, 500)))
+        else:
+            found.append(reply._replace(answer=told.get("answer") or {}))
+    return found
+
+
+def step_of(outcome: Outcome) -> int | None:
+    """The step before which it was done, as the lowest rank counts."""
+    steps = [reply.answer.get("step") for reply in outcome.replies if reply.answer is not None]
+    return next((step for step in steps if isinstance(step, int)), None)
+
+
+def refusal(refused: Sequence[Reply], of: int) -> ProbeError:
+    """Why nothing is done: what all ranks say, or which of them say what."""
+    said = by_text([(reply.rank, _message(reply)) for reply in refused])
+    first = next(reply.error for reply in refused if reply.rank == said[0][0][0])
+    assert first is not None
+    if len(refused) == of and len({type(reply.error) for reply in refused}) == 1:
+        text = said[0][1] if len(said) == 1 else _each(said)
+        return type(first)(text, hint=first.hint)
+    return NotTogether(f"{_each(said)}{NOTHING}", hint=first.hint)
+
+
+def _raise_unless_done(outcome: Outcome) -> None:
+    go, stay = outcome.go, outcome.stay
+    replies = answers(outcome)
+    failed = [reply for reply in replies if reply.error is not None]
+    if go is None or not go.yes:
+        raise NotTogether(_not_done(outcome))
+    if stay is None or stay.yes:
+        return
+    own = [reply for reply in failed if not isinstance(reply.error, NotTogether)]
+    if len(own) == len(replies):
+        raise refusal(own, len(replies))
+    stuck = [reply for reply in own if isinstance(reply.error, ActionFailed) and stay.why in _message(reply)]
+    if stuck:
+        raise ActionFailed(f"{_each(by_text([(reply.rank, _message(reply)) for reply in stuck]))}")
+    raise NotTogether(f"{stay.why}. What other ranks had done was put back before step {step_of(outcome)}")
+
+
+def _not_done(outcome: Outcome) -> str:
+    """Why it was called off, and where the ranks are that did not come."""
+    why = outcome.go.why if outcome.go is not None else "nothing was decided"
+    where: list[tuple[int, str]] = []
+    for reply in outcome.replies:
+        told = reply.answer or {}
+        if told.get("where") and not told.get("came"):
+            where.append((reply.rank, str(told["where"])))
+    detail = f" ({_each(by_text(where))})" if where else ""
+    return f"{why}{detail}{NOTHING}"
+
+
+def _each(said: Sequence[tuple[list[int], str]]) -> str:
+    return "; ".join(f"{ranks_text(ranks)}: {text}" for ranks, text in said)
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """`rank 1`, `ranks 0,2-3`."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {as_text(ranks)}"
+
+
+def _message(reply: Reply) -> str:
+    return reply.error.message if reply.error is not None else ""

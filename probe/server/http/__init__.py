@@ -1,0 +1,1 @@
+"""The server's HTTP interface: routes, access over TCP, limits."""

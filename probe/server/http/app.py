@@ -1,0 +1,327 @@
+"""The routes of the server, on one page.
+
+Runs on the server's event loop; what blocks (files, agents) runs on threads,
+queries run in worker processes. May import fastapi.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import time
+import uuid
+from collections.abc import Coroutine
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.types import Receive, Send
+from starlette.types import Scope as AsgiScope
+
+from probe import __version__
+from probe.base.errors import BY_CODE, BadRequest, ProbeError, TooMany
+from probe.server.agents import act_requests, asking
+from probe.server.alerts.recipe_monitor import Monitor
+from probe.server.answers import (
+    backtraces,
+    diagnosing,
+    examining,
+    live_tables,
+    queries,
+    recipe_runs,
+    summaries,
+)
+from probe.server.hosts import act_on_all, coordinator, dispatch, fanout
+from probe.server.hosts.rank_group import Crew
+from probe.server.http import cluster_routes, json_answers, monitor_routes
+from probe.server.recordings import listing
+from probe.server.recordings.pruner import Wanted
+from probe.server.recordings.registry import Recorded
+from probe.server.runtime import access, packed_answers, supervision
+from probe.server.runtime.access import Scope
+from probe.server.runtime.request_bodies import (
+    ActBody,
+    EndpointBody,
+    ErrorAnswer,
+    EvalBody,
+    PruneBody,
+    QueryBody,
+    RowsBody,
+    TogetherBody,
+    UndoBody,
+)
+from probe.server.service import IN_FLIGHT, VIEWERS_IN_FLIGHT, Service
+
+_log = logging.getLogger("probe.app")
+_CHUNK_BYTES = 256 << 10
+
+
+_ANYWHERE = (400, 401, 403, 404, 405, 413, 422, 429, 500, 503)
+"""What any route may answer instead, over TCP; 422 alone by an agent, of a checkpoint that is none."""
+
+
+def build(service: Service, monitor: Monitor) -> FastAPI:
+    """The application."""
+    app = FastAPI(
+        title="probe", version=__version__, docs_url=None, redoc_url=None, redirect_slashes=False,
+        default_response_class=_Json,
+        responses={status: {"model": ErrorAnswer} for status in _ANYWHERE},
+    )
+    _add_routes(app, service, monitor)
+    _add_queries(app, service)
+    _add_acting(app, service)
+    cluster_routes.add(app, service)
+    monitor_routes.add(app, service, monitor)
+    app.add_exception_handler(ProbeError, _probe_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(Exception, _internal_error)
+    return app
+
+
+_FOR_AGENTS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorAnswer} for status in (409, 410, 504)
+}
+
+
+def _of_agents(answer: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+    return {200: {"model": answer}, **_FOR_AGENTS}
+
+
+def _add_routes(app: FastAPI, service: Service, monitor: Monitor) -> None:
+    @app.get("/v1/health", responses={200: {"model": json_answers.Health}})
+    async def health() -> dict[str, Any]:
+        """Whether the server is well, how many processes it watches, how many recordings cannot be read,
+        and what of the server itself failed and went on."""
+        processes = len(await service.call(service.registry.live))
+        return {
+            "status": "ok", "version": __version__, "pid": os.getpid(),
+            "uptime_s": round(time.monotonic() - service.started, 3), "processes": processes,
+            "unreadable": len(service.registry.unreadable), "failures": supervision.failures(),
+        }
+
+    @app.get("/v1/processes", responses={200: {"model": json_answers.Processes}})
+    async def processes(all: int = 0) -> dict[str, Any]:
+        """The recorded processes: the living and the lately ended, or all with `all=1`."""
+        current = service.watch.current
+        rows, notes = await service.call(listing.process_rows, service.registry, current, bool(all))
+        return {"processes": rows, "notes": notes}
+
+    @app.get("/v1/tables", responses={200: {"model": json_answers.Tables}})
+    async def tables() -> dict[str, Any]:
+        """Every table: columns, units, meaning, an example."""
+        return {"tables": live_tables.table_list()}
+
+    @app.get("/v1/backtrace", responses=_of_agents(json_answers.Capture))
+    async def backtrace(
+        request: Request, endpoint: str = "", all_threads: int = 0, native: int = 0, locals: int = 0,
+        workers: int = 0, scope: Scope = "job",
+    ) -> dict[str, Any]:
+        """Where one process is: from its agent, from outside, or the last that its recording kept.
+
+        Of a job of several ranks: all of them, merged into a tree and into classes."""
+        caller = access.caller(request)
+        if native:  # it stops the process for a moment
+            access.require_role(caller, access.OPERATOR, "backtrace with native frames")
+        if locals:
+            access.require_role(caller, access.OPERATOR, "backtrace with local variables")
+        want = backtraces.Want(bool(all_threads), bool(native), bool(locals), bool(workers))
+        answer = await backtraces.of_job(service, endpoint, caller, want, scope)
+        if answer is not None:
+            return answer
+        subject = await service.call(_subject, service, endpoint, caller)
+        return await service.ask(backtraces.backtrace, service.registry, subject, want)
+
+    @app.get("/v1/diagnose", responses=_of_agents(json_answers.Diagnosis))
+    async def diagnose(
+        request: Request, endpoint: str = "", symptom: str = "", deep: int = 1, scope: Scope = "job"
+    ) -> dict[str, Any]:
+        """How one process, or a job of several ranks, is, with the evidence and what to do next; with a
+        symptom all checks of it."""
+        wanted = examining.Wanted(symptom, bool(deep))
+        return await diagnosing.answer(service, endpoint, access.caller(request), scope, wanted)
+
+    @app.get("/v1/recipes", responses={200: {"model": json_answers.Recipes}})
+    async def recipe_list() -> dict[str, Any]:
+        """The recipes that are known here, and what is wrong with files of them."""
+        return (await service.call(recipe_runs.library, service.settings)).as_dict()
+
+    @app.get("/v1/summary", responses=_of_agents(json_answers.Summary))
+    async def summary(
+        request: Request, endpoint: str = "", until: int | None = None, findings: int = 0,
+        scope: Scope = "job",
+    ) -> dict[str, Any]:
+        """How a run learns, how fast it is and what it needs, as numbers; with `findings=1` what is wrong."""
+        caller = access.caller(request)
+        return await summaries.answer(
+            service, monitor.listed, endpoint, caller, until=until, findings=bool(findings), scope=scope
+        )
+
+    @app.post("/v1/detach", responses=_of_agents(json_answers.Detached))
+    async def detach(body: EndpointBody, request: Request) -> dict[str, Any]:
+        """Have the agent of one live process leave it; the recording stays."""
+        caller = access.caller(request)
+        access.require_code(caller, service.settings, "detach")
+        recorded = await service.call(service.registry.one, access.endpoint(body.endpoint, caller))
+        return await service.ask(asking.detach, service.registry, recorded)
+
+    @app.post("/v1/prune", responses=_of_agents(json_answers.Pruned))
+    async def prune(body: PruneBody, request: Request) -> dict[str, Any]:
+        """Delete recordings of processes that have ended, or say which would be."""
+        access.require_role(access.caller(request), access.OWNER, "prune")
+        wanted = Wanted(body.older_than_s, body.keep, body.job, body.dry_run)
+        return await service.call(service.pruner.prune, wanted)
+
+
+def _add_queries(app: FastAPI, service: Service) -> None:
+    @app.post("/v1/query", responses=_of_agents(json_answers.Rows))
+    async def query(body: QueryBody, request: Request) -> Response:
+        """One SQL statement over the recordings of an endpoint."""
+        gone = functools.partial(_disconnected, request)
+        caller = access.caller(request)
+        made = queries.answer(service, body, caller, gone)
+        return await _in_flight(service, caller, made, "application/json")
+
+    @app.post("/v1/rows", responses={**_FOR_AGENTS, 200: {"content": {packed_answers.MEDIA_TYPE: {}}}})
+    async def rows(body: RowsBody, request: Request) -> Response:
+        """The rows of this host that a statement may read, for another host's server, which runs it."""
+        gone = functools.partial(_disconnected, request)
+        caller = access.caller(request)
+        made = queries.rows(service, body, caller, gone)
+        return await _in_flight(service, caller, made, packed_answers.MEDIA_TYPE)
+
+
+async def _in_flight(
+    service: Service, caller: access.Caller, made: Coroutine[Any, Any, bytes], media_type: str
+) -> Response:
+    """The answer that is being made, unless too many are; viewers cannot take the room of all others."""
+    running, role = service.queries, caller.role
+    viewers = role == access.VIEWER and running[role] >= VIEWERS_IN_FLIGHT
+    if viewers or running.total() >= IN_FLIGHT:
+        made.close()
+        of_whom = f"{VIEWERS_IN_FLIGHT} queries of viewers" if viewers else f"{IN_FLIGHT} queries"
+        raise TooMany(f"{of_whom} run already")
+    running[role] += 1
+    answer: _ReadyBytes | None = None
+    try:
+        answer = _ReadyBytes(await made, service, role, media_type)
+        return answer
+    finally:
+        if answer is None:
+            running[role] -= 1
+
+
+def _add_acting(app: FastAPI, service: Service) -> None:
+    @app.post("/v1/eval", responses=_of_agents(json_answers.Evaluated))
+    async def evaluate(body: EvalBody, request: Request) -> dict[str, Any]:
+        """Run a snippet, in one process or in all ranks of a job: what only reads at once, what changes
+        between two steps."""
+        caller = access.caller(request)
+        access.require_code(caller, service.settings, "eval")
+        asked = act_requests.evaluation(body, caller, service.settings)
+        return await dispatch.on_one_or_all(service, body, caller, asked, act_on_all.evaluate)
+
+    @app.post("/v1/act", responses=_of_agents(json_answers.Acted))
+    async def act(body: ActBody, request: Request) -> dict[str, Any]:
+        """Do something to one process, or to all ranks of a job, between two steps; `/v1/undo` takes it
+        back."""
+        return await dispatch.act_for(service, body, access.caller(request))
+
+    @app.post("/v1/undo", responses=_of_agents(json_answers.Acted))
+    async def undo(body: UndoBody, request: Request) -> dict[str, Any]:
+        """Take back what an action did, between two steps."""
+        caller = access.caller(request)
+        asked = act_requests.undoing(body, caller, service.settings)
+        return await dispatch.on_one_or_all(service, body, caller, asked, act_on_all.undo)
+
+    @app.post("/v1/together", responses=_of_agents(json_answers.Phase))
+    async def host_phase(body: TogetherBody, request: Request) -> dict[str, Any]:
+        """One phase of what all ranks of a job do before the same step: for the ranks of this host."""
+        caller = access.caller(request)
+        if "code" in body.asked or act_requests.runs_code(body.asked.get("action"), body.asked.get("arguments")):
+            access.require_code(caller, service.settings, "eval")
+        found = await fanout.find(service, body.endpoint, caller, "host")
+        asked = {**body.asked, "caller": caller._asdict()}
+        return await coordinator.host_phase(Crew(service, found, caller), {**body.model_dump(), "asked": asked})
+
+
+class _Json(JSONResponse):
+    """JSON, whatever the files said: a lone surrogate is written out, NaN and infinities are texts."""
+
+    def render(self, content: Any) -> bytes:
+        try:
+            text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        except ValueError:
+            text = json.dumps(summaries.plain(content), ensure_ascii=False, separators=(",", ":"))
+        return text.encode("utf-8", "backslashreplace")
+
+
+class _ReadyBytes(Response):
+    """An answer that is ready, sent in pieces so that a slow reader holds one of them, not all.
+
+    The query counts as in flight until the last piece is sent."""
+
+    def __init__(self, content: bytes, service: Service, role: str, media_type: str) -> None:
+        super().__init__(content, media_type=media_type)
+        self._service = service
+        self._role = role
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            content = memoryview(bytes(self.body))
+            for start in range(0, len(content), _CHUNK_BYTES):
+                piece = content[start : start + _CHUNK_BYTES]
+                more = start + _CHUNK_BYTES < len(content)
+                await send({"type": "http.response.body", "body": bytes(piece), "more_body": more})
+        finally:
+            self._service.queries[self._role] -= 1
+
+
+async def _disconnected(request: Request) -> None:
+    """Completes when the caller has gone."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _subject(service: Service, endpoint: str, caller: access.Caller) -> Recorded | int:
+    """The process an endpoint means; over TCP only a recorded one, and no other of the host."""
+    checked = access.endpoint(endpoint, caller)
+    return service.registry.one(checked) if caller.tcp else service.registry.subject(checked)
+
+
+# Errors -----------------------------------------------------------------------
+
+
+async def _probe_error(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ProbeError)
+    return _Json(error.as_dict(), error.status)
+
+
+async def _http_error(request: Request, error: Exception) -> JSONResponse:
+    """404 and 405, in the one shape."""
+    assert isinstance(error, HTTPException)
+    what = {404: "there is no route", 405: "not allowed here:"}.get(error.status_code, "refused:")
+    found = BadRequest(f"{what} {request.method} {request.url.path}"[:500])
+    return _Json(found.as_dict(), error.status_code, headers=getattr(error, "headers", None))
+
+
+async def _validation_error(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first.get("loc", ()) if part != "body")
+    found = BadRequest(f"{where or 'the body'}: {first.get('msg', 'not valid')}"[:500])
+    return _Json(found.as_dict(), found.status)
+
+
+async def _internal_error(_request: Request, error: Exception) -> JSONResponse:
+    """A fault of ours: the details are for the log, a number leads there."""
+    number = uuid.uuid4().hex[:8]
+    _log.error("internal error %s", number, exc_info=error)
+    found = BY_CODE["error"](f"an internal error, number {number}", hint="The server's log has the details.")
+    return _Json(found.as_dict(), 500)

@@ -1,0 +1,202 @@
+"""TCP access: tokens, Host, browsers, rates. The unix socket needs none of it: the kernel
+says who is there.
+
+Whoever holds the operator's token can act on the job as the training user can (`access`
+says on what); the viewer's only looks. A request passes `TcpGate` or never reaches
+the application. Standard library only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import ipaddress
+import os
+import time
+from collections import defaultdict, deque
+from collections.abc import Mapping
+from pathlib import Path
+
+from probe.base.errors import Forbidden, ProbeError, SettingInvalid, TokenInvalid, TooMany
+from probe.base.settings import Settings
+from probe.server.http.limits import App, Receive, Scope, Send, answer_error
+from probe.server.peers.peer_link import ROLE_HEADER, SERVER_HEADER, proof
+from probe.server.runtime.access import OPERATOR, VIEWER, check_route, role_now
+from probe.server.runtime.allowance import Allowance, Asker, address_of
+
+FAILURES_PER_MINUTE = 10
+_LATE_S = 0.5
+LATE_AT_ONCE = 32
+"""Wrong tokens that are answered late; more are answered at once, for each keeps a connection meanwhile."""
+_REMEMBERED = 1024
+
+
+def listen_address(settings: Settings) -> tuple[str, int]:
+    """Host and port of PROBE_LISTEN. Raises `SettingInvalid`."""
+    host, separator, port = settings.listen.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise SettingInvalid(
+            f"PROBE_LISTEN={settings.listen!r} is not host:port",
+            hint="For example PROBE_LISTEN=127.0.0.1:7130.",
+        )
+    return host, int(port)
+
+
+def check_listen(settings: Settings) -> None:
+    """Raise `SettingInvalid` when TCP would be open beyond this host and readable on the way."""
+    host, _ = listen_address(settings)
+    if bool(settings.tls_certificate) != bool(settings.tls_key):
+        raise SettingInvalid("PROBE_TLS_CERTIFICATE and PROBE_TLS_KEY belong together")
+    if not _is_loopback(host) and not settings.tls_certificate and not settings.insecure_no_tls:
+        raise SettingInvalid(
+            f"PROBE_LISTEN={settings.listen} is reachable from other hosts and has no TLS",
+            hint="Set PROBE_TLS_CERTIFICATE and PROBE_TLS_KEY, or listen on 127.0.0.1 and use an ssh "
+            "tunnel, or accept a token in clear with PROBE_INSECURE_NO_TLS=1.",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class TcpGate:
+    """ASGI middleware of the TCP listener: lets a request through, or answers why not."""
+
+    def __init__(self, app: App, tokens: Mapping[str, str], host: str, port: int) -> None:
+        """`tokens` by role."""
+        self._app = app
+        self._digests = {role: _digest(token.encode()) for role, token in tokens.items()}
+        self._hosts = _allowed_hosts(host, port)
+        self._failures: dict[str, deque[float]] = defaultdict(deque)
+        self._allowance = Allowance()
+        self._operators_token = tokens[OPERATOR]
+        self._late = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            return
+        try:
+            self._check_origin(scope)
+            token_role = await self._check_token(scope)
+            role = _lowered(token_role, scope)
+            server = token_role == OPERATOR and self._of_a_server(scope)
+            self._allowance.take(Asker(role, address_of(scope.get("client")), server))
+            check_route(role, scope["method"], scope["path"])
+            with self._allowance.answering(role):
+                scope.setdefault("state", {})["role"] = role
+                role_now.set(role)
+                await self._app(scope, receive, send)
+        except ProbeError as error:
+            await answer_error(send, error)
+
+    def _check_origin(self, scope: Scope) -> None:
+        """A name that leads here by DNS, or a web page, is not a caller."""
+        hosts = [value for name, value in scope["headers"] if name == b"host"]
+        if len(hosts) != 1 or hosts[0].decode("latin-1").lower() not in self._hosts:
+            raise Forbidden(
+                "the Host header names another server", hint="Use the address PROBE_LISTEN names."
+            )
+        for name, value in scope["headers"]:
+            if name == b"origin" or (name == b"sec-fetch-site" and value != b"none"):
+                raise Forbidden("requests of web pages are not answered", hint="Use the `probe` command.")
+
+    async def _check_token(self, scope: Scope) -> str:
+        """The role whose token was given."""
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        scheme, _, token = (given[0] if len(given) == 1 else b"").partition(b" ")
+        digest = _digest(token)
+        # All are compared, whichever is right: how long it takes tells nothing.
+        right = [role for role, known in self._digests.items() if hmac.compare_digest(digest, known)]
+        if right and scheme.lower() == b"bearer":
+            return right[0]
+        # Only wrong tokens are slowed down: nobody can lock the right one out.
+        failures = self._recent_failures(address_of(scope.get("client")))
+        if len(failures) >= FAILURES_PER_MINUTE:
+            await self._be_late()
+            raise TooMany("too many wrong tokens from this address", hint="Wait a minute.")
+        failures.append(time.monotonic())
+        raise TokenInvalid("no token, or a wrong one")
+
+    def _recent_failures(self, peer: str) -> deque[float]:
+        if len(self._failures) > _REMEMBERED:
+            self._failures.clear()
+        failures = self._failures[peer]
+        while failures and failures[0] < time.monotonic() - 60:
+            failures.popleft()
+        return failures
+
+    async def _be_late(self) -> None:
+        if self._late < LATE_AT_ONCE:
+            self._late += 1
+            try:
+                await asyncio.sleep(_LATE_S)
+            finally:
+                self._late -= 1
+
+    def _of_a_server(self, scope: Scope) -> bool:
+        """Whether another host's server asks: it proves so, with the operator's token, of this request."""
+        said = dict(scope["headers"])
+        given = said.get(SERVER_HEADER.encode())
+        if given is None:
+            return False
+        role = said.get(ROLE_HEADER.encode(), b"").decode("latin-1")
+        right = proof(self._operators_token, role, scope["method"], scope["path"])
+        return hmac.compare_digest(given, right.encode())
+
+
+def _lowered(role: str, scope: Scope) -> str:
+    """The role of whom another server asks for, when that is less than its token's."""
+    for name, value in scope["headers"]:
+        if name == ROLE_HEADER.encode() and value.decode("latin-1") != role:
+            return VIEWER
+    return role
+
+
+def _digest(token: bytes) -> bytes:
+    return hashlib.sha256(token).digest()
+
+
+def _allowed_hosts(host: str, port: int) -> frozenset[str]:
+    """Exactly the names that the listener has; never a suffix, never another spelling of an address."""
+    names = {host.lower()}
+    if not _is_loopback(host):  # other hosts may know this one by its name alone
+        names.add(os.uname().nodename.lower())
+    if _is_loopback(host) or host in ("0.0.0.0", "::"):
+        names |= {"localhost", "127.0.0.1", "::1"}
+    if host in ("0.0.0.0", "::"):
+        names |= _own_addresses()
+    spelled = {f"[{name}]" if ":" in name else name for name in names}
+    return frozenset(f"{name}:{port}" for name in spelled)
+
+
+def _own_addresses() -> set[str]:
+    """Addresses of this host's name, as far as it resolves, and of its interfaces."""
+    import socket
+
+    try:
+        named = {str(entry[4][0]).lower() for entry in socket.getaddrinfo(os.uname().nodename, None)}
+    except OSError:
+        named = set()
+    return named | _interface_addresses()
+
+
+def _interface_addresses() -> set[str]:
+    """IPv4 addresses of the interfaces, as the kernel's own table has them."""
+    found: set[str] = set()
+    address = ""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/net/fib_trie").read_text().splitlines():
+            if "|-- " in line:
+                address = line.rpartition("|-- ")[2].strip()
+            elif "/32 host LOCAL" in line:
+                found.add(address)
+    return found

@@ -1,0 +1,145 @@
+"""The routes of the monitor: open incidents, where alerts go, what is done automatically; and `/metrics`.
+
+Where alerts go is the owner's alone to say, over the socket: a URL makes the server send, from this host and
+with what the URL holds, to whatever it names. Runs on the server's event loop. May import fastapi.
+"""
+
+from __future__ import annotations
+
+import socket
+from difflib import get_close_matches
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import Response
+
+from probe.base.errors import BadRequest, DestinationInvalid, EndpointAmbiguous, RecipeUnknown
+from probe.diagnose.verdict import INFO
+from probe.server.alerts.alerts import Message
+from probe.server.alerts.destinations import Rule
+from probe.server.alerts.recipe_monitor import Monitor
+from probe.server.http import json_answers
+from probe.server.http.metrics import Metrics
+from probe.server.recordings.registry import Recorded
+from probe.server.runtime import access
+from probe.server.runtime.request_bodies import ErrorAnswer, MonitorBody, OnIncident
+from probe.server.service import Service
+
+MOST_RULES = 64
+_ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {"model": json_answers.Monitoring}, 409: {"model": ErrorAnswer},
+}
+
+
+def add(app: FastAPI, service: Service, monitor: Monitor) -> None:
+    """Add them to the application."""
+    figures = Metrics(service.registry, monitor)
+
+    @app.get("/v1/monitor", responses=_ANSWERS)
+    async def incidents(request: Request, endpoint: str = "", all: int = 0) -> dict[str, Any]:
+        """Open incidents, and what is done about them."""
+        caller = access.caller(request)
+        runs = await _runs(service, access.endpoint(endpoint, caller))
+        return _answer(service, monitor, caller, runs, bool(all))
+
+    @app.post("/v1/monitor", responses=_ANSWERS)
+    async def configure(body: MonitorBody, request: Request) -> dict[str, Any]:
+        """Say where alerts go and what is to be done automatically; send a test."""
+        caller = access.caller(request)
+        access.require_role(caller, access.OWNER, "monitor")
+        runs = await _runs(service, body.endpoint)
+        alerts = monitor.alerts
+        if body.remove:
+            await alerts.remove(body.remove)
+        if body.notify:
+            await alerts.add(body.notify)
+        if body.on or body.off:
+            await _rules(service, monitor, body)
+        answer = _answer(service, monitor, caller, runs, False)
+        if body.test:
+            if not alerts.destinations:
+                hint = "`probe monitor --notify URL` adds one."
+                raise DestinationInvalid("there is no destination", hint=hint)
+            answer["tests"] = [one._asdict() for one in await alerts.test(_test_message())]
+        return answer
+
+    @app.get("/metrics", responses={200: {"content": {"text/plain": {}}}})
+    async def metrics(request: Request) -> Response:
+        """What Prometheus scrapes: its text, or OpenMetrics where the Accept header wants it."""
+        accept = request.headers.get("accept", "")
+        content, media_type = await service.call(figures.text, accept)
+        return Response(content, headers={"content-type": media_type})
+
+
+async def _runs(service: Service, endpoint: str) -> frozenset[str] | None:
+    """The runs that an endpoint means; None for all."""
+    if not endpoint.strip():
+        return None
+    found = await service.call(service.registry.resolve, endpoint)
+    return frozenset(one.meta.run for one in found)
+
+
+def _answer(
+    service: Service, monitor: Monitor, caller: access.Caller, runs: frozenset[str] | None, everything: bool
+) -> dict[str, Any]:
+    found = [one for one in monitor.listed(everything) if runs is None or one["run"] in runs]
+    notes = [monitor.store.problem] if monitor.store.problem else []
+    answer: dict[str, Any] = {"monitor": service.settings.monitor, "incidents": found, "notes": notes}
+    if caller.role == access.VIEWER:
+        return answer
+    alerts = monitor.alerts
+    answer["destinations"] = [
+        {"number": number, "destination": one.shown, "least": one.least, "added": number > alerts.given}
+        for number, one in enumerate(alerts.destinations, 1)
+    ]
+    answer["rules"] = [
+        {"run": one.run, "job": one.job, "recipe": one.recipe, "words": one.words,
+         "last": monitor.acted.get(one.key)}
+        for one in monitor.store.kept.rules if runs is None or one.run in runs
+    ]
+    return answer
+
+
+async def _rules(service: Service, monitor: Monitor, body: MonitorBody) -> None:
+    """Change what is done automatically about one run."""
+    if not body.endpoint.strip():
+        raise BadRequest("actions are for one job", hint="`probe PID monitor --on RECIPE ACTION`.")
+    found: list[Recorded] = await service.call(service.registry.resolve, body.endpoint)
+    meta = found[0].meta
+    if len({one.meta.run for one in found}) > 1:
+        raise EndpointAmbiguous(f"{body.endpoint} means several runs")
+    names = await monitor.names()
+    for recipe in [*(one.recipe for one in body.on), *body.off]:
+        if recipe not in names:
+            near = get_close_matches(recipe, names, 3)
+            hint = f"Near it: {', '.join(near)}." if near else None
+            raise RecipeUnknown(f"there is no recipe {recipe!r}", hint=hint)
+    known = monitor.store.kept.rules
+    gone = set(body.off)
+    kept = [one for one in known if one.run != meta.run or one.recipe not in gone]
+    new = [_rule(one, meta.run, meta.job) for one in body.on]
+    replaced = {one.key for one in new}
+    kept = [one for one in kept if one.key not in replaced] + new
+    if len(kept) > MOST_RULES:
+        kept = await service.call(_of_living, service, kept)
+    if len(kept) > MOST_RULES:
+        hint = "`probe PID monitor --off RECIPE` takes one out."
+        raise BadRequest(f"at most {MOST_RULES} actions", hint=hint)
+    monitor.store.kept.rules = kept
+    await service.call(monitor.store.write)
+
+
+def _rule(one: OnIncident, run: str, job: str) -> Rule:
+    return Rule(run, job, one.recipe, one.words, one.action, one.arguments, one.now)
+
+
+def _of_living(service: Service, rules: list[Rule]) -> list[Rule]:
+    """Those of runs that still live: the others have nothing left to act on."""
+    living = {one.meta.run for one in service.registry.live()}
+    return [one for one in rules if one.run in living]
+
+
+def _test_message() -> Message:
+    host = socket.gethostname()
+    body = f"This is a test of probe on {host}: alerts arrive here.\nnext  probe monitor"
+    return Message("test", "test", INFO, "test", f"[test] probe on {host}", body, "", None)

@@ -1,0 +1,1 @@
+"""Other hosts' servers: finding them, and asking them over HTTP."""

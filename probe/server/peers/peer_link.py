@@ -1,0 +1,146 @@
+"""One question to one other host, over HTTP: with the token, in bounded time and size, and never elsewhere.
+
+Runs on the server's event loop. httpx inside functions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import ssl
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from probe.base.errors import HostUnreachable
+from probe.base.settings import Settings
+from probe.server.peers.peer_discovery import Host, host_of, is_loopback
+
+if TYPE_CHECKING:
+    import httpx
+
+CONNECT_S = 2.0
+LARGEST_ANSWER_BYTES = 256 << 20
+_AT_ONCE_BYTES = 256 << 10
+"""Answers longer than this are decoded on a thread."""
+ROLE_HEADER = "probe-role"
+SERVER_HEADER = "probe-server"
+"""Proves that a server asks, which has the operator's token: a header alone would be anybody's word."""
+
+
+def proof(token: str, role: str, method: str, path: str) -> str:
+    """What only who has the operator's token can say of a request: that another server sends it."""
+    said = f"a server asks\n{role}\n{method}\n{path}"
+    return hmac.new(token.encode(), said.encode(), "sha256").hexdigest()
+
+
+class Answer(NamedTuple):
+    """What came back: status, media type, bytes, and how long it took."""
+
+    status: int
+    kind: str
+    content: bytes
+    elapsed_s: float
+
+    async def decoded(self) -> Any:
+        """Its JSON; raises `ValueError`."""
+        try:
+            if len(self.content) <= _AT_ONCE_BYTES:
+                return json.loads(self.content)
+            return await asyncio.to_thread(json.loads, self.content)
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
+
+
+class Links:
+    """Ways to other hosts: one client for all, made when the first is needed."""
+
+    def __init__(self, settings: Settings, token: Callable[[], str]) -> None:
+        self._settings = settings
+        self._read_token = token
+        self._token = ""
+        self._client: httpx.AsyncClient | None = None
+        self._making = asyncio.Lock()
+
+    async def exchange(self, host: Host, method: str, path: str, body: dict[str, Any], role: str) -> Answer:
+        """Ask once; raises `HostUnreachable`. The caller holds the deadline.
+
+        A viewer's question says so: the other side then lets it do no more than a viewer may."""
+        self._check_clear(host)
+        client = await self._opened()
+        import httpx
+
+        who = f"host {host.name} ({host.url})"
+        began = time.monotonic()
+        sent: dict[str, Any] = {"params": _parameters(body)} if method == "GET" else {"json": body}
+        headers = {
+            "Authorization": f"Bearer {self._token}", ROLE_HEADER: role, "Accept-Encoding": "identity",
+            SERVER_HEADER: proof(self._token, role, method, path),
+        }
+        try:
+            async with client.stream(method, host.url + path, headers=headers, **sent) as reply:
+                if reply.is_redirect:
+                    raise HostUnreachable(f"{who} leads elsewhere, which is not followed")
+                content = await _whole(reply, who)
+        except httpx.ConnectTimeout:
+            raise HostUnreachable(f"{who} does not answer: no connection within {CONNECT_S:g} s") from None
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
+            what = str(error) or type(error).__name__
+            raise HostUnreachable(f"{who} does not answer: {what}") from None
+        kind = reply.headers.get("content-type", "").partition(";")[0].strip().lower()
+        return Answer(reply.status_code, kind, content, time.monotonic() - began)
+
+    async def close(self) -> None:
+        """Close what is open."""
+        if self._client is not None:
+            await self._client.aclose()
+
+    def _check_clear(self, host: Host) -> None:
+        """The token must not leave in clear by accident."""
+        if host.url.startswith("https:") or self._settings.insecure_no_tls or is_loopback(host_of(host.url)):
+            return
+        raise HostUnreachable(
+            f"host {host.name} ({host.url}) has no TLS, and the token would travel in clear",
+            hint="Set PROBE_TLS_CERTIFICATE and PROBE_TLS_KEY on all hosts, or PROBE_INSECURE_NO_TLS=1.",
+        )
+
+    async def _opened(self) -> httpx.AsyncClient:
+        async with self._making:
+            if self._client is not None:
+                return self._client
+            client, self._token = await asyncio.to_thread(self._open)
+            self._client = client
+            return client
+
+    def _open(self) -> tuple[httpx.AsyncClient, str]:
+        import httpx
+
+        token = self._read_token()
+        try:
+            trusted: Any = ssl.create_default_context(cafile=self._settings.tls_certificate or None)
+        except (OSError, ssl.SSLError) as error:
+            raise HostUnreachable(f"PROBE_TLS_CERTIFICATE cannot be used: {error}") from None
+        # No proxy and no .netrc of the environment sees the token. Connections are not kept: the other side
+        # closes idle ones, and a question must not meet that moment.
+        return httpx.AsyncClient(
+            verify=trusted, trust_env=False, follow_redirects=False,
+            timeout=httpx.Timeout(None, connect=CONNECT_S),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
+        ), token
+
+
+def _parameters(body: dict[str, Any]) -> dict[str, Any]:
+    return {name: int(value) if isinstance(value, bool) else value for name, value in body.items()}
+
+
+async def _whole(reply: httpx.Response, who: str) -> bytes:
+    if reply.headers.get("content-encoding", "identity") != "identity":
+        raise HostUnreachable(f"{who} answers in an encoding that was not asked for")
+    parts = bytearray()
+    async for piece in reply.aiter_raw():
+        parts += piece
+        if len(parts) > LARGEST_ANSWER_BYTES:
+            raise HostUnreachable(f"{who} answers with more than is taken")
+    return bytes(parts)
+

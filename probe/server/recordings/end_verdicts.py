@@ -1,0 +1,80 @@
+"""The verdict on a process that has ended: how, where, what to ask its recording.
+
+From what was noted of its end; whoever noted it (`exits`) or asks for it. Any thread of the server.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+from probe.diagnose.verdict import ALARM, NOTICE, OK, Verdict
+from probe.recording import places
+from probe.recording.crash import read_crash
+from probe.server.recordings import exit_report
+from probe.server.recordings.exit_report import Told
+from probe.server.recordings.registry import LIVE, Recorded, Status
+
+
+def verdict_of_end(recorded: Recorded, status: Status) -> Verdict:
+    """The verdict on a process that has ended; its evidence is what was noted at its end."""
+    if status.state in LIVE:
+        raise ValueError(f"{recorded.name} has not ended")
+    end = exit_report.read_end(recorded.folder)
+    told = exit_report.read_told(recorded.folder)
+    why = list(end.why) if end is not None else []
+    if status.last_step_ns is not None and status.ended_ns:
+        ago_s = max(0.0, (status.ended_ns - status.last_step_ns) * 1e-9)
+        why.insert(0, f"the last finished step is {status.step:,}, {ago_s:.1f} s before")
+    elif status.step is None:
+        why.insert(0, "no step was finished")
+    at = f"step {status.step:,}" if status.step is not None else "no step"
+    what = f"{recorded.name} (pid {recorded.meta.pid}) {_words(status)}, at {at}"
+    return Verdict(status.state, _severity(status), what, why, _next(recorded, status, told))
+
+
+def _words(status: Status) -> str:
+    how = status.how
+    if how == exit_report.ENDING:
+        return "has closed its recording and is not gone yet"
+    if status.state == exit_report.FINISHED:
+        return "finished" if how in ("", exit_report.FINISHED) else f"finished ({how.removeprefix('finished, ')})"
+    if how.startswith("exception "):
+        return f"failed: {how.removeprefix('exception ')}"
+    if how == exit_report.INTERRUPTED:
+        return "was interrupted (KeyboardInterrupt)"
+    if how in (exit_report.OUT_OF_MEMORY, exit_report.REPLACED):
+        return f"was {how}" if how == exit_report.OUT_OF_MEMORY else how
+    if status.state == exit_report.DEAD:
+        return "died, how is not known: no server saw it" if how == exit_report.UNKNOWN else f"died of {how}"
+    return f"failed: {how}"
+
+
+def _severity(status: Status) -> str:
+    if status.state == exit_report.FINISHED:
+        return OK
+    return NOTICE if status.how in (exit_report.INTERRUPTED, exit_report.REPLACED) else ALARM
+
+
+def _next(recorded: Recorded, status: Status, told: Told) -> list[str]:
+    name = f"probe {recorded.meta.pid} query"
+    if status.state == exit_report.FINISHED:
+        return [f'{name} "SELECT step, loss FROM python.steps ORDER BY step DESC LIMIT 5"']
+    found: list[str] = []
+    if told.exception is not None:
+        found.append(f'{name} "SELECT step, type, message FROM python.exceptions"')
+    stacks = "SELECT reason, thread_name, depth, func, lineno FROM python.stacks ORDER BY t_ns DESC, depth"
+    if told.exception is not None or how_left(told) == "os._exit" or crash_kept(recorded):
+        found.append(f'{name} "{stacks}"')
+    if status.how in (exit_report.OUT_OF_MEMORY, "SIGKILL", exit_report.UNKNOWN):
+        found.append(f'{name} "SELECT step, rss_bytes FROM process.memory ORDER BY t_ns DESC LIMIT 10"')
+    found.append(f'{name} "SELECT step, wall_s, loss FROM python.steps ORDER BY step DESC LIMIT 5"')
+    return found
+
+
+def how_left(told: Told) -> str:
+    """`exit`, `stop` or `os._exit`, as the process said; empty when it could not."""
+    return "" if told.left is None else str(told.left.get("event"))
+
+
+def crash_kept(recorded: Recorded) -> bool:
+    """Whether a fatal signal left stacks."""
+    return read_crash(places.crash_file(recorded.folder)) is not None

@@ -1,0 +1,279 @@
+"""Ends: what the files of a recording and an exit status say about how its process ended.
+
+Pure, beside reading the journals: who watches processes end is `exits`, who asks is
+the registry. Any thread of the server. Standard library, and numpy
+through the ring reader.
+"""
+
+from __future__ import annotations
+
+import functools
+import signal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from probe.base.errors import RecordingError
+from probe.recording import checked, places
+from probe.recording.crash import read_crash
+from probe.recording.journal import read_journal, read_payloads
+from probe.recording.reader import open_ring
+from probe.recording.recording import Meta
+
+FINISHED, FAILED, DEAD = "finished", "failed", "dead"
+"""Ended as it should; with an exception or an exit status of its own other than 0; killed."""
+ENDING = "ending"
+"""Its recording is closed and the process is not gone yet: torch, or a library, takes its time."""
+STOPPED = "recording stopped"
+REPLACED = "executed another program"
+INTERRUPTED = "interrupted"
+OUT_OF_MEMORY = "killed by the kernel: out of memory"
+NOT_SEEN = "exit status not seen"
+UNKNOWN = "unknown: no server saw its end"
+EVENT = "end"
+"""Name of the record in `watch.bin` that says how a process ended."""
+VERSION = 2
+"""Of end.json; the one before had no checksum and did not say which."""
+DAMAGE = "damage"
+"""Name of the record in `watch.bin` that says what was found damaged when it was sealed."""
+_LONGEST_HOW = 200
+_LEAVING = ("exit", "stop", "os._exit")
+
+
+class Told(NamedTuple):
+    """What a process said about its own end, each None when it did not."""
+
+    left: dict[str, Any] | None
+    """The record that the recording was closed (`exit`, `stop`) or that `os._exit` was called."""
+    exception: dict[str, Any] | None
+    """The last row of python.exceptions that may have ended the process, or its training."""
+
+
+class End(NamedTuple):
+    """How a process ended."""
+
+    state: str
+    how: str
+    exit_status: int | None
+    """0 to 255, or the negative number of the signal; None when nobody saw it."""
+    t_ns: int | None
+    why: list[str]
+
+
+def read_told(folder: Path) -> Told:
+    """What the process recorded in `folder` said about its end."""
+    left: dict[str, Any] | None = None
+    exception: dict[str, Any] | None = None
+    for record in read_journal(places.journals(folder)[0]):
+        if record.get("event") in _LEAVING:
+            left = record
+        elif record.get("table") == "python.exceptions":
+            rows = [row for row in record.get("rows", []) if row.get("main") or row.get("training")]
+            exception = rows[-1] if rows else exception
+    return Told(left, exception)
+
+
+class _NotYet(Exception):
+    """The process has not noted its start: on a busy machine its agent's thread may be late."""
+
+
+@functools.lru_cache(65536)
+def _began(journal: Path, _inode: int) -> bool | None:
+    for record in read_journal(journal):
+        if record.get("event") == "start":
+            return bool(record["midway"]) if "midway" in record else None
+    raise _NotYet  # and so it is looked up again
+
+
+def began_midway(folder: Path) -> bool | None:
+    """Whether recording began when the job had trained already: its steps are then counted from there.
+
+    None when the recording does not say."""
+    journal = places.journals(folder)[0]
+    try:
+        inode = journal.stat().st_ino
+    except OSError:
+        return None
+    try:
+        return _began(journal, inode)
+    except _NotYet:
+        return None
+
+
+def read_end(folder: Path) -> End | None:
+    """How the process recorded in `folder` ended, as it was noted; None when nothing was yet."""
+    found: End | None = None
+    for record in read_journal(places.journals(folder)[1]):
+        if record.get("event") == EVENT:
+            found = End(
+                str(record.get("state")), str(record.get("how")), record.get("exit_status"),
+                record.get("ended_ns"), list(record.get("why") or []),
+            )
+    return found
+
+
+def read_ended(folder: Path, meta: Meta) -> dict[str, Any]:
+    """What the server noted in end.json when all was sealed. Raises `OSError` where there is none yet,
+    `ValueError` where it is damaged or another process's."""
+    found = checked.read_sealed(folder / "end.json", older=lambda facts: "version" not in facts)
+    if (found.get("pid", meta.pid), found.get("started_ns", meta.started_ns)) != meta.owner:
+        raise ValueError("it is of another process")
+    names = ("step", "last_step_ns", "last_seen_ns", "ended_ns", "exit_status")
+    sizes = found.get("journal_bytes", {})
+    numbers = [*(found.get(name) for name in names), *(sizes.values() if isinstance(sizes, dict) else "?")]
+    if any(value is not None and type(value) is not int for value in numbers):
+        raise ValueError("it holds what is no number")
+    if not isinstance(found.get("state"), str) or not isinstance(found.get("how", ""), str):
+        raise ValueError("it does not say how it ended")
+    return found
+
+
+_MOST_TROUBLE = 8
+
+
+def trouble(folder: Path, meta: Meta, *, ended: bool) -> list[str]:
+    """Sentences about what is damaged in a recording, apart from its rows: what was noted when it was
+    sealed, holes in its journals (of the process's own once it has `ended`), its end.json."""
+    own, beside = places.journals(folder)
+    found: list[str] = []
+    for record in read_journal(beside):
+        if record.get("event") == DAMAGE:
+            found.append(str(record.get("what"))[:_LONGEST_HOW])
+    for path in (own, beside) if ended else (beside,):
+        try:
+            found += [hole.said_of(path) for hole in read_payloads(path)[1]]
+        except OSError as error:
+            found.append(f"{path.name} cannot be read: {error.strerror}")
+    try:
+        before = read_ended(folder, meta).get("journal_bytes", {})
+        for name, size_bytes in journal_sizes(folder).items():
+            if size_bytes < before.get(name, 0):
+                missing = before[name] - size_bytes
+                found.append(f"{name} is {missing} bytes shorter than when its process ended")
+    except FileNotFoundError:
+        if ended and not Path(meta.rings).exists():
+            found.append("its rings are gone before they were sealed to the end, and it has no end.json")
+        found += _fewer_rows(folder, meta) if ended else []
+    except (OSError, ValueError) as error:
+        found.append(f"end.json cannot be used: {error}")
+    found = list(dict.fromkeys(found))
+    more = len(found) - _MOST_TROUBLE
+    return [*found[:_MOST_TROUBLE], *([f"and {more} more"] if more > 0 else [])]
+
+
+def _fewer_rows(folder: Path, meta: Meta) -> list[str]:
+    """Sentences about rings that hold fewer rows than the process said when it closed them."""
+    told = (read_told(folder).left or {}).get("rows")
+    found = []
+    for table, count in told.items() if isinstance(told, dict) else ():
+        try:
+            with open_ring(meta, table) as ring:
+                highest = ring.highest()
+        except (OSError, RecordingError):
+            continue
+        if type(count) is int and highest < count:
+            found.append(f"the last {count - highest} rows of {table} are missing")
+    return found
+
+
+def journal_sizes(folder: Path) -> dict[str, int]:
+    """Bytes of each journal of a recording, by its name."""
+    found = {}
+    for path in places.journals(folder):
+        try:
+            found[path.name] = path.stat().st_size
+        except OSError:
+            found[path.name] = 0
+    return found
+
+
+def judge(
+    told: Told,
+    exit_status: int | None,
+    *,
+    out_of_memory: bool = False,
+    crash: str | None = None,
+    last_step: int | None = None,
+) -> tuple[str, str]:
+    """(state, how) of a process that has ended.
+
+    `crash` names the signal in crash.txt, `last_step` is the last finished step."""
+    event = told.left.get("event") if told.left is not None else None
+    exception = told.exception
+    if event == "stop":
+        return FINISHED, STOPPED
+    by_main = exception if exception is not None and exception.get("main") else None
+    if exit_status is not None and exit_status < 0:
+        return _killed(exit_status, by_main, out_of_memory)
+    if event == "os._exit":
+        return _left_at_once(told.left or {}, by_main)
+    if by_main is not None and exit_status in (None, 1):
+        return FAILED, _raised(by_main)
+    if exit_status:
+        return FAILED, f"exit status {exit_status}"
+    if exception is not None and by_main is None and _stopped_training(exception, last_step):
+        return FAILED, _short(f"{_raised(exception)} in thread {exception.get('thread_name')}")
+    if exit_status == 0:
+        return FINISHED, FINISHED
+    if event == "exit":
+        return FINISHED, f"{FINISHED}, {NOT_SEEN}"
+    if out_of_memory:
+        return DEAD, OUT_OF_MEMORY
+    if crash is not None:
+        return DEAD, crash
+    return DEAD, UNKNOWN
+
+
+def _killed(exit_status: int, exception: dict[str, Any] | None, out_of_memory: bool) -> tuple[str, str]:
+    name = signal_name(-exit_status)
+    if name == "SIGINT" and exception is not None and exception.get("type") == "KeyboardInterrupt":
+        return FAILED, INTERRUPTED
+    if name == "SIGKILL" and out_of_memory:
+        return DEAD, OUT_OF_MEMORY
+    return DEAD, name
+
+
+def _left_at_once(left: dict[str, Any], exception: dict[str, Any] | None) -> tuple[str, str]:
+    status = left.get("status")
+    if status == 0:
+        return FINISHED, "os._exit(0)"
+    if exception is not None:
+        return FAILED, _short(f"{_raised(exception)}, then os._exit({status})")
+    return FAILED, f"os._exit({status})"
+
+
+def _raised(exception: dict[str, Any]) -> str:
+    if exception.get("type") == "KeyboardInterrupt":
+        return INTERRUPTED
+    message = str(exception.get("message") or "").partition("\n")[0]
+    kind = exception.get("type")
+    return _short(f"exception {kind}: {message}" if message else f"exception {kind}")
+
+
+def _stopped_training(exception: dict[str, Any], last_step: int | None) -> bool:
+    """Whether no step was finished after the training thread's exception."""
+    step = exception.get("step")
+    return step is None or last_step is None or last_step < step
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST_HOW else text[: _LONGEST_HOW - 1] + "…"
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL` for 9; `signal 33` for one without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def exit_code(wait_status: int) -> int:
+    """The kernel's exit code as 0 to 255, or the negative number of the signal."""
+    number = wait_status & 0x7F
+    return -number if number else wait_status >> 8 & 0xFF
+
+
+def crash_signal(folder: Path) -> str | None:
+    """Name of the fatal signal that left stacks behind; None without."""
+    found = read_crash(places.crash_file(folder))
+    return None if found is None else found.signal

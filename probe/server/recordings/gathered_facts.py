@@ -1,0 +1,262 @@
+"""Facts about runs that are gathered beside the process: code, command, packages, hardware; and its devices.
+
+Thread `probe-facts`, started by the server. A recording gets its facts once, into the journal that the server
+keeps of it: what does not need the process to have trained as soon as it is seen, the packages and the
+device's peak rate once the process has said where it imports from. Every `GPU_S` the devices of living
+processes are sampled (`server.gpu`). Nothing of the job's runs: files are read, git is asked with everything
+switched off that it could run. May import what `probe.diagnose` may.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import logging
+import os
+import platform
+import shlex
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from probe.base import clock
+from probe.base.redaction import redact
+from probe.base.settings import BY_NAME
+from probe.diagnose.efficiency import peak_tflops
+from probe.recording import places
+from probe.recording.journal import read_journal
+from probe.server.recordings import server_journal
+from probe.server.recordings.git_facts import git_facts
+from probe.server.recordings.gpu import Devices
+from probe.server.recordings.registry import Recorded, Registry
+from probe.server.runtime.supervision import FAILURES, Supervised
+
+_log = logging.getLogger("probe.facts")
+ROUND_S, GPU_S = 1.0, 30.0
+LATE_S = 120.0
+"""A process that ended no longer ago still gets facts."""
+MODEL_S = 60.0
+"""So long a process is given to say what it trains, on which the device's peak rate hangs."""
+MOST_PACKAGES = 2000
+LONGEST_COMMAND = 4000
+_LARGEST_SCRIPT_BYTES = 4 << 20
+EVENT, RUN, PACKAGES = "facts", "run", "packages"
+Row = dict[str, Any]
+Facts = dict[tuple[str, str], str]
+"""Values of facts by kind and name."""
+
+
+class FactsGatherer:
+    """Gathers for one registry; `start` and `stop` its thread, `round` one look at everything."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self.devices = Devices()
+        self._have: dict[Path, set[str]] = {}
+        self._sizes: dict[Path, int] = {}
+        self._stopping = threading.Event()
+        self._thread = Supervised("probe-facts", self._run, self._stopping)
+        self._gpu_s = 0.0
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, wait_s: float) -> None:
+        """Ask the thread to end after its round; wait at most `wait_s`."""
+        self._stopping.set()
+        self._thread.join(wait_s)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(ROUND_S):
+            self.round()
+
+    def round(self) -> None:
+        """Give facts to the recordings that have none yet; sample the devices when it is time."""
+        listed = self._registry.processes()
+        live = [recorded for recorded in listed if self._registry.lives(recorded)]
+        recent = clock.wall_ns() - int(LATE_S * 1e9)
+        for recorded in listed:
+            if recorded in live or recorded.meta.started_ns > recent:
+                try:
+                    self._see_to(recorded)
+                except FAILURES as error:  # the recording, or what it is about, was removed, or is damaged
+                    _log.info("no facts of %s: %s", recorded.name, error)
+                if self._stopping.is_set():
+                    return
+        self._have = {one.folder: self._have[one.folder] for one in listed if one.folder in self._have}
+        if live and time.monotonic() >= self._gpu_s:
+            self._gpu_s = time.monotonic() + GPU_S
+            self.sample_devices(live)
+
+    def sample_devices(self, ranks: Sequence[Recorded]) -> None:
+        """Keep a sample of the devices that these processes use. Any thread."""
+        for recorded in ranks:
+            rows = self.devices.rows(recorded.meta.pid, functools.partial(_device_number, recorded))
+            if rows:
+                server_journal.note_rows(recorded.folder, "process.gpu", rows)
+
+    # Facts ------------------------------------------------------------------
+
+    def _see_to(self, recorded: Recorded) -> None:
+        have = self._have.get(recorded.folder)
+        if have is None:
+            have = self._have[recorded.folder] = _gathered(recorded.folder)
+        if RUN not in have:
+            self._keep(recorded, RUN, run_rows(recorded), have)
+        if PACKAGES not in have:
+            own = places.journals(recorded.folder)[0]
+            size = own.stat().st_size
+            if size != self._sizes.get(recorded.folder):
+                self._sizes[recorded.folder] = size
+                paths, facts = _told(own)
+                if paths is not None and not (("model", "dtype") in facts or self._is_known(recorded)):
+                    del self._sizes[recorded.folder]  # it says soon what it trains
+                elif paths is not None:
+                    rows = [*package_rows(paths, recorded), *peak_rows(recorded, facts)]
+                    self._keep(recorded, PACKAGES, rows, have)
+
+    def _is_known(self, recorded: Recorded) -> bool:
+        """Whether nothing more is to be waited for: it has ended, or trains no model that is seen."""
+        age_s = (clock.wall_ns() - recorded.meta.started_ns) * 1e-9
+        return age_s > MODEL_S or not self._registry.lives(recorded)
+
+    def _keep(self, recorded: Recorded, part: str, rows: list[Row], have: set[str]) -> None:
+        have.add(part)  # also when it could not be kept: the disk is full, or the recording was removed
+        if server_journal.note_rows(recorded.folder, "probe.facts", rows):
+            server_journal.note(recorded.folder, {"event": EVENT, "part": part})
+
+
+def fact(kind: str, name: str, value: object) -> Row:
+    """A row of probe.facts."""
+    number = float(value) if isinstance(value, (bool, int, float)) else None
+    return {"t_ns": clock.wall_ns(), "kind": kind, "name": name, "value": str(value), "number": number}
+
+
+def _gathered(folder: Path) -> set[str]:
+    """What an earlier server gathered already."""
+    records = read_journal(places.journals(folder)[1])
+    return {str(record.get("part")) for record in records if record.get("event") == EVENT}
+
+
+def _told(journal: Path) -> tuple[list[str] | None, Facts]:
+    """Where the process imports from, and the facts that it wrote; None before it said so."""
+    paths: list[str] | None = None
+    facts: Facts = {}
+    for record in read_journal(journal):
+        if record.get("event") == "import paths":
+            paths = [str(path) for path in record.get("paths") or ()]
+        elif record.get("table") == "probe.facts":
+            for row in record.get("rows") or ():
+                facts[(str(row.get("kind")), str(row.get("name")))] = str(row.get("value"))
+    return paths, facts
+
+
+def _device_number(recorded: Recorded) -> int | None:
+    """Number of the device on this machine, as far as the process said which it uses."""
+    _, facts = _told(places.journals(recorded.folder)[0])
+    number = facts.get(("hardware", "device_number"))
+    if number is None or not number.isdigit():
+        return None
+    visible = facts.get(("environment", "CUDA_VISIBLE_DEVICES"))
+    if visible is None:
+        return int(number)
+    chosen = [word.strip() for word in visible.split(",")]
+    place = int(number)
+    return int(chosen[place]) if place < len(chosen) and chosen[place].isdigit() else None
+
+
+# What is known without the process --------------------------------------------
+
+
+def run_rows(recorded: Recorded) -> list[Row]:
+    """Facts of kinds `command`, `hardware`, `package` (Python and torch) and `git`."""
+    meta = recorded.meta
+    script = _script(meta.argv, meta.cwd)
+    rows = [
+        fact("command", "line", shlex.join(meta.argv)[:LONGEST_COMMAND]),
+        fact("command", "folder", meta.cwd), fact("command", "executable", meta.executable),
+        fact("package", "python", meta.python), fact("package", "torch", meta.torch),
+        fact("hardware", "host", meta.host), fact("hardware", "machine", platform.machine()),
+        fact("hardware", "kernel", platform.release()),
+    ]
+    if script is not None:
+        rows.append(fact("command", "script", script))
+        with contextlib.suppress(OSError):
+            if script.stat().st_size <= _LARGEST_SCRIPT_BYTES:
+                digest = hashlib.sha256(script.read_bytes()).hexdigest()
+                rows.append(fact("command", "script_hash", digest))
+    rows += _machine_rows(meta.pid)
+    folders = [folder for folder in (script.parent if script else None, Path(meta.cwd)) if folder]
+    for folder in folders:
+        found = git_facts(folder, script) if meta.cwd and folder.is_dir() else []
+        if found:
+            rows += [fact("git", name, redact(value)) for name, value in found]
+            break
+    return rows
+
+
+def _script(argv: Sequence[str], folder: str) -> Path | None:
+    """The file that runs; None for `python -c` and the like."""
+    if not argv or not argv[0] or argv[0].startswith("-"):
+        return None
+    path = Path(folder, argv[0])
+    return path if path.is_file() else None
+
+
+def _machine_rows(pid: int) -> list[Row]:
+    rows: list[Row] = []
+    with contextlib.suppress(OSError):
+        rows.append(fact("hardware", "cpus", len(os.sched_getaffinity(pid))))
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                rows.append(fact("hardware", "cpu", line.partition(":")[2].strip()))
+                break
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        total = Path("/proc/meminfo").read_text().splitlines()[0].split()
+        rows.append(fact("hardware", "memory_bytes", int(total[1]) * 1024))
+    return rows
+
+
+# What needs its word ------------------------------------------------------------
+
+
+def package_rows(paths: Sequence[str], recorded: Recorded) -> list[Row]:
+    """The distributions that lie where the process imports from; the first of a name counts."""
+    found: dict[str, str] = {}
+    for path in paths:
+        with contextlib.suppress(OSError):
+            for entry in sorted(os.listdir(Path(recorded.meta.cwd or "/", path))):
+                stem, ending = os.path.splitext(entry)
+                name, _, version = stem.partition("-")
+                if ending in (".dist-info", ".egg-info") and version:
+                    found.setdefault(name.lower().replace("_", "-"), version.partition("-py")[0])
+    found.pop("torch", None)  # its own word is better, and is there
+    return [fact("package", name, version) for name, version in sorted(found.items())[:MOST_PACKAGES]]
+
+
+def peak_rows(recorded: Recorded, facts: Facts) -> list[Row]:
+    """The peak rate of the device in the precision that is used: as PROBE_PEAK_TFLOPS says, else known."""
+    autocast = facts.get(("hyperparameter", "amp.autocast"), "off")
+    dtype = facts.get(("model", "dtype")) if autocast == "off" else autocast
+    device = facts.get(("hardware", "device"))
+    precision = facts.get(("environment", "torch.float32_matmul_precision"))
+    said = _said_peak(recorded.meta.settings)
+    peak = said or peak_tflops(device, dtype, precision)
+    if peak is None:
+        return []
+    source = "PROBE_PEAK_TFLOPS" if said else f"known of {device} in {dtype}"
+    return [fact("hardware", "peak_tflops", peak), fact("hardware", "peak_source", source)]
+
+
+def _said_peak(settings: Mapping[str, str]) -> float | None:
+    """What PROBE_PEAK_TFLOPS was in the process; None where it was not set."""
+    setting = BY_NAME["peak_tflops"]
+    try:
+        return setting.parse(settings.get(setting.name) or setting.default) or None
+    except ValueError:
+        return None

@@ -1,0 +1,90 @@
+"""Listing: the recorded processes as rows of `GET /v1/processes` and of cluster.ranks.
+
+Called on the server's threads; reads files. Standard library only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from probe.base import clock
+from probe.diagnose.verdict import ALARM, OK, PAUSED, Verdict
+from probe.recording.process import life
+from probe.server.recordings import exit_report
+from probe.server.recordings.registry import LIVE, Recorded, Registry, latest_ranks
+
+Current = Callable[[Path], Verdict | None]
+"""What there is to say now of the process recorded in a folder; None while all is well."""
+STALLED = "stalled"
+MOST_NOTES = 32
+"""Sentences in the list of processes."""
+TROUBLE_S = 1.0
+"""So long journals are gone through for damage; what was looked at once is known the next time."""
+_NOT_ALL = "not all recordings were looked through for damage yet: ask again"
+
+
+def process_rows(
+    registry: Registry, current: Current, everything: bool
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Rows of `GET /v1/processes`; `current` knows of stalls. And sentences about recordings that are damaged
+    or cannot be read at all."""
+    rows: list[dict[str, Any]] = []
+    notes: list[str] = []
+    until_s = time.monotonic() + TROUBLE_S
+    for recorded in registry.listed(everything):
+        rows.append(_process(registry, current, recorded))
+        if time.monotonic() > until_s:
+            notes = [_NOT_ALL, *notes[1 if notes[:1] == [_NOT_ALL] else 0:]]
+            continue
+        notes += [f"{recorded.name} (pid {recorded.meta.pid}): {what}" for what in registry.trouble(recorded)]
+    notes += sorted(registry.unreadable.values())
+    more = len(notes) - MOST_NOTES
+    return rows, [*notes[:MOST_NOTES], *([f"and {more} more"] if more > 0 else [])]
+
+
+def _process(registry: Registry, current: Current, recorded: Recorded) -> dict[str, Any]:
+    meta, status = recorded.meta, registry.status(recorded)
+    state, how = status.state, status.how
+    if state in LIVE:
+        state, how = _living(recorded, state, current(recorded.folder))
+    return {
+        "job": meta.job, "run": meta.run, "attempt": meta.attempt, "rank": meta.rank,
+        "local_rank": meta.local_rank, "world_size": meta.world_size, "host": meta.host, "pid": meta.pid,
+        "state": state, "how": how, "exit_status": status.exit_status, "step": status.step,
+        "last_step_s": _ago(status.last_step_ns), "last_seen_s": _ago(status.last_seen_ns),
+        "started_ns": meta.started_ns, "ended_ns": status.ended_ns,
+        "folder": str(recorded.folder), "argv": meta.argv,
+    }
+
+
+def _living(recorded: Recorded, state: str, verdict: Verdict | None) -> tuple[str, str]:
+    """State and what is to be said of it, for a process that lives."""
+    process = life(recorded.meta.pid)
+    if process is not None and process.state in "Tt":
+        return "stopped", ""
+    if verdict is None or verdict.severity == OK:
+        return state, ""
+    if verdict.state == PAUSED:
+        return PAUSED, "by probe"
+    return (STALLED if verdict.severity == ALARM else state), verdict.state
+
+
+def _ago(t_ns: int | None) -> float | None:
+    return None if t_ns is None else max(0.0, (clock.wall_ns() - t_ns) * 1e-9)
+
+
+def rank_rows(registry: Registry, current: Current, sources: list[Recorded]) -> list[dict[str, Any]]:
+    """Rows of cluster.ranks: the processes of the same runs and attempts, each rank's newest."""
+    found: list[dict[str, Any]] = []
+    for run, attempt in dict.fromkeys((recorded.meta.run, recorded.meta.attempt) for recorded in sources):
+        known = {recorded.folder: recorded for recorded in [*registry.processes(), *sources]}
+        same = [one for one in known.values() if (one.meta.run, one.meta.attempt) == (run, attempt)]
+        for recorded in latest_ranks(same):
+            row = _process(registry, current, recorded)
+            row["endpoint"] = str(recorded.folder) if row["ended_ns"] else recorded.name
+            row["midway"] = exit_report.began_midway(recorded.folder)
+            found.append(row)
+    return found

@@ -1,0 +1,474 @@
+"""Registry: which recordings exist, which processes live, and what an endpoint means.
+
+Nothing is remembered that the files do not say: a server started a second ago
+knows as much as one that runs for days. Used by the request threads and the
+drain thread at once. Standard library, and numpy through the ring reader.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from probe.base import clock
+from probe.base.errors import AgentMissing, EndpointAmbiguous, EndpointUnknown, NotYours, RecordingError
+from probe.recording import places
+from probe.recording.journal import read_journal
+from probe.recording.layout import NULL_INTEGER
+from probe.recording.process import alive, life
+from probe.recording.reader import open_ring
+from probe.recording.recording import Meta
+from probe.recording.waiting import waiting
+from probe.server.recordings import exit_report
+from probe.server.recordings.exit_report import End, Told
+
+_log = logging.getLogger("probe.registry")
+LIVE = ("running", "idle")
+"""States of a process that can be asked something."""
+_MAKING_S = 10.0
+"""A recording is made within far less, its meta.json last."""
+_LISTED_NS = 24 * 3600 * 10**9
+"""Ended processes are listed for a day."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A recorded process: its folder and the facts in it."""
+
+    folder: Path
+    meta: Meta
+
+    @property
+    def name(self) -> str:
+        """`job/rank`."""
+        return f"{self.meta.job}/{self.meta.rank}"
+
+
+class Status(NamedTuple):
+    """How a process is. Times are wall nanoseconds; None where nothing is known."""
+
+    state: str
+    step: int | None
+    last_step_ns: int | None
+    last_seen_ns: int | None
+    ended_ns: int | None
+    how: str = ""
+    """How it ended, in few words; empty while it lives."""
+    exit_status: int | None = None
+    """0 to 255, or the negative number of the signal that ended it; None while it lives or when nobody
+    saw it."""
+
+
+class Registry:
+    """The recordings of one PROBE_DIR."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._known: dict[Path, tuple[int, Recorded]] = {}
+        self._ended: dict[tuple[Path, int], Status] = {}
+        self._told: dict[Path, tuple[int, Told]] = {}
+        self._newest: dict[int, int] = {}
+        """When the latest recording of each pid began: an agent may be stopped and started again."""
+        self._latest: dict[tuple[int, int, str], int] = {}
+        """When the latest recording of each life of a pid began: a process may execute another program."""
+        self._highest: dict[tuple[Path, int], int] = {}
+        self._trouble: dict[Path, tuple[list[object], list[str]]] = {}
+        self.unreadable: dict[Path, str] = {}
+        """Why folders of recordings are left out of everything."""
+        self._lock = threading.Lock()
+        self.on_alive: Callable[[Recorded], object] | None = None
+        self.on_end: Callable[[Recorded, Told, Status], End] | None = None
+        """Who watches processes end (`exits`): told of the living, asked how one ended."""
+
+    # What there is ----------------------------------------------------------
+
+    def processes(self) -> list[Recorded]:
+        """All recordings that can be read, oldest first."""
+        found = self._read(places.process_folders(self.directory))
+        with self._lock:
+            newest: dict[int, int] = {}
+            for recorded in found:
+                began = recorded.meta.started_ns
+                newest[recorded.meta.pid] = max(newest.get(recorded.meta.pid, 0), began)
+            self._newest = newest
+            gone = self._known.keys() - {recorded.folder for recorded in found}
+            for folder in gone:
+                del self._known[folder]
+                self._trouble.pop(folder, None)
+            self.unreadable = {one: why for one, why in list(self.unreadable.items()) if one.exists()}
+            if gone:
+                self._latest = {}
+                for _, recorded in self._known.values():
+                    self._note_life(recorded.meta)
+        return sorted(found, key=lambda recorded: recorded.meta.started_ns)
+
+    def _read(self, folders: Iterable[Path]) -> list[Recorded]:
+        found: list[Recorded] = []
+        for folder in folders:
+            try:
+                written_ns = (folder / "meta.json").stat().st_mtime_ns
+                with self._lock:
+                    known = self._known.get(folder)
+                if known is None or known[0] != written_ns:
+                    known = (written_ns, Recorded(folder, _meta(folder)))
+                    with self._lock:
+                        self._known[folder] = known
+                        self._note_life(known[1].meta)
+            except FileNotFoundError:
+                if _is_left(folder):
+                    self._cannot_be_read(folder, RecordingError(f"{folder} has no meta.json any more"))
+                continue
+            except (OSError, RecordingError) as error:
+                self._cannot_be_read(folder, error)
+                continue
+            self.unreadable.pop(folder, None)
+            found.append(known[1])
+        return found
+
+    def _cannot_be_read(self, folder: Path, error: OSError | RecordingError) -> None:
+        what = error.message if isinstance(error, RecordingError) else f"{folder}: {error.strerror}"
+        if self.unreadable.get(folder) != what:
+            _log.warning("%s", what)
+            self.unreadable[folder] = what
+
+    def trouble(self, recorded: Recorded) -> list[str]:
+        """Sentences about what of a recording is damaged, apart from rows that a query reads; looked up again
+        only when its journals or end.json have changed."""
+        ended = not self.lives(recorded)
+        own, beside = places.journals(recorded.folder)
+        state: list[object] = [ended]
+        for path in (own, beside, recorded.folder / "end.json") if ended else (beside,):
+            try:
+                stat = path.stat()
+                state += [stat.st_size, stat.st_mtime_ns]
+            except OSError:
+                state.append(None)
+        with self._lock:
+            known = self._trouble.get(recorded.folder)
+        if known is None or known[0] != state:
+            known = (state, exit_report.trouble(recorded.folder, recorded.meta, ended=ended))
+            with self._lock:
+                self._trouble[recorded.folder] = known
+        return known[1]
+
+    def _note_life(self, meta: Meta) -> None:
+        key = meta.pid, meta.start_ticks, meta.boot_id
+        self._latest[key] = max(self._latest.get(key, 0), meta.started_ns)
+
+    def live(self) -> list[Recorded]:
+        """The processes that are being recorded now."""
+        return [recorded for recorded in self.processes() if self.lives(recorded)]
+
+    def listed(self, everything: bool) -> list[Recorded]:
+        """What `ps` shows: the living, and of each job the newest run when it ended less than a
+        day ago; all recordings when `everything`."""
+        found = self.processes()
+        if everything:
+            return found
+        newest = {recorded.meta.job: recorded.meta.run for recorded in found}
+        kept: list[Recorded] = []
+        for recorded in found:
+            status = self.status(recorded)
+            recent = clock.wall_ns() - (status.ended_ns or 0) < _LISTED_NS
+            if status.state in LIVE or (recent and newest[recorded.meta.job] == recorded.meta.run):
+                kept.append(recorded)
+        return kept
+
+    def made_here(self, recorded: Recorded) -> bool:
+        """Whether a recording was made in this PROBE_DIR, or came here from one that is no more.
+
+        A copy's rings are those of the original: to be read, not to be removed."""
+        home = Path(recorded.meta.socket).parent.parent
+        return recorded.folder.is_relative_to(self.directory) and (
+            os.path.realpath(home) == os.path.realpath(self.directory)
+            or not home.exists()
+            or Path(recorded.meta.rings).is_relative_to(recorded.folder)
+        )
+
+    # How a process is -------------------------------------------------------
+
+    def status(self, recorded: Recorded) -> Status:
+        """State, last finished step and last sign of life, from its files and /proc."""
+        meta = recorded.meta
+        key = (recorded.folder, meta.started_ns)
+        with self._lock:
+            known = self._ended.get(key)
+        if known is not None:
+            return known
+        known = _read_end(recorded)
+        if known is not None:
+            with self._lock:
+                self._ended[key] = known
+            return known
+        lives, superseded, told = self._looked_at(recorded)
+        step, last_step_ns, last_seen_ns = self._progress(recorded)
+        if lives and told.left is None:
+            return Status("idle" if step is None else "running", step, last_step_ns, last_seen_ns, None)
+        ended_ns = (told.left or {}).get("t_ns") or last_seen_ns
+        state, how = exit_report.judge(told, None, last_step=step)
+        if lives and how != exit_report.STOPPED:
+            return Status(state, step, last_step_ns, last_seen_ns, ended_ns, exit_report.ENDING)
+        if superseded and told.left is None:
+            state, how = exit_report.DEAD, exit_report.REPLACED
+        found = Status(state, step, last_step_ns, last_seen_ns, ended_ns or meta.started_ns, how)
+        end = exit_report.read_end(recorded.folder)
+        if end is None and self.on_end is not None and how not in (exit_report.STOPPED, exit_report.REPLACED):
+            end = self.on_end(recorded, told, found)
+        if end is None:
+            return found
+        return found._replace(
+            state=end.state, how=end.how, exit_status=end.exit_status, ended_ns=end.t_ns or found.ended_ns
+        )
+
+    def lives(self, recorded: Recorded) -> bool:
+        """Whether it is being recorded now: what `status` says, without a look at its rings."""
+        with self._lock:
+            ended = (recorded.folder, recorded.meta.started_ns) in self._ended
+        if ended or (recorded.folder / "end.json").exists():
+            return self.status(recorded).state in LIVE
+        lives, _, told = self._looked_at(recorded)
+        return lives and told.left is None
+
+    def _looked_at(self, recorded: Recorded) -> tuple[bool, bool, Told]:
+        """Whether the process lives and this is its recording, whether it began another one later, and what
+        it said of its end (looked up only where it may have said something)."""
+        meta = recorded.meta
+        superseded = self.superseded(meta)
+        lives = not superseded and alive(meta.pid, meta.start_ticks, meta.boot_id)
+        told = Told(None, None)
+        if not lives or self._newest.get(meta.pid, 0) > meta.started_ns or not os.path.exists(meta.socket):
+            told = self.told(recorded.folder)
+        if lives and self.on_alive is not None:
+            self.on_alive(recorded)
+        return lives, superseded, told
+
+    def superseded(self, meta: Meta) -> bool:
+        """Whether the same process began another recording later: it stopped and started again, or
+        executed another program."""
+        with self._lock:
+            return self._latest.get((meta.pid, meta.start_ticks, meta.boot_id), 0) > meta.started_ns
+
+    def told(self, folder: Path) -> Told:
+        """What the process said about its end, from its journal; read again only when that has grown."""
+        try:
+            size = places.journals(folder)[0].stat().st_size
+        except OSError:
+            return Told(None, None)
+        with self._lock:
+            known = self._told.get(folder)
+        if known is None or known[0] != size:
+            known = (size, exit_report.read_told(folder))
+            with self._lock:
+                self._told[folder] = known
+        return known[1]
+
+    def _progress(self, recorded: Recorded) -> tuple[int | None, int | None, int | None]:
+        """(last finished step, its time, time of the last row of any kind)."""
+        step, last_step_ns = self._last_row(recorded, "python.steps")
+        times = [last_step_ns]
+        times += [self._last_row(recorded, name)[1] for name in ("python.pulse", "process.memory")]
+        return step, last_step_ns, max((time for time in times if time is not None), default=None)
+
+    def _last_row(self, recorded: Recorded, table: str) -> tuple[int | None, int | None]:
+        """step and t_ns of the newest row of a ring."""
+        key = (Path(recorded.meta.rings) / table, recorded.meta.started_ns)
+        try:
+            with open_ring(recorded.meta, table) as ring:
+                highest, rows = ring.last(self._highest.get(key, 0))
+        except (OSError, RecordingError):
+            return None, None
+        self._highest[key] = highest
+        if not len(rows):
+            return None, None
+        found = [int(rows[-1][name]) for name in ("step", "t_ns")]
+        step, t_ns = (None if value == NULL_INTEGER else value for value in found)
+        return step, t_ns
+
+    # What an endpoint means -------------------------------------------------
+
+    def resolve(self, endpoint: str) -> list[Recorded]:
+        """The processes an endpoint means, in order of rank; at least one.
+
+        Raises `EndpointUnknown`, `EndpointAmbiguous`, `AgentMissing` or `NotYours`.
+        """
+        text = endpoint.strip()
+        if not text:
+            return self._only_live()
+        if text.isascii() and text.isdigit():
+            return [self._by_pid(int(text))]
+        if text.startswith("/"):
+            return self._by_folder(Path(text))
+        return self._by_name(text)
+
+    def one(self, endpoint: str) -> Recorded:
+        """The one process an endpoint means; raises `EndpointAmbiguous` for several."""
+        found = self.resolve(endpoint)
+        if len(found) > 1:
+            ranks = ", ".join(recorded.name for recorded in found[:8])
+            raise EndpointAmbiguous(
+                f"{endpoint or 'that'} means {len(found)} processes: {ranks}", hint="Name one rank: JOB/RANK."
+            )
+        return found[0]
+
+    def beside(self, sources: Sequence[Recorded]) -> list[Recorded]:
+        """All ranks recorded here of the same runs and attempts, in order of rank."""
+        wanted = {(recorded.meta.run, recorded.meta.attempt) for recorded in sources}
+        known = {recorded.folder: recorded for recorded in [*self.processes(), *sources]}
+        return latest_ranks(
+            one for one in known.values() if (one.meta.run, one.meta.attempt) in wanted
+        )
+
+    def subject(self, endpoint: str) -> Recorded | int:
+        """The one process an endpoint means, recorded or not: then its pid.
+
+        Raises `EndpointUnknown`, `EndpointAmbiguous` or `NotYours`."""
+        text = endpoint.strip()
+        if not (text.isascii() and text.isdigit()):
+            return self.one(endpoint)
+        try:
+            found = self.one(endpoint)
+        except AgentMissing:
+            return int(text)
+        except NotYours:
+            if os.getuid() != 0:
+                raise
+            return int(text)
+        meta = found.meta
+        detached = self.status(found).state not in LIVE and alive(meta.pid, meta.start_ticks, meta.boot_id)
+        return meta.pid if detached else found
+
+    def training_thread(self, recorded: Recorded) -> int | None:
+        """Kernel's number of the thread that trains, as the process noted it last."""
+        found = None
+        for record in read_journal(places.journals(recorded.folder)[0]):
+            if record.get("event") == "training thread":
+                found = record.get("native_id")
+        return found
+
+    def training_ident(self, recorded: Recorded) -> tuple[int | None, str]:
+        """The interpreter's own number and the name of the thread that trains, as noted last."""
+        found: tuple[int | None, str] = (None, "")
+        for record in read_journal(places.journals(recorded.folder)[0]):
+            if record.get("event") == "training thread":
+                found = record.get("ident"), str(record.get("name") or "")
+        return found
+
+    def _only_live(self) -> list[Recorded]:
+        live = self.live()
+        if not live:
+            raise EndpointUnknown(
+                "no process is being recorded",
+                hint="Start one with PROBE=1, or name an ended one: `probe ps --all` lists them.",
+            )
+        if len({(recorded.meta.job, recorded.meta.run, recorded.meta.attempt) for recorded in live}) > 1:
+            names = ", ".join(f"{recorded.name} (pid {recorded.meta.pid})" for recorded in live[:8])
+            raise EndpointAmbiguous(f"{len(live)} processes are being recorded: {names}", hint="Name one.")
+        return latest_ranks(live)
+
+    def _by_pid(self, pid: int) -> Recorded:
+        found = [recorded for recorded in self.processes() if recorded.meta.pid == pid]
+        if found:
+            return max(found, key=lambda one: (self.status(one).state in LIVE, one.meta.started_ns))
+        process = life(pid) if pid < 2**31 else None
+        if process is None or process.state in "ZX":
+            raise EndpointUnknown(f"there is no process {pid}, and no recording of one")
+        if process.uid != os.getuid():
+            raise NotYours(f"process {pid} belongs to user id {process.uid}")
+        if waiting(self.directory, pid) is not None:
+            raise AgentMissing(
+                f"process {pid} is attached to and has not imported torch: its agent starts when it does",
+                hint=f"`probe {pid} detach` withdraws that.",
+            )
+        raise AgentMissing(f"process {pid} runs without an agent")
+
+    def _by_folder(self, path: Path) -> list[Recorded]:
+        """Recordings at or below a folder, of this or another PROBE_DIR."""
+        patterns = (".", "process=*", "attempt=*/process=*", "run=*/attempt=*/process=*",
+                    "recordings/run=*/attempt=*/process=*")
+        try:
+            owner = path.stat().st_uid
+        except OSError as error:
+            raise EndpointUnknown(f"{path} cannot be read: {error.strerror}") from None
+        if owner not in (os.getuid(), 0):
+            raise NotYours(f"{path} belongs to user id {owner}")
+        for pattern in patterns:
+            folders = [path] if pattern == "." else sorted(path.glob(pattern))
+            found = self._read(folder for folder in folders if (folder / "meta.json").is_file())
+            if found:
+                return sorted(found, key=lambda recorded: (recorded.meta.rank, recorded.meta.started_ns))
+        raise EndpointUnknown(f"{path} holds no recording")
+
+    def _by_name(self, text: str) -> list[Recorded]:
+        everything = self.processes()
+        job, separator, rank = text.rpartition("/")
+        if not separator:
+            job, rank = text, ""
+        found = [recorded for recorded in everything if job in (recorded.meta.job, recorded.meta.run)]
+        if not found:
+            raise EndpointUnknown(f"there is no job {job!r}", hint=_near(job, everything))
+        newest = next((recorded for recorded in reversed(found) if self.lives(recorded)), found[-1]).meta
+        attempts = [recorded for recorded in found if recorded.meta.run == newest.run]
+        attempt = max(recorded.meta.attempt for recorded in attempts)
+        ranks = latest_ranks(recorded for recorded in attempts if recorded.meta.attempt == attempt)
+        if not separator:
+            return ranks
+        chosen = [recorded for recorded in ranks if str(recorded.meta.rank) == rank]
+        if not chosen:
+            known = ", ".join(str(recorded.meta.rank) for recorded in ranks[:32])
+            raise EndpointUnknown(f"job {job!r} has no rank {rank!r} here", hint=f"Ranks here: {known}.")
+        return chosen
+
+
+def latest_ranks(processes: Iterable[Recorded]) -> list[Recorded]:
+    """The newest life of each rank, in order of rank; without those that the newest world has no room for:
+    they are of before a restart with fewer ranks."""
+    latest: dict[int, Recorded] = {}
+    world_size: int | None = None
+    for recorded in sorted(processes, key=lambda recorded: recorded.meta.started_ns):
+        latest[recorded.meta.rank] = recorded
+        world_size = recorded.meta.world_size
+    return [
+        latest[rank] for rank in sorted(latest)
+        if world_size is None or rank < world_size or (latest[rank].meta.world_size or 0) <= world_size
+    ]
+
+
+def _near(job: str, everything: list[Recorded]) -> str:
+    names = list(dict.fromkeys(recorded.meta.job for recorded in reversed(everything)))
+    near = difflib.get_close_matches(job, names, 3) or names[:5]
+    if not near:
+        return "Nothing is recorded here yet: start a job with PROBE=1."
+    return f"Recorded here: {', '.join(near)}. `probe ps --all` lists everything."
+
+
+def _meta(folder: Path) -> Meta:
+    """The facts of a recording; rings beside it are meant by its own folder, wherever that is now."""
+    meta = Meta.read(folder)
+    beside = folder / "rings"
+    return replace(meta, rings=str(beside)) if beside.is_dir() else meta
+
+
+def _is_left(folder: Path) -> bool:
+    """Whether a folder without meta.json is neither being made nor being removed this instant."""
+    try:
+        return time.time() - places.journals(folder)[0].stat().st_mtime > _MAKING_S
+    except OSError:
+        return False
+
+
+def _read_end(recorded: Recorded) -> Status | None:
+    try:
+        ended = exit_report.read_ended(recorded.folder, recorded.meta)
+        return Status(
+            ended["state"], ended["step"], ended["last_step_ns"],
+            ended["last_seen_ns"], ended["ended_ns"], ended.get("how", ""), ended.get("exit_status"),
+        )
+    except (OSError, ValueError, KeyError):
+        return None

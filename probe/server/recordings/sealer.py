@@ -1,0 +1,340 @@
+"""Sealer: the thread that moves rows from rings into Parquet segments and keeps retention.
+
+Thread `probe-drain`, started by the server, at low priority. It may be killed at
+any instant: what it did is in the segments' names, what it did not is still in
+the rings. A full disk or a damaged recording costs that recording a round, never
+another one. May import duckdb and numpy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from probe.base import clock
+from probe.base.errors import ProbeError
+from probe.base.settings import Settings
+from probe.recording import checked, places, segments
+from probe.recording.process import alive
+from probe.recording.reader import (
+    RingFile,
+    damaged_texts,
+    open_ring,
+    pending_rows,
+    sealable,
+    texts_of,
+    with_texts,
+)
+from probe.recording.tables import RINGS, Table
+from probe.server.recordings import exit_report, server_journal
+from probe.server.recordings.registry import LIVE, Recorded, Registry, Status
+from probe.server.runtime.supervision import FAILURES, Supervised
+
+_log = logging.getLogger("probe.sealer")
+_NICE = 10
+_RETENTION_INTERVAL_S = 30.0
+_PAUSE_RATIO, _LONGEST_PAUSE_S = 20.0, 5.0
+"""With hundreds of recordings the thread looks more rarely: it takes about a twentieth of a core."""
+_LEFTOVER_S = 30.0
+"""Merged segments stay this long: a query may have listed them and not read them yet."""
+
+
+@dataclass
+class _Backlog:
+    """What the drain thread remembers of a ring: all of it can be found again from the files."""
+
+    watermark: int
+    highest: int = 0
+    waiting_since: float | None = None
+    merged: bool = False
+
+
+@dataclass
+class Sealer:
+    """Seals, compacts and deletes; `run` is the thread, `round` one look at everything."""
+
+    registry: Registry
+    settings: Settings
+    failures: dict[Path, str] = field(default_factory=dict)
+    """Recordings whose last round failed, and why. Shown to who asks about them."""
+    is_ours: Callable[[], bool] = lambda: True
+    """Whether no other server can be at work in this PROBE_DIR: two would seal the same rows twice."""
+
+    def __post_init__(self) -> None:
+        self._engine = segments.engine()
+        self.busy = threading.Lock()
+        """Held while one recording is sealed; who deletes one holds it too."""
+        self._rings: dict[tuple[Path, int, str], _Backlog] = {}
+        self._done: set[tuple[Path, int]] = set()
+        self._stopping = threading.Event()
+        self._retention_due = 0.0
+        self._thread = Supervised("probe-drain", self.run, self._stopping)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, wait_s: float) -> None:
+        """Ask the thread to end after the segment it writes; wait at most `wait_s`."""
+        self._stopping.set()
+        self._thread.join(wait_s)
+
+    def run(self) -> None:
+        """The thread's loop."""
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+        while not self._stopping.is_set():
+            began_s = time.thread_time()
+            self.round()
+            pause_s = min(_LONGEST_PAUSE_S, (time.thread_time() - began_s) * _PAUSE_RATIO)
+            self._stopping.wait(max(self.settings.drain_interval_s, pause_s))
+
+    def round(self) -> None:
+        """Look at every recording once."""
+        if self._lost():
+            return
+        recorded_now = self.registry.processes()
+        for recorded in recorded_now:
+            if self._stopping.is_set() or self._lost():
+                return
+            key = (recorded.folder, recorded.meta.started_ns)
+            if key not in self._done:
+                self._attempt(recorded)
+        self._done &= {(recorded.folder, recorded.meta.started_ns) for recorded in recorded_now}
+        if time.monotonic() >= self._retention_due:
+            self._retention_due = time.monotonic() + _RETENTION_INTERVAL_S
+            try:
+                with self.busy:
+                    self._keep_retention(recorded_now)
+            except FAILURES as error:
+                _log.warning("retention: %s", error)
+
+    def _lost(self) -> bool:
+        """Whether this server is to end: the folder was deleted, or made anew, under it."""
+        if not self._stopping.is_set() and not self.is_ours():
+            _log.error("%s is not the folder any more that this server began with; it ends",
+                       self.registry.directory)
+            self._stopping.set()
+        return self._stopping.is_set()
+
+    def _attempt(self, recorded: Recorded) -> None:
+        try:
+            with self.busy:
+                if (recorded.folder / "meta.json").exists():  # else it was deleted meanwhile
+                    self._drain(recorded)
+        except FAILURES as error:
+            text = str(error).partition("\n")[0]
+            if self.failures.get(recorded.folder) != text:
+                _log.warning("%s: %s; its rows stay in the rings", recorded.folder, text)
+            self.failures[recorded.folder] = text
+        else:
+            self.failures.pop(recorded.folder, None)
+
+    def is_done(self, recorded: Recorded) -> bool:
+        """Whether everything of an ended process is sealed, or was found damaged and set aside."""
+        key = (recorded.folder, recorded.meta.started_ns)
+        return key in self._done or (recorded.folder / "end.json").exists()
+
+    # One recording ----------------------------------------------------------
+
+    def _drain(self, recorded: Recorded) -> None:
+        final = not self.registry.lives(recorded)
+        problems: list[str] = []
+        for table in RINGS:
+            if table.sealed and not self._stopping.is_set():
+                try:
+                    self._drain_ring(recorded, table, final)
+                except ProbeError as error:  # one damaged ring: seal the others first
+                    problems.append(error.message)
+        if final and not self._stopping.is_set():
+            status = self.registry.status(recorded)
+            if problems:  # set aside: what is damaged now will be tomorrow
+                self._done.add((recorded.folder, recorded.meta.started_ns))
+            elif status.state not in LIVE and status.how != exit_report.ENDING:  # else how it ends is not known yet
+                self._finish(recorded, status)
+        if problems:
+            raise ValueError("; ".join(problems))
+
+    def _drain_ring(self, recorded: Recorded, table: Table, final: bool) -> None:
+        folder = places.segments_folder(recorded.folder, table.full_name, recorded.meta.rank)
+        pid = recorded.meta.pid
+        key = (recorded.folder, recorded.meta.started_ns, table.full_name)
+        backlog = self._rings.get(key)
+        if backlog is None:
+            segments.remove_temporaries(folder)
+            backlog = _Backlog(segments.watermark(segments.listing(folder, pid)))
+            self._rings[key] = backlog
+        try:
+            ring = open_ring(recorded.meta, table.full_name)
+        except FileNotFoundError:
+            if not final:
+                raise
+            return  # sealed and removed before, or lost with the machine's memory
+        with ring:
+            self._seal(recorded, table, ring, backlog, folder, final)
+        if backlog.merged:
+            self._compact(folder, pid, backlog)
+
+    def _seal(
+        self, recorded: Recorded, table: Table, ring: RingFile, backlog: _Backlog, folder: Path, final: bool
+    ) -> None:
+        backlog.highest = ring.highest(max(backlog.highest, backlog.watermark))
+        waiting = backlog.highest - backlog.watermark
+        if waiting <= 0:
+            backlog.waiting_since = None
+            return
+        now = time.monotonic()
+        if backlog.waiting_since is None:
+            backlog.waiting_since = now
+        old = now - backlog.waiting_since >= self.settings.seal_interval_s
+        if not (final or old or waiting > ring.rows // 3):
+            return
+        rows = ring.read(backlog.watermark, backlog.highest)
+        texts: list[str | None] = [None]
+        if any(kind == "VARCHAR" for _, kind in ring.columns):
+            texts = texts_of(recorded.meta, ring)
+        if not final:
+            pending = pending_rows(rows, table.pending, texts)
+            rows = rows[: sealable(rows, backlog.highest, ring.rows, pending)]
+        if len(rows):
+            rows, texts, damaged = with_texts(rows, ring.columns, texts)
+            segments.set_texts(self._engine, texts)
+            sealed = segments.write(self._engine, folder, recorded.meta.pid, rows, ring.columns)
+            lost = ring.left_out(up_to=sealed.last)
+            for what in filter(None, (lost, damaged_texts(table.full_name, damaged))):
+                server_journal.note(recorded.folder, {"event": exit_report.DAMAGE, "what": what})
+            backlog.watermark = sealed.last
+            backlog.merged = True
+            backlog.waiting_since = now if backlog.highest > sealed.last else None
+
+    def _compact(self, folder: Path, pid: int, backlog: _Backlog) -> None:
+        found = segments.listing(folder, pid)
+        merged = segments.compact(self._engine, folder, found)
+        old = segments.leftovers(found, _LEFTOVER_S, time.time())
+        for segment in old:
+            segment.path.unlink(missing_ok=True)
+        leftover = len(found) - len(segments.visible(found)) - len(old)
+        backlog.merged = merged is not None or leftover > 0
+
+    def _finish(self, recorded: Recorded, status: Status) -> None:
+        """Note how the process ended, then give its rings' memory back: everything is sealed."""
+        rings = Path(recorded.meta.rings)
+        if not (recorded.folder / "end.json").exists():
+            ended = {
+                "version": exit_report.VERSION, "pid": recorded.meta.pid, "started_ns": recorded.meta.started_ns,
+                "state": status.state, "how": status.how, "exit_status": status.exit_status,
+                "step": status.step, "last_step_ns": status.last_step_ns,
+                "last_seen_ns": status.last_seen_ns, "ended_ns": status.ended_ns,
+                "seen_ns": clock.wall_ns(), "rows_written": self._rows_written(recorded),
+                "journal_bytes": exit_report.journal_sizes(recorded.folder),
+                "rings_found": (rings / "strings").exists(),
+            }
+            places.write_whole(recorded.folder / "end.json", checked.sealed("end.json", ended))
+        if self.registry.made_here(recorded):  # a copy's rings are those of the original
+            remove_rings(rings)
+            self._remove_socket(recorded)
+        _remove_if_empty(places.crash_file(recorded.folder))
+        self._done.add((recorded.folder, recorded.meta.started_ns))
+        for key in [key for key in self._rings if key[:2] == (recorded.folder, recorded.meta.started_ns)]:
+            del self._rings[key]
+
+    def _remove_socket(self, recorded: Recorded) -> None:
+        """Remove what a killed agent left; a later life of its pid may listen there already."""
+        meta = recorded.meta
+        path = places.agent_socket(self.registry.directory, meta.pid)
+        later = [one for one in self.registry.processes() if one.meta.pid == meta.pid and one != recorded]
+        lives = alive(meta.pid, meta.start_ticks, meta.boot_id)
+        reused = any(self.registry.status(one).state in LIVE for one in later)
+        if meta.socket == str(path) and not lives and not reused:
+            path.unlink(missing_ok=True)
+
+    def _rows_written(self, recorded: Recorded) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for table in RINGS:
+            backlog = self._rings.get((recorded.folder, recorded.meta.started_ns, table.full_name))
+            if backlog is not None:
+                found[table.full_name] = max(backlog.highest, backlog.watermark)
+            else:
+                with contextlib.suppress(ProbeError, OSError):
+                    found[table.full_name] = _highest(recorded, table.full_name)
+        return found
+
+    # Retention --------------------------------------------------------------
+
+    def _keep_retention(self, recorded_now: list[Recorded]) -> None:
+        """Delete the oldest segments beyond PROBE_RETENTION_BYTES, then recordings left empty."""
+        found: list[tuple[int, Path, int]] = []
+        total = 0
+        everything = places.recordings(self.registry.directory)
+        for path in everything.glob("run=*/attempt=*/table=*/rank=*/*.parquet"):
+            with contextlib.suppress(FileNotFoundError):
+                stat = path.stat()
+                found.append((stat.st_mtime_ns, path, stat.st_size))
+                total += stat.st_size
+        if total <= self.settings.retention_bytes:
+            return
+        newest = self._newest_of_the_living(recorded_now)
+        deleted = 0
+        for _, path, size in sorted(found):
+            if total <= self.settings.retention_bytes:
+                break
+            if path not in newest:
+                path.unlink(missing_ok=True)
+                total -= size
+                deleted += 1
+        if deleted:
+            _log.info("retention: deleted the %d oldest segments", deleted)
+        self._remove_empty(recorded_now)
+
+    def _newest_of_the_living(self, recorded_now: list[Recorded]) -> set[Path]:
+        """The file that holds the watermark of each table that is still written."""
+        kept: set[Path] = set()
+        for recorded in recorded_now:
+            if (recorded.folder, recorded.meta.started_ns) in self._done:
+                continue
+            for table in RINGS:
+                folder = places.segments_folder(recorded.folder, table.full_name, recorded.meta.rank)
+                found = segments.listing(folder, recorded.meta.pid)
+                if found:
+                    kept.add(max(found, key=lambda segment: segment.last).path)
+        return kept
+
+    def _remove_empty(self, recorded_now: list[Recorded]) -> None:
+        """Remove ended processes that hold no segment any more, and folders without files."""
+        for recorded in recorded_now:
+            if (recorded.folder, recorded.meta.started_ns) not in self._done:
+                continue
+            attempt = recorded.folder.parent
+            if any(attempt.glob(f"table=*/rank={recorded.meta.rank}/{recorded.meta.pid}-*.parquet")):
+                continue
+            for name in ("journal.bin", "watch.bin", "crash.txt", "end.json", "meta.json"):
+                (recorded.folder / name).unlink(missing_ok=True)
+            for folder in (recorded.folder, *attempt.glob("table=*/rank=*"), *attempt.glob("table=*"),
+                           attempt, attempt.parent):
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+
+
+def _highest(recorded: Recorded, table: str) -> int:
+    with open_ring(recorded.meta, table) as ring:
+        return ring.highest()
+
+
+def _remove_if_empty(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        if path.stat().st_size == 0:
+            path.unlink()
+
+
+def remove_rings(folder: Path) -> None:
+    """Delete the rings by name: meta.json may be damaged and name any folder."""
+    for path in (*folder.glob("*.ring"), folder / "strings"):
+        path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        folder.rmdir()

@@ -1,0 +1,148 @@
+"""Many statements in one request: the recipes, over tables that are filled once.
+
+Each statement has its own error and its own share of the deadline: one that fails or takes long is told of
+as failed, and the others are run. What they may do is what any SQL from outside may, in the same order: the
+tables are filled, the connection is locked, each statement is parsed and must only read. Runs in the query
+worker.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from probe.base.errors import ProbeError, QueryTimeout, SqlInvalid
+from probe.server.sql.statements import Query, explain, is_about, lock, parsed
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from probe.recording.tables import Table
+
+SHARE_RATIO = 0.25
+"""Of the time that is left: what one statement may take, and never more than a query."""
+LONGEST_TEXT = 2000
+MOST_PARSED = 256
+_LOOK_S = 0.05
+_PARSED: dict[str, list[duckdb.Statement]] = {}
+"""Statements that were let through, by their SQL. One thread at a time uses it: the query's."""
+
+
+class Batch(Query):
+    """One request of several statements; its answer has a result or an error for each."""
+
+    settles = True
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        self.statements: list[dict[str, Any]] = request["batch"]
+        super().__init__({**request, "sql": "\n".join(one["sql"] for one in request["batch"])})
+        self.share_s: float = request["share_s"]
+        self._until = self.deadline
+        self._turn = threading.Lock()
+        self._over = threading.Event()
+
+    def _tables(self, request: dict[str, Any]) -> list[Table]:
+        """Those that any statement mentions: looked for in each, because the words of two may make a name."""
+        from probe.server.sql.views import mentioned
+
+        return list(dict.fromkeys(table for one in self.statements for table in mentioned(one["sql"])))
+
+    def run(self, connection: duckdb.DuckDBPyConnection) -> bytes:
+        """The JSON of the answer; NaN and infinities are in it as Python writes and reads them."""
+        from probe.server.sql import views
+
+        self.connection = connection
+        began = time.monotonic()
+        notes = views.build(connection, self.plan, self.sql, self.tables)
+        views.settle(connection, self.plan, self.sql, self.tables)
+        lock(connection, [])
+        filled_ms = _since(began)
+        self._until = self.deadline
+        watch = threading.Thread(target=self._watch, name="probe-shares")
+        watch.start()
+        try:
+            results = [self._result(connection, one) for one in self.statements]
+        finally:
+            self._over.set()
+            watch.join()
+            self._over.clear()
+        answer = {"results": results, "notes": [*self.notes, *notes], "filled_ms": filled_ms}
+        return json.dumps(answer, separators=(",", ":")).encode()
+
+    def _watch(self) -> None:
+        """Interrupt a statement that takes more than its share."""
+        while not self._over.wait(_LOOK_S):
+            with self._turn:
+                if time.monotonic() > self._until:
+                    self.stop()
+
+    def _result(self, connection: duckdb.DuckDBPyConnection, one: dict[str, Any]) -> dict[str, Any]:
+        import duckdb
+
+        began = time.monotonic()
+        if began >= self.deadline:
+            return _failed(QueryTimeout("there was no time left for it"), began)
+        share_s = min(self.share_s, (self.deadline - began) * SHARE_RATIO)
+        with self._turn:
+            self._until = began + share_s
+        try:
+            columns, rows = _rows(connection, one)
+            return {"columns": columns, "rows": rows, "elapsed_ms": _since(began)}
+        except ProbeError as error:
+            failed = error
+        except (duckdb.Error, MemoryError, RuntimeError, RecursionError) as error:
+            if isinstance(error, duckdb.Error) and not self.again and is_about(error, self.files):
+                raise  # a segment may be damaged: the worker looks, and runs all once more
+            failed, recycle = explain(error, round(share_s, 2))
+            if recycle:
+                raise
+        finally:
+            with self._turn:
+                self._until = self.deadline
+        connection.execute("ROLLBACK")  # what failed may have ended the transaction
+        connection.execute("BEGIN TRANSACTION READ ONLY")
+        return _failed(failed, began)
+
+
+def _rows(
+    connection: duckdb.DuckDBPyConnection, one: dict[str, Any]
+) -> tuple[list[str], list[list[Any]]]:
+    *before, statement = _parsed(connection, one["sql"])
+    for part in before:
+        connection.execute(part)
+    connection.execute(statement, one["parameters"])
+    columns = [str(item[0]) for item in connection.description or ()]
+    try:
+        rows = connection.fetchmany(one["limit"])
+    except (ValueError, OverflowError, TypeError) as error:
+        raise SqlInvalid(f"a value of the result cannot be shown: {error}") from None
+    return columns, [[_plain(value) for value in row] for row in rows]
+
+
+def _parsed(connection: duckdb.DuckDBPyConnection, sql: str) -> list[duckdb.Statement]:
+    """What `parsed` gives, kept: recipes come again and again, and parsing is a third of what they take."""
+    if sql not in _PARSED:
+        if len(_PARSED) >= MOST_PARSED:
+            _PARSED.clear()
+        _PARSED[sql] = parsed(connection, sql)
+    return _PARSED[sql]
+
+
+def _plain(value: Any) -> Any:
+    """Numbers as numbers, all else as text."""
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, Decimal):
+        return float(value)
+    return str(value)[:LONGEST_TEXT].encode("utf-8", "backslashreplace").decode()
+
+
+def _failed(error: ProbeError, began: float) -> dict[str, Any]:
+    return {**error.as_dict(), "elapsed_ms": _since(began)}
+
+
+def _since(began: float) -> float:
+    return round((time.monotonic() - began) * 1e3, 3)

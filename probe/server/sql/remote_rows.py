@@ -1,0 +1,313 @@
+"""Rows of tables on their way from one host's query worker to another's.
+
+A host packs what the SQL's text mentions of its own ranks, tables and of them columns: as plain arrays with
+flags for NULL, texts as numbers into a list, a column that is the same everywhere as one value. The host that
+was asked puts the rows of all hosts beside its own and runs the SQL there. What comes in was made by somebody
+else: names, kinds, sizes and numbers are checked before use. Runs in the query worker; may import duckdb,
+numpy.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import zlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+
+from probe.recording import segments
+from probe.recording.tables import BY_NAME, COMMON, Table, columns_of
+from probe.server.runtime import packed_answers
+
+NOT_CARRIED = frozenset(
+    {"cluster.hosts", "cluster.ranks", "cluster.stacks", "cluster.stack_classes", "probe.tables"}
+)
+"""Tables that the asked host makes for the whole job, or that are the same everywhere."""
+MOST_ROWS = 1 << 26
+MOST_NOTES = 32
+LONGEST_NOTE = 512
+_KINDS = {"BIGINT": "<i8", "DOUBLE": "<f8", "BOOLEAN": "|b1", "VARCHAR": "<i4"}
+_SMALL_BYTES = 4096
+_SAMPLE_BYTES = 32 << 10
+_WORTH_RATIO = 0.5
+_EVERYTHING = re.compile(
+    r"(?:\bselect|\bdistinct|\ball|[,.(])\s*\*|--|/\*|\$\$|u&"
+    r"|\b(?:columns|natural|summarize|describe|desc|show|pivot|unpivot|table|positional|query|distinct\s+on)\b"
+)
+"""Where one of these is in the SQL, it may mean columns that it does not name."""
+_COUNT = re.compile(r"\bcount\s*\(\s*\*\s*\)")
+
+
+def wanted_columns(table: Table, sql: str) -> list[str]:
+    """Names of the columns of `table` that `sql` may read: a superset, found without parsing; those that say
+    whose rows they are among them."""
+    columns = [column.name for column in columns_of(table)]
+    text = _COUNT.sub("count()", sql.lower())
+    from_first = len(re.findall(r"\bfrom\b", text)) > len(re.findall(r"\bselect\b", text))
+    if from_first or _EVERYTHING.search(text):
+        return columns
+    words = set(re.findall(r"\w+", text))
+    kept = words | {column.name for column in COMMON}
+    return [name for name in columns if name.lower() in kept]
+
+
+# Packing ----------------------------------------------------------------------
+
+
+def pack(
+    connection: duckdb.DuckDBPyConnection, tables: Sequence[Table], sql: str, room_bytes: int,
+    notes: list[str],
+) -> bytes:
+    """The rows that are visible in these tables, in at most about `room_bytes`; what did not fit is said."""
+    packed: dict[str, Any] = {}
+    blobs: list[bytes] = []
+    for table in tables:
+        if table.full_name in NOT_CARRIED:
+            continue
+        names = wanted_columns(table, sql)
+        rows = _size(connection, table)
+        fits = max(1, room_bytes // max(1, len(tables)) // (8 * len(names)))
+        if rows > fits:
+            notes.append(f"{table.full_name}: {rows:,} rows do not fit, only the newest {fits:,} were sent")
+        packed[table.full_name] = _packed_table(connection, table, names, fits, blobs)
+    return packed_answers.pack({"tables": packed, "notes": notes[:MOST_NOTES]}, blobs)
+
+
+def _size(connection: duckdb.DuckDBPyConnection, table: Table) -> int:
+    found = connection.execute(f"SELECT count(*) FROM {_full(table)}").fetchall()
+    return int(found[0][0])
+
+
+def _packed_table(
+    connection: duckdb.DuckDBPyConnection, table: Table, names: list[str], fits: int, blobs: list[bytes]
+) -> dict[str, Any]:
+    """The description of one table's rows; their bytes go to `blobs`."""
+    own = {column.name for column in table.columns}
+    newest = "t_ns" if "t_ns" in own else "step" if "step" in own else None
+    order = f" ORDER BY {_name(newest)} DESC NULLS LAST" if newest else ""
+    columns = {column.name: column.type for column in columns_of(table)}
+    picked: list[str] = []
+    texts: dict[str, list[str]] = {}
+    relation = f"(SELECT {', '.join(map(_name, names))} FROM {_full(table)}{order} LIMIT {fits})"
+    connection.execute(f"CREATE OR REPLACE TEMP TABLE probe_packed AS FROM {relation}")
+    for number, name in enumerate(names):
+        expression = _name(name)
+        if columns[name] == "VARCHAR":
+            kind = f"probe_texts_{number}"
+            distinct = f"SELECT DISTINCT {expression} FROM probe_packed WHERE {expression} IS NOT NULL"
+            found = connection.execute(f"{distinct} ORDER BY 1").fetchall()
+            texts[name] = [row[0] for row in found]
+            connection.execute(f"CREATE TYPE {kind} AS ENUM ({distinct} ORDER BY 1)")
+            expression = f"enum_code({expression}::{kind})::INTEGER"
+        picked.append(f"{expression} AS c{number}")
+    arrays = connection.execute(f"SELECT {', '.join(picked)} FROM probe_packed").fetchnumpy()
+    rows = len(next(iter(arrays.values()))) if arrays else 0
+    described = [
+        _packed_column(name, columns[name], arrays[f"c{number}"], texts.get(name), blobs)
+        for number, name in enumerate(names)
+    ]
+    for number, name in enumerate(names):
+        if name in texts:
+            connection.execute(f"DROP TYPE probe_texts_{number}")
+    return {"rows": rows, "columns": described}
+
+
+def _packed_column(
+    name: str, kind: str, array: npt.NDArray[Any], texts: list[str] | None, blobs: list[bytes]
+) -> dict[str, Any]:
+    missing = np.ma.getmaskarray(array)
+    fill: Any = -1 if texts is not None else 0
+    values = np.ascontiguousarray(np.ma.filled(array, fill), _KINDS[kind])
+    described: dict[str, Any] = {"name": name, "kind": kind}
+    if texts is not None:
+        described["texts"] = texts
+    if len(values) and not missing.any() and (values == values[0]).all():
+        described["constant"] = values[0].item()
+        return described
+    described["values"] = _blob(values.tobytes(), blobs)
+    if texts is None and missing.any():
+        described["nulls"] = _blob(np.packbits(missing).tobytes(), blobs)
+    return described
+
+
+def _blob(data: bytes, blobs: list[bytes]) -> list[int]:
+    """[number of the byte string, its size, whether it is compressed]; compressed where that halves it."""
+    squeezed = 0
+    size = len(data)
+    if size > _SMALL_BYTES:
+        sample = data[:_SAMPLE_BYTES]
+        if len(zlib.compress(sample, 1)) < len(sample) * _WORTH_RATIO:
+            data, squeezed = zlib.compress(data, 1), 1
+    blobs.append(data)
+    return [len(blobs) - 1, size, squeezed]
+
+
+# Unpacking --------------------------------------------------------------------
+
+
+class _Column(NamedTuple):
+    """One column of one host: values, where they are NULL, and the texts that numbers mean."""
+
+    values: npt.NDArray[Any]
+    missing: npt.NDArray[np.bool_]
+    texts: list[str]
+
+
+class Carried:
+    """The rows of all other hosts, checked. `notes` says what they said, and what could not be read."""
+
+    def __init__(self, parts: Sequence[tuple[str, bytes]], tables: Sequence[Table]) -> None:
+        """`parts`: name of a host, and what it packed; `tables`: those that it is to have packed."""
+        wanted = {table.full_name for table in tables} - NOT_CARRIED
+        self.notes: list[str] = []
+        self._tables: dict[str, list[tuple[int, dict[str, _Column]]]] = {}
+        for host, data in parts:
+            try:
+                self._add(host, data, wanted)
+            except (ValueError, KeyError, TypeError, IndexError, zlib.error, OverflowError) as error:
+                self.notes.append(f"the rows of host {host} cannot be read: {error}")
+
+    def _add(self, host: str, data: bytes, wanted: set[str]) -> None:
+        head, blobs = packed_answers.unpack(data)
+        found: dict[str, tuple[int, dict[str, _Column]]] = {}
+        for table in _known(head["tables"]):
+            described = head["tables"][table.full_name]
+            rows = described["rows"]
+            if type(rows) is not int or not 0 <= rows <= MOST_ROWS:
+                raise ValueError("an impossible number of rows")
+            kinds = {column.name: column.type for column in columns_of(table)}
+            columns = {}
+            for column in described["columns"]:
+                if kinds.get(column["name"]) == column["kind"]:
+                    columns[column["name"]] = _unpacked(column, rows, blobs)
+            found[table.full_name] = (rows, columns)
+        for name in sorted(wanted - found.keys()):
+            self.notes.append(f"host {host} sent no rows of {name}")
+        for name, one in found.items():  # of a host whose answer is whole
+            self._tables.setdefault(name, []).append(one)
+        notes = head.get("notes")
+        for note in notes[:MOST_NOTES] if isinstance(notes, list) else []:
+            self.notes.append(f"host {host}: {str(note)[:LONGEST_NOTE]}")
+
+    def insert(self, connection: duckdb.DuckDBPyConnection, table: Table, target: str) -> None:
+        """Put the rows into `target`, which has all columns of `table`; one that no host sent is NULL."""
+        parts = [part for part in self._tables.get(table.full_name, []) if part[0]]
+        if not parts:
+            return
+        arrays: dict[str, Any] = {}
+        names: list[str] = []
+        expressions: list[str] = []
+        texts: list[str | None] = [None]
+        for column in columns_of(table):
+            if not any(column.name in columns for _, columns in parts):
+                continue
+            values, missing = _joined(parts, column.name, column.type, texts)
+            names.append(_name(column.name))
+            expressions.append(_expression(column.name, column.type, values, missing, arrays))
+        segments.set_texts(connection, texts)
+        connection.register("probe_carried", arrays)
+        try:
+            connection.execute(
+                f"INSERT INTO {target} ({', '.join(names)}) "
+                f"SELECT {', '.join(expressions)} FROM probe_carried"
+            )
+        finally:
+            connection.unregister("probe_carried")
+
+
+def _known(tables: Any) -> list[Table]:
+    return [BY_NAME[name] for name in tables if name in BY_NAME and name not in NOT_CARRIED]
+
+
+def _unpacked(column: dict[str, Any], rows: int, blobs: Sequence[memoryview]) -> _Column:
+    """Raises `ValueError` and others for what `_packed_column` would not have made."""
+    dtype = np.dtype(_KINDS[column["kind"]])
+    texts: list[str] = []
+    if column["kind"] == "VARCHAR":
+        texts = column["texts"]
+        if not isinstance(texts, list) or any(type(text) is not str for text in texts):
+            raise ValueError("texts that are none")
+        "".join(texts).encode()  # half of a surrogate pair is a ValueError
+    if "constant" in column:
+        if type(column["constant"]) not in (int, float, bool):
+            raise ValueError("a constant that is none")
+        values = np.full(rows, column["constant"], dtype)
+    else:
+        values = np.frombuffer(_bytes_of(column["values"], rows * dtype.itemsize, blobs), dtype)
+        if column["kind"] == "BOOLEAN":
+            values = values.view(np.uint8) != 0
+    missing = np.zeros(rows, np.bool_)
+    if column["kind"] == "VARCHAR":
+        if len(values) and (int(values.min()) < -1 or int(values.max()) >= len(texts)):
+            raise ValueError("a text that is not there")
+        missing = values < 0
+    elif "nulls" in column:
+        packed = _bytes_of(column["nulls"], math.ceil(rows / 8), blobs)
+        missing = np.unpackbits(np.frombuffer(packed, np.uint8), count=rows).astype(np.bool_)
+    return _Column(values, missing, texts)
+
+
+def _bytes_of(described: Any, size: int, blobs: Sequence[memoryview]) -> bytes:
+    number, told, squeezed = described
+    if type(number) is not int or number < 0 or told != size:
+        raise ValueError("a size that does not fit")
+    data = bytes(blobs[number])
+    if squeezed:
+        decompressor = zlib.decompressobj()
+        data = decompressor.decompress(data, size + 1)
+    if len(data) != size:
+        raise ValueError("a size that does not fit")
+    return data
+
+
+def _joined(
+    parts: Sequence[tuple[int, dict[str, _Column]]], name: str, kind: str, texts: list[str | None]
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+    """One column of all hosts; numbers of texts lead into `texts`, which grows; the first of it is NULL."""
+    values: list[npt.NDArray[Any]] = []
+    missing: list[npt.NDArray[np.bool_]] = []
+    for rows, columns in parts:
+        column = columns.get(name)
+        if column is None:
+            values.append(np.zeros(rows, _KINDS[kind]))
+            missing.append(np.ones(rows, np.bool_))
+            continue
+        found = column.values
+        if kind == "VARCHAR":
+            found = np.where(column.missing, -1, found + (len(texts) if column.texts else 0))
+            texts += column.texts
+        values.append(found)
+        missing.append(column.missing)
+    return np.concatenate(values), np.concatenate(missing)
+
+
+def _expression(
+    name: str, kind: str, values: npt.NDArray[Any], missing: npt.NDArray[np.bool_], arrays: dict[str, Any]
+) -> str:
+    """SQL of one column; NULL and NaN travel as flags, because an array's NaN would be read as NULL."""
+    quoted = _name(name)
+    if kind == "VARCHAR":
+        arrays[name] = np.ascontiguousarray(np.where(missing, 0, values), np.int64)
+        return f"getvariable('probe_texts')[{quoted} + 1]"
+    arrays[name] = np.ascontiguousarray(values)
+    expression = quoted
+    flagged = [("null", missing, "NULL")]
+    if kind == "DOUBLE":
+        flagged.insert(0, ("nan", np.isnan(values), "'NaN'::DOUBLE"))
+    for suffix, flags, meaning in flagged:
+        if flags.any():
+            arrays[f"{name} {suffix}"] = flags
+            expression = f'CASE WHEN "{name} {suffix}" THEN {meaning} ELSE {expression} END'
+    return f"CAST({expression} AS {kind})"
+
+
+def _name(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"'
+
+
+def _full(table: Table) -> str:
+    return f"{_name(table.schema)}.{_name(table.name)}"

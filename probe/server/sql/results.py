@@ -1,0 +1,118 @@
+"""A query's result as JSON bytes, cut at a number of rows and of bytes.
+
+JSON has no NaN, no bytes and no dates, so: NaN and infinities are the strings
+`NaN`, `Infinity`, `-Infinity`; integers of any size are exact; decimals, dates,
+intervals and UUIDs are text; bytes are hexadecimal text; lists, structs and maps
+are JSON (a map with keys that are no text is a list of pairs). Runs in the query
+worker; standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from probe.base.errors import QueryTimeout, SqlInvalid
+
+LARGEST_BYTES = 64 << 20
+_CHUNK_ROWS = 2048
+
+
+class Cursor(Protocol):
+    """What is needed of a DuckDB connection after `execute`."""
+
+    def fetchmany(self, size: int) -> list[tuple[Any, ...]]:
+        """The next rows."""
+
+
+def encode(
+    cursor: Cursor, types: Sequence[tuple[str, str]], limit: int, deadline: float
+) -> tuple[bytes, bytes, bool]:
+    """(columns, rows, truncated), the first two as JSON arrays in bytes.
+
+    `types` are name and SQL type of each column; `deadline` is a monotonic time.
+    Raises `QueryTimeout` when it passes here, and `SqlInvalid` for a value that has
+    no form outside the engine.
+    """
+    columns = [{"name": name, "type": kind} for name, kind in types]
+    parts: list[bytes] = []
+    room = LARGEST_BYTES
+    count = 0
+    truncated = False
+    while not truncated:
+        rows = _fetch(cursor, min(_CHUNK_ROWS, limit - count + 1))
+        if not rows:
+            break
+        truncated = count + len(rows) > limit
+        rows = rows[: limit - count]
+        count += len(rows)
+        room, whole = _append(parts, rows, room)
+        truncated = truncated or not whole
+        if time.monotonic() > deadline:
+            raise QueryTimeout("the result was not complete at the deadline")
+    return json.dumps(columns).encode(), b"[" + b",".join(parts) + b"]", truncated
+
+
+def _append(parts: list[bytes], rows: Sequence[tuple[Any, ...]], room: int) -> tuple[int, bool]:
+    """Append as many rows as there is room for; (room left, whether all fitted)."""
+    while rows:
+        some = rows
+        text = _rows_text(some)
+        while len(text) >= room and len(some) > 1:
+            some = some[: len(some) // 2]
+            text = _rows_text(some)
+        if len(text) >= room:
+            return room, False
+        parts.append(text)
+        room -= len(text) + 1
+        rows = rows[len(some) :]
+    return room, True
+
+
+def _fetch(cursor: Cursor, size: int) -> list[tuple[Any, ...]]:
+    try:
+        return cursor.fetchmany(size)
+    except (ValueError, OverflowError, TypeError) as error:
+        raise SqlInvalid(
+            f"a value of the result cannot be shown: {error}", hint="CAST the column to VARCHAR."
+        ) from None
+
+
+def _rows_text(rows: Sequence[tuple[Any, ...]]) -> bytes:
+    """The rows as JSON without the outer brackets."""
+    try:
+        text = json.dumps(rows, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError):
+        text = _converted(rows)
+    except RecursionError:
+        raise SqlInvalid("a value of the result is nested too deeply") from None
+    return text[1:-1].encode("ascii")
+
+
+def _converted(rows: Sequence[tuple[Any, ...]]) -> str:
+    try:
+        plain = [[_plain(value) for value in row] for row in rows]
+        return json.dumps(plain, allow_nan=False, separators=(",", ":"))
+    except RecursionError:
+        raise SqlInvalid("a value of the result is nested too deeply") from None
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return value
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value).hex()
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        if all(isinstance(key, str) for key in value):
+            return {key: _plain(item) for key, item in value.items()}
+        return [[_plain(key), _plain(item)] for key, item in value.items()]
+    return str(value)

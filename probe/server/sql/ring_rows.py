@@ -1,0 +1,94 @@
+"""The rows of many rings into one table of a query: all at once, because each insert takes milliseconds.
+
+Every process numbers its own texts; here they get one numbering. Runs in the query worker; may import duckdb,
+numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+
+from probe.recording import segments
+from probe.recording.reader import Rows, for_duckdb
+from probe.recording.tables import Table
+from probe.server.sql.source import Source
+
+AT_ONCE_BYTES = 32 << 20
+"""Rows that wait are inserted when they take so much memory: an insert holds them several times."""
+_OWNER = (("rank", "BIGINT"), ("run", "VARCHAR"), ("attempt", "BIGINT"), ("pid", "BIGINT"))
+
+Columns = tuple[tuple[str, str], ...]
+
+
+class Tails:
+    """Rows for the table `target`, in the order in which they are added; `flush` puts in what waits."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, table: Table, target: str) -> None:
+        self._connection = connection
+        self._known = {column.name for column in table.columns}
+        self._target = target
+        self._parts: list[tuple[Source, Rows]] = []
+        self._columns: Columns = ()
+        self._bytes = 0
+        self._texts: list[str | None] = [None]
+        self._numbers: dict[str | None, int] = {None: 0}
+
+    def add(self, source: Source, rows: Rows, columns: Columns, texts: Sequence[str | None]) -> None:
+        """Rows of one process's ring, whose VARCHAR columns are numbers in `texts`."""
+        if not len(rows):
+            return
+        if columns != self._columns or self._bytes > AT_ONCE_BYTES:
+            self.flush()
+        self._columns = columns
+        rows = rows.copy()  # what was read is read-only
+        numbers = self._renumbered(texts)
+        for name, kind in columns:
+            if kind == "VARCHAR":
+                own = rows[name]
+                rows[name] = numbers[np.where(own < len(numbers), own, 0)]
+        self._parts.append((source, rows))
+        self._bytes += rows.nbytes
+
+    def _renumbered(self, texts: Sequence[str | None]) -> npt.NDArray[np.uint32]:
+        """The number here of each of a process's texts."""
+        found = np.zeros(max(1, len(texts)), np.uint32)
+        for place, text in enumerate(texts):
+            found[place] = self._number(text)
+        return found
+
+    def _number(self, text: str | None) -> int:
+        known = self._numbers.get(text)
+        if known is None:
+            known = self._numbers[text] = len(self._texts)
+            self._texts.append(text)
+        return known
+
+    def flush(self) -> None:
+        """Insert the rows that wait."""
+        if not self._parts:
+            return
+        parts, self._parts, self._bytes = self._parts, [], 0
+        rows = parts[0][1] if len(parts) == 1 else np.concatenate([part for _, part in parts])
+        kept = tuple(column for column in self._columns if column[0] in self._known)
+        arrays, expressions = for_duckdb(rows, kept)
+        counts = [len(part) for _, part in parts]
+        for name, kind in _OWNER:
+            values = [getattr(source, name) for source, _ in parts]
+            if kind == "VARCHAR":
+                values = [self._number(value) for value in values]
+            arrays[f"probe_{name}"] = np.repeat(np.array(values, np.int64), counts)
+            text = f"getvariable('probe_texts')[probe_{name} + 1]" if kind == "VARCHAR" else f"probe_{name}"
+            expressions.append(text)
+        segments.set_texts(self._connection, self._texts)
+        targets = ", ".join(f'"{name}"' for name, _ in (*kept, *_OWNER))
+        self._connection.register("probe_rows", arrays)
+        try:
+            self._connection.execute(
+                f"INSERT INTO {self._target} ({targets}) SELECT {', '.join(expressions)} FROM probe_rows"
+            )
+        finally:
+            self._connection.unregister("probe_rows")

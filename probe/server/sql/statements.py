@@ -1,0 +1,234 @@
+"""A request in the query worker: its SQL, checked, locked in, run and encoded.
+
+What one request may do is decided here, in this order: the tables are filled (`views.build`), then the
+connection is locked (`lock`), then what `parsed` let through is run. Runs in the query worker; may import
+duckdb, inside functions so that the worker can give up its rights first.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from probe.base.errors import ProbeError, QueryOutOfMemory, QueryTimeout, QueryWorkerDied, SqlInvalid
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from probe.recording.tables import Table
+    from probe.server.sql.views import Plan
+
+LONGEST_SQL_BYTES = 64 << 10
+LOCK_DOWN = (
+    "SET autoinstall_known_extensions = false",
+    "SET autoload_known_extensions = false",
+    "SET allow_community_extensions = false",
+    "SET allow_persistent_secrets = false",
+    "SET enable_logging = false",
+    "SET enable_progress_bar = false",
+    "SET temp_directory = ''",
+)
+_AS_TEXT = ("TIMESTAMP", "DATE", "TIME", "INTERVAL")
+INTERNAL = QueryWorkerDied("the query hit an internal error of the SQL engine")
+
+
+class Query:
+    """One request: SQL, limits and the plan; `run` gives the body of the answer."""
+
+    settles = False
+    """Whether a failure that is not the recording's is part of the answer, and not the whole of it."""
+
+    def __init__(self, request: dict[str, Any]) -> None:
+        from probe.server.sql.remote_rows import Carried
+        from probe.server.sql.source import Source
+        from probe.server.sql.views import Plan, Recent
+
+        self.sql: str = request["sql"]
+        self.limit: int = request.get("limit", 0)
+        self.again = False
+        """Whether it is the second run, after the first met segments that cannot be read."""
+        self.tables = self._tables(request)
+        self.timeout_s: float = request["timeout_s"]
+        self.asked_s: float = request["asked_s"]
+        self.notes: list[str] = request["notes"]
+        self.deadline = time.monotonic() + self.timeout_s
+        self.connection: duckdb.DuckDBPyConnection | None = None
+        self.room_bytes: int | None = request.get("room_bytes")
+        """The rows themselves are wanted, for another host, and at most so many bytes of them."""
+        self.plan: Plan = Plan(
+            [
+                Source(
+                    Path(source["folder"]), Path(source["rings"]), source["run"],
+                    source["attempt"], source["rank"], source["pid"],
+                    (source["pid"], source["started_ns"]),
+                )
+                for source in request["sources"]
+            ],
+            request["live"],
+            Carried(request["parts"], self.tables) if "parts" in request else None,
+            recent=Recent(*request["recent"]) if "recent" in request else None,
+        )
+        if self.plan.carried is not None:
+            self.notes = [*self.notes, *self.plan.carried.notes]
+
+    @property
+    def files(self) -> list[str]:
+        """The segments that it reads."""
+        return [file for files in self.plan.sealed.values() for file in files]
+
+    def _tables(self, request: dict[str, Any]) -> list[Table]:
+        """The tables to fill."""
+        from probe.server.sql.views import mentioned
+
+        return mentioned(request["sql"])
+
+    def stop(self) -> None:
+        """Interrupt what runs now; from the deadline's thread."""
+        if self.connection is not None:
+            self.connection.interrupt()
+
+    def run(self, connection: duckdb.DuckDBPyConnection) -> bytes:
+        """The JSON of the answer. Raises `ProbeError` or what DuckDB raises."""
+        from probe.server.sql import views
+
+        started = time.monotonic()
+        self.connection = connection
+        if self.room_bytes is not None:
+            return self._packed(connection, self.room_bytes)
+        statements = parsed(connection, self.sql)
+        notes = views.build(connection, self.plan, self.sql, self.tables)
+        lock(connection, self.files)
+        columns, rows, truncated = execute(connection, statements, self.limit, self.deadline)
+        elapsed_ms = round((time.monotonic() - started) * 1000, 3)
+        tail = {"truncated": truncated, "elapsed_ms": elapsed_ms, "notes": [*self.notes, *notes]}
+        return b'{"columns":' + columns + b',"rows":' + rows + b"," + json.dumps(tail).encode()[1:]
+
+    def _packed(self, connection: duckdb.DuckDBPyConnection, room_bytes: int) -> bytes:
+        """The rows of the tables that the SQL mentions, for the host that runs it."""
+        from probe.server.sql import remote_rows, views
+
+        notes = views.build(connection, self.plan, self.sql, self.tables)
+        return remote_rows.pack(connection, self.tables, self.sql, room_bytes, [*self.notes, *notes])
+
+
+def is_about(error: duckdb.Error, files: list[str]) -> bool:
+    """Whether the error may come from a segment that is damaged or was deleted meanwhile."""
+    import duckdb
+
+    text = str(error)
+    return bool(files) and (
+        type(error) is duckdb.Error or "arquet" in text or any(file in text for file in files)
+    )
+
+
+def parsed(connection: duckdb.DuckDBPyConnection, sql: str) -> list[duckdb.Statement]:
+    """The statement, as DuckDB's own parser sees it; several when the engine makes them of one.
+
+    Raises `SqlInvalid` for more than one and for one that does not only read."""
+    import duckdb
+
+    try:
+        encoded = sql.encode("utf-8")
+    except UnicodeEncodeError:
+        raise SqlInvalid("the SQL contains half of a surrogate pair") from None
+    if len(encoded) > LONGEST_SQL_BYTES:
+        raise SqlInvalid(f"the SQL is longer than {LONGEST_SQL_BYTES} bytes")
+    if "\x00" in sql:
+        raise SqlInvalid("the SQL contains a NUL character")
+    statements = connection.extract_statements(sql)
+    expanded = len(statements) > 1 and not any(statement.query for statement in statements)
+    if len(statements) != 1 and not expanded:  # before 2.0 PIVOT expands, into parts without a text
+        raise SqlInvalid(
+            f"one statement at a time, these are {len(statements)}", hint="Send them one by one."
+        )
+    try:
+        kind = statements[-1].type
+    except ValueError:  # newer than the engine's own Python types
+        raise SqlInvalid("a recording is only read; this is another kind of statement") from None
+    allowed = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.MULTI)
+    if kind not in allowed:
+        raise SqlInvalid(
+            f"a recording is only read; this is a {kind.name} statement",
+            hint="SELECT, FROM, WITH, VALUES, DESCRIBE, SUMMARIZE, PIVOT, SHOW and EXPLAIN are answered.",
+        )
+    return statements
+
+
+def lock(connection: duckdb.DuckDBPyConnection, files: list[str]) -> None:
+    """Allow these files and nothing else; after this nothing can be allowed again."""
+    listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
+    connection.execute(f"SET allowed_paths = [{listed}]")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+    connection.execute("BEGIN TRANSACTION READ ONLY")
+
+
+def execute(
+    connection: duckdb.DuckDBPyConnection, statements: list[duckdb.Statement], limit: int, deadline: float
+) -> tuple[bytes, bytes, bool]:
+    """Run the statement and encode what it gives."""
+    import duckdb
+
+    from probe.server.sql import results
+
+    *before, statement = statements
+    for part in before:
+        connection.execute(part)
+    types: list[tuple[str, str]] | None = None
+    if statement.type == duckdb.StatementType.SELECT and not before:
+        relation = connection.sql(statement)
+        types = [(name, str(kind)) for name, kind in zip(relation.columns, relation.types, strict=True)]
+        wrapped = with_text_columns(connection, statement.query, types)
+        if wrapped is not None:
+            connection.execute(wrapped)
+            return results.encode(connection, types, limit, deadline)
+    connection.execute(statement)
+    if types is None:
+        types = [(str(item[0]), str(item[1])) for item in connection.description or ()]
+    return results.encode(connection, types, limit, deadline)
+
+
+def with_text_columns(
+    connection: duckdb.DuckDBPyConnection, query: str, types: list[tuple[str, str]]
+) -> str | None:
+    """The query with dates, times and intervals as text, which Python could not hold exactly.
+
+    None when there are none."""
+    import duckdb
+
+    chosen = [
+        (kind.startswith(_AS_TEXT) and not kind.endswith("]")) or "TIME ZONE" in kind for _, kind in types
+    ]
+    if not any(chosen):
+        return None
+    items = ", ".join(
+        f"CAST(#{place} AS VARCHAR)" if as_text else f"#{place}"
+        for place, as_text in enumerate(chosen, 1)
+    )
+    wrapped = f"SELECT {items} FROM (\n{query.rstrip().rstrip(';')}\n)"
+    try:
+        return wrapped if len(connection.extract_statements(wrapped)) == 1 else None
+    except duckdb.ParserException:
+        return None
+
+
+def explain(error: BaseException, timeout_s: float) -> tuple[ProbeError, bool]:
+    """The error for the user, and whether the worker must be replaced after it."""
+    import duckdb
+
+    if isinstance(error, duckdb.InterruptException):
+        return QueryTimeout(f"the query was stopped after {timeout_s:g} s"), False
+    if isinstance(error, (duckdb.OutOfMemoryException, MemoryError)):
+        return QueryOutOfMemory("the query needed more memory than queries may use"), True
+    if isinstance(error, RecursionError):
+        return SqlInvalid("the statement or its result is nested too deeply"), True
+    fatal = (duckdb.InternalException, duckdb.FatalException)
+    if isinstance(error, fatal) or not isinstance(error, duckdb.Error):
+        return INTERNAL, True
+    if "Traceback" in str(error):  # the engine's Python part met a value it cannot convert
+        return SqlInvalid("a value of the result cannot be shown", hint="CAST the column to VARCHAR."), False
+    return SqlInvalid(str(error)), False
+
+

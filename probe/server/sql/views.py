@@ -1,0 +1,464 @@
+"""The tables a query sees: sealed segments and ring tails of the chosen processes, and live rows.
+
+Only tables that the SQL's text mentions are read; a name that the text does not
+contain cannot be reached (where SQL can build a name from pieces, everything is
+read). Listing segments comes before reading rings: a row sealed in between is
+then seen once, in its ring. Runs in the query worker; may import duckdb.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import duckdb
+
+from probe.base.errors import RecordingError
+from probe.diagnose.recipes.local_query import make_tables
+from probe.recording import checked, places, segments
+from probe.recording.journal import Hole, read_payloads, record_of
+from probe.recording.reader import RingFile, damaged_texts, with_texts
+from probe.recording.strings import read_strings
+from probe.recording.tables import COMMON, RINGS, TABLES, Table, columns_of
+from probe.server.sql.remote_rows import NOT_CARRIED, Carried, wanted_columns
+from probe.server.sql.ring_rows import Tails
+from probe.server.sql.source import Source
+
+_TAILS = "ring_tails"
+_TABLE_OF = re.compile(rb'\{"table":"([\w.]+)"')
+"""How a record of rows begins (`recording.journal` writes no spaces, and `table` first)."""
+_MOST_HOLES = 4
+"""Damaged parts of a journal that are named."""
+_NAME_BUILDERS = ("query", "u&")
+"""Without these words SQL cannot name a table that its text does not contain."""
+
+
+@dataclass
+class Plan:
+    """What the server tells the worker beside the SQL itself.
+
+    `live` holds rows of live tables, as dictionaries of column values.
+    """
+
+    sources: list[Source]
+    live: dict[str, list[dict[str, Any]]]
+    carried: Carried | None = None
+    """Rows of other hosts' ranks."""
+    skip_files: set[str] = field(default_factory=set)
+    """Segments found damaged; left out."""
+    sealed: dict[str, list[str]] = field(default_factory=dict)
+    """The segments that are read, by their tables; `build` says it, also where it then fails."""
+    recent: Recent | None = None
+    """Not all rows are wanted, only about so many of the newest."""
+
+
+class Recent(NamedTuple):
+    """How much of each table of each process, at least, where there is so much: rows of rings, bytes of
+    journals."""
+
+    rows: int
+    journal_bytes: int
+
+
+def mentioned(sql: str) -> list[Table]:
+    """The tables that `sql` may read: a superset, found without parsing."""
+    text = sql.lower()
+    if any(word in text for word in _NAME_BUILDERS):
+        return list(TABLES)
+    return [table for table in TABLES if table.name in text and table.schema in text]
+
+
+def prepare(connection: duckdb.DuckDBPyConnection) -> None:
+    """Make all tables, empty, in a new connection: done before a query arrives."""
+    make_tables(connection)
+    connection.execute(f"CREATE SCHEMA {_TAILS}")
+
+
+def build(
+    connection: duckdb.DuckDBPyConnection, plan: Plan, sql: str, tables: Sequence[Table]
+) -> list[str]:
+    """Fill the tables that `sql` mentions; returns notes for the user. `plan.sealed` has the files then."""
+    plan.sealed.clear()
+    notes: list[str] = []
+    rare = _journal_rows(plan, {table.full_name for table in tables if table.source == "journal"}, notes)
+    for table in tables:
+        if table.source == "ring":
+            _ring_table(connection, table, plan, sql, notes)
+            continue
+        if table.source == "journal":
+            _insert(connection, table, rare.pop(table.full_name, []))
+        elif table.full_name == "probe.rings":
+            _insert(connection, table, _rings_rows(connection, plan, notes))
+        elif table.full_name == "probe.tables":
+            _insert(connection, table, _description())
+        else:
+            _insert(connection, table, plan.live.get(table.full_name, []))
+        if plan.carried is not None:
+            _add_carried(connection, table, plan.carried, sql)
+    return notes
+
+
+def _add_carried(
+    connection: duckdb.DuckDBPyConnection, table: Table, carried: Carried, sql: str
+) -> None:
+    """Add the rows of other hosts to a table; columns that they did not send are taken out of it, because to
+    show them empty would be a lie."""
+    if table.full_name in NOT_CARRIED:
+        return
+    carried.insert(connection, table, _full(table))
+    kept = wanted_columns(table, sql)
+    for column in columns_of(table):
+        if column.name not in kept:
+            connection.execute(f"ALTER TABLE {_full(table)} DROP COLUMN {_name(column.name)}")
+
+
+def _ring_table(
+    connection: duckdb.DuckDBPyConnection, table: Table, plan: Plan, sql: str, notes: list[str]
+) -> None:
+    tail = f"{_TAILS}.{_name(table.full_name)}"
+    columns = columns_of(table)
+    connection.execute(
+        f"CREATE TABLE {tail} ({', '.join(f'{_name(column.name)} {column.type}' for column in columns)})"
+    )
+    files: list[str] = []
+    tails = Tails(connection, table, tail)
+    for source in plan.sources:
+        try:
+            before = len(notes)
+            read = _add_source(table, tails, source, plan.recent, notes)
+            files += read.files
+            # Of what is damaged the notes tell already; of what is recent nobody wants all, and of a table
+            # that is not sealed only the last rows are kept.
+            if table.sealed and len(notes) == before and (plan.recent is None or read.ring_lost):
+                notes += _lost(connection, table, source, read)
+        except (RecordingError, OSError) as error:
+            notes.append(f"{table.full_name} of pid {source.pid} could not be read: {error}")
+    tails.flush()
+    files = [file for file in files if file not in plan.skip_files]
+    if plan.carried is not None:
+        plan.carried.insert(connection, table, tail)
+    names = ", ".join(_name(column.name) for column in columns)
+    parts = [f"SELECT {names} FROM {tail}"]
+    if files:
+        plan.sealed[table.full_name] = files
+        types = ", ".join(f"'{column.name}': {column.type}" for column in COMMON if column.name != "pid")
+        parts.insert(
+            0,
+            f"SELECT {names} FROM read_parquet([{', '.join(map(_quoted, files))}], "
+            f"hive_partitioning = true, hive_types = {{{types}}})",
+        )
+    where = f" WHERE ({table.hidden}) IS NOT TRUE" if table.hidden else ""
+    shown = names if plan.carried is None else ", ".join(map(_name, wanted_columns(table, sql)))
+    connection.execute(f"DROP TABLE {_full(table)}")
+    connection.execute(
+        f"CREATE VIEW {_full(table)} AS SELECT {shown} FROM ({' UNION ALL BY NAME '.join(parts)}){where}"
+    )
+
+
+def settle(connection: duckdb.DuckDBPyConnection, plan: Plan, sql: str, tables: Iterable[Table]) -> None:
+    """Read the segments of these tables once, for many statements; after this no file is needed any more."""
+    for table in tables:
+        if table.full_name in plan.sealed:
+            kept = ", ".join(map(_name, wanted_columns(table, sql)))
+            target = f"{_TAILS}.{_name(f'all of {table.full_name}')}"
+            connection.execute(f"CREATE TABLE {target} AS SELECT {kept} FROM {_full(table)}")
+            connection.execute(f"CREATE OR REPLACE VIEW {_full(table)} AS SELECT {kept} FROM {target}")
+
+
+class _Read(NamedTuple):
+    """Of one table of one process: its segments, the number of the last row that was written, how many rows
+    were copied from the ring, and whether that was deleted before it was sealed."""
+
+    files: list[str]
+    written: int
+    tail_rows: int
+    ring_lost: bool = False
+
+
+def _add_source(
+    table: Table, tails: Tails, source: Source, recent: Recent | None, notes: list[str]
+) -> _Read:
+    """Copy the unsealed rows of one process into the tails."""
+    folder = places.segments_folder(source.folder, table.full_name, source.rank)
+    found = segments.listing(folder, source.pid)
+    sealed = segments.watermark(segments.visible(found))
+    written, tail_rows, lost = sealed, 0, False
+    try:
+        written, tail_rows = _read_tail(table, tails, source, sealed, notes)
+    except FileNotFoundError:
+        # The rings go away only after everything in them was sealed.
+        found = segments.listing(folder, source.pid)
+        written = max(segments.watermark(segments.visible(found)), _rows_at_end(source, table))
+        lost = _rings_lost(source)
+    except (RecordingError, OSError) as error:
+        notes.append(f"{table.full_name} of pid {source.pid}: rows that are not sealed are left out: {error}")
+    kept = _intact(found, table, recent, notes)
+    return _Read([str(segment.path) for segment in kept], written, tail_rows, lost)
+
+
+def _intact(
+    found: Sequence[segments.Segment], table: Table, recent: Recent | None, notes: list[str]
+) -> list[segments.Segment]:
+    """The segments to read, all or the newest; what is damaged is named in the notes."""
+    damaged: list[segments.Segment] = []
+    kept = segments.visible(found)
+    if recent is not None:
+        kept = _newest(kept, recent.rows)
+    if not all(map(segments.intact, kept)):
+        kept, damaged = segments.readable(found)
+        kept = kept if recent is None else _newest(kept, recent.rows)
+    for one in damaged:
+        notes.append(
+            f"{table.full_name}: rows {one.first} to {one.last} of pid {one.pid} are left out: "
+            f"{one.path.name} fails its checksum"
+        )
+    return kept
+
+
+def _lost(connection: duckdb.DuckDBPyConnection, table: Table, source: Source, read: _Read) -> list[str]:
+    """A sentence for the user when rows that were written are nowhere any more."""
+    written = read.written
+    if read.ring_lost:
+        return [
+            f"the rings of pid {source.pid} were deleted before they were sealed: rows of {table.full_name} "
+            f"after row {written:,} are lost"
+        ]
+    try:
+        lost = written - read.tail_rows - sum(_rows_of(connection, file) for file in read.files)
+    except duckdb.Error:  # damaged, or gone this instant: that is said where they are read
+        return []
+    if lost <= 0:
+        return []
+    return [
+        f"{lost:,} of {written:,} rows of {table.full_name} (pid {source.pid}) are not there: overwritten in "
+        "memory before they were sealed, or deleted for PROBE_RETENTION_BYTES"
+    ]
+
+
+_sealed_counts: dict[str, int] = {}
+"""Rows of segments by their paths: a segment never changes, and opening it costs a millisecond."""
+_MOST_COUNTS = 65536
+
+
+def _rows_of(connection: duckdb.DuckDBPyConnection, file: str) -> int:
+    known = _sealed_counts.get(file)
+    if known is None:
+        if len(_sealed_counts) >= _MOST_COUNTS:
+            _sealed_counts.clear()
+        known = _sealed_counts[file] = _sealed_rows(connection, [file])
+    return known
+
+
+def _newest(sealed: Sequence[segments.Segment], rows: int) -> list[segments.Segment]:
+    kept: list[segments.Segment] = []
+    for segment in reversed(sealed):
+        if rows <= 0:
+            break
+        kept.append(segment)
+        rows -= segment.last - segment.first + 1
+    return kept[::-1]
+
+
+def _read_tail(
+    table: Table, tails: Tails, source: Source, after: int, notes: list[str]
+) -> tuple[int, int]:
+    """Number of the last row that was written, and how many rows after `after` were copied."""
+    with RingFile(source.rings / f"{table.full_name}.ring", source.owner) as ring:
+        highest = max(after, ring.highest(after))
+        rows = ring.read(after, highest)
+        columns = ring.columns
+        if ring.left_out():
+            notes.append(f"pid {source.pid}: {ring.left_out()}")
+        if not len(rows) and ring.highest() < after:
+            notes.append(f"pid {source.pid}: {table.full_name} of the rings is older than what was sealed")
+    if len(rows):
+        texts: list[str | None] = [None]
+        if any(kind == "VARCHAR" for _, kind in columns):
+            texts = _texts(source, ring, notes)
+        rows, texts, damaged = with_texts(rows, columns, texts)
+        if damaged:
+            notes.append(f"pid {source.pid}: {damaged_texts(table.full_name, damaged)}")
+        tails.add(source, rows, columns, texts)
+    return highest, len(rows)
+
+
+def _texts(source: Source, ring: RingFile, notes: list[str]) -> list[str | None]:
+    """The texts that a ring's rows refer to; none, and a note, where they cannot be read."""
+    try:
+        return read_strings(source.rings / "strings", source.owner, ring.version)
+    except FileNotFoundError:
+        if not ring.path.exists():  # sealed and removed this instant
+            raise
+        notes.append(f"pid {source.pid}: {source.rings} has no texts any more")
+    except (OSError, RecordingError) as error:
+        notes.append(f"pid {source.pid}: {error}")
+    return [None]
+
+
+def _journal_rows(plan: Plan, tables: set[str], notes: list[str]) -> dict[str, list[dict[str, Any]]]:
+    """Rows of the tables by name; each journal is gone through once, and only what is wanted is decoded."""
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in tables}
+    for source in plan.sources if tables else []:
+        common = {"rank": source.rank, "run": source.run, "attempt": source.attempt, "pid": source.pid}
+        for path in places.journals(source.folder):
+            try:
+                payloads, holes = _payloads(path)
+            except OSError as error:
+                notes.append(f"pid {source.pid}: {path.name} cannot be read: {error.strerror}")
+                continue
+            notes += [f"pid {source.pid}: {hole.said_of(path)}" for hole in holes[:_MOST_HOLES]]
+            for name, payload in _chosen(payloads, tables, plan.recent):
+                record = record_of(payload) or {}
+                found[name] += [{**row, **common} for row in record.get("rows", ())]
+    return found
+
+
+def _payloads(path: Path) -> tuple[list[bytes], list[Hole]]:
+    """The records of a journal and what is none; a record that is just being written is waited for."""
+    payloads, holes = read_payloads(path)
+    for wait_s in (0.005, 0.02):
+        if not holes or not holes[-1].torn:
+            break
+        time.sleep(wait_s)
+        payloads, holes = read_payloads(path)
+    return payloads, holes
+
+
+def _chosen(
+    payloads: Sequence[bytes], tables: set[str], recent: Recent | None
+) -> list[tuple[str, bytes]]:
+    """The records of these tables, all or the newest, in their order."""
+    chosen: list[tuple[str, bytes]] = []
+    sizes: dict[str, int] = {}
+    for payload in reversed(payloads):
+        match = _TABLE_OF.match(payload)
+        name = match[1].decode() if match is not None else ""
+        if name in tables and (recent is None or sizes.get(name, 0) < recent.journal_bytes):
+            sizes[name] = sizes.get(name, 0) + len(payload)
+            chosen.append((name, payload))
+    return chosen[::-1]
+
+
+def _rings_rows(
+    connection: duckdb.DuckDBPyConnection, plan: Plan, notes: list[str]
+) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    for source in plan.sources:
+        for table in RINGS:
+            folder = places.segments_folder(source.folder, table.full_name, source.rank)
+            files = segments.listing(folder, source.pid)
+            kept = _intact(files, table, None, notes)
+            sealed = _sealed_rows(connection, [str(segment.path) for segment in kept])
+            watermark = segments.watermark(files)
+            tail, highest, capacity = 0, watermark, None
+            try:
+                with RingFile(source.rings / f"{table.full_name}.ring", source.owner) as ring:
+                    highest = max(ring.highest(watermark), watermark)
+                    tail, capacity = len(ring.read(watermark, highest)), ring.rows
+            except (RecordingError, OSError):
+                highest = max(highest, _rows_at_end(source, table))
+            found.append(
+                {
+                    "rank": source.rank, "run": source.run, "attempt": source.attempt, "pid": source.pid,
+                    "table_name": table.full_name, "rows_written": highest, "rows_sealed": sealed,
+                    "rows_dropped": highest - sealed - tail, "capacity_rows": capacity,
+                }
+            )
+    return found
+
+
+def _rows_at_end(source: Source, table: Table) -> int:
+    """How many rows had been written when the process ended, as the server noted then."""
+    try:
+        ended = checked.read_sealed(source.folder / "end.json")
+        return int(ended["rows_written"][table.full_name])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
+def _rings_lost(source: Source) -> bool:
+    """Of a process whose rings are gone: whether they were before the server had sealed them."""
+    try:
+        return checked.read_sealed(source.folder / "end.json").get("rings_found") is False
+    except FileNotFoundError:  # the server writes it before it removes rings
+        return True
+    except (OSError, ValueError):
+        return False
+
+
+def _sealed_rows(connection: duckdb.DuckDBPyConnection, files: list[str]) -> int:
+    if not files:
+        return 0
+    found = connection.execute(
+        f"SELECT sum(num_rows)::BIGINT FROM parquet_file_metadata([{', '.join(map(_quoted, files))}])"
+    ).fetchall()
+    return int(found[0][0] or 0)
+
+
+def _description() -> list[dict[str, Any]]:
+    return [
+        {
+            "table_name": table.full_name, "column_name": column.name, "type": column.type,
+            "unit": column.unit, "meaning": column.doc,
+        }
+        for table in TABLES
+        for column in columns_of(table)
+    ]
+
+
+def _insert(connection: duckdb.DuckDBPyConnection, table: Table, rows: list[dict[str, Any]]) -> None:
+    """Insert dictionaries; a value that does not fit its column becomes NULL."""
+    if not rows:
+        return
+    columns = columns_of(table)
+    texts = json.dumps([[_as_text(row.get(column.name)) for column in columns] for row in rows])
+    selected = ", ".join(
+        f"TRY_CAST(texts[{place}] AS {column.type})" for place, column in enumerate(columns, 1)
+    )
+    connection.execute(
+        f"INSERT INTO {_full(table)}"
+        f" SELECT {selected} FROM (SELECT unnest(from_json(?, '[[\"VARCHAR\"]]')) AS texts)", [texts]
+    )
+
+
+def _as_text(value: Any) -> str | None:
+    """One type for all: DuckDB guesses an array's type from a sample of its values."""
+    if value is None:
+        return None
+    kind = type(value)
+    if kind is str:
+        return str(value) if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
+    if kind is int or (kind is float and value - value == 0.0):  # thousands of them: in half the time
+        return repr(value)
+    return json.dumps(value)
+
+
+def damaged(connection: duckdb.DuckDBPyConnection, files: Iterable[str]) -> list[str]:
+    """Those of `files` that exist and cannot be read to the end."""
+    found: list[str] = []
+    for file in files:
+        try:
+            connection.execute(
+                f"SELECT max(hash(row)) FROM read_parquet({_quoted(file)}, hive_partitioning = false) row"
+            ).fetchall()
+        except duckdb.Error:
+            if Path(file).exists():
+                found.append(file)
+    return found
+
+
+def _name(text: str) -> str:
+    return '"' + text.replace('"', '""') + '"'
+
+
+def _full(table: Table) -> str:
+    return f"{_name(table.schema)}.{_name(table.name)}"
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

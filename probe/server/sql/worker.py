@@ -1,0 +1,276 @@
+"""Query worker: the process in which SQL from outside runs, and which may die of it.
+
+    python -m probe.server.sql.worker FD PARENT_PID MEMORY_BYTES FOLDER...
+
+FD is a socket to the server; frames are a length and JSON, or rows of other hosts, a
+frame for each host. The worker first gives up what a query does not need (`sandbox`),
+then imports DuckDB, then answers one query at a time, each in a new in-memory database
+that is made before the query comes. Threads: the main thread reads requests; each query has a thread of its
+own, because a thread's priority can be lowered and never raised again: a query
+starts fast and steps back behind the training when it turns out to be long.
+Imports duckdb and numpy, only after `sandbox.enter`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import struct
+import sys
+import threading
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from probe.base.errors import ProbeError
+from probe.server.sql import sandbox
+from probe.server.sql.batch import Batch
+from probe.server.sql.statements import INTERNAL, LOCK_DOWN, Query, explain, is_about
+
+if TYPE_CHECKING:
+    import duckdb
+
+ADDRESS_SPACE_BYTES = 1 << 30
+"""Room for Python, numpy and DuckDB themselves, beside the memory of the query."""
+SHORT_QUERY_S = 0.1
+"""A query that takes more processor time gives way to the training. Not more time: on a busy machine, where
+it shares the cores with others anyway, every query takes long."""
+SHORT_BATCH_S = 1.0
+"""The same for the recipes together, when somebody waits for them: on a machine that is busy to the last core
+a diagnosis would take a minute."""
+_LOOK_S = 0.05
+LONG_QUERY_NICE = 10
+FAST_RATIO = 0.1
+FAST_BURST_S = 1.0
+"""Share of a core, and seconds at once, that short queries may take from the training."""
+QUERIES = 500
+"""Queries after which a worker is replaced, so that nothing can pile up in it."""
+LENGTH = struct.Struct("<I")
+
+
+class Worker:
+    """The loop: a prepared database, a request, an answer, the next database."""
+
+    def __init__(self, server: socket.socket, memory_bytes: int, priority: Priority) -> None:
+        self._server = server
+        self._priority = priority
+        self._memory_bytes = memory_bytes
+        self._database: duckdb.DuckDBPyConnection | None = None
+        self._clock: int | None = None
+        """Names the processor time of the thread that runs the query."""
+
+    def serve(self, missing: list[str]) -> None:
+        """Answer until the server closes the socket or the worker has to be replaced."""
+        self._database = self.new_database()
+        send(self._server, json.dumps({"ready": True, "missing": missing}).encode())
+        for _ in range(QUERIES):
+            request = receive(self._server)
+            if request is None:
+                return
+            asked = json.loads(request)
+            if "hosts" in asked:
+                asked["parts"] = [(host, receive(self._server) or b"") for host in asked["hosts"]]
+            behind = self._priority.spent() or asked.get("background", False)
+            thread = threading.Thread(
+                target=self._turn, args=(asked, self._database, behind), name="probe-query"
+            )
+            self._clock = None
+            thread.start()
+            short_s = SHORT_BATCH_S if "batch" in asked else SHORT_QUERY_S
+            while not behind and thread.is_alive() and self._used_s() < short_s:
+                thread.join(_LOOK_S)
+            if not behind and thread.is_alive():
+                self._priority.give_way(thread.native_id)
+            thread.join()
+            if self._database is None:
+                return
+
+    def _used_s(self) -> float:
+        """Processor time of the query that runs."""
+        try:
+            return 0.0 if self._clock is None else time.clock_gettime(self._clock)
+        except OSError:  # its thread has just ended
+            return 0.0
+
+    def _turn(self, request: dict[str, Any], database: duckdb.DuckDBPyConnection, behind: bool) -> None:
+        """One query: answer it, then make room for the next."""
+        self._clock = time.pthread_getcpuclockid(threading.get_ident())
+        if behind:
+            self._priority.give_way(threading.get_native_id())
+        self._database = None
+        head: dict[str, Any] = {**INTERNAL.as_dict(), "status": INTERNAL.status, "recycle": True}
+        body = b""
+        try:
+            head, body = self._answer_query(request, database)
+        finally:  # whatever goes wrong here, the server gets an answer
+            send(self._server, json.dumps(head).encode())
+            send(self._server, body)
+        if not head["recycle"]:
+            database.close()  # takes longer than a small query: after the answer
+            self._database = self.new_database()
+        self._priority.spend(time.thread_time())
+
+    def new_database(self) -> duckdb.DuckDBPyConnection:
+        """An empty in-memory database with all tables, as far as they do not depend on the query."""
+        import duckdb
+
+        from probe.server.sql import views
+
+        connection = duckdb.connect(
+            ":memory:",
+            config={
+                "threads": 1,
+                "memory_limit": f"{self._memory_bytes}B",
+                "disable_database_invalidation": True,
+                "python_enable_replacements": False,
+            },
+        )
+        for statement in LOCK_DOWN:
+            connection.execute(statement)
+        views.prepare(connection)
+        return connection
+
+    def _answer_query(
+        self, request: dict[str, Any], connection: duckdb.DuckDBPyConnection
+    ) -> tuple[dict[str, Any], bytes]:
+        """Head and body of the answer."""
+        import duckdb
+
+        query = Batch(request) if "batch" in request else Query(request)
+        timer = threading.Timer(query.timeout_s, query.stop)
+        timer.name = "probe-deadline"
+        timer.start()
+        recycle = False
+        error: ProbeError | None = None
+        body = b""
+        try:
+            body = self._run(query, connection)
+        except ProbeError as found:
+            error = found
+        except (duckdb.Error, MemoryError, RuntimeError, RecursionError) as found:
+            error, recycle = explain(found, query.asked_s)
+        finally:
+            timer.cancel()
+        head: dict[str, Any] = {"recycle": recycle}
+        if error is not None:
+            head.update(error.as_dict(), status=error.status)
+        return head, body
+
+    def _run(self, query: Query, connection: duckdb.DuckDBPyConnection) -> bytes:
+        """Run the query; once more without them when segments went away or are damaged."""
+        import duckdb
+
+        from probe.server.sql import views
+
+        try:
+            return query.run(connection)
+        except duckdb.Error as error:
+            if not is_about(error, query.files):
+                raise
+            if all(Path(file).exists() for file in query.files):
+                query.connection = self.new_database()
+                bad = views.damaged(query.connection, query.files)
+                if not bad and not query.settles:
+                    raise
+                query.plan.skip_files.update(bad)
+                query.notes += [f"damaged and left out: {Path(file).name}" for file in bad]
+            query.again = True
+            return query.run(self.new_database())
+
+
+class Priority:
+    """Steps back behind the training when queries take long or come in storms.
+
+    Queries may use `FAST_RATIO` of a core at full priority. A thread's nice value
+    cannot be lowered again, so it falls on the query's own thread. Where the kernel
+    groups tasks by session it counts only within the worker; there the session's own
+    value does the work. Opened before the sandbox closes.
+    """
+
+    def __init__(self) -> None:
+        self._session = -1
+        self._behind = False
+        self._left_s = FAST_BURST_S
+        self._counted = time.monotonic()
+        with contextlib.suppress(OSError):
+            self._session = os.open("/proc/self/autogroup", os.O_WRONLY | os.O_CLOEXEC)
+
+    def spent(self) -> bool:
+        """Whether the next query has to give way from its start."""
+        now = time.monotonic()
+        self._left_s = min(FAST_BURST_S, self._left_s + (now - self._counted) * FAST_RATIO)
+        self._counted = now
+        if self._left_s <= 0:
+            return True
+        if self._behind:  # the kernel allows ten changes a second: this may take a few queries
+            self._behind = not self._set_session(0)
+        return False
+
+    def spend(self, cpu_s: float) -> None:
+        """A query took this much processor time."""
+        self._left_s = max(-FAST_BURST_S, self._left_s - cpu_s)
+
+    def give_way(self, thread: int | None) -> None:
+        """The query on `thread` is a long one, or one of too many."""
+        if thread is not None:
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, thread, LONG_QUERY_NICE)
+        self._behind = self._set_session(LONG_QUERY_NICE) or self._behind
+
+    def _set_session(self, nice: int) -> bool:
+        try:
+            return self._session >= 0 and os.write(self._session, str(nice).encode()) > 0
+        except OSError:
+            return False
+
+
+def send(connection: socket.socket, data: bytes) -> None:
+    """One frame."""
+    connection.sendall(LENGTH.pack(len(data)) + data)
+
+
+def receive(connection: socket.socket) -> bytes | None:
+    """One frame; None when the other side is gone."""
+    head = _exactly(connection, LENGTH.size)
+    return None if head is None else _exactly(connection, LENGTH.unpack(head)[0])
+
+
+def _exactly(connection: socket.socket, size: int) -> bytes | None:
+    parts: list[bytes] = []
+    while size:
+        part = connection.recv(min(size, 1 << 20))
+        if not part:
+            return None
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def python_paths() -> list[Path]:
+    """Folders this interpreter imports from, as far as the worker needs them."""
+    found = [Path(sys.prefix), Path(sys.base_prefix)]
+    found += [Path(entry) for entry in sys.path if "python" in entry and "lib" in Path(entry).parts]
+    for name in ("probe", "duckdb", "_duckdb", "numpy"):
+        spec = find_spec(name)
+        if spec is not None and spec.submodule_search_locations:
+            found += [Path(place) for place in spec.submodule_search_locations]
+        elif spec is not None and spec.origin:
+            found.append(Path(spec.origin))
+    return [path for path in found if path != Path("/")]
+
+
+def main(arguments: list[str]) -> None:
+    """Entry point of the process."""
+    descriptor, parent, memory_bytes, *folders = arguments
+    readable: list[Path | str] = [*python_paths(), *folders]
+    priority = Priority()
+    missing = sandbox.enter(readable, int(memory_bytes) + ADDRESS_SPACE_BYTES, int(parent))
+    with socket.socket(fileno=int(descriptor)) as server:
+        Worker(server, int(memory_bytes), priority).serve(missing)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

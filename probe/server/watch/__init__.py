@@ -1,0 +1,1 @@
+"""Watching: stalled and slow jobs, how processes ended, what the kernel did to them."""

@@ -1,0 +1,420 @@
+"""Exits: how recorded processes ended, noticed at once and written down.
+
+Thread `probe-exits` of the server holds a descriptor of each living recorded
+process (a pidfd: it cannot come to mean another process) and sleeps until one
+ends. The exit status comes from the kernel through that descriptor, or from
+/proc while the process waits for its parent. What was found goes into `watch.bin`
+once: a record `end`, a verdict, the stacks that a fatal signal left. `settle` does
+that for whoever asks first, on any thread. Standard library, and numpy through the
+ring reader.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import logging
+import os
+import select
+import struct
+import threading
+import time
+import uuid
+from collections import deque
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from probe.base import clock
+from probe.base.errors import RecordingError
+from probe.diagnose.verdict import DEAD_RANK, NOTICE, OK, Found, Verdict
+from probe.recording import places
+from probe.recording.crash import Crash, is_user_path, read_crash, user_frame
+from probe.recording.layout import NULL_INTEGER
+from probe.recording.process import alive, current_boot_id, life
+from probe.recording.reader import open_ring
+from probe.server.recordings import exit_report, server_journal
+from probe.server.recordings.end_verdicts import verdict_of_end
+from probe.server.recordings.exit_report import End, Told
+from probe.server.recordings.registry import Recorded, Registry, Status
+from probe.server.runtime import supervision
+from probe.server.runtime.supervision import FAILURES, Supervised
+from probe.server.watch import job_watch
+from probe.server.watch.job_watch import JobWatch
+from probe.server.watch.oom import Group, KernelLog, group_of
+
+_log = logging.getLogger("probe.exits")
+_GET_INFO = 0xC040FF0B
+"""The ioctl PIDFD_GET_INFO of linux/pidfd.h for its first layout, of 64 bytes; since kernel 6.13."""
+_INFO_EXIT = 1 << 3
+_INFO_BYTES, _EXIT_CODE_AT = 64, 60
+_ROUND_S = 1.0
+_SCAN_S = 5.0
+"""Between looks for new processes; a new control socket is noticed at once."""
+_RECENT_S = 4.0
+"""A process is gone so long after the kernel chose it, at most: freeing tens of gigabytes takes time."""
+_IN_CREATE, _IN_NONBLOCK, _IN_CLOEXEC = 0x100, 0o4000, 0o2000000
+_MB = 1 << 20
+
+
+@dataclass
+class _Held:
+    """A living process: its descriptor and its memory group."""
+
+    recorded: Recorded
+    descriptor: int
+    group: Group | None
+
+
+@dataclass
+class _Kills:
+    """Recent readings of a group's counter, (monotonic seconds, kills), and how many are explained."""
+
+    samples: deque[tuple[float, int]] = field(default_factory=deque)
+    explained: list[float] = field(default_factory=list)
+
+
+class Exits:
+    """Watches one registry's processes; `start` and `stop` its thread."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._held: dict[Path, _Held] = {}
+        self._kills: dict[Path, _Kills] = {}
+        self._lock = threading.RLock()
+        self._events = select.epoll()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._events.register(self._wake, select.EPOLLIN)
+        self._new = _new_sockets(registry.directory / "agents")
+        if self._new >= 0:
+            self._events.register(self._new, select.EPOLLIN)
+        self._log = KernelLog()
+        self._jobs = JobWatch(registry)
+        self._causes: dict[job_watch.Key, Found] = {}
+        self._stopping = threading.Event()
+        self._thread = Supervised("probe-exits", self._run, self._stopping)
+        registry.on_alive = self.hold
+        registry.on_end = self.settle
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, wait_s: float) -> None:
+        """End the thread and let go of all descriptors; those it waits for at most `wait_s`."""
+        self._stopping.set()
+        self._registry.on_alive = self._registry.on_end = None
+        os.eventfd_write(self._wake, 1)
+        if not self._thread.join(wait_s):
+            return
+        with self._lock:
+            for held in self._held.values():
+                os.close(held.descriptor)
+            self._held.clear()
+            self._log.close()
+            self._events.close()
+            for descriptor in (self._wake, self._new):
+                if descriptor >= 0:
+                    os.close(descriptor)
+
+    # Watching ---------------------------------------------------------------
+
+    def hold(self, recorded: Recorded) -> None:
+        """Watch a living process from now on."""
+        if recorded.folder in self._held or self._stopping.is_set():
+            return
+        meta = recorded.meta
+        with self._lock:
+            if recorded.folder in self._held:
+                return
+            try:
+                descriptor = os.pidfd_open(meta.pid)
+            except OSError:  # it has just ended, or there are no descriptors left
+                return
+            if not alive(meta.pid, meta.start_ticks, meta.boot_id):
+                os.close(descriptor)
+                return
+            held = _Held(recorded, descriptor, group_of(meta.pid))
+            self._held[recorded.folder] = held
+            if held.group is not None:
+                self._sample(held.group, time.monotonic())
+            self._events.register(descriptor, select.EPOLLIN)
+
+    def _run(self) -> None:
+        scan_due = 0.0
+        while not self._stopping.is_set():
+            try:
+                ready = {number for number, _ in self._events.poll(_ROUND_S)}
+                if self._stopping.is_set():
+                    return
+                now = time.monotonic()
+                if self._new in ready or now >= scan_due:
+                    scan_due = now + (_SCAN_S if self._new >= 0 else _ROUND_S)
+                    self._drain_new()
+                    for recorded in self._registry.processes():
+                        self._registry.status(recorded)
+                self._look_at(ready)
+                self._sample_all(now)
+            except FAILURES as error:
+                supervision.note("probe-exits", error)
+                self._stopping.wait(_ROUND_S)
+
+    def _look_at(self, ready: set[int]) -> None:
+        with self._lock:
+            ended = [held for held in self._held.values() if held.descriptor in ready]
+        for held in ended:
+            self._registry.status(held.recorded)
+            self._release(held.recorded.folder)
+
+    def _release(self, folder: Path) -> None:
+        with self._lock:
+            held = self._held.pop(folder, None)
+            if held is not None:
+                self._events.unregister(held.descriptor)
+                os.close(held.descriptor)
+
+    def _drain_new(self) -> None:
+        if self._new >= 0:
+            with contextlib.suppress(BlockingIOError):
+                while os.read(self._new, 1 << 16):
+                    pass
+
+    # Out of memory ----------------------------------------------------------
+
+    def _sample_all(self, now: float) -> None:
+        with self._lock:
+            for held in self._held.values():
+                if held.group is not None and held.group.left_by(held.recorded.meta.pid):
+                    held.group = group_of(held.recorded.meta.pid) or held.group
+            groups = {held.group.folder: held.group for held in self._held.values() if held.group is not None}
+            for folder in self._kills.keys() - groups.keys():
+                del self._kills[folder]
+            for group in groups.values():
+                self._sample(group, now)
+
+    def _sample(self, group: Group, now: float) -> _Kills:
+        found = self._kills.setdefault(group.folder, _Kills())
+        kills = group.kills()
+        if kills is not None:
+            found.samples.append((now, kills))
+        while len(found.samples) > 1 and found.samples[1][0] <= now - _RECENT_S:
+            found.samples.popleft()
+        found.explained = [at for at in found.explained if at > now - _RECENT_S]
+        return found
+
+    def _out_of_memory(self, held: _Held | None, recorded: Recorded) -> list[str]:
+        """Why we say that the kernel killed it because of memory; empty when nothing says so."""
+        meta = recorded.meta
+        named: list[str] = []
+        if meta.boot_id == current_boot_id() and self._log.names(meta.pid, meta.start_ticks):
+            named.append(f"the kernel's log names it: Killed process {meta.pid}")
+        if held is None or held.group is None:
+            return named
+        now = time.monotonic()
+        found = self._sample(held.group, now)
+        if not found.samples:
+            return named
+        (since, before), (_, after) = found.samples[0], found.samples[-1]
+        if after - before <= len(found.explained):
+            return named
+        found.explained.append(now)
+        return [
+            *named,
+            f"oom_kill of its memory group {held.group.folder} rose from {before} to {after} "
+            f"within {now - since:.1f} s of its end",
+        ]
+
+    # The end of one process -------------------------------------------------
+
+    def settle(self, recorded: Recorded, told: Told, status: Status) -> End:
+        """How a process ended that does not live any more; written down the first time."""
+        with self._lock:
+            known = exit_report.read_end(recorded.folder)
+            if known is not None:
+                return known
+            held = self._held.get(recorded.folder)
+            exit_status = _exit_status(held, recorded)
+            killed = exit_status in (-9, None) and told.left is None
+            out_of_memory = self._out_of_memory(held if exit_status else None, recorded) if killed else []
+            crash = read_crash(places.crash_file(recorded.folder))
+            state, how = exit_report.judge(
+                told, exit_status, out_of_memory=bool(out_of_memory),
+                crash=None if crash is None else crash.signal, last_step=status.step,
+            )
+            seen_ns = clock.wall_ns() if held is not None else None
+            limit_bytes = held.group.limit_bytes() if held is not None and held.group is not None else None
+            why = [_seen(exit_status), *out_of_memory, *_memory(recorded, limit_bytes)]
+            ended_ns = seen_ns or status.ended_ns
+            end = End(state, how, exit_status, ended_ns, why)
+            why += _where(told, crash)
+            if not recorded.folder.is_relative_to(self._registry.directory):  # another server's to note
+                return end
+            capture_id = _keep_crash(self._registry, recorded, crash, status, ended_ns)
+            server_journal.note(recorded.folder, {"event": exit_report.EVENT, **_fields(end)})
+            ended = status._replace(state=state, how=how, exit_status=exit_status, ended_ns=ended_ns)
+            verdict = self._in_its_job(recorded, verdict_of_end(recorded, ended))
+            capture_id = capture_id or (told.exception or {}).get("capture_id")
+            rows = verdict.rows(ended_ns or clock.wall_ns(), status.step, capture_id)
+            server_journal.note_rows(recorded.folder, "probe.verdicts", rows)
+            if held is not None:
+                self._release(recorded.folder)
+            return end
+
+
+    def _in_its_job(self, recorded: Recorded, verdict: Verdict) -> Verdict:
+        """The verdict on a rank's end as part of its job: an alarm for the one that is the cause, and only
+        there. The facts are gathered once, when the first of them ends."""
+        wanted = job_watch.key(recorded)
+        if wanted is None or verdict.severity == OK:
+            return verdict
+        found = self._causes.get(wanted)
+        if found is None:
+            try:
+                found = self._causes[wanted] = self._jobs.judge(wanted, {})
+            except FAILURES as error:
+                _log.warning("%s: its job is not judged: %s", recorded.folder, error, exc_info=error)
+                return verdict
+            if found.verdict.state != DEAD_RANK:
+                self._jobs.note_cause(wanted, found)
+        if not found.culprits:
+            return verdict
+        if recorded.meta.rank in found.culprits and found.verdict.state == DEAD_RANK:
+            again = job_watch.is_written(recorded, verdict.state)
+            severity = NOTICE if again else verdict.severity
+            return replace(verdict, severity=severity, why=[*verdict.why, *found.verdict.why])
+        what = f"{verdict.what}; the cause: {found.verdict.what}"
+        return replace(verdict, severity=NOTICE, what=what)
+
+
+def _fields(end: End) -> dict[str, Any]:
+    return {
+        "state": end.state, "how": end.how, "exit_status": end.exit_status, "ended_ns": end.t_ns,
+        "why": end.why,
+    }
+
+
+def _seen(exit_status: int | None) -> str:
+    if exit_status is None:
+        return "its exit status was not seen: no server was watching when it ended"
+    if exit_status < 0:
+        return f"the kernel says that {exit_report.signal_name(-exit_status)} ended it"
+    return f"its exit status is {exit_status}"
+
+
+def _memory(recorded: Recorded, limit_bytes: int | None) -> list[str]:
+    """Its last sample of resident memory, and the limit of its group."""
+    try:
+        with open_ring(recorded.meta, "process.memory") as ring:
+            _, rows = ring.last()
+    except (OSError, RecordingError):
+        return []
+    if not len(rows) or int(rows[-1]["rss_bytes"]) == NULL_INTEGER:
+        return []
+    text = f"its resident memory was {int(rows[-1]['rss_bytes']) / _MB:,.0f} MB at the last sample"
+    limit = "its memory group has no limit that is seen" if limit_bytes is None else (
+        f"the limit of its memory group is {limit_bytes / _MB:,.0f} MB"
+    )
+    return [f"{text}; {limit}"]
+
+
+def _where(told: Told, crash: Crash | None) -> list[str]:
+    """The innermost frames of what ended it."""
+    found = []
+    if told.exception is not None:
+        exception = told.exception
+        message = str(exception.get("message") or "")
+        where = exception.get("where")
+        at = f", raised in {where}" if where else ""
+        found.append(f"{exception.get('type')} in thread {exception.get('thread_name')}{at}: {message[:500]}")
+    if crash is not None:
+        for thread in crash.threads:
+            frame = user_frame(thread)
+            if thread.current and frame is not None:
+                inner = thread.frames[0]
+                at = f"{inner['func']} ({inner['file']}:{inner['lineno']})"
+                if frame is not inner:
+                    at += f", called from {frame['func']} ({frame['file']}:{frame['lineno']})"
+                found.append(f"{crash.what} in {at}")
+    return found
+
+
+def _keep_crash(
+    registry: Registry, recorded: Recorded, crash: Crash | None, status: Status, t_ns: int | None
+) -> str | None:
+    """The stacks of crash.txt as rows of python.stacks; names the capture."""
+    if crash is None or not any(thread.frames for thread in crash.threads):
+        return None
+    training, name = registry.training_ident(recorded)
+    threads = [
+        {
+            "process_id": recorded.meta.pid, "thread_id": None,
+            "thread_name": thread.name or (thread.ident == training and name) or f"thread 0x{thread.ident:x}",
+            "training": None if training is None else thread.ident == training,
+            "frames": [
+                {**frame, "frame_type": "Python", "module": None, "is_user": is_user_path(frame["file"])}
+                for frame in thread.frames
+            ],
+        }
+        # The one that crashed first: whoever reads one thread only reads that.
+        for thread in sorted(crash.threads, key=lambda thread: not thread.current)
+    ]
+    capture = {
+        "capture_id": uuid.uuid4().hex[:12], "t_ns": t_ns or clock.wall_ns(), "step": status.step,
+        "phase": None, "threads": threads,
+    }
+    server_journal.note_capture(recorded.folder, capture, "crash")
+    return str(capture["capture_id"])
+
+
+def _exit_status(held: _Held | None, recorded: Recorded) -> int | None:
+    """0 to 255, or the negative number of the signal; None when the kernel does not tell any more."""
+    for _ in range(2):  # its parent may ask for it between our two looks
+        code = _from_descriptor(held.descriptor) if held is not None else None
+        if code is None:
+            code = _from_zombie(recorded)
+        if code is not None:
+            return exit_report.exit_code(code)
+    return None
+
+
+def _from_descriptor(descriptor: int) -> int | None:
+    """Exit code of a process that its parent has asked about; kernel 6.15 and later."""
+    info = bytearray(_INFO_BYTES)
+    struct.pack_into("<Q", info, 0, _INFO_EXIT)
+    try:
+        fcntl.ioctl(descriptor, _GET_INFO, info)
+    except OSError:
+        return None
+    [mask] = struct.unpack_from("<Q", info, 0)
+    if not mask & _INFO_EXIT:
+        return None
+    code: int = struct.unpack_from("<i", info, _EXIT_CODE_AT)[0]
+    return code
+
+
+def _from_zombie(recorded: Recorded) -> int | None:
+    """Exit code of a process that its parent has not asked about yet."""
+    meta = recorded.meta
+    found = life(meta.pid)
+    if found is None or found.start_ticks != meta.start_ticks or found.state not in "ZX":
+        return None
+    try:
+        fields = Path(f"/proc/{meta.pid}/stat").read_bytes().rpartition(b")")[2].split()
+        # Other users are shown a 0 that is none.
+        return int(fields[49]) if os.getuid() in (found.uid, 0) else None
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _new_sockets(folder: Path) -> int:
+    """A descriptor that is readable when something is made in `folder`; -1 where that is not to be had."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with contextlib.suppress(RecordingError, AttributeError):
+        places.make_private(folder)
+        descriptor: int = libc.inotify_init1(_IN_NONBLOCK | _IN_CLOEXEC)
+        if descriptor >= 0:
+            if libc.inotify_add_watch(descriptor, os.fsencode(folder), _IN_CREATE) >= 0:
+                return descriptor
+            os.close(descriptor)
+    return -1
