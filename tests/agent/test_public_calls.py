@@ -46,7 +46,9 @@ def test_a_refused_folder_is_a_line_and_no_exception(
 SQUATTED = """
 set -e
 mount --make-rprivate /
+mount --bind "$sources" /mnt
 mount -t tmpfs -o mode=1777 probe-test /tmp
+case $sources in /tmp/*) mkdir -p "$sources"; mount --bind /mnt "$sources"; cd "$sources";; esac
 usual=/tmp/probe-$(id -u)
 mkdir "$usual" "$usual.1"
 chown 65534 "$usual" "$usual.1"
@@ -65,7 +67,8 @@ def test_a_name_that_somebody_took_first_hides_no_job_from_its_owner(place: Plac
     """/tmp/probe-UID and two names more are somebody else's: the job and the command meet at the next one,
     and go on doing so when those have gone."""
     environ = {name: value for name, value in place.environ().items() if name != "PROBE_DIR"}
-    environ |= {"PYTHONPATH": f"{ROOT}:{ROOT / 'cli'}", "python": sys.executable, "PROBE_NAME": "squatted"}
+    environ |= {"PYTHONPATH": f"{ROOT}:{ROOT / 'cli'}", "python": sys.executable, "PROBE_NAME": "squatted",
+                "sources": str(ROOT)}
     command = [sys.executable, str(PROGRAMS / "calls_at_any_time.py")]
     done = subprocess.run(
         ["unshare", "--mount", "/bin/sh", "-c", SQUATTED, "sh", *command], env=environ, cwd=ROOT,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import time
 from collections import deque
@@ -61,8 +62,8 @@ class _Run:
 
     state: RunIncidents
     triggers: dict[Path, Triggers] = field(default_factory=dict)
-    judged_s: float = 0.0
-    """When its last round began."""
+    judged_s: float = -math.inf
+    """When its last round began; before the first one long ago, also on a host that has just started."""
     judged_rows: int = -1
     urgent: bool = True
     """Something began, or ended: the next round is not put off."""
@@ -203,7 +204,7 @@ class Monitor:
         now_s = time.monotonic()
         earned_s = (now_s - self._counted_s) * COST_RATIO
         self._credit_s, self._counted_s = min(CREDIT_S, self._credit_s + earned_s), now_s
-        ended = run.judged_rows < 0 and run.judged_s > 0
+        ended = run.judged_rows < 0 and run.judged_s > -math.inf
         waited = now_s - run.judged_s >= self._service.settings.monitor_interval_s
         if _rows(run) == run.judged_rows or not (waited or ended):
             return False

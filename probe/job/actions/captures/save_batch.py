@@ -7,6 +7,7 @@ request's thread. Standard library only; torch inside functions.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from probe.job.instruments.core.tensor_summaries import content_hash, tensors_in
 from probe.job.instruments.loop.batch_history import as_list
 
 VERSION = 1
+TRACED_S = 5.0
+"""How long a file waits for the trace of the event that its batch is of."""
 
 
 class SaveBatch(Action):
@@ -49,7 +52,7 @@ class SaveBatch(Action):
         """Put together what is written; no tensor is copied."""
         if self._kept is None:
             return
-        event, batch = self._kept
+        _, batch = self._kept
         left_out: list[str] = []
         content = Plain(left_out, self._notes).of(batch.content, "batch")
         if left_out:
@@ -57,7 +60,7 @@ class SaveBatch(Action):
         self._plain = {
             "version": VERSION, "batch": None if content is LEFT_OUT else content,
             "indices": as_list(batch.indices), "loader": batch.loader, "step": batch.step,
-            "micro_step": batch.micro_step, "event": None if event is None else dict(event.row),
+            "micro_step": batch.micro_step, "event": None,
         }
 
     def report(self) -> dict[str, Any]:
@@ -66,9 +69,11 @@ class SaveBatch(Action):
         if plain is None or self._kept is None:
             raise ActionFailed("probe left the process; no file was written")
         event, batch = self._kept
-        then = None if event is None else event.row.get("content_hash")
         if event is None:
             self._notes.append("nothing was seen that is not finite: this is the last batch that came")
+        else:
+            plain["event"] = self._traced(event)
+        then = (plain["event"] or {}).get("content_hash")
         if then and then != content_hash(list(tensors_in(batch.content))):
             self._notes.append("the program has changed the batch in place: it is not as the model saw it")
 
@@ -86,6 +91,16 @@ class SaveBatch(Action):
             "notes": self._notes, "path": str(self._artifact.path), "bytes": size_bytes,
             "step": batch.step, "micro_step": batch.micro_step, "indices": plain["indices"],
         }
+
+    def _traced(self, event: Any) -> dict[str, Any] | None:
+        """The event's row, once it has been traced; None, with a note, where that takes too long."""
+        until_s = time.monotonic() + TRACED_S
+        while not event.row and time.monotonic() < until_s:
+            time.sleep(0.01)
+        if event.row:
+            return dict(event.row)
+        self._notes.append("where it came from is still being traced: the file does not hold it")
+        return None
 
     def cancel(self) -> None:
         """Let go of it."""
