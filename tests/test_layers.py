@@ -1,11 +1,15 @@
-"""The layer table of ARCHITECTURE.md, held against the code's syntax trees."""
+"""Who may import whom: the layers of ARCHITECTURE.md, held against the code's syntax trees.
+
+Every import counts: in functions, and what only a type checker sees.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,74 +18,93 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted(ROOT.glob("probe/**/*.py")) + sorted(ROOT.glob("cli/**/*.py"))
 LONGEST_LINES = 500
+MOST_FILES = 16
+"""Of one folder, without its `__init__.py`."""
 
-BASE = ("settings", "errors", "wire", "clock", "startup", "launch", "tables", "boot", "rank_sets", "ballot",
-        "announcement", "descriptors", "importlib_bootstrap", "redaction", "versions", "__init__",
-        "__version__")
-RECORDING = (
-    "checked", "layout", "mapping", "ring", "strings", "journal", "captures", "crash", "places", "process",
-    "recording", "waiting", "__init__",
+ORDER = (
+    "probe.base",
+    "probe.recording",
+    "probe.boot.launch",
+    "probe.checkpoint",
+    "probe.outside",
+    "probe.diagnose",
+    "probe.job.introspection",
+    "probe.job.instruments.core",
+    "probe.job.instruments.loop",
+    "probe.job.instruments.modules",
+    "probe.job.instruments.tensors",
+    "probe.job.instruments.comm",
+    "probe.job.instruments.nan",
+    "probe.job.instruments.facts",
+    "probe.job.instruments",
+    "probe.job.boundary",
+    "probe.job.snippets",
+    "probe.job.actions",
+    "probe.job.agent",
+    "probe.server.runtime",
+    "probe.server.recordings",
+    "probe.server.sql",
+    "probe.server.watch",
+    "probe.server.agents",
+    "probe.server.peers",
+    "probe.server.service",
+    "probe.server.hosts",
+    "probe.server.answers",
+    "probe.server.alerts",
+    "probe.server.http",
+    "probe.server",
+    "probe.boot",
+    "probe_cli.core",
+    "probe_cli.render",
+    "probe_cli.commands",
+    "probe_cli",
 )
+"""A module imports from its own entry and from those before it. The longest name that fits is its entry."""
+READERS = ("probe.recording.reader", "probe.recording.segments")
+"""These import numpy and duckdb, which a job need not have and a command need not wait for."""
+NEVER: Mapping[str, tuple[str, ...]] = {
+    "probe.boot": ("probe.outside", "probe.diagnose", "probe.server", *READERS),
+    "probe.checkpoint": READERS,
+    "probe.outside": ("probe.checkpoint", *READERS),
+    "probe.diagnose": ("probe.checkpoint",),
+    "probe.job": ("probe.outside", "probe.diagnose", "probe.server", *READERS),
+    "probe.server": ("probe.job", "probe.checkpoint"),
+    "probe_cli": (
+        "probe.job", "probe.server", "probe.checkpoint", "probe.diagnose.process", "probe.diagnose.ranks",
+        *READERS,
+    ),
+}
+"""What is not imported although it comes before: a process never loads what runs in another one."""
+ENTRIES = ("probe", "probe.__main__")
+"""The public names, which are resolved when they are used."""
 
 
-PACKAGES = (
-    "probe",
-    *(f"probe.{name}" for name in ("recording", "server", "agent", "attach", "diagnose", "cluster")),
-)
-
-
-class Layer(NamedTuple):
-    """Which files (by pattern of their path) may import what beside the standard library.
-
-    `ours`: parts of probe, as patterns. `anywhere`: other distributions at module level or in
-    functions; `inside`: in functions only.
-    """
+class Libraries(NamedTuple):
+    """What files (by a pattern of their path) import beside the standard library and ours: `anywhere`, at
+    module level or in functions; `inside`, in functions only."""
 
     files: str
-    ours: str
     anywhere: frozenset[str]
     inside: frozenset[str]
 
 
-def _layer(files: str, ours: str, anywhere: str = "", inside: str = "") -> Layer:
-    return Layer(files, ours, frozenset(anywhere.split()), frozenset(inside.split()))
+def _libraries(files: str, anywhere: str = "", inside: str = "") -> Libraries:
+    return Libraries(files, frozenset(anywhere.split()), frozenset(inside.split()))
 
 
-STANDARD = rf"(?:(?:{'|'.join(BASE)})\b|recording(?:$|\.(?:{'|'.join(RECORDING)})\b)|$)"
-JOB = rf"(?:{STANDARD}|(?:agent|checkpoint(?:_ranks|_sharded)?|control|instruments)\b)"
-OUTSIDE = rf"(?:{STANDARD}|attach\b)"
-CLUSTER = rf"(?:{OUTSIDE}|recording\b|diagnose\b|cluster\b)"
-SERVER = rf"(?:{CLUSTER}|server\b)"
-
-LAYERS = (
-    # The three ways into the job's side: the public names, the hook, and nothing else.
-    _layer(r"probe/__init__\.py", r"(?:agent|checkpoint|versions)\b"),
-    _layer(r"probe/boot/.*", r"startup\b|$"),
-    _layer(r"probe/startup\.py", rf"{STANDARD}|agent\b"),
-    _layer(rf"probe/(?:{'|'.join(BASE)})(?:\.py|/.*)", STANDARD),
-    _layer(rf"probe/recording/(?:{'|'.join(RECORDING)})\.py", STANDARD),
-    _layer(r"probe/recording/(?:reader|segments)\.py", rf"(?:{STANDARD}|recording\b)", "numpy duckdb"),
-    _layer(
-        r"probe/checkpoint(?:_ranks|_sharded)?\.py",
-        rf"{STANDARD}|checkpoint(?:_ranks|_sharded)?\b|control\.random_states\b", "", "torch numpy",
-    ),
-    _layer(r"probe/(?:instruments|control|agent)/.*", JOB, "", "torch numpy"),
-    _layer(r"probe/server/alert_sender\.py", STANDARD, "", "apprise"),
-    _layer(r"probe/server/metrics\.py", SERVER, "numpy", "prometheus_client"),
-    _layer(r"probe/server/gpu\.py", SERVER, "", "pynvml"),
-    _layer(r"probe/server/.*", SERVER, "fastapi starlette uvicorn h11 pydantic duckdb numpy"),
-    _layer(r"probe/cluster/.*", CLUSTER, "numpy", "httpx"),
-    _layer(r"probe/attach/.*", OUTSIDE, "", "pystack pyinjector"),
-    _layer(r"probe/diagnose/.*", rf"(?:{OUTSIDE}|recording\b|diagnose\b)", "numpy duckdb", "tomli"),
-    _layer(
-        r"cli/probe_cli/docs\.py",
-        rf"(?:{OUTSIDE}|(?:diagnose\.(?:verdict|recipes)|control\.guard\.rules)\b)", "", "typer",
-    ),
-    _layer(r"cli/probe_cli/export\.py", OUTSIDE, "", "tensorboard wandb mlflow"),
-    _layer(
-        r"cli/probe_cli/.*", rf"(?:{OUTSIDE}|diagnose\.(?:recipes?|local|training_log)\b)",
-        "typer click", "httpx rich duckdb",
-    ),
+LIBRARIES = (
+    _libraries(r"probe/recording/(?:reader|segments)\.py", "numpy duckdb"),
+    _libraries(r"probe/(?:job|checkpoint)/.*", "", "torch numpy"),
+    _libraries(r"probe/outside/.*", "", "pystack pyinjector"),
+    _libraries(r"probe/diagnose/.*", "numpy duckdb", "tomli"),
+    _libraries(r"probe/server/alerts/alert_sender\.py", "", "apprise"),
+    _libraries(r"probe/server/http/metrics\.py", "numpy", "prometheus_client"),
+    _libraries(r"probe/server/recordings/gpu\.py", "", "pynvml"),
+    _libraries(r"probe/server/peers/.*", "numpy", "httpx"),
+    _libraries(r"probe/server/.*", "fastapi starlette uvicorn h11 pydantic duckdb numpy"),
+    _libraries(r"cli/probe_cli/commands/export\.py", "", "tensorboard wandb mlflow"),
+    _libraries(r"cli/probe_cli/.*", "typer click", "httpx rich duckdb"),
+    _libraries(r".*"),
 )
 
 
@@ -93,8 +116,18 @@ class Import(NamedTuple):
     inside: bool
 
 
-def imports_of(file: Path) -> Iterator[Import]:
-    """Every module a file imports; what only a type checker sees does not count."""
+def module_of(file: Path) -> str:
+    """Its dotted name."""
+    parts = file.relative_to(ROOT / "cli" if file.is_relative_to(ROOT / "cli") else ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+OURS = {module_of(file): file for file in FILES}
+
+
+@cache
+def imports_of(file: Path) -> tuple[Import, ...]:
+    """Every module that a file imports, wherever in it."""
 
     def walk(node: ast.AST, inside: bool) -> Iterator[Import]:
         for child in ast.iter_child_nodes(node):
@@ -103,44 +136,121 @@ def imports_of(file: Path) -> Iterator[Import]:
             elif isinstance(child, ast.ImportFrom):
                 assert child.level == 0, f"{file}:{child.lineno}: relative import"
                 module = child.module or ""
-                # `from probe import startup` imports a module, `from probe.base.errors import X` does not.
-                own = module in PACKAGES
-                names = [f"{module}.{alias.name}" if own else module for alias in child.names]
-                yield from (Import(name, child.lineno, inside) for name in names)
+                for alias in child.names:  # `from probe.base import wire` imports a module
+                    full = f"{module}.{alias.name}"
+                    yield Import(full if full in OURS else module, child.lineno, inside)
             elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-                yield from (found for part in child.orelse for found in walk(part, inside))
+                yield from walk(child, True)
             else:
                 yield from walk(child, inside or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
 
-    yield from walk(ast.parse(file.read_text(encoding="utf-8")), False)
+    return tuple(walk(ast.parse(file.read_text(encoding="utf-8")), False))
 
 
-def layer_of(file: Path) -> Layer:
-    """The first layer whose pattern fits the path."""
+def within(module: str, package: str) -> bool:
+    """Whether a module is that one, or lies in it."""
+    return module == package or module.startswith(f"{package}.")
+
+
+def entry_of(module: str) -> str:
+    """The longest entry of `ORDER` that a module lies in."""
+    fitting = [entry for entry in ORDER if within(module, entry)]
+    assert fitting, f"{module} is in no layer: add it to ORDER here and to ARCHITECTURE.md"
+    return max(fitting, key=len)
+
+
+def libraries_of(file: Path) -> Libraries:
+    """The first entry of `LIBRARIES` that fits the path."""
     path = file.relative_to(ROOT).as_posix()
-    for layer in LAYERS:
-        if re.fullmatch(layer.files, path):
-            return layer
-    raise AssertionError(f"{path} is in no layer: add it to ARCHITECTURE.md and to LAYERS here")
+    return next(found for found in LIBRARIES if re.fullmatch(found.files, path))
 
 
-def forbidden(file: Path, found: Import) -> bool:
-    """Whether the file's layer may not import that."""
-    layer = layer_of(file)
-    top, _, rest = found.module.partition(".")
-    if top == "probe":
-        return re.match(layer.ours, rest) is None
-    if top == "probe_cli":
-        return not layer.files.startswith("cli")
-    if top in sys.stdlib_module_names or top in layer.anywhere or top == "sitecustomize":
+def forbidden(module: str, file: Path, found: Import) -> bool:
+    """Whether `module` may not import that."""
+    if within(found.module, "probe") or within(found.module, "probe_cli"):
+        if module in ENTRIES or found.module == "probe":
+            return False
+        if ORDER.index(entry_of(found.module)) > ORDER.index(entry_of(module)):
+            return True
+        return any(
+            within(module, one) and any(within(found.module, other) for other in others)
+            for one, others in NEVER.items()
+        )
+    top = found.module.partition(".")[0]
+    allowed = libraries_of(file)
+    if top in sys.stdlib_module_names or top in allowed.anywhere or top == "sitecustomize":
         return False
-    return not (found.inside and top in layer.inside)
+    return not (found.inside and top in allowed.inside)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(ROOT).as_posix())
 def test_a_file_imports_only_what_its_layer_may(file: Path) -> None:
-    wrong = [f"{file}:{found.line}: {found.module}" for found in imports_of(file) if forbidden(file, found)]
+    module = module_of(file)
+    wrong = [f"{file}:{one.line}: {one.module}" for one in imports_of(file) if forbidden(module, file, one)]
     assert not wrong, "\n".join(wrong)
+
+
+def circles(graph: Mapping[str, Iterable[str]]) -> list[list[str]]:
+    """The groups of more than one module that import each other, by Tarjan's algorithm."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        index[module] = low[module] = len(index)
+        stack.append(module)
+        for other in graph[module]:
+            if other not in index:
+                visit(other)
+                low[module] = min(low[module], low[other])
+            elif other in stack:
+                low[module] = min(low[module], index[other])
+        if low[module] == index[module]:
+            group = stack[stack.index(module):]
+            del stack[stack.index(module):]
+            if len(group) > 1:
+                found.append(sorted(group))
+
+    for module in graph:
+        if module not in index:
+            visit(module)
+    return found
+
+
+def our_imports() -> dict[str, set[str]]:
+    """Of each module of ours those of ours that it imports."""
+    return {
+        module: {one.module for one in imports_of(file) if one.module in OURS} - {module, "probe"}
+        for module, file in OURS.items()
+    }
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert circles(our_imports()) == []
+
+
+def test_an_import_that_closes_a_circle_is_seen() -> None:
+    graph = our_imports()
+    graph["probe.base.errors"].add("probe.server.serve")
+    [circle] = circles(graph)
+    assert {"probe.base.errors", "probe.server.serve"} <= set(circle)
+
+
+def test_no_two_modules_have_one_name() -> None:
+    names: dict[str, list[str]] = {}
+    for module, file in OURS.items():
+        if file.stem not in ("__init__", "__main__"):
+            names.setdefault(file.stem, []).append(module)
+    assert [modules for modules in names.values() if len(modules) > 1] == []
+
+
+def test_no_folder_holds_more_files_than_one_takes_in() -> None:
+    folders: dict[Path, int] = {}
+    for file in FILES:
+        if file.stem != "__init__" and file.parent.name != "commands":  # one file for each command
+            folders[file.parent] = folders.get(file.parent, 0) + 1
+    assert {str(folder): count for folder, count in folders.items() if count > MOST_FILES} == {}
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.relative_to(ROOT).as_posix())
@@ -198,26 +308,29 @@ def test_a_handler_that_swallows_everything_is_seen(code: str, blind: bool) -> N
 
 
 @pytest.mark.parametrize(
-    ("path", "line", "wrong"),
+    ("module", "line", "wrong"),
     [
-        ("probe/job/instruments/loop/data.py", "import torch", True),
-        ("probe/job/instruments/loop/data.py", "def f():\n    import torch", False),
-        ("probe/job/instruments/loop/data.py", "def f():\n    import duckdb", True),
-        ("probe/job/instruments/loop/data.py", "from probe.server import app", True),
-        ("probe/base/wire.py", "from probe.job.agent import lifecycle", True),
-        ("probe/recording/ring.py", "from probe.recording import reader", True),
-        ("probe/recording/ring.py", "from probe.recording import layout", False),
-        ("probe/server/http/app.py", "import torch", True),
-        ("probe/server/http/app.py", "from probe.job.instruments import data", True),
-        ("cli/probe_cli/main.py", "import httpx", True),
-        ("cli/probe_cli/main.py", "from probe.recording.reader import rows", True),
-        ("cli/probe_cli/main.py", "from probe.recording.places import home", False),
+        ("probe.job.instruments.loop.data", "import torch", True),
+        ("probe.job.instruments.loop.data", "def f():\n    import torch", False),
+        ("probe.job.instruments.loop.data", "def f():\n    import duckdb", True),
+        ("probe.job.instruments.loop.data", "from probe.server.http import app", True),
+        ("probe.job.instruments.loop.data", "from probe.recording.reader import Rows", True),
+        ("probe.job.instruments.loop.data", "if TYPE_CHECKING:\n    from probe.job.agent import lifecycle", True),
+        ("probe.base.wire", "def f():\n    from probe.job.agent import lifecycle", True),
+        ("probe.recording.ring", "from probe.recording import layout", False),
+        ("probe.server.http.app", "import torch", True),
+        ("probe.server.http.app", "from probe.job.instruments.loop import data", True),
+        ("probe.server.sql.pool", "from probe.server.answers import queries", True),
+        ("probe.server.answers.queries", "from probe.server.sql import pool", False),
+        ("probe_cli.main", "import httpx", True),
+        ("probe_cli.main", "from probe.recording.reader import Rows", True),
+        ("probe_cli.main", "from probe.recording.places import home", False),
     ],
 )
-def test_the_table_tells_right_from_wrong(path: str, line: str, wrong: bool, tmp_path: Path) -> None:
+def test_the_layers_tell_right_from_wrong(module: str, line: str, wrong: bool, tmp_path: Path) -> None:
     written = tmp_path / "file.py"
     written.write_text(line)
-    assert [forbidden(ROOT / path, found) for found in imports_of(written)] == [wrong]
+    assert [forbidden(module, OURS[module], one) for one in imports_of(written)] == [wrong]
 
 
 RAW = re.compile(
@@ -227,11 +340,13 @@ RAW = re.compile(
 """Ways to open, use or close a descriptor without a proof that it is ours."""
 PROVEN = re.compile(r"(?:descriptors|checked)\.\w+")
 IN_THE_JOB = re.compile(
-    r"probe/(?:agent|control|instruments)/.*|probe/(?:wire|ballot|launch|announcement|checkpoint\w*)\.py"
-    r"|probe/recording/(?:checked|ring|strings|journal|mapping|places|process|captures)\.py"
+    r"probe/(?:job|checkpoint)/.*|probe/base/(?:wire|commit_vote)\.py|probe/boot/launch\.py"
+    r"|probe/recording/(?:checked|ring|strings|journal|mapping|places|process|captures|announcement)\.py"
 )
 MAY_BE_RAW = {
-    "probe/job/instruments/nan/forked_probe.py": {"send", "_cut_off", "_replace", "_protect_what_is_shared"},  # a fork's
+    "probe/job/instruments/nan/forked_probe.py": {  # a fork's
+        "send", "_cut_off", "_replace", "_protect_what_is_shared",
+    },
     "probe/job/instruments/modules/module_times.py": {"_memory"},  # reads what was proven when its step began
     "probe/recording/journal.py": {"read_journal", "read_payloads", "read_on"},  # in the server
     "probe/recording/strings.py": {"read_strings"},

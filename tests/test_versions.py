@@ -127,7 +127,7 @@ def test_probe_start_beside_a_torch_that_is_too_old_is_one_line(place: Place) ->
 def test_in_a_python_that_is_too_old_the_public_functions_do_nothing(minor: int) -> None:
     code = (
         "import probe\nassert probe.start('x') is None\nprobe.log('a', 1.0); probe.step(); probe.stop()\n"
-        "import sys; print('probe.agent' in sys.modules)"
+        "import sys; print('probe.job' in sys.modules)"
     )
     done = subprocess.run(
         [interpreter(minor), "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True,

@@ -100,7 +100,6 @@ def user_frame(thread: CrashThread) -> dict[str, Any] | None:
 def is_user_path(file: str) -> bool:
     """Whether a path looks like the user's own code: what is dead cannot be asked for its library."""
     parts = (
-        "/site-packages/", "/dist-packages/", "/lib/python", "/probe/agent/", "/probe/instruments/",
-        "/probe/control/",
+        "/site-packages/", "/dist-packages/", "/lib/python", "/probe/base/", "/probe/job/",
     )
     return not file.startswith("<") and not any(part in file for part in parts)

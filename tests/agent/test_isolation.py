@@ -23,31 +23,31 @@ class Bug(NamedTuple):
 
 
 BUGS = (
-    Bug("optimizers.Optimizers._before", "optimizers"),
-    Bug("optimizers.Optimizers._after", "optimizers", steps=False, losses=False),
-    Bug("losses.Losses._begin", "losses", losses=False),
-    Bug("losses.Losses._end", "losses", losses=False),
-    Bug("data.Data._begin", "data"),
-    Bug("data.Data._arrived", "data"),
-    Bug("data.Data._started", "data"),
-    Bug("forward.Forward._first_call", "forward"),
-    Bug("modules.Modules._before_call", "modules"),
-    Bug("modules.Modules._after_call", "modules"),
-    Bug("modules.Modules._start", "modules"),
-    Bug("modules.Modules._after_backward", "modules"),
-    Bug("module_names.ModuleNames.collect", "names"),
-    Bug("module_names.ModuleNames.of", "modules"),
+    Bug("loop.optimizers.Optimizers._before", "optimizers"),
+    Bug("loop.optimizers.Optimizers._after", "optimizers", steps=False, losses=False),
+    Bug("loop.losses.Losses._begin", "losses", losses=False),
+    Bug("loop.losses.Losses._end", "losses", losses=False),
+    Bug("loop.data.Data._begin", "data"),
+    Bug("loop.data.Data._arrived", "data"),
+    Bug("loop.data.Data._started", "data"),
+    Bug("loop.forward.Forward._first_call", "forward"),
+    Bug("modules.module_times.Modules._before_call", "modules"),
+    Bug("modules.module_times.Modules._after_call", "modules"),
+    Bug("modules.module_times.Modules._start", "modules"),
+    Bug("modules.module_times.Modules._after_backward", "modules"),
+    Bug("modules.module_names.ModuleNames.collect", "names"),
+    Bug("modules.module_names.ModuleNames.of", "modules"),
     Bug("governor.Governor.look", "governor"),
-    Bug("memory.Memory.sample", "memory"),
-    Bug("optimizers.Optimizers.install", "optimizers", steps=False, losses=False),
-    Bug("modules.Modules.install", "modules"),
+    Bug("facts.memory.Memory.sample", "memory"),
+    Bug("loop.optimizers.Optimizers.install", "optimizers", steps=False, losses=False),
+    Bug("modules.module_times.Modules.install", "modules"),
 )
 
 
 def test_a_bug_in_an_instrument_costs_that_instrument_only(nursery: Nursery, place: Place) -> None:
     states(place)
     command = ("broken_instrument", "--steps", str(STEPS))
-    commands = [(*command, "--break", f"probe.instruments.{bug.path}", "--hold") for bug in BUGS]
+    commands = [(*command, "--break", f"probe.job.instruments.{bug.path}", "--hold") for bug in BUGS]
     quick = {"PROBE_MODULES_INTERVAL": "4", "PROBE_MEMORY_INTERVAL_S": "0.02"}
     with (
         forked(nursery, place, command, watched=False) as [plain],

@@ -93,7 +93,7 @@ def test_who_gives_up_a_native_read_leaves_the_process_as_it_was(bare: Start, tm
     """Ctrl-C while pystack hangs at a process that is stuck in the kernel."""
     job = stuck_in_the_kernel(bare, tmp_path / "pipe")
     code = (
-        "import sys; from probe.outside import native\n"
+        "import sys; from probe.outside.stacks import native\n"
         "native.read(int(sys.argv[1]), {}, all_threads=False, locals=False, timeout_s=600, notes=[])"
     )
     reader = subprocess.Popen(

@@ -301,8 +301,8 @@ def test_a_thread_that_begins_elsewhere_is_not_taken_for_torn(bare: Start, pytho
 def test_without_the_right_to_trace_the_error_says_so(bare: Start) -> None:
     job = bare("outside_states", "sleeps")
     code = (
-        "import sys; from probe.outside import outside; from probe.base.errors import ProbeError\n"
-        "try: outside.look(int(sys.argv[1]))\n"
+        "import sys; from probe.outside.stacks import outside_view; from probe.base.errors import ProbeError\n"
+        "try: outside_view.look(int(sys.argv[1]))\n"
         "except ProbeError as error: print(error.code, error.hint)"
     )
     done = subprocess.run(
@@ -338,8 +338,8 @@ def test_looking_leaves_no_process_behind(bare: Start) -> None:
 def test_without_the_tool_the_error_says_how_to_get_it(bare: Start) -> None:
     job = bare("outside_states", "sleeps")
     code = (
-        "import sys; from probe.outside import outside; from probe.base.errors import StacksUnavailable\n"
-        "try: outside.look(int(sys.argv[1]))\n"
+        "import sys; from probe.outside.stacks import outside_view; from probe.base.errors import StacksUnavailable\n"
+        "try: outside_view.look(int(sys.argv[1]))\n"
         "except StacksUnavailable as error: print(error.message, error.hint)"
     )
     done = subprocess.run(

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from command_harness import FakeServer, Result
 
+import make_pages
 from probe.base.settings import SETTINGS, Settings
 from probe.recording.tables import COMMON, TABLES
-from probe_cli import docs
 from probe_cli.all_commands import COMMANDS, doctor
 
 
@@ -168,14 +168,14 @@ def test_doctor_finds_the_start_up_hook(tmp_path: Path) -> None:
     (tmp_path / "other.pth").write_text("import other\n")
     assert doctor.check_hook([tmp_path, tmp_path / "nowhere"]).level == "warn"
     (tmp_path / "torch_probe.pth").write_bytes(
-        (Path(docs.__file__).parents[2] / "probe" / "boot" / "torch_probe.pth").read_bytes()
+        (Path(make_pages.__file__).parents[1] / "probe" / "boot" / "torch_probe.pth").read_bytes()
     )
     assert doctor.check_hook([tmp_path]).level == "ok"
 
 
 def test_doctor_sees_what_hides_probe(tmp_path: Path) -> None:
     assert doctor.check_shadowing(tmp_path).level == "ok"
-    assert doctor.check_shadowing(Path(docs.__file__).parents[2]).level == "ok"
+    assert doctor.check_shadowing(Path(make_pages.__file__).parents[1]).level == "ok"
     (tmp_path / "probe").mkdir()
     assert doctor.check_shadowing(tmp_path).level == "ok"
     (tmp_path / "probe" / "thing.py").touch()
@@ -185,20 +185,20 @@ def test_doctor_sees_what_hides_probe(tmp_path: Path) -> None:
 
 
 def test_the_generated_pages_are_up_to_date() -> None:
-    assert docs.stale() == [], "run `python -m probe_cli.docs`"
+    assert make_pages.stale() == [], "run `python docs/make_pages.py`"
 
 
 def test_a_stale_page_is_noticed(tmp_path: Path) -> None:
-    for name, text in docs.pages().items():
+    for name, text in make_pages.pages().items():
         (tmp_path / name).write_text(text)
-    assert docs.stale(tmp_path) == []
+    assert make_pages.stale(tmp_path) == []
     (tmp_path / "cli.md").write_text("old")
     (tmp_path / "tables.md").unlink()
-    assert docs.stale(tmp_path) == ["tables.md", "cli.md"]
+    assert make_pages.stale(tmp_path) == ["tables.md", "cli.md"]
 
 
 def test_the_pages_name_everything() -> None:
-    pages = docs.pages()
+    pages = make_pages.pages()
     assert all(f"## {table.full_name}\n" in pages["tables.md"] for table in TABLES)
     assert all(f"`{column.name}`" in pages["tables.md"] for column in COMMON)
     assert all(f"`{setting.env}`" in pages["settings.md"] for setting in SETTINGS)

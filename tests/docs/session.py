@@ -53,7 +53,7 @@ CHECKOUT: dict[str, tuple[str, str]] = {
     ".venv/bin/pytest -m campaign": (
         "pytest --collect-only -q -m campaign tests/agent/test_endings.py", LONG,
     ),
-    ".venv/bin/python -m probe_cli.docs": ("python -m probe_cli.docs --check", ""),
+    ".venv/bin/python docs/make_pages.py": ("python docs/make_pages.py --check", ""),
     ".venv/bin/python bench/overhead.py": (
         "python bench/overhead.py --quick --rounds 1 --jobs millisecond", LONG,
     ),

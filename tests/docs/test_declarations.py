@@ -19,12 +19,10 @@ from probe.recording.tables import TABLES, Table
 from probe_cli.all_commands import COMMANDS
 
 OURS = sorted((*ROOT.glob("probe/**/*.py"), *ROOT.glob("cli/**/*.py")))
-INSTALLATION = ROOT / "probe" / "instruments" / "installation.py"
+INSTALLATION = ROOT / "probe" / "job" / "instruments" / "installation.py"
 WRITERS = {
-    "ring": ("probe/instruments", "probe/agent"),
-    "journal": (
-        "probe/agent", "probe/server", "probe/control", "probe/control/actions", "probe/instruments",
-    ),
+    "ring": ("probe/job",),
+    "journal": ("probe/job", "probe/server"),
     "live": ("probe/server",),
 }
 
@@ -49,7 +47,7 @@ def constants(files: Iterable[Path]) -> set[str]:
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.full_name)
 def test_every_table_has_somebody_who_fills_it(table: Table) -> None:
-    files = [file for folder in WRITERS[table.source] for file in (ROOT / folder).glob("*.py")]
+    files = [file for folder in WRITERS[table.source] for file in (ROOT / folder).rglob("*.py")]
     assert table.full_name in constants(files), f"nothing in {WRITERS[table.source]} names {table.full_name}"
 
 
@@ -87,7 +85,7 @@ def test_every_instrument_can_be_chosen_and_is_installed() -> None:
     installed = {
         name.name for node in nodes(INSTALLATION) if isinstance(node, ast.ImportFrom) for name in node.names
     }
-    for file in INSTALLATION.parent.glob("*.py"):
+    for file in INSTALLATION.parent.rglob("*.py"):
         classes = [node for node in nodes(file) if isinstance(node, ast.ClassDef)]
         instruments = {
             found.name
@@ -101,7 +99,7 @@ def routes() -> set[str]:
     """`METHOD /path` of every route of server and agent."""
     found = {text for text in constants([ROOT / "probe/job/agent/lifecycle.py"])
              if re.fullmatch(r"(GET|POST) /v1/\w+", text)}
-    for file in (ROOT / "probe" / "server").glob("*.py"):
+    for file in (ROOT / "probe" / "server" / "http").glob("*.py"):
         for node in nodes(file):
             if isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef):
                 for decorator in node.decorator_list:

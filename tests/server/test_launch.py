@@ -24,7 +24,7 @@ from server.beside import Beside, Writer, until
 STARTER = """
 import os, sys
 from pathlib import Path
-from probe import launch
+from probe.boot import launch
 from probe.base.settings import Settings
 sys.stdin.readline()
 launch.ensure_server(Path(os.environ["PROBE_DIR"]), Settings(), wait_s=float(sys.argv[1]))
@@ -113,7 +113,7 @@ def test_it_ends_itself_some_time_after_the_last_agent_and_request(
 def test_without_its_packages_it_says_so(place: Place, tmp_path: Path) -> None:
     """A job's interpreter that has torch and nothing of ours."""
     code = (
-        "import sys, os; from pathlib import Path; from probe import launch\n"
+        "import sys, os; from pathlib import Path; from probe.boot import launch\n"
         "from probe.base.errors import ServerUnavailable; from probe.base.settings import Settings\n"
         "try: launch.ensure_server(Path(os.environ['PROBE_DIR']), Settings(), wait_s=0)\n"
         "except ServerUnavailable as error: print(error.message, error.hint)\n"
@@ -128,7 +128,7 @@ def test_without_its_packages_it_says_so(place: Place, tmp_path: Path) -> None:
 
 def test_another_python_can_run_it(place: Place, beside: Beside) -> None:
     code = (
-        "import os; from pathlib import Path; from probe import launch; from probe.base.settings import Settings\n"
+        "import os; from pathlib import Path; from probe.boot import launch; from probe.base.settings import Settings\n"
         "launch.ensure_server(Path(os.environ['PROBE_DIR']), Settings(), wait_s=60)\n"
     )
     subprocess.run(

@@ -15,7 +15,7 @@ from server.beside import Beside, until
 TRY = """
 import os, socket, sys
 from pathlib import Path
-from probe.server import sandbox, worker
+from probe.server.sql import sandbox, worker
 missing = sandbox.enter([*worker.python_paths(), sys.argv[1]], 2 << 30, os.getppid())
 def tried(action):
     try:

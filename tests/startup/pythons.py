@@ -70,11 +70,14 @@ class Python(NamedTuple):
 def copy_probe(into: Path) -> None:
     """Our start-up code, with an agent that only says that it was started."""
     package = into / "probe"
-    (package / "agent").mkdir(parents=True)
-    for file in ("__init__.py", "startup.py", "versions.py"):
+    for folder in ("base", "boot", "job/agent"):
+        (package / folder).mkdir(parents=True)
+    for file in (
+        "__init__.py", "base/__init__.py", "base/versions.py", "boot/__init__.py", "boot/startup.py",
+        "job/__init__.py", "job/agent/__init__.py",
+    ):
         shutil.copy(ROOT / "probe" / file, package / file)
-    (package / "agent" / "__init__.py").touch()
-    (package / "agent" / "lifecycle.py").write_text(LIFECYCLE)
+    (package / "job" / "agent" / "lifecycle.py").write_text(LIFECYCLE)
     shutil.copytree(BOOT / "path", package / "boot" / "path", ignore=shutil.ignore_patterns("__pycache__"))
 
 

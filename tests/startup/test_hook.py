@@ -168,7 +168,7 @@ print(torch.value)
     ],
 )
 def test_a_failure_of_ours_is_one_line_and_the_job_runs(hooked: Python, broken: str | None) -> None:
-    lifecycle = hooked.site / "probe" / "agent" / "lifecycle.py"
+    lifecycle = hooked.site / "probe" / "job" / "agent" / "lifecycle.py"
     lifecycle.unlink()
     if broken is not None:
         lifecycle.write_text(broken)
@@ -179,7 +179,7 @@ def test_a_failure_of_ours_is_one_line_and_the_job_runs(hooked: Python, broken: 
 
 
 def test_a_failure_of_ours_with_stderr_closed_goes_nowhere(hooked: Python) -> None:
-    (hooked.site / "probe" / "agent" / "lifecycle.py").write_text("raise RuntimeError")
+    (hooked.site / "probe" / "job" / "agent" / "lifecycle.py").write_text("raise RuntimeError")
     answer = hooked.run("-c", "import os, sys; sys.stderr = None\nimport torch; print('trained')", PROBE="1")
     assert answer == (0, ["torch imported", "trained"], [])
 
@@ -260,9 +260,9 @@ def test_a_launcher_and_a_child_do_not_repeat_what_the_job_says(hooked: Python) 
 def test_what_attaches_to_a_torch_that_is_too_old_is_refused(hooked: Python) -> None:
     text = (
         "import torch, torch_probe_boot\nfound = torch_probe_boot.attach({})\n"
-        "print(found['code'], found['error'], 'probe.agent' in __import__('sys').modules)"
+        "print(found['code'], found['error'], 'probe.job' in __import__('sys').modules)"
     )
-    (hooked.site / "probe" / "errors.py").write_text((ROOT / "probe" / "errors.py").read_text())
+    (hooked.site / "probe" / "base" / "errors.py").write_text((ROOT / "probe" / "base" / "errors.py").read_text())
     answer = hooked.code(text, FAKE_TORCH_VERSION="2.5.1")
     said = "attach_refused needs torch 2.6 or newer, this is 2.5.1; the job runs without it False"
     assert (answer.code, answer.out[-1], answer.err) == (0, said, [])

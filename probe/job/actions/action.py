@@ -1,6 +1,6 @@
 """Action: the one interface of everything that is done to a live job, and what it may use.
 
-An action is one file in `probe/control/actions`. Its life:
+An action is one file in `probe/job/actions`. Its life:
 
     __init__   agent's thread      validate; a bad argument is a `BadRequest`
     begin      training thread, at a boundary (with `now`, or when it only reads: a thread of its own)

@@ -23,6 +23,8 @@ from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any
 
+from probe.base import package
+
 _LIBRARY_FOLDERS = tuple(
     {sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 )

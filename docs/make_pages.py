@@ -1,4 +1,4 @@
-"""`python -m probe_cli.docs`: the pages of docs/ that are made from declarations (see `pages`).
+"""`python docs/make_pages.py`: the pages of docs/ that are made from declarations (see `pages`).
 
 `--check` writes nothing and fails when one of them is not what would be written.
 A tool of this repository; not part of the command.
@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).resolve().parents[2] / "docs"
-_MADE = "<!-- Made by `python -m probe_cli.docs`; change the declaration, not this file. -->"
+FOLDER = Path(__file__).resolve().parent
+_MADE = "<!-- Made by `python docs/make_pages.py`; change the declaration, not this file. -->"
 
 
 def pages() -> dict[str, str]:
     """Text of every generated page by its file name."""
-    from probe_cli.recipe_page import recipes_page
+    from recipe_page import recipes_page
 
     made = {
         "tables.md": tables_page(), "settings.md": settings_page(), "cli.md": cli_page(),
@@ -289,7 +289,7 @@ def main(words: Sequence[str]) -> int:
     if words == ["--check"]:
         found = stale()
         for name in found:
-            sys.stderr.write(f"docs/{name} is stale: run `python -m probe_cli.docs`\n")
+            sys.stderr.write(f"docs/{name} is stale: run `python docs/make_pages.py`\n")
         return 1 if found else 0
     FOLDER.mkdir(exist_ok=True)
     for name, text in pages().items():
