@@ -1,8 +1,8 @@
-"""Compiles probe/outside/attach/boot.c while a wheel or an editable install is built, where a compiler is, and puts
-the recipes into a wheel.
+"""Compiles probe/outside/attach/boot.c while a wheel or an editable install is built, where a compiler is,
+and puts the recipes into a wheel.
 
 With the library in it a wheel is for one platform, and for every Python 3 there; without one it is for all,
-and the first attach compiles the library where it is needed. See probe/outside/attach/library.py.
+and the first attach compiles the library where it is needed. See probe/outside/attach/boot_library.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class BootLibrary(BuildHookInterface[Any]):
         """Compile, and put the files into the wheel (an editable install finds them in the sources)."""
         if version == "standard":
             build_data["force_include"][str(Path(self.root) / "recipes")] = "probe/recipes"
-        file = Path(self.root) / "probe" / "attach" / "library.py"
+        file = Path(self.root) / "probe" / "outside" / "attach" / "boot_library.py"
         spec = importlib.util.spec_from_file_location("boot_library", file)
         assert spec is not None and spec.loader is not None
         library = importlib.util.module_from_spec(spec)

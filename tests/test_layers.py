@@ -118,7 +118,8 @@ class Import(NamedTuple):
 
 def module_of(file: Path) -> str:
     """Its dotted name."""
-    parts = file.relative_to(ROOT / "cli" if file.is_relative_to(ROOT / "cli") else ROOT).with_suffix("").parts
+    top = ROOT / "cli" if file.is_relative_to(ROOT / "cli") else ROOT
+    parts = file.relative_to(top).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
@@ -315,7 +316,7 @@ def test_a_handler_that_swallows_everything_is_seen(code: str, blind: bool) -> N
         ("probe.job.instruments.loop.data", "def f():\n    import duckdb", True),
         ("probe.job.instruments.loop.data", "from probe.server.http import app", True),
         ("probe.job.instruments.loop.data", "from probe.recording.reader import Rows", True),
-        ("probe.job.instruments.loop.data", "if TYPE_CHECKING:\n    from probe.job.agent import lifecycle", True),
+        ("probe.job.boundary.safe_point", "if TYPE_CHECKING:\n    from probe.job.agent import acting", True),
         ("probe.base.wire", "def f():\n    from probe.job.agent import lifecycle", True),
         ("probe.recording.ring", "from probe.recording import layout", False),
         ("probe.server.http.app", "import torch", True),

@@ -93,7 +93,8 @@ def test_ten_thousand_modules_are_no_trouble(fork: Callable[..., Forked], place:
     assert without_times(job.result()) == without_times(plain.result())
     deadline = time.monotonic() + PATIENCE_S
     named = "probe.job.agent.lifecycle.agent_here().instruments.names.path(model[9999])"
-    while evaluate(place, job.pid, f"import probe.job.agent.lifecycle\n{named}", when="now")["value"] != "'9999'":
+    code = f"import probe.job.agent.lifecycle\n{named}"
+    while evaluate(place, job.pid, code, when="now")["value"] != "'9999'":
         assert time.monotonic() < deadline
     assert query(place, job.pid, "SELECT count(*) FROM python.steps") == [[4]]
     assert ask(place, job.pid, "GET", "/v1/health")["failures"] == {}

@@ -20,7 +20,7 @@ from agent.asking import ask
 from attach.conftest import Target
 from harness import PATIENCE_S, ROOT, Place, wait_for_end
 from probe.base.errors import AttachPending, AttachRefused, ProbeError
-from probe.outside.attach import borrowed, gdb, library, payload
+from probe.outside.attach import boot_library, borrowed, gdb, payload
 from probe.outside.attach.attaching import BOOT_THREAD, Attached, attach
 from probe.outside.attach.meeting import Meeting
 from probe.outside.attach.parked import parked_threads
@@ -269,7 +269,7 @@ def test_every_python_from_3_10_on_can_be_attached_to(
 
 def test_without_gdb_a_parked_thread_is_borrowed_by_pyinjector(target: Start, folder: Path) -> None:
     job = target("many")
-    placed, problem = library.place_library(places.make_private(folder / "boot"))
+    placed, problem = boot_library.place_library(places.make_private(folder / "boot"))
     assert placed is not None, problem
     with Meeting(folder / "boot", job.pid, job.pid, payload.source({}, directory=folder)) as meeting:
         for _ in range(5):
@@ -307,7 +307,7 @@ def test_beside_a_thread_that_is_stuck_in_the_kernel_no_debugger_is_used(
 
 def test_a_gdb_without_python_borrows_a_parked_thread(target: Start, folder: Path) -> None:
     job = target("many")
-    placed, problem = library.place_library(places.make_private(folder / "boot"))
+    placed, problem = boot_library.place_library(places.make_private(folder / "boot"))
     assert placed is not None, problem
     program = shutil.which("gdb")
     assert program is not None

@@ -301,7 +301,8 @@ def test_a_thread_that_begins_elsewhere_is_not_taken_for_torn(bare: Start, pytho
 def test_without_the_right_to_trace_the_error_says_so(bare: Start) -> None:
     job = bare("outside_states", "sleeps")
     code = (
-        "import sys; from probe.outside.stacks import outside_view; from probe.base.errors import ProbeError\n"
+        "import sys; from probe.base.errors import ProbeError\n"
+        "from probe.outside.stacks import outside_view\n"
         "try: outside_view.look(int(sys.argv[1]))\n"
         "except ProbeError as error: print(error.code, error.hint)"
     )
@@ -338,7 +339,8 @@ def test_looking_leaves_no_process_behind(bare: Start) -> None:
 def test_without_the_tool_the_error_says_how_to_get_it(bare: Start) -> None:
     job = bare("outside_states", "sleeps")
     code = (
-        "import sys; from probe.outside.stacks import outside_view; from probe.base.errors import StacksUnavailable\n"
+        "import sys; from probe.base.errors import StacksUnavailable\n"
+        "from probe.outside.stacks import outside_view\n"
         "try: outside_view.look(int(sys.argv[1]))\n"
         "except StacksUnavailable as error: print(error.message, error.hint)"
     )
@@ -352,7 +354,8 @@ def test_without_the_tool_the_error_says_how_to_get_it(bare: Start) -> None:
 def test_the_module_is_cheap_to_import() -> None:
     heavy = ("pystack", "concurrent", "logging", "asyncio", "torch", "numpy", "multiprocessing")
     code = (
-        f"import sys, probe.outside.stacks.outside_view; print([name for name in sys.modules if name.startswith({heavy})])"
+        "import sys, probe.outside.stacks.outside_view\n"
+        f"print([name for name in sys.modules if name.startswith({heavy})])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

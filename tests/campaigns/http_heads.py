@@ -1,6 +1,6 @@
 """Requests as bytes for the campaign `http`, and a second reading of RFC 9112 that says what they are.
 
-`verdict` is written from the RFC's grammar alone, a byte at a time, and shares nothing with `probe.base.wire`.
+`verdict` is written from the RFC's grammar alone, a byte at a time, and shares nothing with `wire`.
 """
 
 from __future__ import annotations

@@ -217,7 +217,8 @@ def _servers(place: Place) -> list[str]:
 def _server_beside_the_lock(place: Place) -> None:
     """For the control: a server that takes another lock, until it serves. `Place.close` ends it."""
     code = (
-        "import sys\nfrom probe.boot import launch\nlaunch.lock_path = lambda folder: folder / 'another.lock'\n"
+        "import sys\nfrom probe.boot import launch\n"
+        "launch.lock_path = lambda folder: folder / 'another.lock'\n"
         "sys.argv = ['probe.server']\nfrom probe.server.__main__ import main\nmain()"
     )
     first = place.server_pid()

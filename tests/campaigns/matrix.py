@@ -1,6 +1,6 @@
 """Every supported pair of Python and torch, each in an environment of its own: `tests/run --matrix [PAIR …]`.
 
-A pair is written `3.10+2.6.0`; without one, all of `probe/base/versions.py` are tried, one after the other. An
+A pair is written `3.10+2.6.0`; without one, all of `base/versions.py` are tried, one after the other. An
 environment is made in a temporary folder and removed afterwards, for torch's wheels bring gigabytes along
 (`--keep FOLDER` keeps it there and uses it again). In each run jobs bit for bit, the start-up hook, acting,
 snippets, attaching and looking for NaNs; a hook that raises fails the test it raises in. The table in

@@ -95,7 +95,8 @@ def test_an_announcement_is_believed_only_with_the_right_proof(tmp_path: Path) -
         "[1, 2]", "{", "x" * 10_000, '{"host": 1}',
     ]
     announcement.write(tmp_path, announcement.Peers(lines, [("node2", "slurm"), ("node9", "slurm")]))
-    found = {host.name: host for host in peer_discovery.from_recordings([tmp_path], "run-x", "secret", 7130, settings)}
+    hosts = peer_discovery.from_recordings([tmp_path], "run-x", "secret", 7130, settings)
+    found = {host.name: host for host in hosts}
     assert (found["node2"].url, found["node2"].ranks) == ("http://node2:7130", (2, 3))
     assert {name for name, host in found.items() if host.url} == {"node2", "node9"}
     assert all("another token" in found[name].why for name in ("node3", "node4", "node7"))

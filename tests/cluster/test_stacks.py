@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from probe.base import package
 from probe.base.rank_sets import as_text, from_text
 from probe.server.hosts import merged_stacks
 
@@ -130,7 +131,10 @@ def test_a_loop_inside_a_library_is_told_apart_by_its_functions() -> None:
 def test_who_is_stopped_or_has_ended_is_in_no_class_of_the_living() -> None:
     here = frame("main")
     found = merged_stacks.merge(
-        {0: capture(here), 1: capture(here, state=merged_stacks.STOPPED), 2: capture(here, state=merged_stacks.ENDED)}
+        {
+            0: capture(here), 1: capture(here, state=merged_stacks.STOPPED),
+            2: capture(here, state=merged_stacks.ENDED),
+        }
     ).classes
     assert {(one["ranks"], one["state"]) for one in found} == {
         ("0", merged_stacks.ALIVE), ("1", merged_stacks.STOPPED), ("2", merged_stacks.ENDED)
@@ -145,7 +149,8 @@ def test_a_step_and_phase_of_a_class_are_those_of_all_its_ranks_or_null() -> Non
 def test_the_main_thread_stands_for_the_training_thread_before_training_begins() -> None:
     thread = {"training": False, "thread_id": 7, "thread_name": "MainThread", "frames": [frame("load")]}
     agent = {"training": False, "thread_id": 8, "thread_name": "probe-agent", "frames": [frame("serve")]}
-    found = merged_stacks.merge({0: {"pid": 7, "threads": [agent, thread]}, 1: {"pid": 7, "threads": []}}).classes
+    captures = {0: {"pid": 7, "threads": [agent, thread]}, 1: {"pid": 7, "threads": []}}
+    found = merged_stacks.merge(captures).classes
     assert [(one["ranks"], one["stack"]) for one in found] == [
         ("0", "load (train.py:1)"), ("1", merged_stacks.NOT_TRAINING)
     ]
@@ -164,8 +169,9 @@ def test_other_threads_are_told_for_each_class() -> None:
 
 
 def test_probes_own_hooks_are_in_no_stack() -> None:
-    ours = str(merged_stacks.__file__).replace("server/hosts/merged_stacks.py", "job/instruments/comm/collectives.py")
-    found = merged_stacks.merge({0: capture(frame("main"), library("called", ours)), 1: capture(frame("main"))})
+    ours = f"{package.FOLDER}job/instruments/comm/collectives.py"
+    captures = {0: capture(frame("main"), library("called", ours)), 1: capture(frame("main"))}
+    found = merged_stacks.merge(captures)
     assert [node["func"] for node in found.tree] == ["main"]
     assert [(one["ranks"], len(one["frames"])) for one in found.classes] == [("0-1", 1)]
 

@@ -21,7 +21,7 @@ from control.pythons import interpreter
 from harness import PATIENCE_S, PROGRAMS, ROOT
 from probe.base.isolation import capture
 from probe.job.introspection.snippet_names import names_used
-from probe.job.snippets.guard import static_lookup
+from probe.job.snippets.guard import lookup
 from probe.job.snippets.guard.classify import Judgement, classify
 from probe.job.snippets.guard.rules import CLASSES, GROUPS, REFUSED_GROUPS, SEVERITY
 from probe.job.snippets.guard.tracked import rulebook
@@ -301,14 +301,14 @@ def test_every_name_in_the_rules_is_one_that_exists_in_some_version() -> None:
     }
     missing = []
     for group in GROUPS:
-        owner = static_lookup.by_name(group.of)
+        owner = lookup.by_name(group.of)
         if owner is None or group.names == ("*",):
             continue
         for name in group.names:
-            if static_lookup.is_class(owner):
-                there = static_lookup.find(owner, name) is not None
+            if lookup.is_class(owner):
+                there = lookup.find(owner, name) is not None
             else:
-                there = name in static_lookup.module_dict(owner)
+                there = name in lookup.module_dict(owner)
             if not there and f"{group.of}.{name}" not in elsewhere:
                 missing.append(f"{group.of}.{name}")
     assert missing == []

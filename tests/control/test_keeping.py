@@ -23,7 +23,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from probe.job.snippets.state_restore import Kept, random_states, restore_random_states
+from probe.checkpoint.random_states import random_states, restore_random_states
+from probe.job.snippets.state_restore import Kept
 
 pytestmark = pytest.mark.filterwarnings("ignore:Anomaly Detection")
 
@@ -361,7 +362,8 @@ def test_random_states_come_back_from_a_file(tmp_path: Any) -> None:
 def test_nothing_is_imported_for_it() -> None:
     """Where the job has neither torch nor NumPy."""
     code = (
-        "import sys, os; from probe.job.snippets.state_restore import Kept, random_states, restore_random_states\n"
+        "import sys, os; from probe.checkpoint.random_states import random_states, restore_random_states\n"
+        "from probe.job.snippets.state_restore import Kept\n"
         "with Kept(training_thread=True) as kept: os.chdir('/')\n"
         "states = random_states(); restore_random_states(states)\n"
         "print(kept.put_back, states['torch'], states['numpy'], {'torch', 'numpy'} & set(sys.modules))"

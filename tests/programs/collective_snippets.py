@@ -1,6 +1,6 @@
 """Rank RANK of a gloo job of WORLD_SIZE that runs snippets of its own between two steps, as probe does.
 
-Each is run on all ranks at the same boundary, in the group that `probe.job.boundary.own_group` makes; RESULT has
+Each is run on all ranks at the same boundary, in the group that `boundary.own_group` makes; RESULT has
 what came of each, and the numbers of collectives that the job's own groups counted before and after.
 """
 

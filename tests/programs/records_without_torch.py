@@ -58,7 +58,9 @@ def record(folder: Path) -> Path:
 def ask(snippets: list[str]) -> list[dict[str, Any]]:
     """Answers to the snippets, and to one that does not end."""
     main = threading.main_thread().ident
-    job = Surroundings(lambda: snippet_names.Scope(main, dict), lambda: False, lambda: False, str, lambda: True)
+    job = Surroundings(
+        lambda: snippet_names.Scope(main, dict), lambda: False, lambda: False, str, lambda: True
+    )
     nowhere = cast("SafePoint", None)  # all of them run beside the training
     evaluator = Evaluator(job, nowhere, 65536)
 
@@ -129,7 +131,8 @@ def main() -> None:
         look = Look()
         text = look.at(function)
         looks[function.__name__] = [look.readable, text.pop("inner", None) is not None, text, look.found]
-    found = thread_stacks.capture(threading.main_thread().ident, 0, "other", lambda _module: None, all_threads=True)
+    main_thread = threading.main_thread().ident
+    found = thread_stacks.capture(main_thread, 0, "other", lambda _module: None, all_threads=True)
     print(
         json.dumps(
             {

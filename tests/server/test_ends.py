@@ -58,7 +58,8 @@ def test_an_end_is_judged_by_what_is_known(
 
 
 def test_the_kernels_code_is_a_status_or_a_signal() -> None:
-    assert [exit_report.exit_code(code) for code in (0, 3 << 8, 255 << 8, 9, 11 | 0x80)] == [0, 3, 255, -9, -11]
+    codes = (0, 3 << 8, 255 << 8, 9, 11 | 0x80)
+    assert [exit_report.exit_code(code) for code in codes] == [0, 3, 255, -9, -11]
 
 
 CRASH = """Fatal Python error: Segmentation fault

@@ -128,7 +128,8 @@ def test_without_its_packages_it_says_so(place: Place, tmp_path: Path) -> None:
 
 def test_another_python_can_run_it(place: Place, beside: Beside) -> None:
     code = (
-        "import os; from pathlib import Path; from probe.boot import launch; from probe.base.settings import Settings\n"
+        "import os; from pathlib import Path\n"
+        "from probe.base.settings import Settings; from probe.boot import launch\n"
         "launch.ensure_server(Path(os.environ['PROBE_DIR']), Settings(), wait_s=60)\n"
     )
     subprocess.run(

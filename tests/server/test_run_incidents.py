@@ -41,7 +41,8 @@ class Place:
 
     def note(self, state: str, severity: str, rank: int = 0, what: str = "it stands", t_ns: int = 0) -> None:
         verdict = Verdict(state, severity, what, ["evidence"], ["probe gpt diagnose"])
-        server_journal.note_rows(self.ranks[rank].folder, "probe.verdicts", verdict.rows(t_ns or clock.wall_ns(), 7))
+        rows = verdict.rows(t_ns or clock.wall_ns(), 7)
+        server_journal.note_rows(self.ranks[rank].folder, "probe.verdicts", rows)
 
     def look(self) -> list[tuple[str, str, bool]]:
         """Recipe, event and whether it is told, of what came since the last look."""

@@ -262,7 +262,8 @@ def test_what_attaches_to_a_torch_that_is_too_old_is_refused(hooked: Python) -> 
         "import torch, torch_probe_boot\nfound = torch_probe_boot.attach({})\n"
         "print(found['code'], found['error'], 'probe.job' in __import__('sys').modules)"
     )
-    (hooked.site / "probe" / "base" / "errors.py").write_text((ROOT / "probe" / "base" / "errors.py").read_text())
+    errors = Path("probe") / "base" / "errors.py"
+    (hooked.site / errors).write_text((ROOT / errors).read_text())
     answer = hooked.code(text, FAKE_TORCH_VERSION="2.5.1")
     said = "attach_refused needs torch 2.6 or newer, this is 2.5.1; the job runs without it False"
     assert (answer.code, answer.out[-1], answer.err) == (0, said, [])

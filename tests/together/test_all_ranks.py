@@ -114,7 +114,8 @@ def test_what_one_rank_cannot_do_no_rank_does(place: Place) -> None:
 
         # Done by one and failed on the other at the very step: put back before it begins.
         breaks = (
-            "import probe.job.actions.interventions.skip_nonfinite as one; one.SkipNonfinite.begin = lambda self: 1 / 0"
+            "import probe.job.actions.interventions.skip_nonfinite as one\n"
+            "one.SkipNonfinite.begin = lambda self: 1 / 0"
         )
         post(place, "/v1/eval", endpoint=f"{ranks.name}/1", code=breaks, when="now")
         with pytest.raises(NotTogether, match=r"rank 1: .*ZeroDivisionError.*put back before step \d+"):

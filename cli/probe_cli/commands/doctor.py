@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import probe
-import probe.base.errors
 from probe.base import versions
-from probe.base.errors import ProbeError, SettingInvalid
+from probe.base.errors import DirectoryRefused, NoRoom, ProbeError, SettingInvalid
 from probe.base.settings import Settings, unknown_variables
 from probe.boot.launch import SERVER_NEEDS
 from probe.recording import places
@@ -192,7 +191,7 @@ def check_directory(directory: Path) -> Finding:
         return _check_can_be_made(directory)
     except OSError as error:
         return Finding(
-            "fail", "PROBE_DIR", f"{directory}: {error.strerror}", probe.base.errors.DirectoryRefused.hint
+            "fail", "PROBE_DIR", f"{directory}: {error.strerror}", DirectoryRefused.hint
         )
     except ProbeError as error:
         return Finding("fail", "PROBE_DIR", error.message, error.hint)
@@ -206,7 +205,7 @@ def check_directory(directory: Path) -> Finding:
         )
     if not os.access(directory, os.W_OK | os.X_OK):
         return Finding(
-            "fail", "PROBE_DIR", f"{directory} cannot be written", probe.base.errors.DirectoryRefused.hint
+            "fail", "PROBE_DIR", f"{directory} cannot be written", DirectoryRefused.hint
         )
     unwritable = places.why_not_writable(directory)
     if unwritable:
@@ -225,7 +224,7 @@ def _check_can_be_made(directory: Path) -> Finding:
     if kind in places.NETWORK_FILE_SYSTEMS or refusal:
         why = f"{parent} is on {kind}" if kind in places.NETWORK_FILE_SYSTEMS else f"{parent} {refusal}"
         return Finding(
-            "fail", "PROBE_DIR", f"{directory} cannot be made: {why}", probe.base.errors.DirectoryRefused.hint
+            "fail", "PROBE_DIR", f"{directory} cannot be made: {why}", DirectoryRefused.hint
         )
     return Finding("ok", "PROBE_DIR", f"{directory} will be made by the first job")
 
@@ -254,7 +253,7 @@ def check_rings(settings: Settings) -> Finding:
     home = places.home(settings)
     base = home if home.exists() else home.absolute().parent
     if places.room_bytes(base) < needed:
-        return Finding("fail", "rings", f"{why}, and {base} has no room either", probe.base.errors.NoRoom.hint)
+        return Finding("fail", "rings", f"{why}, and {base} has no room either", NoRoom.hint)
     return Finding(
         "warn",
         "rings",
@@ -317,7 +316,7 @@ def check_attaching() -> Finding:
     """Whether `attach` has what it needs."""
     from shutil import which
 
-    from probe.outside.attach import library
+    from probe.outside.attach import boot_library
 
     debugger = which("gdb") or ("pyinjector" if find_spec("pyinjector") is not None else None)
     if debugger is None:
@@ -325,7 +324,7 @@ def check_attaching() -> Finding:
             "warn", "attaching", "neither gdb nor pyinjector is here: `attach` cannot get into a process",
             "Install gdb, or `pip install pyinjector`. Jobs started with PROBE=1 need neither.",
         )
-    if not library.PACKAGED.is_file() and library.compiler() is None:
+    if not boot_library.PACKAGED.is_file() and boot_library.compiler() is None:
         return Finding(
             "warn", "attaching",
             f"{debugger} is here, the boot library and a C compiler are not: slower ways only",

@@ -1,7 +1,8 @@
 """Evidence: plain facts about one process, gathered within two seconds, in whatever state it is.
 
 `gather` puts together what the rings say (`progress`), what the kernel says at the begin and the end of a
-short window (`kernel`), and what four looks from outside show that stop nothing (`probe.outside.stacks.outside_view`).
+short window (`kernel`), and what four looks from outside show that stop nothing
+(`probe.outside.stacks.outside_view`).
 The process is asked nothing, so a held GIL makes no difference, and one that never had an agent is only
 short of what the rings would say. A fact that was not measured is None. Blocks for up to two seconds:
 threads of the server; the command. May import numpy (through the ring reader).
@@ -20,6 +21,7 @@ from probe.base.errors import ProbeError
 from probe.base.redaction import redact
 from probe.base.settings import BY_NAME
 from probe.diagnose.process import kernel_waits
+from probe.diagnose.process.kernel_waits import Snapshot
 from probe.diagnose.process.pause_owner import HELD, Held, who_holds
 from probe.diagnose.process.progress import History, Progress
 from probe.outside.processes import tasks
@@ -255,7 +257,7 @@ def _look_often(pid: int) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _threads(
-    pid: int, captures: Sequence[Mapping[str, Any]], before: kernel_waits.Snapshot, after: kernel_waits.Snapshot,
+    pid: int, captures: Sequence[Mapping[str, Any]], before: Snapshot, after: Snapshot,
     training_thread: int | None,
 ) -> tuple[Thread, ...]:
     """The threads of the process itself, the training thread first."""
@@ -335,7 +337,7 @@ def _training_tid(pid: int, threads: Sequence[Thread]) -> int:
 # From the kernel --------------------------------------------------------------
 
 
-def _with_kernel(pid: int, thread: Thread, before: kernel_waits.Snapshot, after: kernel_waits.Snapshot) -> Thread:
+def _with_kernel(pid: int, thread: Thread, before: Snapshot, after: Snapshot) -> Thread:
     """The thread with what the kernel says of it; as it is when it has ended."""
     last = after.tasks.get(thread.tid)
     if last is None:
@@ -372,12 +374,12 @@ def _rate(first: int | None, last: int | None, window_s: float) -> float | None:
     return None if first is None or last is None else (last - first) / window_s
 
 
-def _cpu_ratio(before: kernel_waits.Snapshot, after: kernel_waits.Snapshot, window_s: float) -> float:
+def _cpu_ratio(before: Snapshot, after: Snapshot, window_s: float) -> float:
     both = before.tasks.keys() & after.tasks.keys()
     return sum(after.tasks[tid].run_ns - before.tasks[tid].run_ns for tid in both) / 1e9 / window_s
 
 
-def _throttled(before: kernel_waits.Snapshot, after: kernel_waits.Snapshot) -> float | None:
+def _throttled(before: Snapshot, after: Snapshot) -> float | None:
     if after.periods is None or after.throttled is None:
         return None
     periods = after.periods - (before.periods or 0)
@@ -386,7 +388,7 @@ def _throttled(before: kernel_waits.Snapshot, after: kernel_waits.Snapshot) -> f
 
 
 def _workers(
-    captures: Sequence[Mapping[str, Any]], before: kernel_waits.Snapshot, after: kernel_waits.Snapshot
+    captures: Sequence[Mapping[str, Any]], before: Snapshot, after: Snapshot
 ) -> tuple[Worker, ...]:
     """The processes below, also those that could not be looked at."""
     window_s = after.monotonic_s - before.monotonic_s

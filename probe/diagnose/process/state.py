@@ -205,7 +205,7 @@ def _holds_gil(c: Case) -> Verdict | None:
         return None
     who = f"{holder.name} ({holder.tid})"
     doing = "asleep" if asleep else "computing"
-    what = f"{who} holds the GIL inside C, {doing}, in {wording.short(stack_patterns.innermost(holder.frames))}"
+    what = f"{who} holds the GIL inside C, {doing}, in {wording.place_of(holder.frames)}"
     alone = ALARM if asleep else NOTICE
     severity = alone if c.quiet_s is None else c.waiting(sure=asleep)
     own = [] if holder.training else _place(c)
@@ -232,7 +232,7 @@ def _checkpoint(c: Case) -> Verdict | None:
     if thread is None:
         return None
     frame = stack_patterns.checkpoint(thread)
-    caller = wording.short(stack_patterns.innermost(thread.frames))
+    caller = wording.place_of(thread.frames)
     what = f"writes a checkpoint, in {wording.short(frame)}, called in {caller}{c.since()}"
     lines = [*wording.progress_lines(c.e), *_place(c)]
     if thread is not training:
@@ -276,21 +276,24 @@ def _data(c: Case) -> Verdict | None:
     loader = (e.progress.pending_loader if e.progress else None) or "a DataLoader"
     waited = wording.seconds((e.progress and e.progress.pending_s) or 0.0)
     waited = f" for {waited}" if pending else ""
-    workers = [worker for worker in e.workers if stack_patterns.is_data_worker(worker) or worker.state == "zombie"]
+    workers = [
+        worker for worker in e.workers
+        if stack_patterns.is_data_worker(worker) or worker.state == "zombie"
+    ]
     starting = [worker for worker in e.workers if worker not in workers and worker.role is None]
     culprits, sure = _culprits(workers)
     if thread is not None and stack_patterns.ends_workers(thread.frames):
         detail, sure, culprits = "the epoch is over and its workers are ending", False, workers
     elif culprits:
         first = culprits[0]
-        place = wording.short(stack_patterns.innermost(stack_patterns.fetching(first.frames) or first.frames))
+        place = wording.place_of(stack_patterns.fetching(first.frames) or first.frames)
         said = "is dead (zombie)" if first.state == "zombie" else f"is {first.state} in {place}"
         detail = f"worker {first.pid} {said}"
     elif starting:  # a spawned worker imports torch, or is not yet Python
-        place = wording.short(stack_patterns.innermost(starting[0].frames))
+        place = wording.place_of(starting[0].frames)
         detail, sure, culprits = f"process {starting[0].pid} is starting, in {place}", False, starting
     elif thread is not None and not workers:
-        detail = f"the dataset is in {wording.short(stack_patterns.innermost(stack_patterns.fetching(thread.frames)))}"
+        detail = f"the dataset is in {wording.place_of(stack_patterns.fetching(thread.frames))}"
         sure = not c.works and c.sleeps
     else:
         detail, sure = "none of its workers has a task", True
@@ -308,7 +311,8 @@ def _culprits(workers: list[Worker]) -> tuple[list[Worker], bool]:
     """The workers that keep a batch back, the surest first; and whether they will not go on."""
     dead = [worker for worker in workers if worker.state in ("zombie", "dead")]
     stuck = [worker for worker in workers if worker.state in ("uninterruptible", "stopped", "traced")]
-    inside = [worker for worker in workers if worker not in dead + stuck and stack_patterns.fetching(worker.frames)]
+    others = [worker for worker in workers if worker not in dead + stuck]
+    inside = [worker for worker in others if stack_patterns.fetching(worker.frames)]
     asleep = [worker for worker in inside if not _busy(worker)]
     busy = [worker for worker in inside if _busy(worker)]
     found = dead + stuck + asleep + busy
@@ -349,7 +353,7 @@ def _deadlock(c: Case) -> Verdict | None:
     waiting = [thread for thread in e.threads if thread.still and stack_patterns.mutex_wait(thread)]
     if len(waiting) < 2 or not any(thread.training for thread in waiting):
         return None
-    places = [f"{thread.name} in {wording.short(stack_patterns.innermost(thread.frames))}" for thread in waiting]
+    places = [f"{thread.name} in {wording.place_of(thread.frames)}" for thread in waiting]
     severity = ALARM if c.quiet_s is None else c.waiting(sure=c.sleeps)
     lines = [line for thread in waiting for line in wording.thread_lines(e, thread)]
     return Verdict(
@@ -368,12 +372,13 @@ def _elsewhere(c: Case) -> Verdict | None:
     for other in e.threads:
         ours = str(other.name).startswith("probe-") or other is thread
         if not ours and other.changed and other.wanted_ratio >= BUSY_RATIO:
-            where = wording.short(stack_patterns.innermost(other.frames))
+            where = wording.place_of(other.frames)
             doing = f"{other.name} ({other.tid}), which works in {where}"
             break
     else:
         child = next((worker for worker in e.workers if _busy(worker)), None)
-        if child is None or not (stack_patterns.waits_for_children(thread) or stack_patterns.lock_wait(thread)):
+        waits = stack_patterns.waits_for_children(thread) or stack_patterns.lock_wait(thread)
+        if child is None or not waits:
             return None
         doing = f"process {child.pid} ({child.command or 'its command is hidden'}), which works"
     lines = [*_place(c), *map(wording.worker_line, e.workers[:8]), *wording.progress_lines(e)]
@@ -387,7 +392,7 @@ def _lock_wait(c: Case) -> Verdict | None:
     e, thread = c.e, c.e.training
     if thread is None or c.works or not stack_patterns.lock_wait(thread):
         return None
-    what = f"waits for a lock or an event in {wording.short(stack_patterns.innermost(thread.frames))}{c.since()}"
+    what = f"waits for a lock or an event in {wording.place_of(thread.frames)}{c.since()}"
     others = [
         f"{other.name} ({other.tid}) is at {wording.at(other.frames)}"
         for other in e.threads
@@ -405,7 +410,7 @@ def _warm_up(c: Case) -> Verdict | None:
     if p is None or p.usual_step_s is not None or c.late:
         return None
     done = f"{p.steps} of the first {WARM_UP_STEPS} steps are done" if p.steps else "no step yet"
-    place = wording.short(stack_patterns.innermost(e.training.frames)) if e.training and e.training.frames else None
+    place = wording.place_of(e.training.frames) if e.training and e.training.frames else None
     what = f"{done} {wording.seconds(p.recorded_s)} after recording began: start-up, compiling or idle"
     why = [*wording.progress_lines(e), *_place(c)]
     return Verdict(names.WARM_UP, NOTICE, what + (f", in {place}" if place else ""), why, [])
@@ -417,7 +422,7 @@ def _blocked(c: Case) -> Verdict | None:
         return None
     if thread.held_gil or (thread.state != "sleeping" and not thread.still):
         return None
-    place = wording.short(stack_patterns.innermost(thread.frames))
+    place = wording.place_of(thread.frames)
     call = f" in {thread.call}" if thread.call else ""
     on = f" on {thread.waits_on}" if thread.waits_on else ""
     child = ""
@@ -441,7 +446,7 @@ def _working(c: Case) -> Verdict | None:
     e, thread = c.e, c.e.training
     if thread is None or not e.looks:
         return None
-    place = wording.short(stack_patterns.innermost(thread.frames))
+    place = wording.place_of(thread.frames)
     lines = [*wording.progress_lines(e), *_place(c), *wording.gil_lines(e)]
     ask = [f"probe {e.pid} backtrace", f"probe {e.pid} backtrace --locals"]
     if c.quiet_s is None:

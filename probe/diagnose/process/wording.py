@@ -139,6 +139,11 @@ def worker_line(worker: Worker, frames: Frames | None = None) -> str:
     return f"{worker.role or 'child process'} {worker.pid}: {worker.state}{where}{cpu}{place}"
 
 
+def place_of(frames: Frames) -> str:
+    """The frame to name, on one line with the rest."""
+    return short(innermost(frames))
+
+
 def short(frame: Frame | None) -> str:
     """A frame on one line with the rest: function, file name, line."""
     if frame is None:

@@ -4,7 +4,7 @@
     sql, parameters = library["loss-nan"].statement()
     outcome = library["loss-nan"].judge(columns, rows, "4242")      # found, clear or unknown
 
-Reads files, runs no SQL: that is done by `probe.server.answers.recipe_runs` in a query worker, and by `local` on a
+Reads files, runs no SQL: `server.answers.recipe_runs` does that in a query worker, and `local_query` on a
 connection. Any thread. Standard library, and tomli where Python has no tomllib.
 """
 

@@ -1,7 +1,7 @@
 """Recipes on tables of a DuckDB connection of one's own: a log's, or a test's.
 
 Nothing is confined here: only for recipes of this installation on rows of one's own making. For
-recordings there is `probe.server.answers.recipe_runs`, which runs them in a query worker. Any thread, one at a time
+recordings there is `server.answers.recipe_runs`, which runs them in a query worker. Any thread, one at a time
 for a connection. May import duckdb, in functions.
 """
 

@@ -1,7 +1,7 @@
 """Recipe: a question about a recording, what its answer means and what to do about it.
 
 Plain data, made by `recipe_files.parse`; `Recipe.judge` makes findings of the rows that its SQL gave. Who
-runs the SQL is another matter: a query worker (`probe.server.answers.recipe_runs`) or a connection (`local`). Any
+runs the SQL is another matter: a query worker (`answers.recipe_runs`) or a connection (`local_query`). Any
 thread. Standard library only.
 """
 

@@ -6,7 +6,7 @@
               could not, take it back before the step begins
     outcome   a thread of the request: what came of it
 
-Who brings the ranks together is the server (`probe.server.hosts.coordinator`); it may be killed at any moment.
+Who brings the ranks together is the server (`server.hosts.coordinator`); it may be killed at any moment.
 What is prepared ends by itself, what is armed too, and at the agreed step the ranks decide by the ballot
 alone: held for at most PROBE_RANK_HOLD_S, and not at all while not all are known to be appointed (unless
 the training is paused anyway). Standard library only.

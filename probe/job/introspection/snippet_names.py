@@ -46,7 +46,8 @@ class Scope:
     @property
     def closed(self) -> list[str]:
         """Functions whose variables cannot be read without a trace, and were not."""
-        return [python_frames.function_name(frame) for frame in self._frames if not python_frames.readable(frame)]
+        unreadable = [frame for frame in self._frames if not python_frames.readable(frame)]
+        return [python_frames.function_name(frame) for frame in unreadable]
 
     def resolve(self, wanted: Iterable[str]) -> dict[str, Any]:
         """The values of those of the wanted names that exist."""

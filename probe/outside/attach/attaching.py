@@ -32,7 +32,7 @@ from probe.base.errors import (
 from probe.base.settings import Settings
 from probe.boot.launch import ensure_server
 from probe.outside.attach import borrowed, gdb, payload, remote
-from probe.outside.attach.library import place_library
+from probe.outside.attach.boot_library import place_library
 from probe.outside.attach.meeting import Meeting
 from probe.outside.attach.parked import parked_threads
 from probe.outside.processes.target import (

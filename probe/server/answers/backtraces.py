@@ -177,10 +177,12 @@ def _of_rank(registry: Registry, recorded: Recorded, want: Want) -> dict[str, An
         if process is not None and process.state in STOPPED_LETTERS:
             state = merged_stacks.STOPPED
         capture = now(registry, recorded, want)
-        if merged_stacks.training_thread(capture) is None:  # none trains yet: the main thread says more than none
+        # Where none trains yet the main thread says more than none.
+        if merged_stacks.training_thread(capture) is None:
             capture = now(registry, recorded, want._replace(all_threads=True))
             if not want.all_threads:
-                capture["threads"] = [thread for thread in (merged_stacks.training_thread(capture),) if thread]
+                thread = merged_stacks.training_thread(capture)
+                capture["threads"] = [thread] if thread else []
     return {**capture, "rank": recorded.meta.rank, "host": recorded.meta.host, "state": state}
 
 

@@ -243,11 +243,13 @@ def _add_acting(app: FastAPI, service: Service) -> None:
     async def host_phase(body: TogetherBody, request: Request) -> dict[str, Any]:
         """One phase of what all ranks of a job do before the same step: for the ranks of this host."""
         caller = access.caller(request)
-        if "code" in body.asked or act_requests.runs_code(body.asked.get("action"), body.asked.get("arguments")):
+        action, arguments = body.asked.get("action"), body.asked.get("arguments")
+        if "code" in body.asked or act_requests.runs_code(action, arguments):
             access.require_code(caller, service.settings, "eval")
         found = await fanout.find(service, body.endpoint, caller, "host")
         asked = {**body.asked, "caller": caller._asdict()}
-        return await coordinator.host_phase(Crew(service, found, caller), {**body.model_dump(), "asked": asked})
+        ranks = Crew(service, found, caller)
+        return await coordinator.host_phase(ranks, {**body.model_dump(), "asked": asked})
 
 
 class _Json(JSONResponse):

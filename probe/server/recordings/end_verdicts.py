@@ -36,7 +36,9 @@ def _words(status: Status) -> str:
     if how == exit_report.ENDING:
         return "has closed its recording and is not gone yet"
     if status.state == exit_report.FINISHED:
-        return "finished" if how in ("", exit_report.FINISHED) else f"finished ({how.removeprefix('finished, ')})"
+        if how in ("", exit_report.FINISHED):
+            return "finished"
+        return f"finished ({how.removeprefix('finished, ')})"
     if how.startswith("exception "):
         return f"failed: {how.removeprefix('exception ')}"
     if how == exit_report.INTERRUPTED:

@@ -156,7 +156,8 @@ class Sealer:
             status = self.registry.status(recorded)
             if problems:  # set aside: what is damaged now will be tomorrow
                 self._done.add((recorded.folder, recorded.meta.started_ns))
-            elif status.state not in LIVE and status.how != exit_report.ENDING:  # else how it ends is not known yet
+            # While it is ending, how it ends is not known yet.
+            elif status.state not in LIVE and status.how != exit_report.ENDING:
                 self._finish(recorded, status)
         if problems:
             raise ValueError("; ".join(problems))
@@ -227,7 +228,8 @@ class Sealer:
         rings = Path(recorded.meta.rings)
         if not (recorded.folder / "end.json").exists():
             ended = {
-                "version": exit_report.VERSION, "pid": recorded.meta.pid, "started_ns": recorded.meta.started_ns,
+                "version": exit_report.VERSION, "pid": recorded.meta.pid,
+                "started_ns": recorded.meta.started_ns,
                 "state": status.state, "how": status.how, "exit_status": status.exit_status,
                 "step": status.step, "last_step_ns": status.last_step_ns,
                 "last_seen_ns": status.last_seen_ns, "ended_ns": status.ended_ns,

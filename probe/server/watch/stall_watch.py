@@ -214,7 +214,8 @@ class Watch:
             for recorded in chosen:
                 tracked = self._tracked.get(recorded.folder)
                 if tracked is not None and recorded.folder not in looks:
-                    looks[recorded.folder] = (tracked, stall_thresholds.quiet_s(tracked.history.read()) or 0.0)
+                    quiet_s = stall_thresholds.quiet_s(tracked.history.read()) or 0.0
+                    looks[recorded.folder] = (tracked, quiet_s)
         return list(looks.values()), waiting
 
     def _judge_jobs(self, seen: list[_Seen]) -> dict[job_watch.Key, Found]:
@@ -449,7 +450,8 @@ class Watch:
             }
             if server_journal.note_capture(recorded.folder, capture, "stall"):
                 capture_id = str(capture["capture_id"])
-        server_journal.note_rows(recorded.folder, "probe.verdicts", verdict.rows(clock.wall_ns(), step, capture_id))
+        rows = verdict.rows(clock.wall_ns(), step, capture_id)
+        server_journal.note_rows(recorded.folder, "probe.verdicts", rows)
         _log.info("%s (pid %d): %s: %s", recorded.name, recorded.meta.pid, verdict.state, verdict.what)
 
 

@@ -17,6 +17,7 @@ from probe.base import descriptors
 from probe.base.errors import ActionRefused, BadRequest
 from probe.base.isolation import capture
 from probe.job.actions.saving import verified_file
+from probe.job.actions.saving.verified_file import size_text
 
 
 class Artifact(verified_file.Writing):
@@ -38,8 +39,8 @@ class Artifact(verified_file.Writing):
         free_bytes = free.f_bavail * free.f_frsize
         if free_bytes < size_bytes:
             raise ActionRefused(
-                f"{self.path.parent} has {verified_file.size_text(free_bytes)} free, and {self.path.name} needs "
-                f"about {verified_file.size_text(size_bytes)}",
+                f"{self.path.parent} has {size_text(free_bytes)} free, and {self.path.name} needs "
+                f"about {size_text(size_bytes)}",
                 hint="Free some room or name another folder. Nothing was written.",
             )
 

@@ -1,6 +1,6 @@
 """Deep watch: statistics of all gradients, updates, outputs of modules and distributions, for some steps.
 
-A part of `watch`. The instruments do the work (`job/instruments/tensors/gradients`, `job/instruments/tensors/activations`) and write
+A part of `watch`. The instruments do the work (`tensors/gradients`, `tensors/activations`) and write
 python.gradients and python.activations themselves; here they are switched on between two steps, and off
 again. Distributions become rows of python.histograms, which the agent's thread journals (`collect`). Nothing
 communicates, so one rank may watch without the others. Standard library only.

@@ -18,6 +18,7 @@ from probe.base.isolation import capture
 from probe.job.actions.action import Site
 from probe.job.actions.saving import snapshot, verified_file
 from probe.job.actions.saving.plain_data import memory_available_bytes, stored_bytes, tensors_in
+from probe.job.actions.saving.verified_file import size_text
 
 COPY_ROOM = 2.0
 """So many times its size must be free in memory for a copy; else the training thread writes itself."""
@@ -71,7 +72,7 @@ class Save:
         else:
             self._write()
             self._taken.notes.append(
-                f"memory was short ({verified_file.size_text(available)} free), so nothing was copied and the "
+                f"memory was short ({size_text(available)} free), so nothing was copied and the "
                 f"training thread wrote the file itself: it was held for {time.monotonic() - begun_s:.1f} s"
             )
         if not self._site.boundary and moment != self._moment():
@@ -163,7 +164,7 @@ class Save:
         step = content["step"]
         at = "the job" if step is None else f"step {step}"
         return {
-            "what": f"{at} is saved in {self.path} ({verified_file.size_text(self._writing.size_bytes)}, verified)",
+            "what": f"{at} is saved in {self.path} ({size_text(self._writing.size_bytes)}, verified)",
             "notes": notes,
             "path": str(self.path), "bytes": self._writing.size_bytes, "sha256": self._writing.sha256,
             "step": step, "epoch": content["epoch"], "verified": True,

@@ -86,6 +86,7 @@ def unseen(code: CodeType) -> CodeType:
     found = code
     if code.co_filename.startswith(package.FOLDER) and "importlib_bootstrap" not in code.co_filename:
         inside = code.co_filename[len(package.FOLDER) :]
-        found = code.replace(co_filename=os.path.join(package.FOLDER, "importlib_bootstrap", os.pardir, inside))
+        name = os.path.join(package.FOLDER, "importlib_bootstrap", os.pardir, inside)
+        found = code.replace(co_filename=name)
     _unseen[id(code)] = (code, found)  # the first keeps its id its own
     return found

@@ -11,7 +11,7 @@ import types
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from probe.job.snippets.guard import static_lookup
+from probe.job.snippets.guard import lookup
 from probe.job.snippets.guard.rules import (
     CHANGING,
     LOOKS_AT_GRADIENTS,
@@ -159,9 +159,9 @@ def is_settled(name: str) -> bool:
 def may_be_torchs(value: Value) -> bool:
     """Whether a value may be a tensor, or a node of the autograd graph."""
     if isinstance(value, Known):
-        return not static_lookup.is_module(value.thing) and not static_lookup.is_class(value.thing) and (
-            static_lookup.module_name(type(value.thing)).partition(".")[0] == "torch"
-            or any(static_lookup.module_name(base) == "torch" for base in static_lookup.mro(type(value.thing)))
+        return not lookup.is_module(value.thing) and not lookup.is_class(value.thing) and (
+            lookup.module_name(type(value.thing)).partition(".")[0] == "torch"
+            or any(lookup.module_name(base) == "torch" for base in lookup.mro(type(value.thing)))
         )
     if isinstance(value, Own):
         return value.site != 0 and value.kind == "fresh"
@@ -197,15 +197,15 @@ def class_attribute(state: State, cls: Class, name: str) -> Values:
 def of_object(state: State, value: Known, name: str, node: ast.AST) -> Values:
     """An attribute of an object of the job."""
     thing = value.thing
-    if static_lookup.is_module(thing):
+    if lookup.is_module(thing):
         return _of_module(state, thing, name, node)
     if name == "__class__":
         return frozenset({Known(type(thing))})
-    hook = static_lookup.find(type(thing), "__getattribute__")
-    if hook is not None and not static_lookup.library_function(hook[1], hook[0]):
-        state.note(node, f"`{static_lookup.class_name(hook[0])}` runs code of its own for each attribute")
+    hook = lookup.find(type(thing), "__getattribute__")
+    if hook is not None and not lookup.library_function(hook[1], hook[0]):
+        state.note(node, f"`{lookup.class_name(hook[0])}` runs code of its own for each attribute")
         return NOTED
-    if static_lookup.is_class(thing):
+    if lookup.is_class(thing):
         return _of_class(state, thing, name, node)
     if type(thing) is types.MethodType and name in ("__self__", "__func__"):
         return frozenset({Known(thing.__self__ if name == "__self__" else thing.__func__)})
@@ -215,7 +215,7 @@ def of_object(state: State, value: Known, name: str, node: ast.AST) -> Values:
 
 
 def _of_module(state: State, module: Any, name: str, node: ast.AST) -> Values:
-    entries = static_lookup.module_dict(module)
+    entries = lookup.module_dict(module)
     if name in entries:
         return frozenset({Known(entries[name])})
     dotted = entries.get("__name__")
@@ -224,7 +224,7 @@ def _of_module(state: State, module: Any, name: str, node: ast.AST) -> Values:
     if name == "__dict__":
         return frozenset({Known(entries)})
     if type(module) is not types.ModuleType or "__getattr__" in entries:
-        if static_lookup.library_module(str(dotted)):
+        if lookup.library_module(str(dotted)):
             return frozenset({Absent(f"{dotted}.{name}")})
         state.note(node, f"the module makes `{name}` when it is asked for")
         return NOTED
@@ -234,47 +234,47 @@ def _of_module(state: State, module: Any, name: str, node: ast.AST) -> Values:
 def _of_class(state: State, cls: type, name: str, node: ast.AST) -> Values:
     if name == "__dict__":
         return PURE
-    entry = static_lookup.find(cls, name)
+    entry = lookup.find(cls, name)
     if entry is None:
-        return PURE if static_lookup.library_class(type(cls)) else _unknown_hook(state, type(cls), name, node)
+        return PURE if lookup.library_class(type(cls)) else _unknown_hook(state, type(cls), name, node)
     kind = type(entry[1])
     if kind is classmethod:
         return frozenset({Known(types.MethodType(entry[1].__func__, cls))})
     if kind is property or kind in _C_ATTRIBUTES:
         return PURE
-    if kind not in (types.FunctionType, staticmethod, *static_lookup.C_CALLABLES) and _computes(entry[1]):
+    if kind not in (types.FunctionType, staticmethod, *lookup.C_CALLABLES) and _computes(entry[1]):
         return _unknown_descriptor(state, entry, name, node)
-    return frozenset({Known(static_lookup.unwrapped(entry[1]))})
+    return frozenset({Known(lookup.unwrapped(entry[1]))})
 
 
 def _unknown_hook(state: State, cls: type, name: str, node: ast.AST) -> Values:
-    if static_lookup.find(cls, "__getattr__") is None:
+    if lookup.find(cls, "__getattr__") is None:
         return PURE
-    state.note(node, f"`{static_lookup.class_name(cls)}` makes `{name}` when it is asked for")
+    state.note(node, f"`{lookup.class_name(cls)}` makes `{name}` when it is asked for")
     return NOTED
 
 
 def _unknown_descriptor(state: State, entry: tuple[type, Any], name: str, node: ast.AST) -> Values:
-    if static_lookup.library_function(entry[1], entry[0]) and static_lookup.library_class(type(entry[1])):
+    if lookup.library_function(entry[1], entry[0]) and lookup.library_class(type(entry[1])):
         return PURE
-    state.note(node, f"`{static_lookup.class_name(entry[0])}.{name}` is computed by code that is not known to be "
+    state.note(node, f"`{lookup.class_name(entry[0])}.{name}` is computed by code that is not known to be "
         "pure")
     return OPAQUE
 
 
 def _computes(entry: Any) -> bool:
-    return static_lookup.find(type(entry), "__get__") is not None
+    return lookup.find(type(entry), "__get__") is not None
 
 
 def _stores(entry: Any) -> bool:
-    return static_lookup.find(type(entry), "__set__") is not None
+    return lookup.find(type(entry), "__set__") is not None
 
 
 def _of_instance(state: State, value: Known, name: str, node: ast.AST) -> Values:
     thing = value.thing
-    entry = static_lookup.find(type(thing), name)
+    entry = lookup.find(type(thing), name)
     kind = type(entry[1]) if entry is not None else None
-    own = static_lookup.instance_dict(thing)
+    own = lookup.instance_dict(thing)
     if entry is not None and kind in _C_ATTRIBUTES:
         return _from_slot(entry, thing, name, own)
     if entry is not None and (kind is property or (_computes(entry[1]) and _stores(entry[1]))):
@@ -283,11 +283,11 @@ def _of_instance(state: State, value: Known, name: str, node: ast.AST) -> Values
         return frozenset({Known(own[name])})
     for table in ("_parameters", "_buffers", "_modules"):
         entries: Any = None if own is None else own.get(table)
-        if type(entries) in static_lookup.MAPPINGS and name in entries:
+        if type(entries) in lookup.MAPPINGS and name in entries:
             return frozenset({Known(entries[name])})
     if entry is None:
         return _missing(state, value, name, node, own)
-    if kind is types.FunctionType or kind in static_lookup.C_CALLABLES:
+    if kind is types.FunctionType or kind in lookup.C_CALLABLES:
         return frozenset({Method(value, name)})
     if kind is classmethod:
         return frozenset({Known(types.MethodType(entry[1].__func__, type(thing)))})
@@ -307,23 +307,23 @@ def _from_slot(entry: tuple[type, Any], thing: Any, name: str, own: dict[str, An
             return frozenset({Known(entry[1].__get__(thing))})
         except AttributeError:  # a slot that is empty
             return NOTHING
-    if type(thing) in static_lookup.IMMUTABLE:
+    if type(thing) in lookup.IMMUTABLE:
         return NUMBERS
-    return PURE if static_lookup.library_class(entry[0]) else OPAQUE
+    return PURE if lookup.library_class(entry[0]) else OPAQUE
 
 
 def _missing(state: State, value: Known, name: str, node: ast.AST, own: dict[str, Any] | None) -> Values:
     """An attribute that neither the object nor its class has."""
-    hook = static_lookup.find(type(value.thing), "__getattr__")
+    hook = lookup.find(type(value.thing), "__getattr__")
     if hook is None:
         return NOTHING
     wrapped = (own or {}).get("_modules", {})
-    if type(wrapped) in static_lookup.MAPPINGS and "_orig_mod" in wrapped:  # what torch.compile gives
+    if type(wrapped) in lookup.MAPPINGS and "_orig_mod" in wrapped:  # what torch.compile gives
         return attribute(state, Known(wrapped["_orig_mod"]), name, node)
     modules = state.rules.module
     if modules and hook[0] is modules[0]:
         return NOTHING
-    state.note(node, f"`{static_lookup.class_name(hook[0])}` makes `{name}` when it is asked for")
+    state.note(node, f"`{lookup.class_name(hook[0])}` makes `{name}` when it is asked for")
     return NOTED
 
 
@@ -333,12 +333,12 @@ def elements(state: State, thing: Any) -> Values:
     if kind is range or kind in (str, bytes, bytearray):
         return NUMBERS
     for base in (list, tuple, set, frozenset):
-        if static_lookup.derives(kind, (base,)):
+        if lookup.derives(kind, (base,)):
             return known(*base.__iter__(thing))
-    if kind in static_lookup.CONTAINERS:
+    if kind in lookup.CONTAINERS:
         return known(*tuple(thing))
-    if static_lookup.derives(kind, (dict,)):
+    if lookup.derives(kind, (dict,)):
         return known(*list(dict.keys(thing)))
-    if state.rules.module and static_lookup.derives(kind, state.rules.module):
-        return known(*static_lookup.children(thing))
+    if state.rules.module and lookup.derives(kind, state.rules.module):
+        return known(*lookup.children(thing))
     return PURE

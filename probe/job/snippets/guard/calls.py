@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from probe.job.snippets.guard import static_lookup
+from probe.job.snippets.guard import lookup
 from probe.job.snippets.guard.attributes import State
 from probe.job.snippets.guard.rules import (
     BLOCKING,
@@ -60,8 +60,8 @@ from probe.job.snippets.guard.tracked import (
 )
 from probe.job.snippets.guard.uses import Uses
 
-_FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial, *static_lookup.C_CALLABLES)
-_NAMED = (types.FunctionType, *static_lookup.C_CALLABLES)
+_FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial, *lookup.C_CALLABLES)
+_NAMED = (types.FunctionType, *lookup.C_CALLABLES)
 
 
 class Arguments(NamedTuple):
@@ -126,27 +126,27 @@ class Calls(Uses):
         thing = callee.thing
         group = self.rules.of(thing)
         if group is not None:
-            if static_lookup.class_name(type(thing)) == "ufunc" and len(given.positional) > thing.nin:
+            if lookup.class_name(type(thing)) == "ufunc" and len(given.positional) > thing.nin:
                 self.note(node, "writes its result into something of the job")
             return self._apply(group, _name_of(thing), given, node)
         if type(thing) is types.MethodType:
-            if self.rules.of(thing.__func__) is not None and static_lookup.is_class(thing.__self__):
+            if self.rules.of(thing.__func__) is not None and lookup.is_class(thing.__self__):
                 return self._call_known(Known(thing.__func__), given, node)
             return self._call_method(Method(Known(thing.__self__), thing.__func__.__name__), given, node)
         if type(thing) is functools.partial:
             return self.call(Known(thing.func), ANYTHING, node)
-        if type(thing) is types.BuiltinFunctionType and not static_lookup.is_module(thing.__self__ or sys):
+        if type(thing) is types.BuiltinFunctionType and not lookup.is_module(thing.__self__ or sys):
             owner: Any = thing.__self__
-            if static_lookup.is_class(owner):
+            if lookup.is_class(owner):
                 group = self.rules.method(owner, thing.__name__)
                 if group is not None:
                     return self._apply(group, thing.__name__, given, node)
             return self._call_method(Method(Known(thing.__self__), thing.__name__), given, node)
-        if static_lookup.is_class(thing):
+        if lookup.is_class(thing):
             return self._call_class(thing, given, node)
         if self._is_collective(thing):
             self.note(node, "waits for the other ranks", COLLECTIVE)
-        elif static_lookup.derives(type(thing), self.rules.module):
+        elif lookup.derives(type(thing), self.rules.module):
             self._call_module(thing, node)
         elif not callable(thing):
             return NOTHING
@@ -165,31 +165,31 @@ class Calls(Uses):
         if type(thing) is types.FunctionType:
             module = thing.__globals__.get("__name__")
             module = thing.__module__ if module in (None, "torch.distributed.c10d_logger") else module
-        elif type(thing) in static_lookup.C_CALLABLES:
-            module = getattr(thing, "__module__", None) or static_lookup.module_name(getattr(thing,
+        elif type(thing) in lookup.C_CALLABLES:
+            module = getattr(thing, "__module__", None) or lookup.module_name(getattr(thing,
                 "__objclass__", int))
         else:
-            module = static_lookup.module_name(thing if static_lookup.is_class(thing) else type(thing))
+            module = lookup.module_name(thing if lookup.is_class(thing) else type(thing))
         return type(module) is str and _is_in(module, COLLECTIVE_MODULES)
 
     def _call_module(self, module: Any, node: ast.AST) -> None:
-        parts = static_lookup.modules_within(module)
-        if any(static_lookup.derives(type(part), self.rules.collective) for part in parts):
+        parts = lookup.modules_within(module)
+        if any(lookup.derives(type(part), self.rules.collective) for part in parts):
             self.note(node, "runs a model that waits for the other ranks", COLLECTIVE)
         else:
             self.note(node, "runs a model: statistics, random numbers and hooks change")
 
     def _call_class(self, cls: type, given: Arguments, node: ast.AST) -> Values:
-        if static_lookup.derives(cls, (BaseException,)) and static_lookup.library_class(cls):
-            if static_lookup.derives(cls, (SystemExit,)):
+        if lookup.derives(cls, (BaseException,)) and lookup.library_class(cls):
+            if lookup.derives(cls, (SystemExit,)):
                 self.note(node, "ends the process", REFUSED)
             return frozenset({self.made(node, given.everything())})
         if self._is_collective(cls):
             self.note(node, "waits for the other ranks", COLLECTIVE)
-        elif _is_record(cls) and not static_lookup.own_special(cls):
+        elif _is_record(cls) and not lookup.own_special(cls):
             return frozenset({self.made(node, given.everything())})
         else:
-            self.note(node, f"makes a `{static_lookup.class_name(cls)}`, which is not known to be pure")
+            self.note(node, f"makes a `{lookup.class_name(cls)}`, which is not known to be pure")
         return NOTED
 
     def _call_absent(self, callee: Absent, given: Arguments, node: ast.AST) -> Values:
@@ -213,33 +213,33 @@ class Calls(Uses):
         if group is not None:
             with_it = given._replace(positional=(receiver, *given.positional))
             return self._apply(group, name, with_it, node)
-        if name in ("__call__", "forward") and static_lookup.derives(kind, self.rules.module):
+        if name in ("__call__", "forward") and lookup.derives(kind, self.rules.module):
             self._call_module(thing, node)
         elif name == "backward" and self._ranks_wait():
             self.note(node, "backward of a model on several ranks waits for the others", COLLECTIVE)
         elif self._collective_method(kind, name):
             self.note(node, "waits for the other ranks", COLLECTIVE)
         else:
-            self.note(node, self._why(name, f"`{static_lookup.class_name(kind)}.{name}` is not known to be pure"))
+            self.note(node, self._why(name, f"`{lookup.class_name(kind)}.{name}` is not known to be pure"))
         return NOTED
 
     def _collective_method(self, kind: type, name: str) -> bool:
-        entry = static_lookup.find(kind, name)
+        entry = lookup.find(kind, name)
         definer = kind if entry is None else entry[0]
         if name in ("train", "eval", "zero_grad"):
             return False
-        if name in COLLECTIVE_METHODS and static_lookup.derives(kind, self.rules.collective):
+        if name in COLLECTIVE_METHODS and lookup.derives(kind, self.rules.collective):
             return True
-        module = static_lookup.module_name(definer)
+        module = lookup.module_name(definer)
         return _is_in(module, COLLECTIVE_MODULES) or (
-            name == "step" and static_lookup.derives(kind, self.rules.collective)
+            name == "step" and lookup.derives(kind, self.rules.collective)
         )
 
     def _ranks_wait(self) -> bool:
-        if any(static_lookup.derives(type(thing), self.rules.collective) for thing in list(self.names.values())):
+        if any(lookup.derives(type(thing), self.rules.collective) for thing in list(self.names.values())):
             return True
-        asks = static_lookup.by_name("torch.distributed.is_initialized")
-        return type(asks) is types.FunctionType and static_lookup.library_function(asks) and bool(asks())
+        asks = lookup.by_name("torch.distributed.is_initialized")
+        return type(asks) is types.FunctionType and lookup.library_function(asks) and bool(asks())
 
     @staticmethod
     def _why(name: str, otherwise: str) -> str:
@@ -366,7 +366,7 @@ class Calls(Uses):
             return inside | everything | NUMBERS
         if gives == PAIR:
             for one in everything:
-                if isinstance(one, Known) and static_lookup.derives(type(one.thing), (dict,)):
+                if isinstance(one, Known) and lookup.derives(type(one.thing), (dict,)):
                     inside |= known(*list(dict.values(one.thing)))
             inside = frozenset({self.made(node, inside | NUMBERS, level=1)})
             ends = len(endless) < len(everything) or name in ENDING
@@ -376,11 +376,11 @@ class Calls(Uses):
 
     def _members(self, value: Value, node: ast.AST) -> Values:
         """What a function that goes through its arguments gets out of one of them."""
-        if isinstance(value, Known) and static_lookup.derives(type(value.thing), (dict,)):
+        if isinstance(value, Known) and lookup.derives(type(value.thing), (dict,)):
             both = known(*list(dict.keys(value.thing))) | known(*list(dict.values(value.thing)))
             return both if self.rules.method(type(value.thing),
                 "__iter__") else self.iterate(frozenset({value}), node)
-        if isinstance(value, Known) and static_lookup.find(type(value.thing), "__iter__") is None:
+        if isinstance(value, Known) and lookup.find(type(value.thing), "__iter__") is None:
             return NOTHING
         return self.iterate(frozenset({value}), node, in_c=False)
 
@@ -391,7 +391,7 @@ class Calls(Uses):
         for value in everything:
             if isinstance(value, Known):
                 kind = type(value.thing)
-                if static_lookup.find(kind, "__next__") is not None or static_lookup.derives(kind, self.rules.loader):
+                if lookup.find(kind, "__next__") is not None or lookup.derives(kind, self.rules.loader):
                     self.note(node, "may take from an iterator of the job")
 
     def opened(self, values: Values, node: ast.AST) -> Values:
@@ -450,10 +450,10 @@ class Calls(Uses):
 def _is_record(cls: type) -> bool:
     """A named tuple or a dataclass: made without any code of its own."""
     made = ("__new__", "__init__", "__post_init__")
-    found = [entry for name in made if (entry := static_lookup.find(cls, name)) is not None]
-    plain = all(static_lookup.library_function(entry[1], entry[0]) for entry in found)
-    named = static_lookup.derives(cls, (tuple,)) and static_lookup.find(cls, "_fields") is not None
-    return plain and (named or "__dataclass_fields__" in static_lookup.class_dict(cls))
+    found = [entry for name in made if (entry := lookup.find(cls, name)) is not None]
+    plain = all(lookup.library_function(entry[1], entry[0]) for entry in found)
+    named = lookup.derives(cls, (tuple,)) and lookup.find(cls, "_fields") is not None
+    return plain and (named or "__dataclass_fields__" in lookup.class_dict(cls))
 
 
 def _is_in(module: str, packages: tuple[str, ...]) -> bool:
@@ -461,8 +461,8 @@ def _is_in(module: str, packages: tuple[str, ...]) -> bool:
 
 
 def _name_of(thing: Any) -> str:
-    if static_lookup.is_class(thing):
-        return static_lookup.class_name(thing)
+    if lookup.is_class(thing):
+        return lookup.class_name(thing)
     return str(thing.__name__) if type(thing) in _NAMED else ""
 
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from probe.base.isolation import capture
-from probe.job.snippets.guard import static_lookup
+from probe.job.snippets.guard import lookup
 from probe.job.snippets.guard.attributes import Finding, attribute
 from probe.job.snippets.guard.calls import Arguments, load
 from probe.job.snippets.guard.expressions import Expressions
@@ -150,7 +150,7 @@ class _Guard(Expressions):
     @staticmethod
     def _is_snippets(value: Value) -> bool:
         if isinstance(value, Known):
-            return type(value.thing) in static_lookup.IMMUTABLE or type(value.thing) in (tuple, frozenset)
+            return type(value.thing) in lookup.IMMUTABLE or type(value.thing) in (tuple, frozenset)
         return isinstance(value, Own | Function | Class) or value is Some.NOTED
 
     def _Delete(self, node: ast.Delete) -> None:
@@ -174,11 +174,11 @@ class _Guard(Expressions):
             for value in self.used(part):
                 if isinstance(value, Known):
                     thing = value.thing
-                    cls = thing if static_lookup.is_class(thing) else type(thing)
-                    if static_lookup.derives(cls, (SystemExit,)):
+                    cls = thing if lookup.is_class(thing) else type(thing)
+                    if lookup.derives(cls, (SystemExit,)):
                         self.note(node, "ends the process", REFUSED)
-                    elif not static_lookup.library_class(cls):
-                        self.note(node, f"makes a `{static_lookup.class_name(cls)}`, which is not known to be pure")
+                    elif not lookup.library_class(cls):
+                        self.note(node, f"makes a `{lookup.class_name(cls)}`, which is not known to be pure")
                 elif value is Some.OPAQUE:
                     self.note(node, "raises something that is not known here")
 
@@ -211,7 +211,7 @@ class _Guard(Expressions):
 
     def _part_of(self, module: Value, dotted: str, name: str, node: ast.AST) -> Values:
         if isinstance(module, Known):
-            entries = static_lookup.module_dict(module.thing) if static_lookup.is_module(module.thing) else {}
+            entries = lookup.module_dict(module.thing) if lookup.is_module(module.thing) else {}
             if name in entries:
                 return frozenset({Known(entries[name])})
             found = sys.modules.get(f"{dotted}.{name}")
@@ -219,10 +219,10 @@ class _Guard(Expressions):
         return frozenset({Absent(f"{dotted}.{name}")})
 
     def _import_all(self, module: Value, node: ast.AST) -> None:
-        if not isinstance(module, Known) or not static_lookup.is_module(module.thing):
+        if not isinstance(module, Known) or not lookup.is_module(module.thing):
             self.note(node, "imports names that are not known here")
             return
-        entries = dict(static_lookup.module_dict(module.thing))
+        entries = dict(lookup.module_dict(module.thing))
         exported: Any = entries.get("__all__")
         public = [name for name in entries if type(name) is str and name[:1] != "_"]
         for name in exported if type(exported) in (list, tuple) else public:
@@ -435,8 +435,8 @@ class _Guard(Expressions):
     def _ClassDef(self, node: ast.ClassDef) -> None:
         for base in (*node.bases, *(keyword.value for keyword in node.keywords)):
             for value in self.used(base):
-                if isinstance(value, Known) and static_lookup.is_class(value.thing):
-                    if static_lookup.library_class(value.thing):
+                if isinstance(value, Known) and lookup.is_class(value.thing):
+                    if lookup.library_class(value.thing):
                         continue
                 elif isinstance(value, Class):
                     self.put(Own(id(node), 0, "instance"), self.inside(Own(id(value.node), 0, "instance")))

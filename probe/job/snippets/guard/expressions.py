@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from probe.job.snippets.guard import static_lookup
+from probe.job.snippets.guard import lookup
 from probe.job.snippets.guard.attributes import attribute, data, elements
 from probe.job.snippets.guard.calls import Arguments
 from probe.job.snippets.guard.rules import LARGEST_RESULT, READING, SPECIAL_METHODS
@@ -194,7 +194,7 @@ class Expressions(Special):
         for value in left | right:
             if isinstance(value, Own):
                 inside |= self.inside(value) if value.kind != "fresh" else NOTHING
-            elif isinstance(value, Known) and type(value.thing) in static_lookup.CONTAINERS:
+            elif isinstance(value, Known) and type(value.thing) in lookup.CONTAINERS:
                 inside |= elements(self, value.thing)
             elif value is Some.PURE:
                 inside |= PURE
@@ -308,13 +308,13 @@ class Expressions(Special):
         if not isinstance(base, Known):
             return NOTHING if isinstance(base, Class) else PURE
         thing = base.thing
-        if static_lookup.is_class(thing):
+        if lookup.is_class(thing):
             return NUMBERS
         rule = self.rules.method(type(thing), "__getitem__")
         if rule is None or rule.kind != READING:
-            if static_lookup.find(type(thing), "__getitem__") is None:
+            if lookup.find(type(thing), "__getitem__") is None:
                 return NOTHING
-            self.note(node, f"looks into a `{static_lookup.class_name(type(thing))}`, which is not known to be "
+            self.note(node, f"looks into a `{lookup.class_name(type(thing))}`, which is not known to be "
                 "pure")
             return OPAQUE
         return self._item_of(thing, index, node)
@@ -324,19 +324,19 @@ class Expressions(Special):
         if isinstance(node.slice, ast.Slice):
             copied = type(thing) in (list, tuple, str, bytes, range)
             return frozenset({self.made(node, elements(self, thing))}) if copied else PURE
-        if static_lookup.derives(type(thing), (dict,)):
+        if lookup.derives(type(thing), (dict,)):
             pairs = list(dict.items(thing))
             for one, value in pairs:
                 if key is not None and type(one) is type(key) and one == key:
                     return frozenset({Known(value)})
-            if static_lookup.find(type(thing), "__missing__") is not None:
+            if lookup.find(type(thing), "__missing__") is not None:
                 self.note(node, "adds the key when it is missing; `.get` does not")
             return NOTHING if key is not None else known(*(value for _, value in pairs))
         if type(thing) in (list, tuple) and type(key) is int:
             length = len(thing)
             return frozenset({Known(thing[key])}) if -length <= key < length else NOTHING
-        if static_lookup.derives(type(thing), self.rules.module):
-            children = static_lookup.children(thing)
+        if lookup.derives(type(thing), self.rules.module):
+            children = lookup.children(thing)
             if type(key) is int and -len(children) <= key < len(children):
                 return frozenset({Known(children[key])})
             return known(*children)

@@ -9,7 +9,7 @@ import ast
 import string
 
 from probe.base.isolation import capture
-from probe.job.snippets.guard import static_lookup
+from probe.job.snippets.guard import lookup
 from probe.job.snippets.guard.attributes import attribute, data, is_settled, may_be_torchs
 from probe.job.snippets.guard.calls import ANYTHING, Arguments, Calls, blocking, load
 from probe.job.snippets.guard.rules import CHANGING, COLLECTIVE, LOOKS_AT_GRADIENTS, REFUSED, SETTLED, Group
@@ -27,7 +27,7 @@ from probe.job.snippets.guard.tracked import (
     known,
 )
 
-_COPIED = (*static_lookup.CONTAINERS, *static_lookup.MAPPINGS)
+_COPIED = (*lookup.CONTAINERS, *lookup.MAPPINGS)
 """What a copy of is a container of its own."""
 
 
@@ -54,10 +54,10 @@ class Special(Calls):
             if may_be_torchs(value):
                 self.note(node, LOOKS_AT_GRADIENTS, SETTLED)
             if isinstance(value, Known):
-                own = [base for base in static_lookup.mro(type(value.thing)) if not static_lookup.library_class(base)]
-                entries = [entry for base in own for entry in tuple(static_lookup.class_dict(base).values())]
+                own = [base for base in lookup.mro(type(value.thing)) if not lookup.library_class(base)]
+                entries = [entry for base in own for entry in tuple(lookup.class_dict(base).values())]
                 computed = any(type(entry) is property for entry in entries)
-                if computed or static_lookup.own_special(type(value.thing), frozenset({"getattr", "getattribute"})):
+                if computed or lookup.own_special(type(value.thing), frozenset({"getattr", "getattribute"})):
                     self.note(node, "reads attributes whose names are not known here, and some run code")
             elif value is Some.OPAQUE:
                 self.note(node, "reads attributes of something that is not known here")
@@ -122,9 +122,9 @@ class Special(Calls):
             if not isinstance(value, Known):
                 found |= PURE
             elif name in ("modules", "named_modules", "get_submodule"):
-                found |= _one_of_each(static_lookup.modules_within(value.thing))
+                found |= _one_of_each(lookup.modules_within(value.thing))
             else:
-                found |= _one_of_each(static_lookup.children(value.thing))
+                found |= _one_of_each(lookup.children(value.thing))
         if name in ("named_modules", "named_children", "items"):
             found = frozenset({self.made(node, found | NUMBERS, level=1)})
         if name in ("__getitem__", "get_submodule"):
@@ -137,15 +137,15 @@ class Special(Calls):
 
     def _gives_state(self, _name: str, _group: Group, given: Arguments, node: ast.AST) -> Values:
         for value in given.positional[0] if given.positional else NOTHING:
-            parts = static_lookup.modules_within(value.thing) if isinstance(value, Known) else []
+            parts = lookup.modules_within(value.thing) if isinstance(value, Known) else []
             for part in parts:
-                if any("fsdp" in static_lookup.module_name(base) for base in static_lookup.mro(type(part))):
+                if any("fsdp" in lookup.module_name(base) for base in lookup.mro(type(part))):
                     self.note(node, "the state of a sharded model waits for the other ranks", COLLECTIVE)
                     break
-                if static_lookup.own_special(type(part), frozenset({"getstate"})):
+                if lookup.own_special(type(part), frozenset({"getstate"})):
                     break
                 if self.rules.method(type(part), "state_dict") is None:
-                    self.note(node, f"`{static_lookup.class_name(type(part))}.state_dict` is not known to be pure")
+                    self.note(node, f"`{lookup.class_name(type(part))}.state_dict` is not known to be pure")
         return frozenset({self.made(node, kind="fresh")})
 
     def _gives_endless(self, name: str, _group: Group, given: Arguments, node: ast.AST) -> Values:
@@ -170,7 +170,7 @@ class Special(Calls):
         inside = shared = NOTHING
         for value in given.everything():
             copied = isinstance(value, Known) and type(value.thing) in _COPIED
-            if isinstance(value, Known) and not copied and not static_lookup.plain(value.thing):
+            if isinstance(value, Known) and not copied and not lookup.plain(value.thing):
                 self.note(node, "copies an object in ways of its own")
             elif copied or isinstance(value, Own):
                 inside |= self.opened(self._members(value, node), node)

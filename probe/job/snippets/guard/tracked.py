@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Union
 
-from probe.job.snippets.guard import static_lookup
+from probe.job.snippets.guard import lookup
 from probe.job.snippets.guard.rules import COLLECTIVE_CLASSES, GROUPS, REFUSED, Group
 
 
@@ -25,7 +25,7 @@ class Known:
 
     def __init__(self, thing: Any) -> None:
         self.thing = thing
-        self._key: object = static_lookup.scalar_key(thing) or id(thing)
+        self._key: object = lookup.scalar_key(thing) or id(thing)
 
     def __eq__(self, other: object) -> bool:
         return type(other) is Known and self._key == other._key
@@ -110,13 +110,13 @@ def known(*things: Any) -> Values:
     """Values for objects that are there; many of them by one of each class."""
     if len(things) <= MOST:
         return frozenset(Known(thing) for thing in things)
-    if static_lookup.plain(things):
-        tensors = any(type(thing) not in static_lookup.IMMUTABLE for thing in things)
+    if lookup.plain(things):
+        tensors = any(type(thing) not in lookup.IMMUTABLE for thing in things)
         return PURE if tensors else NUMBERS
     found: dict[int, Any] = {}
     for thing in things:
         found.setdefault(id(type(thing)), thing)
-    containers = (*static_lookup.CONTAINERS, *static_lookup.MAPPINGS)
+    containers = (*lookup.CONTAINERS, *lookup.MAPPINGS)
     return frozenset(
         Some.OPAQUE if type(thing) in containers else Known(thing) for thing in found.values()
     )
@@ -132,10 +132,10 @@ class Rulebook:
         self._kept: list[Any] = []
         """What is known by its identity must live as long."""
         for group in GROUPS:
-            self._add(group, static_lookup.by_name(group.of))
-        found = (static_lookup.by_name(name) for name in COLLECTIVE_CLASSES)
-        self.collective = tuple(cls for cls in found if cls is not None and static_lookup.is_class(cls))
-        module, loader = static_lookup.by_name("torch.nn.Module"), static_lookup.by_name("torch.utils.data.DataLoader")
+            self._add(group, lookup.by_name(group.of))
+        found = (lookup.by_name(name) for name in COLLECTIVE_CLASSES)
+        self.collective = tuple(cls for cls in found if cls is not None and lookup.is_class(cls))
+        module, loader = lookup.by_name("torch.nn.Module"), lookup.by_name("torch.utils.data.DataLoader")
         self.module: tuple[type, ...] = () if module is None else (module,)
         self.loader: tuple[type, ...] = () if loader is None else (loader,)
 
@@ -144,15 +144,15 @@ class Rulebook:
             self._dotted.setdefault(f"{group.of}.{name}", group)
         if owner is None:
             return
-        if static_lookup.is_class(owner):
+        if lookup.is_class(owner):
             table = self._methods.setdefault(id(owner), {})
             for name in group.names:
                 table.setdefault(name, group)
-                entry = static_lookup.find(owner, name)
-                if entry is not None and static_lookup.library_function(entry[1], entry[0]):
-                    self._keep(static_lookup.unwrapped(entry[1]), group)
-        elif static_lookup.is_module(owner):
-            entries = static_lookup.module_dict(owner)
+                entry = lookup.find(owner, name)
+                if entry is not None and lookup.library_function(entry[1], entry[0]):
+                    self._keep(lookup.unwrapped(entry[1]), group)
+        elif lookup.is_module(owner):
+            entries = lookup.module_dict(owner)
             public = [name for name in entries if type(name) is str and name[:1] != "_"]
             for name in public if group.names == ("*",) else group.names:
                 thing = entries.get(name)
@@ -177,10 +177,10 @@ class Rulebook:
 
     def method(self, cls: type, name: str) -> Group | None:
         """The rule for a method, unless somebody's own class defines it anew."""
-        entry = static_lookup.find(cls, name)
-        if entry is None or not static_lookup.library_function(entry[1], entry[0]):
+        entry = lookup.find(cls, name)
+        if entry is None or not lookup.library_function(entry[1], entry[0]):
             return None
-        for base in static_lookup.mro(cls):
+        for base in lookup.mro(cls):
             table = self._methods.get(id(base), {})
             group = table.get(name) or table.get("*")
             if group is not None:
@@ -190,9 +190,9 @@ class Rulebook:
 
 def _can_be_ruled(thing: Any) -> bool:
     """Modules and constants are not called; a function that the job put there itself is not the library's."""
-    if static_lookup.is_module(thing) or type(thing) in static_lookup.IMMUTABLE:
+    if lookup.is_module(thing) or type(thing) in lookup.IMMUTABLE:
         return False
-    return type(thing) is not types.FunctionType or static_lookup.library_function(thing)
+    return type(thing) is not types.FunctionType or lookup.library_function(thing)
 
 
 _made: tuple[object, Rulebook] | None = None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 
-from probe.job.snippets.guard import static_lookup
+from probe.job.snippets.guard import lookup
 from probe.job.snippets.guard.attributes import State, data, elements
 from probe.job.snippets.guard.rules import LARGEST_RESULT, LONGEST_RANGE, REFUSED
 from probe.job.snippets.guard.tracked import (
@@ -33,7 +33,7 @@ class Uses(State):
         for value in values:
             if isinstance(value, Known):
                 kind = type(value.thing)
-                own = static_lookup.own_special(kind) if names is None else static_lookup.own_special(kind, names)
+                own = lookup.own_special(kind) if names is None else lookup.own_special(kind, names)
                 if own is not None:
                     self.note(node, f"runs `{own}`, which is not known to be pure")
             elif value is Some.OPAQUE:
@@ -59,12 +59,12 @@ class Uses(State):
             kind = type(value.thing)
             if self.rules.method(kind, "__iter__") is not None or kind is range:
                 return elements(self, value.thing)
-            if static_lookup.derives(kind, self.rules.loader):
+            if lookup.derives(kind, self.rules.loader):
                 self.note(node, "takes batches from a loader: starts its workers and draws random numbers")
-            elif static_lookup.find(kind, "__next__") is not None:
+            elif lookup.find(kind, "__next__") is not None:
                 self.note(node, "takes from an iterator of the job")
-            elif static_lookup.find(kind, "__iter__") is not None or static_lookup.find(kind, "__getitem__") is not None:
-                self.note(node, f"goes through a `{static_lookup.class_name(kind)}`, which is not known to be pure")
+            elif lookup.find(kind, "__iter__") is not None or lookup.find(kind, "__getitem__") is not None:
+                self.note(node, f"goes through a `{lookup.class_name(kind)}`, which is not known to be pure")
             else:
                 return NOTHING
             return NOTED
@@ -89,7 +89,7 @@ class Uses(State):
                 continue
             seen.add(value)
             if isinstance(value, Known):
-                own = static_lookup.own_text(value.thing)
+                own = lookup.own_text(value.thing)
                 if own is not None:
                     self.note(node, f"makes a text with `{own}`, which is not known to be pure")
             elif isinstance(value, Own) and value.site:
@@ -102,7 +102,7 @@ class Uses(State):
         if len(values) != 1:
             return None
         value = next(iter(values))
-        return value.thing if isinstance(value, Known) and type(value.thing) in static_lookup.IMMUTABLE else None
+        return value.thing if isinstance(value, Known) and type(value.thing) in lookup.IMMUTABLE else None
 
     def too_large(self, size: object, node: ast.AST) -> None:
         """A size that a constant gives."""

@@ -26,7 +26,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from probe.base import package
-from probe.job.snippets.guard import static_lookup
+from probe.job.snippets.guard import lookup
 from probe.job.snippets.guard.interruptible import leaks
 from probe.job.snippets.guard.memory_allowance import limited, memory_allowance_bytes, resident_bytes
 from probe.job.snippets.guard.rules import COLLECTIVE_CLASSES, COLLECTIVE_METHODS, REFUSED_GROUPS
@@ -251,7 +251,7 @@ class Watch:
 
     def _forbid(self, what: str, why: str, caller: FrameType | None) -> None:
         file = "" if caller is None else caller.f_code.co_filename
-        if what.startswith(_BY_LIBRARIES) and static_lookup.library_file(file):
+        if what.startswith(_BY_LIBRARIES) and lookup.library_file(file):
             return
         verdict = SnippetForbidden(what, why)
         self._judged(verdict)
@@ -292,10 +292,10 @@ class Watch:
             return False
         receiver = type(getattr(argument, "__self__", None))
         module = getattr(argument, "__module__", None) or ""
-        own = (static_lookup.module_name(base) for base in static_lookup.mro(receiver))
+        own = (lookup.module_name(base) for base in lookup.mro(receiver))
         return str(module).startswith("torch._C._distributed") or any(
             name.startswith("torch._C._distributed") for name in own
-        ) or static_lookup.class_name(receiver) == "PyCapsule"  # what pybind11 binds its functions to
+        ) or lookup.class_name(receiver) == "PyCapsule"  # what pybind11 binds its functions to
 
 
 _CHECK = Watch.check.__code__
@@ -329,37 +329,37 @@ class _Forbidden:
         for group in REFUSED_GROUPS:
             for name in group.names:
                 shown = name if group.of == "builtins" else f"{group.of}.{name}"
-                self._add(static_lookup.by_name(f"{group.of}.{name}"), shown, group.why)
+                self._add(lookup.by_name(f"{group.of}.{name}"), shown, group.why)
         if not self._collectives:
             for name, thing in _collectives(self._carried):
                 self._add(thing, name, _OTHERWISE if self._carried else _WAITS)
 
     def _add(self, thing: Any, name: str, why: str) -> None:
         """A function, whatever wraps it, or an object with a `__call__` in Python."""
-        thing = static_lookup.unwrapped(thing)
+        thing = lookup.unwrapped(thing)
         while type(thing) is types.FunctionType:
             inner = thing.__dict__.get("__wrapped__")
-            if type(inner) in static_lookup.C_CALLABLES:
+            if type(inner) in lookup.C_CALLABLES:
                 self._kept.append(inner)
                 self.functions.setdefault(id(inner), (name, why))
             if type(inner) is not types.FunctionType:
                 break
             thing = inner
-        if type(thing) in static_lookup.C_CALLABLES:
+        if type(thing) in lookup.C_CALLABLES:
             self._kept.append(thing)
             self.functions.setdefault(id(thing), (name, why))
         elif type(thing) is types.FunctionType:
             self._kept.append(thing.__code__)
             self._codes.setdefault(id(thing.__code__), (name, why))
-        elif thing is not None and not static_lookup.is_class(thing):
-            call = static_lookup.find(type(thing), "__call__")
+        elif thing is not None and not lookup.is_class(thing):
+            call = lookup.find(type(thing), "__call__")
             if call is not None and type(call[1]) is types.FunctionType:
                 self._add(call[1], name, why)
 
 
 def _grouped() -> bool:
     """Whether there is a process group, whose other ranks could wait."""
-    asks = static_lookup.by_name("torch.distributed.is_initialized")
+    asks = lookup.by_name("torch.distributed.is_initialized")
     return type(asks) is types.FunctionType and bool(asks())
 
 
@@ -381,19 +381,19 @@ def _collectives(carried: bool) -> Iterator[tuple[str, Any]]:
     """What waits for other ranks; `carried`: of that what a group of our own does not carry."""
     for name in _COLLECTIVE_MODULES:
         module = sys.modules.get(name)
-        entries = static_lookup.module_dict(module) if module is not None and static_lookup.is_module(module) else {}
+        entries = lookup.module_dict(module) if module is not None and lookup.is_module(module) else {}
         for key, thing in tuple(entries.items()):
             own = type(thing) is types.FunctionType and thing.__module__ == name
             passes = key.startswith(_ASKS) or (carried and name == _CARRIED_MODULE and key in CARRIED)
             if own and not passes:
                 yield key, thing
     for name in COLLECTIVE_CLASSES:
-        cls = static_lookup.by_name(name)
-        for method in _COLLECTIVE_OF_CLASSES if cls is not None and static_lookup.is_class(cls) else ():
-            if method in static_lookup.class_dict(cls):
-                yield f"{static_lookup.class_name(cls)}.{method}", static_lookup.class_dict(cls)[method]
+        cls = lookup.by_name(name)
+        for method in _COLLECTIVE_OF_CLASSES if cls is not None and lookup.is_class(cls) else ():
+            if method in lookup.class_dict(cls):
+                yield f"{lookup.class_name(cls)}.{method}", lookup.class_dict(cls)[method]
     if _grouped():
-        yield "backward", static_lookup.by_name("torch.autograd.backward")
+        yield "backward", lookup.by_name("torch.autograd.backward")
 
 
 @functools.lru_cache(maxsize=512)
