@@ -15,7 +15,8 @@ from command_harness import FakeServer, Result
 import make_pages
 from probe.base.settings import SETTINGS, Settings
 from probe.recording.tables import COMMON, TABLES
-from probe_cli.all_commands import COMMANDS, doctor
+from probe_cli.all_commands import COMMANDS
+from probe_cli.commands import doctor
 
 
 def test_tables_are_described_without_any_server(
