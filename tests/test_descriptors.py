@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from harness import PATIENCE_S, ROOT
 from probe.base import descriptors
 from probe.recording.journal import Journal, read_journal
 from probe.recording.mapping import map_file
@@ -136,3 +139,51 @@ def test_what_is_kept_has_a_high_number_where_there_is_one() -> None:
         assert kept.fileno() >= 512 and not os.get_inheritable(kept.fileno())
     with descriptors.opened("/dev/null", os.O_RDONLY) as short:
         assert short.fileno() < 512
+
+
+def test_names_are_those_in_a_folder(tmp_path: Path) -> None:
+    odd = ["a", ".hidden", "two words", "ümlaut", os.fsdecode(b"\xff"), "x" * 255]
+    for name in [*odd, *map(str, range(3000))]:  # more than the kernel tells at once
+        (tmp_path / name).touch()
+    assert sorted(descriptors.names(tmp_path)) == sorted(os.listdir(tmp_path))
+    with pytest.raises(FileNotFoundError):
+        descriptors.names(tmp_path / "nowhere")
+    with pytest.raises(NotADirectoryError):
+        descriptors.names(tmp_path / "a")
+
+
+LISTS_WHILE_ALL_IS_CLOSED = """
+import os, sys, threading
+from probe.base import descriptors
+list_names = getattr(descriptors, "names") if sys.argv[2] == "ours" else os.listdir
+done = threading.Event()
+listed = [0]
+def go_through():
+    while not done.is_set():
+        try:
+            listed[0] += len(list_names("/proc/self/fd")) > 0
+        except OSError:
+            pass
+threading.Thread(target=go_through).start()
+wrong = 0
+for count in range(3000):
+    os.closerange(3, 256)
+    opened = [os.open(f"{sys.argv[1]}/{number}", os.O_RDWR | os.O_CREAT) for number in range(4)]
+    sum(range(1000))
+    for number in opened:
+        try:
+            os.close(number)
+        except OSError:
+            wrong += 1
+done.set()
+print(wrong, listed[0] > 100)
+"""
+
+
+def test_who_lists_a_folder_closes_nothing_of_a_job_that_closes_everything(tmp_path: Path) -> None:
+    """With `os.listdir` in its place some of the files are closed by the wrong hand."""
+    done = subprocess.run(
+        [sys.executable, "-c", LISTS_WHILE_ALL_IS_CLOSED, tmp_path, "ours"], cwd=ROOT, capture_output=True,
+        text=True, check=True, timeout=PATIENCE_S,
+    )
+    assert done.stdout.split() == ["0", "True"], done.stderr

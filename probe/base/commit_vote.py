@@ -23,6 +23,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from probe.base import descriptors
 from probe.base.errors import BadRequest
 
 GO, STAY = "go", "stay"
@@ -78,7 +79,7 @@ class Ballot:
     def missing(self, what: str) -> list[str]:
         """Members without that mark."""
         with contextlib.suppress(FileNotFoundError):
-            there = set(os.listdir(self.folder))
+            there = set(descriptors.names(self.folder))
             return [name for name in self.members() or () if f"{what}.{name}" not in there]
         return []
 
@@ -102,7 +103,7 @@ class Ballot:
     def remove(self) -> None:
         """Take it away, once everybody has said what came of it."""
         with contextlib.suppress(OSError):
-            for name in os.listdir(self.folder):
+            for name in descriptors.names(self.folder):
                 os.unlink(self.folder / name)
             os.rmdir(self.folder)
 

@@ -194,7 +194,7 @@ def _start(directory: Path, settings: Settings) -> None:
 
 def _streams(log: Path) -> list[tuple[Any, ...]]:
     """What the new process does to its descriptors: nothing of the job's is left but the log on stderr."""
-    others = [int(name) for name in os.listdir("/proc/self/fd") if int(name) > 2]
+    others = [int(name) for name in descriptors.names("/proc/self/fd") if int(name) > 2]
     return [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
         (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),

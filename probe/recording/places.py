@@ -69,7 +69,7 @@ def own_homes() -> list[Path]:
     numbers = []
     with contextlib.suppress(OSError):
         numbers = [
-            int(name[len(usual) + 1 :]) for name in os.listdir(SHARED)
+            int(name[len(usual) + 1 :]) for name in descriptors.names(SHARED)
             if re.fullmatch(rf"{usual}\.[1-9][0-9]{{0,8}}", name)
         ]
     found = [Path(SHARED, usual), *map(_numbered, sorted(numbers))]

@@ -28,6 +28,8 @@ from harness import PATIENCE_S, ROOT, Place, run_probe
 from probe.base.errors import LimitReached, ProbeError
 from probe.diagnose import verdict as names
 from probe.recording import places
+from probe.recording.segments import COMPACT_FILES
+from probe.recording.tables import TABLES
 from ranks import running_ranks
 
 JOBS, SPINNERS = 64, 20
@@ -83,6 +85,7 @@ class Load:
         self.server = Server(place)
         self.last: dict[int, Reading] = {}
         self.series: dict[str, list[float]] = {}
+        self.most_files = 0
         self.steps: dict[int, int] = {}
         self._seen = 0
         """Time of the newest verdict that was looked at."""
@@ -212,12 +215,17 @@ class Load:
             self.campaign.measure("cores of all jobs", used_s / took_s)
         self.last = {pid: server, **jobs}
         count, size = files_of(self.place.directory)
-        self.note("files in PROBE_DIR", count)
+        self.campaign.measure("files in PROBE_DIR", count)
+        self.most_files = max(self.most_files, count)
         self.campaign.measure("PROBE_DIR, MiB", size / 2**20)
         self.note("rings, MiB", files_of(self.place.rings)[1] / 2**20)
 
     def growth(self) -> Iterator[str]:
-        """What is still growing in the last quarter."""
+        """What is still growing in the last quarter, and files without a bound: each minute makes one of each
+        table that has new rows, and so many of one size become one."""
+        most = len(self.jobs) * len(TABLES) * COMPACT_FILES
+        if self.most_files > most:
+            yield f"{self.most_files} files in PROBE_DIR; {len(self.jobs)} jobs should make {most} at most"
         for what, values in self.series.items():
             quarter = len(values) // 4
             if quarter < 2:
@@ -254,7 +262,7 @@ def _busy(count: int) -> Iterator[None]:
 
 
 IMPATIENT = """
-from probe import clock
+from probe.base import clock
 from probe.server.recordings.registry import Registry
 status = Registry.status
 

@@ -80,6 +80,7 @@ def sleep(work: Work) -> None:
 
 def allocate(work: Work) -> None:
     loops = ctypes.CDLL(sys.argv[2])
+    ready()
     while not over.is_set():
         work.check(loops.allocate(ctypes.c_double(0.1)) == 0)
 
@@ -161,7 +162,7 @@ STATES: dict[str, Callable[[Work], None]] = {
     "trains": trains, "sleep": sleep, "allocate": allocate, "lock": lock, "loader": loader,
     "threads": threads, "no_new_privs": no_new_privs, "seccomp": seccomp,
 }
-SAY_READY_THEMSELVES = frozenset({"loader", "lock", "threads", "no_new_privs", "seccomp"})
+SAY_READY_THEMSELVES = frozenset({"allocate", "loader", "lock", "threads", "no_new_privs", "seccomp"})
 
 
 def ready() -> None:

@@ -24,7 +24,7 @@ from probe.recording.process import life, own_pid
 
 LAUNCHER = "launcher"
 """File in the folder of an attempt that was counted here: who started it."""
-_ATTEMPT = re.compile(r"[0-9]{1,9}")
+_ATTEMPT = re.compile(r"attempt=[0-9]{1,9}")
 _LONGEST_MARK_BYTES = 256
 _LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|::1", re.IGNORECASE)
 
@@ -93,8 +93,8 @@ def counted_attempt(run: Path, attempt: int, rank: int) -> int:
     mark = f"{os.getppid()}.{parent.start_ticks if parent else 0}.{attempt}"
     make_private(run)
     while True:
-        named = {folder.name.partition("=")[2]: folder for folder in run.glob("attempt=[0-9]*")}
-        known = {int(name): folder for name, folder in named.items() if _ATTEMPT.fullmatch(name)}
+        named = [name for name in descriptors.names(run) if _ATTEMPT.fullmatch(name)]
+        known = {int(name.partition("=")[2]): run / name for name in named}
         newest = max(known, default=-1)
         if newest >= 0 and _mark(known[newest]) == mark and not _taken(known[newest], rank):
             return newest
@@ -112,7 +112,8 @@ def counted_attempt(run: Path, attempt: int, rank: int) -> int:
 
 def _taken(attempt: Path, rank: int) -> bool:
     """Whether another process has been this rank in it."""
-    return any(folder.name != f"process={rank}-{own_pid()}" for folder in attempt.glob(f"process={rank}-*"))
+    own, beginning = f"process={rank}-{own_pid()}", f"process={rank}-"
+    return any(name != own and name.startswith(beginning) for name in descriptors.names(attempt))
 
 
 def _mark(attempt: Path) -> str:

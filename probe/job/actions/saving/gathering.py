@@ -21,7 +21,6 @@ import contextlib
 import errno
 import json
 import os
-import shutil
 import socket
 import threading
 import time
@@ -157,11 +156,12 @@ class Gathering:
 
     def _published(self) -> tuple[Path, dict[str, Any]]:
         """The checkpoint as another rank has named it."""
-        for path in sorted(self.folder.glob("*/" + MANIFEST), reverse=True):
-            with contextlib.suppress(CheckpointInvalid, KeyError):
-                manifest = read_manifest(path.parent)
+        for name in sorted(descriptors.names(self.folder), reverse=True):
+            path = self.folder / name
+            with contextlib.suppress(CheckpointInvalid, KeyError, OSError):
+                manifest = read_manifest(path)
                 if manifest["name"] == self.name:
-                    return path.parent, manifest
+                    return path, manifest
         raise ActionFailed(f"{self.making} was removed by somebody else before it had a name")
 
     def _clear(self, path: Path, manifest: dict[str, Any]) -> None:
@@ -173,7 +173,7 @@ class Gathering:
         with contextlib.suppress(OSError):
             os.chmod(path / MANIFEST, 0o666 & ~umask())
             os.chmod(path, 0o777 & ~umask())
-            for name in os.listdir(path):
+            for name in descriptors.names(path):
                 if name not in listed:
                     os.unlink(path / name)
 
@@ -184,12 +184,14 @@ class Gathering:
         self._over = True
         with contextlib.suppress(OSError):
             self._write(self._of("failed"), why)
-            for name in os.listdir(self.making):
+            for name in descriptors.names(self.making):
                 if _rank_of(name) == self.rank and not name.endswith((".failed", ".here")):
                     os.unlink(self.making / name)
             # One that is done has still to find out, and then leaves word here, too.
             if all(state in ("failed", "ended") for state in self._states().values()):
-                shutil.rmtree(self.making, ignore_errors=True)
+                for name in descriptors.names(self.making):
+                    os.unlink(self.making / name)
+                os.rmdir(self.making)
 
     def leave(self) -> None:
         """It does not take place: nothing of this rank's stays."""
@@ -197,7 +199,7 @@ class Gathering:
             return
         self._over = True
         with contextlib.suppress(OSError):
-            for name in os.listdir(self.making):
+            for name in descriptors.names(self.making):
                 if _rank_of(name) == self.rank:
                     os.unlink(self.making / name)
             os.rmdir(self.making)
@@ -222,7 +224,7 @@ class Gathering:
     def _names(self) -> set[str] | None:
         """Of the files in the folder; None once it was renamed: another rank has seen all."""
         try:
-            return set(os.listdir(self.making))
+            return set(descriptors.names(self.making))
         except FileNotFoundError:
             return None
 
