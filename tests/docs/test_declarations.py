@@ -109,8 +109,8 @@ def routes() -> set[str]:
     return found
 
 
-def test_the_routes_are_those_of_the_architecture() -> None:
-    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+def test_the_routes_are_those_of_the_document() -> None:
+    text = (ROOT / "docs" / "protocols.md").read_text(encoding="utf-8")
     lines = re.findall(r"^ +(GET|POST) +(/v1/\w+|/metrics)", text, re.M)
     described = {f"{method} {path}" for method, path in lines}
     assert routes() == described
