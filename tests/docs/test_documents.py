@@ -86,6 +86,8 @@ def test_what_a_document_shows_runs(document: Path, session: Session) -> None:
                 for one in shown(block):
                     if checkout_command(one.command) is None:
                         check_heading(one, session.run(one, block.kind == "console"))
+            case "http":
+                assert document.name == "protocols.md", "test_the_routes_are_those_of_the_document reads that one"
             case _:
                 raise AssertionError(f"nobody runs {block}")
 
