@@ -87,7 +87,7 @@ def test_what_a_document_shows_runs(document: Path, session: Session) -> None:
                     if checkout_command(one.command) is None:
                         check_heading(one, session.run(one, block.kind == "console"))
             case "http":
-                assert document.name == "protocols.md", "test_the_routes_are_those_of_the_document reads that one"
+                assert document.name == "protocols.md", "only its routes are compared with the code"
             case _:
                 raise AssertionError(f"nobody runs {block}")
 
