@@ -187,3 +187,27 @@ def test_who_lists_a_folder_closes_nothing_of_a_job_that_closes_everything(tmp_p
         text=True, check=True, timeout=PATIENCE_S,
     )
     assert done.stdout.split() == ["0", "True"], done.stderr
+
+
+def test_a_folder_that_is_renamed_while_it_is_listed_is_there_or_not(tmp_path: Path) -> None:
+    done = threading.Event()
+
+    def rename() -> None:
+        names = [tmp_path / "one", tmp_path / "other"]
+        while not done.is_set():
+            os.rename(*names)
+            names.reverse()
+
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "inside").touch()
+    thread = threading.Thread(target=rename)
+    thread.start()
+    found = set()
+    try:
+        for _ in range(3000):
+            with contextlib.suppress(FileNotFoundError):
+                found.add(tuple(descriptors.names(tmp_path / "one")))
+    finally:
+        done.set()
+        thread.join()
+    assert found == {("inside",)}

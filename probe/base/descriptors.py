@@ -44,6 +44,7 @@ from typing import Any
 _HIGH = 512
 """Kept descriptors have numbers from here on: the kernel's table for them is 8 KiB."""
 _READ_BYTES = 1 << 16
+_CLOSED = "the job has closed this descriptor of probe's"
 
 
 class Descriptor:
@@ -76,7 +77,7 @@ class Descriptor:
         """The number, proven this instant. Raises `OSError` when it is closed or means something else."""
         if not self.ours:
             self._number = -1
-            raise OSError(errno.EBADF, "the job has closed this descriptor of probe's")
+            raise OSError(errno.EBADF, _CLOSED)
         return self._number
 
     def close(self) -> None:
@@ -96,11 +97,25 @@ class Descriptor:
 
 def opened(path: str | os.PathLike[str], flags: int, mode: int = 0o600, *, keep: bool = False) -> Descriptor:
     """Open a file; children that the job starts do not inherit it. Raises `OSError`."""
+    keep = keep or flags & os.O_ACCMODE != os.O_RDONLY  # what goes astray is to be a read
+    before = _file_at(path)
+    if before is None and flags & os.O_CREAT:
+        return _created(path, flags, mode, keep)
     number = os.open(path, flags | os.O_CLOEXEC, mode)
     own = identity(number)
-    keep = keep or flags & os.O_ACCMODE != os.O_RDONLY  # what goes astray is to be a read
-    if not _is_of(path, number, own):
-        raise OSError(errno.EBADF, "the job has closed this descriptor of probe's")
+    if before != own and not _is_of(path, number, own):
+        raise OSError(errno.EBADF, _CLOSED)
+    return Descriptor(number, own, keep=keep)
+
+
+def _created(path: str | os.PathLike[str], flags: int, mode: int, keep: bool) -> Descriptor:
+    """Open a file that was not there: proven by its name in its folder, which may be renamed meanwhile."""
+    folder, name = os.path.split(os.fspath(path))
+    with opened(folder or ".", os.O_PATH | os.O_DIRECTORY) as parent:
+        number = os.open(name, flags | os.O_CLOEXEC, mode, dir_fd=parent.fileno())
+        own = identity(number)
+        if _file_at(name, parent.fileno()) != own:
+            raise OSError(errno.EBADF, _CLOSED)
     return Descriptor(number, own, keep=keep)
 
 
@@ -186,13 +201,20 @@ def _accepted_high(listener: int) -> int:
     return int(high)
 
 
+def _file_at(path: str | os.PathLike[str], folder: int | None = None) -> Identity | None:
+    """What is there now, in an open folder or the current one; None when nothing is."""
+    try:
+        found = os.stat(path, dir_fd=folder)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, stat.S_IFMT(found.st_mode)
+
+
 def _is_of(path: str | os.PathLike[str], number: int, own: Identity) -> bool:
     """Whether a number that was opened by a path is it still: a job may have closed it, and opened a file of
     its own, before we had the GIL again. Of a file that was exchanged since, its old name tells."""
-    with contextlib.suppress(OSError):
-        found = os.stat(path)
-        if (found.st_dev, found.st_ino, stat.S_IFMT(found.st_mode)) == own:
-            return True
+    if _file_at(path) == own:
+        return True
     with contextlib.suppress(OSError):
         name = os.readlink(f"/proc/self/fd/{number}").removesuffix(" (deleted)")
         return name == os.path.realpath(path)
@@ -212,7 +234,7 @@ def _moved_high(number: int, own: Identity) -> int:
     found = identity(high)
     if found != own:
         _close_own(high, found)
-        raise OSError(errno.EBADF, "the job has closed this descriptor of probe's")
+        raise OSError(errno.EBADF, _CLOSED)
     _close_own(number, own)
     return high
 
