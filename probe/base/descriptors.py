@@ -120,11 +120,20 @@ def _created(path: str | os.PathLike[str], flags: int, mode: int, keep: bool) ->
 
 
 def pipe() -> tuple[Descriptor, Descriptor]:
-    """A pipe: the end to read, kept, and the end to write."""
-    numbers = (ctypes.c_int * 2)()
-    _called("pipe2", ctypes.byref(numbers), os.O_CLOEXEC)
-    reading, writing = numbers
-    return Descriptor(reading, identity(reading), keep=True), Descriptor(writing, identity(writing))
+    """A pipe: the end to read and the end to write, both kept."""
+    numbers = (ctypes.c_int * 2)(-1, -1)  # which nobody can close
+    library, end = _library(), numbers.__getitem__
+    made = map(library.pipe2, [ctypes.byref(numbers)], [os.O_CLOEXEC])
+    move, least = repeat(fcntl.F_DUPFD_CLOEXEC), repeat(_least())
+    ends = (map(library.fcntl, map(end, [which]), move, least) for which in (0, 1))
+    closes = (map(library.close, map(end, [which])) for which in (0, 1))
+    [(failed, reading, writing, _, _)] = zip(made, *ends, *closes, strict=True)
+    if failed or min(reading, writing) < 0:
+        for one in (reading, writing):
+            if one >= 0:
+                _close_own(one, identity(one))
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    return Descriptor(reading, identity(reading)), Descriptor(writing, identity(writing))
 
 
 def identity(number: int) -> Identity:
@@ -186,16 +195,19 @@ def _close_own(number: int, own: Identity) -> None:
 _SECOND, _DEVICE_AND_INODE = itemgetter(1), itemgetter(slice(0, 16))
 
 
-def _accepted_high(listener: int) -> int:
-    """The next connection's number, moved out of the way before another thread gets its turn. Raises
-    `OSError`: `BlockingIOError` when there is none."""
+def _made_high(make: Iterator[int]) -> int:
+    """The number that a call of the C library gives, moved out of the way of the job's before another thread
+    gets its turn: nothing but C goes through these iterators. Raises `OSError` with that call's reason."""
     library, least = _library(), _least()
-    low, again, once_more = tee(map(library.accept4, [listener], [None], [None], [socket.SOCK_CLOEXEC]), 3)
-    moved = map(library.fcntl, again, repeat(fcntl.F_DUPFD_CLOEXEC), repeat(least))
-    [(number, high, _)] = zip(low, moved, map(library.close, once_more), strict=False)
-    if number < 0:  # why, the calls after it have overwritten
-        number = _called("accept4", listener, None, None, socket.SOCK_CLOEXEC)
-        return _moved_high(number, identity(number))
+    made, tested, moved, closed = tee(make, 4)
+    is_made, is_made_again = tee(map((-1).__lt__, tested))
+    highs = map(library.fcntl, compress(moved, is_made), repeat(fcntl.F_DUPFD_CLOEXEC), repeat(least))
+    closes = map(library.close, compress(closed, is_made_again))
+    found = list(zip(made, highs, closes, strict=False))
+    if not found:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    [(_, high, _)] = found
     if high < 0:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     return int(high)
@@ -376,8 +388,8 @@ class Socket(socket.socket):
         if fileno is None:
             family = socket.AF_INET if family == -1 else family
             kind, protocol = socket.SOCK_STREAM if kind == -1 else kind, max(protocol, 0)
-            fileno = _called("socket", int(family), int(kind) | socket.SOCK_CLOEXEC, protocol)
-            fileno = _moved_high(fileno, identity(fileno))
+            kind_and_flags = int(kind) | socket.SOCK_CLOEXEC
+            fileno = _made_high(map(_library().socket, [int(family)], [kind_and_flags], [protocol]))
         own = identity(fileno)
         super().__init__(family, kind, protocol, fileno)
         self._identity = own
@@ -428,7 +440,8 @@ class Socket(socket.socket):
         else:
             self._wait(select.POLLIN, self._until_s())
             self._prove()
-            high = _accepted_high(self.fileno())
+            listener, flags = self.fileno(), socket.SOCK_CLOEXEC
+            high = _made_high(map(_library().accept4, [listener], [None], [None], [flags]))
         connection = Socket(self.family, self.type, self.proto, high)
         return connection, "" if self.family == socket.AF_UNIX else connection.getpeername()
 
