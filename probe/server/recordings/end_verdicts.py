@@ -1,6 +1,6 @@
 """The verdict on a process that has ended: how, where, what to ask its recording.
 
-From what was noted of its end; whoever noted it (`exits`) or asks for it. Any thread of the server.
+From its status and its files; for who writes it down (`exit_watch`) or asks for it. Any thread of the server.
 Standard library only.
 """
 
@@ -15,12 +15,11 @@ from probe.server.recordings.registry import LIVE, Recorded, Status
 
 
 def verdict_of_end(recorded: Recorded, status: Status) -> Verdict:
-    """The verdict on a process that has ended; its evidence is what was noted at its end."""
+    """The verdict on a process that has ended."""
     if status.state in LIVE:
         raise ValueError(f"{recorded.name} has not ended")
-    end = exit_report.read_end(recorded.folder)
     told = exit_report.read_told(recorded.folder)
-    why = list(end.why) if end is not None else []
+    why = list(status.why)
     if status.last_step_ns is not None and status.ended_ns:
         ago_s = max(0.0, (status.ended_ns - status.last_step_ns) * 1e-9)
         why.insert(0, f"the last finished step is {status.step:,}, {ago_s:.1f} s before")

@@ -17,10 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from probe.base import clock
 from probe.base.errors import ProbeError
 from probe.base.settings import Settings
-from probe.recording import checked, places, segments
+from probe.recording import places, segments
 from probe.recording.process import alive
 from probe.recording.reader import (
     RingFile,
@@ -32,8 +31,8 @@ from probe.recording.reader import (
     with_texts,
 )
 from probe.recording.tables import RINGS, Table
-from probe.server.recordings import exit_report, server_journal
-from probe.server.recordings.registry import LIVE, Recorded, Registry, Status
+from probe.server.recordings import end_record, exit_report, server_journal
+from probe.server.recordings.registry import LIVE, Recorded, Registry
 from probe.server.runtime.supervision import FAILURES, Supervised
 
 _log = logging.getLogger("probe.sealer")
@@ -65,6 +64,9 @@ class Sealer:
     """Recordings whose last round failed, and why. Shown to who asks about them."""
     is_ours: Callable[[], bool] = lambda: True
     """Whether no other server can be at work in this PROBE_DIR: two would seal the same rows twice."""
+    record_end: Callable[[Recorded], object] | None = None
+    """Sees to it that an end is written down, with all that follows from it (`exit_watch`): before its rings
+    go. Without, what the files say is."""
 
     def __post_init__(self) -> None:
         self._engine = segments.engine()
@@ -139,7 +141,7 @@ class Sealer:
     def is_done(self, recorded: Recorded) -> bool:
         """Whether everything of an ended process is sealed, or was found damaged and set aside."""
         key = (recorded.folder, recorded.meta.started_ns)
-        return key in self._done or (recorded.folder / "end.json").exists()
+        return key in self._done or end_record.is_sealed(recorded.folder, recorded.meta)
 
     # One recording ----------------------------------------------------------
 
@@ -158,7 +160,7 @@ class Sealer:
                 self._done.add((recorded.folder, recorded.meta.started_ns))
             # While it is ending, how it ends is not known yet.
             elif status.state not in LIVE and status.how != exit_report.ENDING:
-                self._finish(recorded, status)
+                self._finish(recorded)
         if problems:
             raise ValueError("; ".join(problems))
 
@@ -223,21 +225,17 @@ class Sealer:
         leftover = len(found) - len(segments.visible(found)) - len(old)
         backlog.merged = merged is not None or leftover > 0
 
-    def _finish(self, recorded: Recorded, status: Status) -> None:
-        """Note how the process ended, then give its rings' memory back: everything is sealed."""
-        rings = Path(recorded.meta.rings)
-        if not (recorded.folder / "end.json").exists():
-            ended = {
-                "version": exit_report.VERSION, "pid": recorded.meta.pid,
-                "started_ns": recorded.meta.started_ns,
-                "state": status.state, "how": status.how, "exit_status": status.exit_status,
-                "step": status.step, "last_step_ns": status.last_step_ns,
-                "last_seen_ns": status.last_seen_ns, "ended_ns": status.ended_ns,
-                "seen_ns": clock.wall_ns(), "rows_written": self._rows_written(recorded),
-                "journal_bytes": exit_report.journal_sizes(recorded.folder),
-                "rings_found": (rings / "strings").exists(),
-            }
-            places.write_whole(recorded.folder / "end.json", checked.sealed("end.json", ended))
+    def _finish(self, recorded: Recorded) -> None:
+        """Note that everything is sealed, then give the rings' memory back."""
+        folder, meta, rings = recorded.folder, recorded.meta, Path(recorded.meta.rings)
+        if self.record_end is not None:
+            self.record_end(recorded)
+        else:
+            end_record.write(folder, meta, self.registry.status(recorded)._asdict())
+        end_record.seal(folder, meta, {
+            "rows_written": self._rows_written(recorded), "rings_found": (rings / "strings").exists(),
+            "journal_bytes": exit_report.journal_sizes(folder),
+        })
         if self.registry.made_here(recorded):  # a copy's rings are those of the original
             remove_rings(rings)
             self._remove_socket(recorded)
