@@ -295,7 +295,7 @@ def test_a_flipped_bit_of_a_segment_costs_the_segment_and_is_named_in_every_answ
     writer.tell("write 50")
     writer.exit()
     beside.start()
-    until(lambda: (writer.folder / "end.json").exists(), "sealed")
+    until(writer.sealed, "sealed")
     [segment] = writer.segments("python.losses")
     content = segment.path.read_bytes()
     wrong = 0
