@@ -45,7 +45,8 @@ def crashed(writer: Writer) -> None:
 def watching(registry: Registry) -> Iterator[ExitWatch]:
     """An exit watch whose thread does not run: the test decides when an end is written down."""
     exits = ExitWatch(registry)
-    exits._look_for_new(ends=False)
+    for recorded in registry.live():
+        exits.hold(recorded)
     try:
         yield exits
     finally:

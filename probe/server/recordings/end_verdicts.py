@@ -63,19 +63,10 @@ def _next(recorded: Recorded, status: Status, told: Told) -> list[str]:
     if told.exception is not None:
         found.append(f'{name} "SELECT step, type, message FROM python.exceptions"')
     stacks = "SELECT reason, thread_name, depth, func, lineno FROM python.stacks ORDER BY t_ns DESC, depth"
-    if told.exception is not None or how_left(told) == "os._exit" or crash_kept(recorded):
+    left_at_once = told.left is not None and told.left.get("event") == "os._exit"
+    if told.exception is not None or left_at_once or read_crash(places.crash_file(recorded.folder)):
         found.append(f'{name} "{stacks}"')
     if status.how in (exit_report.OUT_OF_MEMORY, "SIGKILL", exit_report.UNKNOWN):
         found.append(f'{name} "SELECT step, rss_bytes FROM process.memory ORDER BY t_ns DESC LIMIT 10"')
     found.append(f'{name} "SELECT step, wall_s, loss FROM python.steps ORDER BY step DESC LIMIT 5"')
     return found
-
-
-def how_left(told: Told) -> str:
-    """`exit`, `stop` or `os._exit`, as the process said; empty when it could not."""
-    return "" if told.left is None else str(told.left.get("event"))
-
-
-def crash_kept(recorded: Recorded) -> bool:
-    """Whether a fatal signal left stacks."""
-    return read_crash(places.crash_file(recorded.folder)) is not None

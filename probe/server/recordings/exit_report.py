@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from probe.base.errors import RecordingError
 from probe.recording import places
-from probe.recording.crash import read_crash
 from probe.recording.journal import read_journal, read_payloads
 from probe.recording.reader import open_ring
 from probe.recording.recording import Meta
@@ -236,9 +235,3 @@ def exit_code(wait_status: int) -> int:
     """The kernel's exit code as 0 to 255, or the negative number of the signal."""
     number = wait_status & 0x7F
     return -number if number else wait_status >> 8 & 0xFF
-
-
-def crash_signal(folder: Path) -> str | None:
-    """Name of the fatal signal that left stacks behind; None without."""
-    found = read_crash(places.crash_file(folder))
-    return None if found is None else found.signal

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from probe.base import clock
 from probe.base.errors import AgentMissing, EndpointAmbiguous, EndpointUnknown, NotYours, RecordingError
@@ -49,6 +49,11 @@ class Recorded:
     def name(self) -> str:
         """`job/rank`."""
         return f"{self.meta.job}/{self.meta.rank}"
+
+    @property
+    def identity(self) -> tuple[Path, int]:
+        """Tells it from what was in the same folder before."""
+        return self.folder, self.meta.started_ns
 
 
 class Status(NamedTuple):
@@ -199,15 +204,13 @@ class Registry:
         """State, last finished step and last sign of life, from its files and /proc. Writes nothing: that is
         for who notices an end."""
         meta = recorded.meta
-        key = (recorded.folder, meta.started_ns)
         with self._lock:
-            known = self._ended.get(key)
-        if known is not None:
-            return known
-        known = _recorded_end(recorded)
+            known = self._ended.get(recorded.identity)
+        if known is None:
+            known = _recorded_end(recorded)
         if known is not None:
             with self._lock:
-                self._ended[key] = known
+                self._ended[recorded.identity] = known
             return known
         lives, superseded, told = self._looked_at(recorded)
         step, last_step_ns, last_seen_ns = self._progress(recorded)
@@ -231,7 +234,7 @@ class Registry:
     def lives(self, recorded: Recorded) -> bool:
         """Whether it is being recorded now: what `status` says, without a look at its rings."""
         with self._lock:
-            ended = (recorded.folder, recorded.meta.started_ns) in self._ended
+            ended = recorded.identity in self._ended
         if ended or end_record.path_of(recorded.folder).exists():
             return self.status(recorded).state in LIVE
         lives, _, told = self._looked_at(recorded)
@@ -345,19 +348,13 @@ class Registry:
 
     def training_thread(self, recorded: Recorded) -> int | None:
         """Kernel's number of the thread that trains, as the process noted it last."""
-        found = None
-        for record in read_journal(places.journals(recorded.folder)[0]):
-            if record.get("event") == "training thread":
-                found = record.get("native_id")
-        return found
+        native_id: int | None = _training_thread(recorded).get("native_id")
+        return native_id
 
     def training_ident(self, recorded: Recorded) -> tuple[int | None, str]:
         """The interpreter's own number and the name of the thread that trains, as noted last."""
-        found: tuple[int | None, str] = (None, "")
-        for record in read_journal(places.journals(recorded.folder)[0]):
-            if record.get("event") == "training thread":
-                found = record.get("ident"), str(record.get("name") or "")
-        return found
+        noted = _training_thread(recorded)
+        return noted.get("ident"), str(noted.get("name") or "")
 
     def _only_live(self) -> list[Recorded]:
         live = self.live()
@@ -460,6 +457,11 @@ def _is_left(folder: Path) -> bool:
         return time.time() - places.journals(folder)[0].stat().st_mtime > _MAKING_S
     except OSError:
         return False
+
+
+def _training_thread(recorded: Recorded) -> dict[str, Any]:
+    records = read_journal(places.journals(recorded.folder)[0])
+    return next((one for one in reversed([*records]) if one.get("event") == "training thread"), {})
 
 
 def _recorded_end(recorded: Recorded) -> Status | None:

@@ -105,10 +105,9 @@ class Sealer:
         for recorded in recorded_now:
             if self._stopping.is_set() or self._lost():
                 return
-            key = (recorded.folder, recorded.meta.started_ns)
-            if key not in self._done:
+            if recorded.identity not in self._done:
                 self._attempt(recorded)
-        self._done &= {(recorded.folder, recorded.meta.started_ns) for recorded in recorded_now}
+        self._done &= {recorded.identity for recorded in recorded_now}
         if time.monotonic() >= self._retention_due:
             self._retention_due = time.monotonic() + _RETENTION_INTERVAL_S
             try:
@@ -140,8 +139,7 @@ class Sealer:
 
     def is_done(self, recorded: Recorded) -> bool:
         """Whether everything of an ended process is sealed, or was found damaged and set aside."""
-        key = (recorded.folder, recorded.meta.started_ns)
-        return key in self._done or end_record.is_sealed(recorded.folder, recorded.meta)
+        return recorded.identity in self._done or end_record.is_sealed(recorded.folder, recorded.meta)
 
     # One recording ----------------------------------------------------------
 
@@ -157,7 +155,7 @@ class Sealer:
         if final and not self._stopping.is_set():
             status = self.registry.status(recorded)
             if problems:  # set aside: what is damaged now will be tomorrow
-                self._done.add((recorded.folder, recorded.meta.started_ns))
+                self._done.add(recorded.identity)
             # While it is ending, how it ends is not known yet.
             elif status.state not in LIVE and status.how != exit_report.ENDING:
                 self._finish(recorded)
@@ -167,7 +165,7 @@ class Sealer:
     def _drain_ring(self, recorded: Recorded, table: Table, final: bool) -> None:
         folder = places.segments_folder(recorded.folder, table.full_name, recorded.meta.rank)
         pid = recorded.meta.pid
-        key = (recorded.folder, recorded.meta.started_ns, table.full_name)
+        key = (*recorded.identity, table.full_name)
         backlog = self._rings.get(key)
         if backlog is None:
             segments.remove_temporaries(folder)
@@ -240,8 +238,8 @@ class Sealer:
             remove_rings(rings)
             self._remove_socket(recorded)
         _remove_if_empty(places.crash_file(recorded.folder))
-        self._done.add((recorded.folder, recorded.meta.started_ns))
-        for key in [key for key in self._rings if key[:2] == (recorded.folder, recorded.meta.started_ns)]:
+        self._done.add(recorded.identity)
+        for key in [key for key in self._rings if key[:2] == recorded.identity]:
             del self._rings[key]
 
     def _remove_socket(self, recorded: Recorded) -> None:
@@ -257,7 +255,7 @@ class Sealer:
     def _rows_written(self, recorded: Recorded) -> dict[str, int]:
         found: dict[str, int] = {}
         for table in RINGS:
-            backlog = self._rings.get((recorded.folder, recorded.meta.started_ns, table.full_name))
+            backlog = self._rings.get((*recorded.identity, table.full_name))
             if backlog is not None:
                 found[table.full_name] = max(backlog.highest, backlog.watermark)
             else:
@@ -296,7 +294,7 @@ class Sealer:
         """The file that holds the watermark of each table that is still written."""
         kept: set[Path] = set()
         for recorded in recorded_now:
-            if (recorded.folder, recorded.meta.started_ns) in self._done:
+            if recorded.identity in self._done:
                 continue
             for table in RINGS:
                 folder = places.segments_folder(recorded.folder, table.full_name, recorded.meta.rank)
@@ -308,7 +306,7 @@ class Sealer:
     def _remove_empty(self, recorded_now: list[Recorded]) -> None:
         """Remove ended processes that hold no segment any more, and folders without files."""
         for recorded in recorded_now:
-            if (recorded.folder, recorded.meta.started_ns) not in self._done:
+            if recorded.identity not in self._done:
                 continue
             attempt = recorded.folder.parent
             if any(attempt.glob(f"table=*/rank={recorded.meta.rank}/{recorded.meta.pid}-*.parquet")):

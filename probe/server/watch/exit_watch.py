@@ -86,7 +86,7 @@ class ExitWatch:
         """Held for an instant. A verdict takes longer, and whoever asks for a status must not wait for it."""
         self._recording = threading.Lock()
         self._judged: dict[tuple[Path, int], Status] = {}
-        """Ends that are not on disk yet, or are another server's to write down."""
+        """Kept once they are on disk, too: who asks may have looked there before."""
         self._recorded: set[tuple[Path, int]] = set()
         self._events = select.epoll()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -103,10 +103,8 @@ class ExitWatch:
 
     def start(self) -> None:
         """Watch what lives now, and start the thread."""
-        try:
-            self._look_for_new(ends=False)
-        except FAILURES as error:
-            supervision.note("probe-exits", error)
+        for recorded in self._registry.live():
+            self.hold(recorded)
         self._thread.start()
 
     def stop(self, wait_s: float) -> None:
@@ -128,7 +126,8 @@ class ExitWatch:
 
     # Watching ---------------------------------------------------------------
 
-    def _hold(self, recorded: Recorded) -> None:
+    def hold(self, recorded: Recorded) -> None:
+        """Watch a living process from now on."""
         meta = recorded.meta
         with self._lock:
             if recorded.folder in self._held or self._stopping.is_set():
@@ -157,33 +156,33 @@ class ExitWatch:
                 if self._new in ready or now >= scan_due:
                     scan_due = now + (_SCAN_S if self._new >= 0 else _ROUND_S)
                     self._drain_new()
-                    self._look_for_new(ends=True)
+                    self._look_for_new()
                 self._look_at(ready)
                 self._sample_all(now)
             except FAILURES as error:
                 supervision.note("probe-exits", error)
                 self._stopping.wait(_ROUND_S)
 
-    def _look_for_new(self, *, ends: bool) -> None:
-        """Hold what lives; write down the ends that no descriptor told of, where wanted."""
-        found = self._registry.processes()
-        self._recorded &= {_identity(recorded) for recorded in found}
-        for recorded in found:
-            if _identity(recorded) in self._recorded:
-                continue
+    def _look_for_new(self) -> None:
+        """Hold what lives; write down the ends that no descriptor told of."""
+        found = {recorded.identity: recorded for recorded in self._registry.processes()}
+        with self._lock:
+            self._recorded &= found.keys()
+            self._judged = {one: end for one, end in self._judged.items() if one in found}
+        for identity, recorded in found.items():
             if self._registry.lives(recorded):
-                self._hold(recorded)
-            elif ends:
+                self.hold(recorded)
+            elif identity not in self._recorded:
                 self._try_to_record(recorded)
 
     def _look_at(self, ready: set[int]) -> None:
         with self._lock:
-            ended = [held for held in self._held.values() if held.descriptor in ready]
-        for held in ended:
-            self._registry.status(held.recorded)  # what the kernel says is remembered: it may go
-            self._release(held.recorded.folder)
-        for held in ended:
-            self._try_to_record(held.recorded)
+            ended = [held.recorded for held in self._held.values() if held.descriptor in ready]
+        for recorded in ended:
+            self._registry.status(recorded)  # what the kernel says is remembered: it may go
+            self._release(recorded.folder)
+        for recorded in ended:
+            self._try_to_record(recorded)
 
     def _try_to_record(self, recorded: Recorded) -> None:
         try:
@@ -255,9 +254,9 @@ class ExitWatch:
         """How a process ended that does not live any more. Judged once and remembered, since the kernel does
         not tell for ever; writes nothing."""
         with self._lock:
-            known = self._judged.get(_identity(recorded))
+            known = self._judged.get(recorded.identity)
             if known is None:
-                known = self._judged[_identity(recorded)] = self._judge(recorded, told, status)
+                known = self._judged[recorded.identity] = self._judge(recorded, told, status)
             return known
 
     def _judge(self, recorded: Recorded, told: Told, status: Status) -> Status:
@@ -280,23 +279,19 @@ class ExitWatch:
         there already stays: a server may have been killed after any of them. Raises `OSError`."""
         folder, meta = recorded.folder, recorded.meta
         with self._recording:
-            if _identity(recorded) in self._recorded:
+            if recorded.identity in self._recorded:
                 return
             status = self._registry.status(recorded)
-            if status.state in LIVE:
+            if status.state in LIVE or status.how == exit_report.ENDING:
+                self.hold(recorded)
                 return
-            if status.how == exit_report.ENDING:
-                self._hold(recorded)
-                return
-            kept = True
-            if not end_record.is_sealed(folder, meta):
+            kept = end_record.is_sealed(folder, meta)
+            if not kept:
                 end_record.write(folder, meta, status._asdict())
                 kept = status.how in exit_report.LIVES_ON or self._write_verdict(recorded, status)
             if kept:
-                self._recorded.add(_identity(recorded))
-            with self._lock:
-                self._judged.pop(_identity(recorded), None)
-                self._release(folder)
+                self._recorded.add(recorded.identity)
+            self._release(folder)
 
     def _write_verdict(self, recorded: Recorded, status: Status) -> bool:
         """Whether it is kept, now or before."""
@@ -339,10 +334,6 @@ class ExitWatch:
             return replace(verdict, severity=severity, why=[*verdict.why, *found.verdict.why])
         what = f"{verdict.what}; the cause: {found.verdict.what}"
         return replace(verdict, severity=NOTICE, what=what)
-
-
-def _identity(recorded: Recorded) -> tuple[Path, int]:
-    return recorded.folder, recorded.meta.started_ns
 
 
 def _seen(exit_status: int | None) -> str:
