@@ -429,7 +429,7 @@ def test_a_thread_that_fails_is_noted_and_goes_on(monkeypatch: pytest.MonkeyPatc
 
 def test_every_thread_of_the_server_is_supervised() -> None:
     own: dict[str, Any] = {}
-    for path in (Path(supervision.__file__).parent).glob("*.py"):
+    for path in Path(supervision.__file__).parents[1].rglob("*.py"):
         if "threading.Thread(" in path.read_text() and path.name not in ("supervision.py",):
             own[path.name] = path
     assert own.keys() == {"worker.py", "batch.py"}, "these run in query workers, which are replaced"
