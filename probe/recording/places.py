@@ -6,9 +6,9 @@
       agents/PID.sock                            one control socket per agent
       recordings/run=R/attempt=A/
         process=RANK-PID/meta.json journal.bin   what the process is; rare records
-        process=RANK-PID/watch.bin               what the server saw of it: stalls, its end
+        process=RANK-PID/watch.bin               what the server saw of it: stalls, verdicts
         process=RANK-PID/crash.txt               what a fatal signal left
-        process=RANK-PID/end.json                how it ended, written by the server
+        process=RANK-PID/end.json                how it ended, and then what was sealed
         table=SCHEMA.NAME/rank=RANK/PID-FIRST-LAST-CHECKSUM.parquet
     PROBE_RINGS_DIR/probe-UID/…                  rings and strings, gone once sealed
 

@@ -38,7 +38,7 @@ from probe.server.runtime.supervision import FAILURES
 from probe.server.runtime.tokens import load_tokens
 from probe.server.service import Service
 from probe.server.sql.pool import Pool
-from probe.server.watch.exits import Exits
+from probe.server.watch.exit_watch import ExitWatch
 from probe.server.watch.stall_watch import Watch
 
 _log = logging.getLogger("probe.server")
@@ -67,8 +67,8 @@ class Server:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
         registry = Registry(self.directory)
-        exits = Exits(registry)
-        sealer = Sealer(registry, self.settings, is_ours=self._is_ours)
+        exits = ExitWatch(registry)
+        sealer = Sealer(registry, self.settings, is_ours=self._is_ours, record_end=exits.record_end)
         watch = Watch(registry)
         pool = Pool(self._roots(), self.settings.query_memory_bytes)
         service = Service(registry, sealer, watch, pool, self.settings)

@@ -20,10 +20,12 @@ from agent.nursery import Forked, Nursery, forked
 from agent.test_pythons import interpreter
 from harness import PATIENCE_S, PROGRAMS, ROOT, Job, Place, run_probe, wait_for_end
 from probe.job.agent.endings import message_of
+from probe.recording import places
 from probe.recording.crash import read_crash
 from probe.recording.journal import read_journal
 from probe.server.recordings import exit_report
 from probe.server.watch.oom import KernelLog
+from server.beside import until
 
 STEPS = 6
 NO_SERVER = {"PROBE_SERVER_PYTHON": "/bin/false"}
@@ -76,6 +78,15 @@ def everything(place: Place) -> Path:
     return place.directory / "recordings"
 
 
+def verdicts(place: Place, columns: str, count: int) -> list[list[Any]]:
+    """Rows of probe.verdicts once there are so many: a server writes one after it has noticed the end."""
+    sql = f"SELECT {columns} FROM probe.verdicts"
+    found: list[list[Any]] = until(
+        lambda: len(rows := query(place, everything(place), sql)) >= count and rows, "the verdicts"
+    )
+    return found
+
+
 def test_every_death_is_told_apart(nursery: Nursery, place: Place) -> None:
     states(place)
     with waiting(nursery, place, *DEATHS) as started:
@@ -84,13 +95,13 @@ def test_every_death_is_told_apart(nursery: Nursery, place: Place) -> None:
             job.let_go()
         told = {one["pid"]: (one["state"], one["how"], one["exit_status"]) for one in listed(place)}
         shown = {line.split()[2]: line for line in run_probe(place, "ps", "--all").stdout.splitlines()}
-        rows = query(place, everything(place), "SELECT pid, state, severity, what, step FROM probe.verdicts")
-        verdicts = {row[0]: row[1:] for row in rows}
-        assert len(rows) == len(verdicts) == len(started)
+        rows = verdicts(place, "pid, state, severity, what, step", len(started))
+        found = {row[0]: row[1:] for row in rows}
+        assert len(rows) == len(found) == len(started)
         for (way, (state, how, status, severity)), job in zip(DEATHS.items(), started, strict=True):
             assert told[job.pid] == (state, how, status), way
-            assert verdicts[job.pid][:2] == [state, severity], way
-            assert verdicts[job.pid][3] == STEPS - 1, way
+            assert found[job.pid][:2] == [state, severity], way
+            assert found[job.pid][3] == STEPS - 1, way
             assert shown[str(job.pid)].rstrip().endswith(CELLS.get(way, "")), way
         check_exceptions(place, dict(zip(DEATHS, started, strict=True)))
         check_stacks(place, dict(zip(DEATHS, started, strict=True)))
@@ -132,8 +143,8 @@ def test_without_a_server_what_is_not_known_is_not_claimed(nursery: Nursery, pla
             one = told[job.pid]
             assert (one["state"], one["how"]) == expected, way
             assert one["exit_status"] is None, way
-        rows = query(place, everything(place), "SELECT count(*), count(DISTINCT pid) FROM probe.verdicts")
-        assert rows == [[len(UNSEEN), len(UNSEEN)]]
+        pids = [pid for [pid] in verdicts(place, "pid", len(UNSEEN))]
+        assert len(pids) == len(set(pids)) == len(UNSEEN)
 
 
 def test_an_end_that_was_noted_is_told_the_same_by_the_next_server(nursery: Nursery, place: Place) -> None:
@@ -142,10 +153,12 @@ def test_an_end_that_was_noted_is_told_the_same_by_the_next_server(nursery: Nurs
         for job in started:
             job.let_go()
         before = [(one["pid"], one["state"], one["how"], one["exit_status"]) for one in listed(place)]
+        folders = list(places.process_folders(place.directory))
+        until(lambda: all((folder / "end.json").exists() for folder in folders), "both are written down")
         assert wait_for_end(kill_server(place), PATIENCE_S)
         after = [(one["pid"], one["state"], one["how"], one["exit_status"]) for one in listed(place)]
         assert after == before
-        assert query(place, everything(place), "SELECT count(*) FROM probe.verdicts") == [[2]]
+        assert len(verdicts(place, "pid", 2)) == 2
 
 
 SAME_QUERIES = (
@@ -365,7 +378,7 @@ def test_a_process_that_the_kernel_killed_for_its_memory_is_told_from_one_that_s
     assert second.wait() == -signal.SIGKILL
     assert told(place, second.pid)["how"] == "killed by the kernel: out of memory"
     assert "dead: killed by the kernel: out of memory" in run_probe(place, "ps", "--all").stdout
-    [[state, why]] = query(place, second.pid, "SELECT state, why FROM probe.verdicts")
+    [[state, why]] = [row[1:] for row in verdicts(place, "pid, state, why", 2) if row[0] == second.pid]
     assert state == "dead"
     assert "oom_kill" in why and f"{LIMIT_BYTES >> 20} MB" in why and "resident memory" in why
 

@@ -21,6 +21,8 @@ from probe.base import wire
 from probe.base.settings import Settings
 from probe.boot import launch
 from probe.recording import checked, places, segments
+from probe.recording.recording import Meta
+from probe.server.recordings import end_record
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:
@@ -77,6 +79,10 @@ class Writer:
     def segments(self, table: str) -> list[segments.Segment]:
         """The sealed files of a table."""
         return segments.listing(places.segments_folder(self.folder, table, self.meta()["rank"]), self.pid)
+
+    def sealed(self) -> bool:
+        """Whether it has ended and all its rows are in segments."""
+        return end_record.is_sealed(self.folder, Meta.read(self.folder))
 
     def exit(self) -> None:
         """Close the recording and end, as a job that is done."""

@@ -295,7 +295,7 @@ def test_a_flipped_bit_of_a_segment_costs_the_segment_and_is_named_in_every_answ
     writer.tell("write 50")
     writer.exit()
     beside.start()
-    until(lambda: (writer.folder / "end.json").exists(), "sealed")
+    until(writer.sealed, "sealed")
     [segment] = writer.segments("python.losses")
     content = segment.path.read_bytes()
     wrong = 0
@@ -429,7 +429,7 @@ def test_a_thread_that_fails_is_noted_and_goes_on(monkeypatch: pytest.MonkeyPatc
 
 def test_every_thread_of_the_server_is_supervised() -> None:
     own: dict[str, Any] = {}
-    for path in (Path(supervision.__file__).parent).glob("*.py"):
+    for path in Path(supervision.__file__).parents[1].rglob("*.py"):
         if "threading.Thread(" in path.read_text() and path.name not in ("supervision.py",):
             own[path.name] = path
     assert own.keys() == {"worker.py", "batch.py"}, "these run in query workers, which are replaced"

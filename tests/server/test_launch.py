@@ -107,7 +107,7 @@ def test_it_ends_itself_some_time_after_the_last_agent_and_request(
     writer.exit()
     assert wait_for_end(pid, PATIENCE_S)
     assert not places.server_socket(place.directory).exists()
-    assert (writer.folder / "end.json").exists(), "everything was sealed before"
+    assert writer.sealed(), "everything was sealed before"
 
 
 def test_without_its_packages_it_says_so(place: Place, tmp_path: Path) -> None:

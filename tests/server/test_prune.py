@@ -14,6 +14,8 @@ import pytest
 from harness import Place, end_process, run_probe
 from probe.base.errors import BadRequest
 from probe.base.settings import Settings
+from probe.recording.recording import Meta
+from probe.server.recordings import end_record
 from probe.server.recordings.pruner import Pruner, Wanted
 from probe.server.recordings.registry import Registry
 from probe.server.recordings.sealer import Sealer
@@ -28,7 +30,7 @@ def ended(beside: Beside, record: Callable[..., Writer], **wanted: Any) -> Write
     writer = record(**wanted)
     writer.tell("write 50")
     writer.exit()
-    until(lambda: (writer.folder / "end.json").exists(), "sealed")
+    until(writer.sealed, "sealed")
     return writer
 
 
@@ -145,7 +147,7 @@ def test_a_copy_of_a_recording_answers_the_same_and_its_server_leaves_the_origin
     sealed.tell("write 50")
     beside.start()
     sealed.exit()
-    until(lambda: (sealed.folder / "end.json").exists(), "sealed")
+    until(sealed.sealed, "sealed")
     beside.kill()
     unsealed.tell("write 70")
     unsealed.kill()
@@ -164,7 +166,7 @@ def test_a_copy_of_a_recording_answers_the_same_and_its_server_leaves_the_origin
         from_copy = asked(copy, str(copy), "query", sql, "--format", "csv")
         assert "70" in from_copy
         folder = copy / unsealed.folder.relative_to(place.directory)
-        until(lambda: (folder / "end.json").exists(), "the copy is sealed")
+        until(lambda: end_record.is_sealed(folder, Meta.read(folder)), "the copy is sealed")
         assert rings.exists(), "a copy's server took the original's rings"
         assert asked(copy, str(copy), "query", sql, "--format", "csv") == from_copy
         assert "unsealed" in asked(copy, "ps", "--all", "--format", "json")
@@ -191,7 +193,7 @@ def test_a_recording_that_was_moved_with_its_rings_answers_from_where_it_is(
         for endpoint in (str(folder), str(moved), str(writer.pid)):
             done = run_probe(place, endpoint, "query", sql, "--format", "csv", PROBE_DIR=str(moved))
             assert done.returncode == 0 and done.stdout.splitlines()[1] == "70,69", (endpoint, done.stderr)
-        until(lambda: (folder / "end.json").exists() and not (folder / "rings").exists(), "sealed there")
+        until(lambda: not (folder / "rings").exists(), "sealed there")
         done = run_probe(place, str(moved), "query", sql, "--format", "csv", PROBE_DIR=str(moved))
         assert done.stdout.splitlines()[1] == "70,69"
     finally:

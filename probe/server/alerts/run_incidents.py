@@ -1,9 +1,9 @@
 """The incidents of one run on this host: what recipes find, what the watch and the ends of processes say.
 
-The watch and `exits` write their verdicts beside each recording (`watch.bin`); they are read from there as
-they come, so that what writes them knows nothing of alerts, and a server that starts anew reads what there
-was. What recipes find is written there too, with the name of its incident. Blocks on files: called on the
-server's threads, for one run by one at a time. Standard library only.
+The watch and the exit watch write their verdicts beside each recording (`watch.bin`); they are read from
+there as they come, so that what writes them knows nothing of alerts, and a server that starts anew reads
+what there was. What recipes find is written there too, with the name of its incident. Blocks on files:
+called on the server's threads, for one run by one at a time. Standard library only.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The verdict on a process that has ended: how, where, what to ask its recording.
 
-From what was noted of its end; whoever noted it (`exits`) or asks for it. Any thread of the server.
+From its status and its files; for who writes it down (`exit_watch`) or asks for it. Any thread of the server.
 Standard library only.
 """
 
@@ -15,12 +15,11 @@ from probe.server.recordings.registry import LIVE, Recorded, Status
 
 
 def verdict_of_end(recorded: Recorded, status: Status) -> Verdict:
-    """The verdict on a process that has ended; its evidence is what was noted at its end."""
+    """The verdict on a process that has ended."""
     if status.state in LIVE:
         raise ValueError(f"{recorded.name} has not ended")
-    end = exit_report.read_end(recorded.folder)
     told = exit_report.read_told(recorded.folder)
-    why = list(end.why) if end is not None else []
+    why = list(status.why)
     if status.last_step_ns is not None and status.ended_ns:
         ago_s = max(0.0, (status.ended_ns - status.last_step_ns) * 1e-9)
         why.insert(0, f"the last finished step is {status.step:,}, {ago_s:.1f} s before")
@@ -64,19 +63,10 @@ def _next(recorded: Recorded, status: Status, told: Told) -> list[str]:
     if told.exception is not None:
         found.append(f'{name} "SELECT step, type, message FROM python.exceptions"')
     stacks = "SELECT reason, thread_name, depth, func, lineno FROM python.stacks ORDER BY t_ns DESC, depth"
-    if told.exception is not None or how_left(told) == "os._exit" or crash_kept(recorded):
+    left_at_once = told.left is not None and told.left.get("event") == "os._exit"
+    if told.exception is not None or left_at_once or read_crash(places.crash_file(recorded.folder)):
         found.append(f'{name} "{stacks}"')
     if status.how in (exit_report.OUT_OF_MEMORY, "SIGKILL", exit_report.UNKNOWN):
         found.append(f'{name} "SELECT step, rss_bytes FROM process.memory ORDER BY t_ns DESC LIMIT 10"')
     found.append(f'{name} "SELECT step, wall_s, loss FROM python.steps ORDER BY step DESC LIMIT 5"')
     return found
-
-
-def how_left(told: Told) -> str:
-    """`exit`, `stop` or `os._exit`, as the process said; empty when it could not."""
-    return "" if told.left is None else str(told.left.get("event"))
-
-
-def crash_kept(recorded: Recorded) -> bool:
-    """Whether a fatal signal left stacks."""
-    return read_crash(places.crash_file(recorded.folder)) is not None

@@ -1,8 +1,7 @@
-"""Ends: what the files of a recording and an exit status say about how its process ended.
+"""Exit report: what the files of a recording and an exit status say about how its process ended.
 
-Pure, beside reading the journals: who watches processes end is `exits`, who asks is
-the registry. Any thread of the server. Standard library, and numpy
-through the ring reader.
+Reads, and writes nothing: `exit_watch` notices ends, `end_record` keeps them. Any thread of the server.
+Standard library, and numpy through the ring reader.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from probe.base.errors import RecordingError
-from probe.recording import checked, places
-from probe.recording.crash import read_crash
+from probe.recording import places
 from probe.recording.journal import read_journal, read_payloads
 from probe.recording.reader import open_ring
 from probe.recording.recording import Meta
+from probe.server.recordings import end_record
 
 FINISHED, FAILED, DEAD = "finished", "failed", "dead"
 """Ended as it should; with an exception or an exit status of its own other than 0; killed."""
@@ -29,10 +28,8 @@ INTERRUPTED = "interrupted"
 OUT_OF_MEMORY = "killed by the kernel: out of memory"
 NOT_SEEN = "exit status not seen"
 UNKNOWN = "unknown: no server saw its end"
-EVENT = "end"
-"""Name of the record in `watch.bin` that says how a process ended."""
-VERSION = 2
-"""Of end.json; the one before had no checksum and did not say which."""
+LIVES_ON = (STOPPED, REPLACED)
+"""Ends of a recording that are none of its process: nobody judges them, and there is no verdict."""
 DAMAGE = "damage"
 """Name of the record in `watch.bin` that says what was found damaged when it was sealed."""
 _LONGEST_HOW = 200
@@ -46,17 +43,6 @@ class Told(NamedTuple):
     """The record that the recording was closed (`exit`, `stop`) or that `os._exit` was called."""
     exception: dict[str, Any] | None
     """The last row of python.exceptions that may have ended the process, or its training."""
-
-
-class End(NamedTuple):
-    """How a process ended."""
-
-    state: str
-    how: str
-    exit_status: int | None
-    """0 to 255, or the negative number of the signal; None when nobody saw it."""
-    t_ns: int | None
-    why: list[str]
 
 
 def read_told(folder: Path) -> Told:
@@ -99,34 +85,6 @@ def began_midway(folder: Path) -> bool | None:
         return None
 
 
-def read_end(folder: Path) -> End | None:
-    """How the process recorded in `folder` ended, as it was noted; None when nothing was yet."""
-    found: End | None = None
-    for record in read_journal(places.journals(folder)[1]):
-        if record.get("event") == EVENT:
-            found = End(
-                str(record.get("state")), str(record.get("how")), record.get("exit_status"),
-                record.get("ended_ns"), list(record.get("why") or []),
-            )
-    return found
-
-
-def read_ended(folder: Path, meta: Meta) -> dict[str, Any]:
-    """What the server noted in end.json when all was sealed. Raises `OSError` where there is none yet,
-    `ValueError` where it is damaged or another process's."""
-    found = checked.read_sealed(folder / "end.json", older=lambda facts: "version" not in facts)
-    if (found.get("pid", meta.pid), found.get("started_ns", meta.started_ns)) != meta.owner:
-        raise ValueError("it is of another process")
-    names = ("step", "last_step_ns", "last_seen_ns", "ended_ns", "exit_status")
-    sizes = found.get("journal_bytes", {})
-    numbers = [*(found.get(name) for name in names), *(sizes.values() if isinstance(sizes, dict) else "?")]
-    if any(value is not None and type(value) is not int for value in numbers):
-        raise ValueError("it holds what is no number")
-    if not isinstance(found.get("state"), str) or not isinstance(found.get("how", ""), str):
-        raise ValueError("it does not say how it ended")
-    return found
-
-
 _MOST_TROUBLE = 8
 
 
@@ -143,18 +101,24 @@ def trouble(folder: Path, meta: Meta, *, ended: bool) -> list[str]:
             found += [hole.said_of(path) for hole in read_payloads(path)[1]]
         except OSError as error:
             found.append(f"{path.name} cannot be read: {error.strerror}")
+    rings_exist = Path(meta.rings).exists()  # looked at first: they go once the record says "sealed"
+    unsealed: str | None = None
     try:
-        before = read_ended(folder, meta).get("journal_bytes", {})
+        facts = end_record.read(folder, meta)
+        unsealed = None if facts["sealed"] else ""
+        before = facts.get("journal_bytes", {})
         for name, size_bytes in journal_sizes(folder).items():
             if size_bytes < before.get(name, 0):
                 missing = before[name] - size_bytes
                 found.append(f"{name} is {missing} bytes shorter than when its process ended")
     except FileNotFoundError:
-        if ended and not Path(meta.rings).exists():
-            found.append("its rings are gone before they were sealed to the end, and it has no end.json")
-        found += _fewer_rows(folder, meta) if ended else []
+        unsealed = ", and it has no end.json" if ended else None
     except (OSError, ValueError) as error:
         found.append(f"end.json cannot be used: {error}")
+    if unsealed is not None:
+        if not rings_exist:
+            found.append(f"its rings are gone before they were sealed to the end{unsealed}")
+        found += _fewer_rows(folder, meta)
     found = list(dict.fromkeys(found))
     more = len(found) - _MOST_TROUBLE
     return [*found[:_MOST_TROUBLE], *([f"and {more} more"] if more > 0 else [])]
@@ -271,9 +235,3 @@ def exit_code(wait_status: int) -> int:
     """The kernel's exit code as 0 to 255, or the negative number of the signal."""
     number = wait_status & 0x7F
     return -number if number else wait_status >> 8 & 0xFF
-
-
-def crash_signal(folder: Path) -> str | None:
-    """Name of the fatal signal that left stacks behind; None without."""
-    found = read_crash(places.crash_file(folder))
-    return None if found is None else found.signal

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from probe.base import clock
 from probe.base.errors import AgentMissing, EndpointAmbiguous, EndpointUnknown, NotYours, RecordingError
@@ -26,8 +26,8 @@ from probe.recording.process import alive, life
 from probe.recording.reader import open_ring
 from probe.recording.recording import Meta
 from probe.recording.waiting import waiting
-from probe.server.recordings import exit_report
-from probe.server.recordings.exit_report import End, Told
+from probe.server.recordings import end_record, exit_report
+from probe.server.recordings.exit_report import Told
 
 _log = logging.getLogger("probe.registry")
 LIVE = ("running", "idle")
@@ -50,6 +50,11 @@ class Recorded:
         """`job/rank`."""
         return f"{self.meta.job}/{self.meta.rank}"
 
+    @property
+    def identity(self) -> tuple[Path, int]:
+        """Tells it from what was in the same folder before."""
+        return self.folder, self.meta.started_ns
+
 
 class Status(NamedTuple):
     """How a process is. Times are wall nanoseconds; None where nothing is known."""
@@ -64,6 +69,8 @@ class Status(NamedTuple):
     exit_status: int | None = None
     """0 to 255, or the negative number of the signal that ended it; None while it lives or when nobody
     saw it."""
+    why: tuple[str, ...] = ()
+    """What says that it ended so."""
 
 
 class Registry:
@@ -83,9 +90,8 @@ class Registry:
         self.unreadable: dict[Path, str] = {}
         """Why folders of recordings are left out of everything."""
         self._lock = threading.Lock()
-        self.on_alive: Callable[[Recorded], object] | None = None
-        self.on_end: Callable[[Recorded, Told, Status], End] | None = None
-        """Who watches processes end (`exits`): told of the living, asked how one ended."""
+        self.judge_exit: Callable[[Recorded, Told, Status], Status] | None = None
+        """Adds what only who watches processes end (`exit_watch`) has seen; writes nothing."""
 
     # What there is ----------------------------------------------------------
 
@@ -144,7 +150,7 @@ class Registry:
         ended = not self.lives(recorded)
         own, beside = places.journals(recorded.folder)
         state: list[object] = [ended]
-        for path in (own, beside, recorded.folder / "end.json") if ended else (beside,):
+        for path in (own, beside, end_record.path_of(recorded.folder)) if ended else (beside,):
             try:
                 stat = path.stat()
                 state += [stat.st_size, stat.st_mtime_ns]
@@ -195,17 +201,16 @@ class Registry:
     # How a process is -------------------------------------------------------
 
     def status(self, recorded: Recorded) -> Status:
-        """State, last finished step and last sign of life, from its files and /proc."""
+        """State, last finished step and last sign of life, from its files and /proc. Writes nothing: that is
+        for who notices an end."""
         meta = recorded.meta
-        key = (recorded.folder, meta.started_ns)
         with self._lock:
-            known = self._ended.get(key)
-        if known is not None:
-            return known
-        known = _read_end(recorded)
+            known = self._ended.get(recorded.identity)
+        if known is None:
+            known = _recorded_end(recorded)
         if known is not None:
             with self._lock:
-                self._ended[key] = known
+                self._ended[recorded.identity] = known
             return known
         lives, superseded, told = self._looked_at(recorded)
         step, last_step_ns, last_seen_ns = self._progress(recorded)
@@ -218,20 +223,19 @@ class Registry:
         if superseded and told.left is None:
             state, how = exit_report.DEAD, exit_report.REPLACED
         found = Status(state, step, last_step_ns, last_seen_ns, ended_ns or meta.started_ns, how)
-        end = exit_report.read_end(recorded.folder)
-        if end is None and self.on_end is not None and how not in (exit_report.STOPPED, exit_report.REPLACED):
-            end = self.on_end(recorded, told, found)
-        if end is None:
+        if how in exit_report.LIVES_ON:
             return found
-        return found._replace(
-            state=end.state, how=end.how, exit_status=end.exit_status, ended_ns=end.t_ns or found.ended_ns
-        )
+        older = end_record.read_from_journal(recorded.folder)
+        if older is not None:
+            ended_ns = older["ended_ns"] or found.ended_ns
+            return found._replace(**{**older, "ended_ns": ended_ns, "why": tuple(older["why"])})
+        return found if self.judge_exit is None else self.judge_exit(recorded, told, found)
 
     def lives(self, recorded: Recorded) -> bool:
         """Whether it is being recorded now: what `status` says, without a look at its rings."""
         with self._lock:
-            ended = (recorded.folder, recorded.meta.started_ns) in self._ended
-        if ended or (recorded.folder / "end.json").exists():
+            ended = recorded.identity in self._ended
+        if ended or end_record.path_of(recorded.folder).exists():
             return self.status(recorded).state in LIVE
         lives, _, told = self._looked_at(recorded)
         return lives and told.left is None
@@ -245,8 +249,6 @@ class Registry:
         told = Told(None, None)
         if not lives or self._newest.get(meta.pid, 0) > meta.started_ns or not os.path.exists(meta.socket):
             told = self.told(recorded.folder)
-        if lives and self.on_alive is not None:
-            self.on_alive(recorded)
         return lives, superseded, told
 
     def superseded(self, meta: Meta) -> bool:
@@ -346,19 +348,13 @@ class Registry:
 
     def training_thread(self, recorded: Recorded) -> int | None:
         """Kernel's number of the thread that trains, as the process noted it last."""
-        found = None
-        for record in read_journal(places.journals(recorded.folder)[0]):
-            if record.get("event") == "training thread":
-                found = record.get("native_id")
-        return found
+        native_id: int | None = _training_thread(recorded).get("native_id")
+        return native_id
 
     def training_ident(self, recorded: Recorded) -> tuple[int | None, str]:
         """The interpreter's own number and the name of the thread that trains, as noted last."""
-        found: tuple[int | None, str] = (None, "")
-        for record in read_journal(places.journals(recorded.folder)[0]):
-            if record.get("event") == "training thread":
-                found = record.get("ident"), str(record.get("name") or "")
-        return found
+        noted = _training_thread(recorded)
+        return noted.get("ident"), str(noted.get("name") or "")
 
     def _only_live(self) -> list[Recorded]:
         live = self.live()
@@ -463,12 +459,19 @@ def _is_left(folder: Path) -> bool:
         return False
 
 
-def _read_end(recorded: Recorded) -> Status | None:
+def _training_thread(recorded: Recorded) -> dict[str, Any]:
+    records = read_journal(places.journals(recorded.folder)[0])
+    return next((one for one in reversed([*records]) if one.get("event") == "training thread"), {})
+
+
+def _recorded_end(recorded: Recorded) -> Status | None:
+    """What the end record says; None where there is none that can be used."""
     try:
-        ended = exit_report.read_ended(recorded.folder, recorded.meta)
+        facts = end_record.read(recorded.folder, recorded.meta)
+        noted = facts if "why" in facts else end_record.read_from_journal(recorded.folder) or {}
         return Status(
-            ended["state"], ended["step"], ended["last_step_ns"],
-            ended["last_seen_ns"], ended["ended_ns"], ended.get("how", ""), ended.get("exit_status"),
+            facts["state"], facts["step"], facts["last_step_ns"], facts["last_seen_ns"], facts["ended_ns"],
+            facts.get("how", ""), facts.get("exit_status"), tuple(map(str, noted.get("why", ()))),
         )
     except (OSError, ValueError, KeyError):
         return None

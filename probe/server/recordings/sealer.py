@@ -17,10 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from probe.base import clock
 from probe.base.errors import ProbeError
 from probe.base.settings import Settings
-from probe.recording import checked, places, segments
+from probe.recording import places, segments
 from probe.recording.process import alive
 from probe.recording.reader import (
     RingFile,
@@ -32,8 +31,8 @@ from probe.recording.reader import (
     with_texts,
 )
 from probe.recording.tables import RINGS, Table
-from probe.server.recordings import exit_report, server_journal
-from probe.server.recordings.registry import LIVE, Recorded, Registry, Status
+from probe.server.recordings import end_record, exit_report, server_journal
+from probe.server.recordings.registry import LIVE, Recorded, Registry
 from probe.server.runtime.supervision import FAILURES, Supervised
 
 _log = logging.getLogger("probe.sealer")
@@ -65,6 +64,9 @@ class Sealer:
     """Recordings whose last round failed, and why. Shown to who asks about them."""
     is_ours: Callable[[], bool] = lambda: True
     """Whether no other server can be at work in this PROBE_DIR: two would seal the same rows twice."""
+    record_end: Callable[[Recorded], object] | None = None
+    """Sees to it that an end is written down, with all that follows from it (`exit_watch`): before its rings
+    go. Without, what the files say is."""
 
     def __post_init__(self) -> None:
         self._engine = segments.engine()
@@ -103,10 +105,9 @@ class Sealer:
         for recorded in recorded_now:
             if self._stopping.is_set() or self._lost():
                 return
-            key = (recorded.folder, recorded.meta.started_ns)
-            if key not in self._done:
+            if recorded.identity not in self._done:
                 self._attempt(recorded)
-        self._done &= {(recorded.folder, recorded.meta.started_ns) for recorded in recorded_now}
+        self._done &= {recorded.identity for recorded in recorded_now}
         if time.monotonic() >= self._retention_due:
             self._retention_due = time.monotonic() + _RETENTION_INTERVAL_S
             try:
@@ -138,8 +139,7 @@ class Sealer:
 
     def is_done(self, recorded: Recorded) -> bool:
         """Whether everything of an ended process is sealed, or was found damaged and set aside."""
-        key = (recorded.folder, recorded.meta.started_ns)
-        return key in self._done or (recorded.folder / "end.json").exists()
+        return recorded.identity in self._done or end_record.is_sealed(recorded.folder, recorded.meta)
 
     # One recording ----------------------------------------------------------
 
@@ -155,17 +155,17 @@ class Sealer:
         if final and not self._stopping.is_set():
             status = self.registry.status(recorded)
             if problems:  # set aside: what is damaged now will be tomorrow
-                self._done.add((recorded.folder, recorded.meta.started_ns))
+                self._done.add(recorded.identity)
             # While it is ending, how it ends is not known yet.
             elif status.state not in LIVE and status.how != exit_report.ENDING:
-                self._finish(recorded, status)
+                self._finish(recorded)
         if problems:
             raise ValueError("; ".join(problems))
 
     def _drain_ring(self, recorded: Recorded, table: Table, final: bool) -> None:
         folder = places.segments_folder(recorded.folder, table.full_name, recorded.meta.rank)
         pid = recorded.meta.pid
-        key = (recorded.folder, recorded.meta.started_ns, table.full_name)
+        key = (*recorded.identity, table.full_name)
         backlog = self._rings.get(key)
         if backlog is None:
             segments.remove_temporaries(folder)
@@ -223,27 +223,23 @@ class Sealer:
         leftover = len(found) - len(segments.visible(found)) - len(old)
         backlog.merged = merged is not None or leftover > 0
 
-    def _finish(self, recorded: Recorded, status: Status) -> None:
-        """Note how the process ended, then give its rings' memory back: everything is sealed."""
-        rings = Path(recorded.meta.rings)
-        if not (recorded.folder / "end.json").exists():
-            ended = {
-                "version": exit_report.VERSION, "pid": recorded.meta.pid,
-                "started_ns": recorded.meta.started_ns,
-                "state": status.state, "how": status.how, "exit_status": status.exit_status,
-                "step": status.step, "last_step_ns": status.last_step_ns,
-                "last_seen_ns": status.last_seen_ns, "ended_ns": status.ended_ns,
-                "seen_ns": clock.wall_ns(), "rows_written": self._rows_written(recorded),
-                "journal_bytes": exit_report.journal_sizes(recorded.folder),
-                "rings_found": (rings / "strings").exists(),
-            }
-            places.write_whole(recorded.folder / "end.json", checked.sealed("end.json", ended))
+    def _finish(self, recorded: Recorded) -> None:
+        """Note that everything is sealed, then give the rings' memory back."""
+        folder, meta, rings = recorded.folder, recorded.meta, Path(recorded.meta.rings)
+        if self.record_end is not None:
+            self.record_end(recorded)
+        else:
+            end_record.write(folder, meta, self.registry.status(recorded)._asdict())
+        end_record.seal(folder, meta, {
+            "rows_written": self._rows_written(recorded), "rings_found": (rings / "strings").exists(),
+            "journal_bytes": exit_report.journal_sizes(folder),
+        })
         if self.registry.made_here(recorded):  # a copy's rings are those of the original
             remove_rings(rings)
             self._remove_socket(recorded)
         _remove_if_empty(places.crash_file(recorded.folder))
-        self._done.add((recorded.folder, recorded.meta.started_ns))
-        for key in [key for key in self._rings if key[:2] == (recorded.folder, recorded.meta.started_ns)]:
+        self._done.add(recorded.identity)
+        for key in [key for key in self._rings if key[:2] == recorded.identity]:
             del self._rings[key]
 
     def _remove_socket(self, recorded: Recorded) -> None:
@@ -259,7 +255,7 @@ class Sealer:
     def _rows_written(self, recorded: Recorded) -> dict[str, int]:
         found: dict[str, int] = {}
         for table in RINGS:
-            backlog = self._rings.get((recorded.folder, recorded.meta.started_ns, table.full_name))
+            backlog = self._rings.get((*recorded.identity, table.full_name))
             if backlog is not None:
                 found[table.full_name] = max(backlog.highest, backlog.watermark)
             else:
@@ -298,7 +294,7 @@ class Sealer:
         """The file that holds the watermark of each table that is still written."""
         kept: set[Path] = set()
         for recorded in recorded_now:
-            if (recorded.folder, recorded.meta.started_ns) in self._done:
+            if recorded.identity in self._done:
                 continue
             for table in RINGS:
                 folder = places.segments_folder(recorded.folder, table.full_name, recorded.meta.rank)
@@ -310,7 +306,7 @@ class Sealer:
     def _remove_empty(self, recorded_now: list[Recorded]) -> None:
         """Remove ended processes that hold no segment any more, and folders without files."""
         for recorded in recorded_now:
-            if (recorded.folder, recorded.meta.started_ns) not in self._done:
+            if recorded.identity not in self._done:
                 continue
             attempt = recorded.folder.parent
             if any(attempt.glob(f"table=*/rank={recorded.meta.rank}/{recorded.meta.pid}-*.parquet")):

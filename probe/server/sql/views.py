@@ -384,7 +384,8 @@ def _rows_at_end(source: Source, table: Table) -> int:
 def _rings_lost(source: Source) -> bool:
     """Of a process whose rings are gone: whether they were before the server had sealed them."""
     try:
-        return checked.read_sealed(source.folder / "end.json").get("rings_found") is False
+        ended = checked.read_sealed(source.folder / "end.json")
+        return ended.get("rings_found") is False or ended.get("sealed") is False
     except FileNotFoundError:  # the server writes it before it removes rings
         return True
     except (OSError, ValueError):

@@ -355,7 +355,7 @@ class Watch:
         early_s = limit_s - (stall_thresholds.quiet_s(evidence.progress) or 0.0)
         if 0 <= early_s <= LEAD_S and not self._stopping.wait(early_s + _MARGIN_S):
             evidence = replace(evidence, progress=tracked.history.read())
-        if evidence.state in (None, "zombie", "dead"):  # how it ended is for `exits` to say
+        if evidence.state in (None, "zombie", "dead"):  # how it ended is for the exit watch
             return None
         tracked.verdict = verdict = judge(evidence)
         quiet_s = max(quiet_s, stall_thresholds.quiet_s(evidence.progress) or 0.0)

@@ -1,11 +1,10 @@
-"""Exits: how recorded processes ended, noticed at once and written down.
+"""Exit watch: notices that recorded processes end, and writes down how.
 
-Thread `probe-exits` of the server holds a descriptor of each living recorded
-process (a pidfd: it cannot come to mean another process) and sleeps until one
-ends. The exit status comes from the kernel through that descriptor, or from
-/proc while the process waits for its parent. What was found goes into `watch.bin`
-once: a record `end`, a verdict, the stacks that a fatal signal left. `settle` does
-that for whoever asks first, on any thread. Standard library, and numpy through the
+Thread `probe-exits` of the server holds a descriptor of each living recorded process (a pidfd: it cannot
+come to mean another process) and sleeps until one ends. The exit status comes from the kernel through that
+descriptor, or from /proc while the process waits for its parent. `judge_exit` says how one ended, on any
+thread, and writes nothing. `record_end` writes the end record, then the stacks that a fatal signal left and
+a verdict; this thread calls it, and the sealer before rings go. Standard library, and numpy through the
 ring reader.
 """
 
@@ -24,20 +23,20 @@ import uuid
 from collections import deque
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from probe.base import clock
 from probe.base.errors import RecordingError
 from probe.diagnose.verdict import DEAD_RANK, NOTICE, OK, Found, Verdict
 from probe.recording import places
 from probe.recording.crash import Crash, is_user_path, read_crash, user_frame
+from probe.recording.journal import read_journal
 from probe.recording.layout import NULL_INTEGER
 from probe.recording.process import alive, current_boot_id, life
 from probe.recording.reader import open_ring
-from probe.server.recordings import exit_report, server_journal
+from probe.server.recordings import end_record, exit_report, server_journal
 from probe.server.recordings.end_verdicts import verdict_of_end
-from probe.server.recordings.exit_report import End, Told
-from probe.server.recordings.registry import Recorded, Registry, Status
+from probe.server.recordings.exit_report import Told
+from probe.server.recordings.registry import LIVE, Recorded, Registry, Status
 from probe.server.runtime import supervision
 from probe.server.runtime.supervision import FAILURES, Supervised
 from probe.server.watch import job_watch
@@ -56,6 +55,7 @@ _RECENT_S = 4.0
 """A process is gone so long after the kernel chose it, at most: freeing tens of gigabytes takes time."""
 _IN_CREATE, _IN_NONBLOCK, _IN_CLOEXEC = 0x100, 0o4000, 0o2000000
 _MB = 1 << 20
+_VERDICTS = "probe.verdicts"
 
 
 @dataclass
@@ -75,7 +75,7 @@ class _Kills:
     explained: list[float] = field(default_factory=list)
 
 
-class Exits:
+class ExitWatch:
     """Watches one registry's processes; `start` and `stop` its thread."""
 
     def __init__(self, registry: Registry) -> None:
@@ -83,6 +83,11 @@ class Exits:
         self._held: dict[Path, _Held] = {}
         self._kills: dict[Path, _Kills] = {}
         self._lock = threading.RLock()
+        """Held for an instant. A verdict takes longer, and whoever asks for a status must not wait for it."""
+        self._recording = threading.Lock()
+        self._judged: dict[tuple[Path, int], Status] = {}
+        """Kept once they are on disk, too: who asks may have looked there before."""
+        self._recorded: set[tuple[Path, int]] = set()
         self._events = select.epoll()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._events.register(self._wake, select.EPOLLIN)
@@ -94,17 +99,18 @@ class Exits:
         self._causes: dict[job_watch.Key, Found] = {}
         self._stopping = threading.Event()
         self._thread = Supervised("probe-exits", self._run, self._stopping)
-        registry.on_alive = self.hold
-        registry.on_end = self.settle
+        registry.judge_exit = self.judge_exit
 
     def start(self) -> None:
-        """Start the thread."""
+        """Watch what lives now, and start the thread."""
+        for recorded in self._registry.live():
+            self.hold(recorded)
         self._thread.start()
 
     def stop(self, wait_s: float) -> None:
         """End the thread and let go of all descriptors; those it waits for at most `wait_s`."""
         self._stopping.set()
-        self._registry.on_alive = self._registry.on_end = None
+        self._registry.judge_exit = None
         os.eventfd_write(self._wake, 1)
         if not self._thread.join(wait_s):
             return
@@ -122,11 +128,9 @@ class Exits:
 
     def hold(self, recorded: Recorded) -> None:
         """Watch a living process from now on."""
-        if recorded.folder in self._held or self._stopping.is_set():
-            return
         meta = recorded.meta
         with self._lock:
-            if recorded.folder in self._held:
+            if recorded.folder in self._held or self._stopping.is_set():
                 return
             try:
                 descriptor = os.pidfd_open(meta.pid)
@@ -152,20 +156,39 @@ class Exits:
                 if self._new in ready or now >= scan_due:
                     scan_due = now + (_SCAN_S if self._new >= 0 else _ROUND_S)
                     self._drain_new()
-                    for recorded in self._registry.processes():
-                        self._registry.status(recorded)
+                    self._look_for_new()
                 self._look_at(ready)
                 self._sample_all(now)
             except FAILURES as error:
                 supervision.note("probe-exits", error)
                 self._stopping.wait(_ROUND_S)
 
+    def _look_for_new(self) -> None:
+        """Hold what lives; write down the ends that no descriptor told of."""
+        found = {recorded.identity: recorded for recorded in self._registry.processes()}
+        with self._lock:
+            self._recorded &= found.keys()
+            self._judged = {one: end for one, end in self._judged.items() if one in found}
+        for identity, recorded in found.items():
+            if self._registry.lives(recorded):
+                self.hold(recorded)
+            elif identity not in self._recorded:
+                self._try_to_record(recorded)
+
     def _look_at(self, ready: set[int]) -> None:
         with self._lock:
-            ended = [held for held in self._held.values() if held.descriptor in ready]
-        for held in ended:
-            self._registry.status(held.recorded)
-            self._release(held.recorded.folder)
+            ended = [held.recorded for held in self._held.values() if held.descriptor in ready]
+        for recorded in ended:
+            self._registry.status(recorded)  # what the kernel says is remembered: it may go
+            self._release(recorded.folder)
+        for recorded in ended:
+            self._try_to_record(recorded)
+
+    def _try_to_record(self, recorded: Recorded) -> None:
+        try:
+            self.record_end(recorded)
+        except FAILURES as error:  # a full disk: it is tried again
+            supervision.note("probe-exits", error)
 
     def _release(self, folder: Path) -> None:
         with self._lock:
@@ -227,40 +250,66 @@ class Exits:
 
     # The end of one process -------------------------------------------------
 
-    def settle(self, recorded: Recorded, told: Told, status: Status) -> End:
-        """How a process ended that does not live any more; written down the first time."""
+    def judge_exit(self, recorded: Recorded, told: Told, status: Status) -> Status:
+        """How a process ended that does not live any more. Judged once and remembered, since the kernel does
+        not tell for ever; writes nothing."""
         with self._lock:
-            known = exit_report.read_end(recorded.folder)
-            if known is not None:
-                return known
-            held = self._held.get(recorded.folder)
-            exit_status = _exit_status(held, recorded)
-            killed = exit_status in (-9, None) and told.left is None
-            out_of_memory = self._out_of_memory(held if exit_status else None, recorded) if killed else []
-            crash = read_crash(places.crash_file(recorded.folder))
-            state, how = exit_report.judge(
-                told, exit_status, out_of_memory=bool(out_of_memory),
-                crash=None if crash is None else crash.signal, last_step=status.step,
-            )
-            seen_ns = clock.wall_ns() if held is not None else None
-            limit_bytes = held.group.limit_bytes() if held is not None and held.group is not None else None
-            why = [_seen(exit_status), *out_of_memory, *_memory(recorded, limit_bytes)]
-            ended_ns = seen_ns or status.ended_ns
-            end = End(state, how, exit_status, ended_ns, why)
-            why += _where(told, crash)
-            if not recorded.folder.is_relative_to(self._registry.directory):  # another server's to note
-                return end
-            capture_id = _keep_crash(self._registry, recorded, crash, status, ended_ns)
-            server_journal.note(recorded.folder, {"event": exit_report.EVENT, **_fields(end)})
-            ended = status._replace(state=state, how=how, exit_status=exit_status, ended_ns=ended_ns)
-            verdict = self._in_its_job(recorded, verdict_of_end(recorded, ended))
-            capture_id = capture_id or (told.exception or {}).get("capture_id")
-            rows = verdict.rows(ended_ns or clock.wall_ns(), status.step, capture_id)
-            server_journal.note_rows(recorded.folder, "probe.verdicts", rows)
-            if held is not None:
-                self._release(recorded.folder)
-            return end
+            known = self._judged.get(recorded.identity)
+            if known is None:
+                known = self._judged[recorded.identity] = self._judge(recorded, told, status)
+            return known
 
+    def _judge(self, recorded: Recorded, told: Told, status: Status) -> Status:
+        held = self._held.get(recorded.folder)
+        exit_status = _exit_status(held, recorded)
+        killed = exit_status in (-9, None) and told.left is None
+        out_of_memory = self._out_of_memory(held if exit_status else None, recorded) if killed else []
+        crash = read_crash(places.crash_file(recorded.folder))
+        state, how = exit_report.judge(
+            told, exit_status, out_of_memory=bool(out_of_memory),
+            crash=None if crash is None else crash.signal, last_step=status.step,
+        )
+        ended_ns = status.ended_ns if held is None else clock.wall_ns()
+        limit_bytes = held.group.limit_bytes() if held is not None and held.group is not None else None
+        why = (_seen(exit_status), *out_of_memory, *_memory(recorded, limit_bytes), *_where(told, crash))
+        return status._replace(state=state, how=how, exit_status=exit_status, ended_ns=ended_ns, why=why)
+
+    def record_end(self, recorded: Recorded) -> None:
+        """Write down how a process ended, and what follows: the stacks of a fatal signal, a verdict. What is
+        there already stays: a server may have been killed after any of them. Raises `OSError`."""
+        folder, meta = recorded.folder, recorded.meta
+        with self._recording:
+            if recorded.identity in self._recorded:
+                return
+            status = self._registry.status(recorded)
+            if status.state in LIVE or status.how == exit_report.ENDING:
+                self.hold(recorded)
+                return
+            kept = end_record.is_sealed(folder, meta)
+            if not kept:
+                end_record.write(folder, meta, status._asdict())
+                kept = status.how in exit_report.LIVES_ON or self._write_verdict(recorded, status)
+            if kept:
+                self._recorded.add(recorded.identity)
+            self._release(folder)
+
+    def _write_verdict(self, recorded: Recorded, status: Status) -> bool:
+        """Whether it is kept, now or before."""
+        written = [
+            (record.get("table"), row)
+            for record in read_journal(places.journals(recorded.folder)[1])
+            for row in record.get("rows", ())
+        ]
+        capture_ids = [row.get("capture_id") for _, row in written if row.get("reason") == "crash"]
+        capture_id = capture_ids[0] if capture_ids else _keep_crash(self._registry, recorded, status)
+        # Its time tells it from the verdict that a rank got while it was ending.
+        if any(name == _VERDICTS and row.get("t_ns") == status.ended_ns for name, row in written):
+            return True
+        verdict = self._in_its_job(recorded, verdict_of_end(recorded, status))
+        exception = self._registry.told(recorded.folder).exception or {}
+        capture_id = capture_id or exception.get("capture_id")
+        rows = verdict.rows(status.ended_ns or clock.wall_ns(), status.step, capture_id)
+        return server_journal.note_rows(recorded.folder, _VERDICTS, rows)
 
     def _in_its_job(self, recorded: Recorded, verdict: Verdict) -> Verdict:
         """The verdict on a rank's end as part of its job: an alarm for the one that is the cause, and only
@@ -285,13 +334,6 @@ class Exits:
             return replace(verdict, severity=severity, why=[*verdict.why, *found.verdict.why])
         what = f"{verdict.what}; the cause: {found.verdict.what}"
         return replace(verdict, severity=NOTICE, what=what)
-
-
-def _fields(end: End) -> dict[str, Any]:
-    return {
-        "state": end.state, "how": end.how, "exit_status": end.exit_status, "ended_ns": end.t_ns,
-        "why": end.why,
-    }
 
 
 def _seen(exit_status: int | None) -> str:
@@ -339,10 +381,9 @@ def _where(told: Told, crash: Crash | None) -> list[str]:
     return found
 
 
-def _keep_crash(
-    registry: Registry, recorded: Recorded, crash: Crash | None, status: Status, t_ns: int | None
-) -> str | None:
+def _keep_crash(registry: Registry, recorded: Recorded, status: Status) -> str | None:
     """The stacks of crash.txt as rows of python.stacks; names the capture."""
+    crash = read_crash(places.crash_file(recorded.folder))
     if crash is None or not any(thread.frames for thread in crash.threads):
         return None
     training, name = registry.training_ident(recorded)
@@ -360,7 +401,7 @@ def _keep_crash(
         for thread in sorted(crash.threads, key=lambda thread: not thread.current)
     ]
     capture = {
-        "capture_id": uuid.uuid4().hex[:12], "t_ns": t_ns or clock.wall_ns(), "step": status.step,
+        "capture_id": uuid.uuid4().hex[:12], "t_ns": status.ended_ns, "step": status.step,
         "phase": None, "threads": threads,
     }
     server_journal.note_capture(recorded.folder, capture, "crash")
