@@ -1,0 +1,77 @@
+"""Runs every test, for `tests/run`: first those that may run side by side, then those that hold deadlines.
+
+What failed is repeated alone, once. A test that then passes is flaky, which is a defect: it is listed by name, and
+counted at the end. `--quick` runs what starts no training process.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+LAST_FAILED = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
+FAILED = 1
+"""pytest's exit status when tests failed; others mean that it could not run them."""
+QUICK = (
+    "tests/test_layers.py", "tests/test_redaction.py", "tests/recipes", "tests/control/test_guard.py",
+    "tests/control/test_checkpoint_file.py", "tests/control/test_rates.py", "tests/control/test_schedules.py",
+    "tests/diagnose/test_state.py", "tests/docs/test_declarations.py",
+)
+"""Tests of pure code: linter and types before them, and all of it within 90 s."""
+
+
+class Phase(NamedTuple):
+    """Tests that run together: pytest's expression of markers, and how many at once."""
+
+    markers: str
+    workers: int
+
+
+PHASES = (
+    Phase("not campaign and not alone", 3),  # tests wait for jobs most of the time
+    Phase("alone and not campaign", 2),
+)
+
+
+def pytest(*words: str) -> int:
+    """Exit status of one run of pytest in the top folder."""
+    return subprocess.run([sys.executable, "-m", "pytest", *words], cwd=ROOT, check=False).returncode
+
+
+def last_failed() -> set[str]:
+    """The tests that failed in the last run."""
+    try:
+        return set(json.loads(LAST_FAILED.read_text()))
+    except FileNotFoundError:
+        return set()
+
+
+def run(phase: Phase) -> tuple[int, set[str]]:
+    """Exit status of a phase, and its flaky tests."""
+    status = pytest("-n", str(phase.workers), "--no-loadscope-reorder", "-m", phase.markers)
+    if status != FAILED:
+        return status, set()
+    failed = last_failed()
+    sys.stderr.write("once more, one after the other, what failed\n")
+    status = pytest("--last-failed", "--last-failed-no-failures=none", "-m", phase.markers)
+    return status, failed - last_failed()
+
+
+def main() -> int:
+    """Run all phases, or the quick tests; the exit status of the worst."""
+    if sys.argv[1:] == ["--quick"]:
+        return pytest("-q", "-n", "2", *QUICK)
+    results = [run(phase) for phase in PHASES]
+    flaky = sorted(set().union(*(names for _, names in results)))
+    for name in flaky:
+        sys.stderr.write(f"flaky: {name} failed once and passed when it was repeated\n")
+    sys.stderr.write(f"flaky tests: {len(flaky)}\n")
+    return max(status for status, _ in results)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
