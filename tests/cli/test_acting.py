@@ -14,7 +14,7 @@ import pytest
 from command_harness import TIMEOUT_S, FakeServer, Result, Screen
 
 from probe.base.errors import NoBoundary, ProcessDead, SnippetRefused
-from probe_cli.core.act_client import between, milliseconds
+from probe_cli.core.act_client import _between
 from probe_cli.main import run
 
 ANSWER: dict[str, Any] = {
@@ -162,7 +162,7 @@ def test_an_action_says_what_came_of_it_where_it_ran_and_what_undoes_it(
     command: Callable[..., Result],
 ) -> None:
     said = (
-        "probe: ran between steps 41 and 42, the training thread was held for 0.8 ms\n"
+        "probe: ran between steps 41 and 42, training held for 0.8 ms\n"
         "  next: probe gpt/0 undo 7-3  |  probe gpt/0 actions\n"
     )
     shown = Result(0, "lr goes from 0.1 to 0.01\n  the next 3 steps used 0.01\n", said)
@@ -202,7 +202,7 @@ def test_who_stops_waiting_is_told_that_it_may_happen_all_the_same(environment: 
 def test_a_person_who_waits_is_told_for_what(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("probe_cli.core.act_client._SILENT_S", 0.0)
+    monkeypatch.setattr("probe_cli.core.act_client._QUIET_S", 0.0)
     terminal, pipe = Screen(), io.StringIO()
 
     def answer(_body: Any) -> Any:
@@ -222,7 +222,7 @@ def test_a_person_who_waits_is_told_for_what(
     ("step", "text"), [(None, "between two steps"), (0, "before step 0"), (1, "between steps 0 and 1")]
 )
 def test_a_boundary_has_a_name(step: int | None, text: str) -> None:
-    assert between(step) == text
+    assert _between(step) == text
 
 
 @pytest.mark.parametrize(
@@ -431,7 +431,7 @@ def test_ctrl_c_ends_a_watch_in_the_job_too(
         raise KeyboardInterrupt
 
     wire = Wire(**{"/v1/query": _watched(ROUNDS)})
-    monkeypatch.setattr("probe_cli.commands.watch.time.sleep", interrupted)
+    monkeypatch.setattr("probe_cli.commands.act_watch.time.sleep", interrupted)
     with pytest.raises(KeyboardInterrupt):  # `main` makes exit code 130 of it
         command("gpt", "watch", "loss", transport=wire)
     assert wire.asked[-1][0] == "/v1/undo" and wire.asked[-1][1]["id"] == "7-3"
@@ -456,9 +456,9 @@ CHANGING = {"class": "changing", "why": ["line 2: `pg['lr'] *= 0.1` assigns an i
         (_evaluated(), ""),
         (_evaluated(**CHANGING, where="step boundary", held_ms=0.84),
          "probe: changes the job (line 2: `pg['lr'] *= 0.1` assigns an item): ran between steps 41 and 42, "
-         "the training thread was held for 0.8 ms\n"),
+         "training held for 0.8 ms\n"),
         (_evaluated(where="step boundary", held_ms=12.4),
-         "probe: ran between steps 41 and 42, the training thread was held for 12 ms\n"),
+         "probe: ran between steps 41 and 42, training held for 12 ms\n"),
         (_evaluated(**CHANGING),
          "probe: changes the job (line 2: `pg['lr'] *= 0.1` assigns an item): ran at once, in the middle of "
          "a step\n"),

@@ -11,8 +11,8 @@ import pytest
 from command_harness import FakeServer, Result
 
 from probe.base.errors import ServerUnavailable
+from probe_cli.core.answer import Answer
 from probe_cli.render.query_answer import (
-    Answer,
     cell,
     csv_lines,
     distinct,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from command_harness import TIMEOUT_S, FakeServer, Result
 
-from probe_cli.commands.ps import age
+from probe_cli.core.figures import age
 
 
 def _process(**changes: Any) -> dict[str, Any]:

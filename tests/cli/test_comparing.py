@@ -9,7 +9,7 @@ from typing import Any
 from probe.diagnose.summary import STATEMENTS, spread, summarize, trend
 from probe_cli.commands.health import lines
 from probe_cli.core.terminal import Output
-from probe_cli.render import figures
+from probe_cli.core import figures
 from probe_cli.render.comparison import compare
 
 FACTS = {

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from command_harness import FakeServer, Result
+from probe_cli.command_table import COMMANDS
 
 import make_pages
 from probe.base.settings import SETTINGS, Settings
 from probe.recording.tables import COMMON, TABLES
-from probe_cli.all_commands import COMMANDS
 from probe_cli.commands import doctor
 
 

@@ -1,9 +1,9 @@
-"""What differs between two runs, from their summaries: figures with their noise, facts, likely causes. Pure.
+"""Differences between two runs, from their summaries: figures with noise, facts, likely causes. Pure.
 
-Two medians differ when their intervals (notches) do not overlap and the difference is not tiny
-(`LEAST_RATIO`); a learning figure is compared over the steps before the last one that both runs have. A
-phase that takes longer is laid at the facts that belong to it and differ, the likeliest first. What one run
-does not know is unknown, and no difference. Standard library only.
+Two medians differ if their intervals (notches) do not overlap and the difference is not tiny
+(`LEAST_RATIO`); learning figures are compared at the last step that both runs have. A slower phase is
+attributed to differing facts related to it, most likely first. A value missing in one run is unknown, not
+a difference. Standard library only.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from probe_cli.render import figures
-from probe_cli.render.figures import duration, figure, share, short, size
+from probe_cli.core import figures
+from probe_cli.core.figures import duration, figure, share, short, size
 
 LEAST_RATIO = 0.02
-"""A smaller relative difference of two medians is none that anybody acts on."""
+"""Smaller relative differences of two medians are ignored."""
 STEP_RATIO = 0.05
-"""Of a step's time: machines differ by so much from one minute to the next."""
+"""The same for step times, which vary that much from minute to minute."""
 MOST_CAUSES = 3
 UNKNOWN = figures.UNKNOWN
 
 
 class Difference(NamedTuple):
-    """One line of a comparison. `differs` is None where one side is unknown; `note`: how sure it is."""
+    """One line of a comparison. `differs` is None if one side is unknown; `note` states the noise."""
 
     section: str
     name: str
@@ -37,7 +37,7 @@ class Difference(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """Everything that was compared, and what it comes to."""
+    """All lines, and the conclusion."""
 
     lines: list[Difference]
     conclusion: str
@@ -67,14 +67,14 @@ CAUSES: dict[str, tuple[str, ...]] = {
         r"seed|^torch$|^git\.commit$|^git\.diff_hash$|^command\.script_hash$",
     ),
 }
-"""Facts, by the end of their names, that belong to a phase, the likeliest cause first."""
+"""Patterns of facts related to a phase, most likely cause first."""
 _OF_KIND = {
     "hyperparameter": "configuration", "seed": "configuration", "model": "configuration",
     "package": "environment", "hardware": "environment", "environment": "environment",
     "command": "code", "git": "code",
 }
-_SAID = frozenset({"seed", "model", "hardware", "command", "git"})
-"""Kinds that are said before the name."""
+_PREFIXED = frozenset({"seed", "model", "hardware", "command", "git"})
+"""Kinds shown as a prefix of the name."""
 SECTIONS = ("learning", "speed", "memory", "configuration", "environment", "code")
 
 
@@ -95,7 +95,7 @@ def _spreads(
     section: str, name: str, a: Mapping[str, Any] | None, b: Mapping[str, Any] | None, shown: Any,
     least: float = LEAST_RATIO,
 ) -> Difference:
-    """Two medians, with their intervals."""
+    """Two medians with their intervals."""
     if not a or not b:
         texts = [shown(one["median"]) if one else UNKNOWN for one in (a, b)]
         return Difference(section, name, texts[0], texts[1], None if a or b else False)
@@ -137,7 +137,7 @@ def _learning(
         _numbers("learning", "learning rate then", first["lr"], second["lr"], figure, 1e-6),
         _numbers("learning", "update ratio", first["update_ratio"], second["update_ratio"], figure, 0.2),
         _numbers("learning", "updates skipped", first["skipped_steps"], second["skipped_steps"], figure),
-        _pair("learning", "losses not finite", [one["learning"]["nonfinite_losses"] for one in ends], figure),
+        _pair("learning", "non-finite losses", [one["learning"]["nonfinite_losses"] for one in ends], figure),
         _pair("learning", "last step", last, figure, 0.0),
     ]
     if last[0] != last[1]:
@@ -187,7 +187,7 @@ def _facts(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Difference]:
             values = first.get(name), second.get(name)
             shown = [_text(value, here) for value, here in zip(values, known, strict=True)]
             differs = values[0] != values[1] if all(known) else None
-            called = f"{kind}.{name}" if kind in _SAID else name
+            called = f"{kind}.{name}" if kind in _PREFIXED else name
             found.append(Difference(section, called, shown[0], shown[1], differs, kind))
     return sorted(found, key=lambda line: SECTIONS.index(line.section))
 
@@ -199,7 +199,7 @@ def _text(value: str | None, known: bool) -> str:
 
 
 def _belongs(lines: Sequence[Difference], subject: str) -> list[Difference]:
-    """The facts that differ and belong to a phase, the likeliest first."""
+    """The differing facts related to a phase, most likely first."""
     facts = [line for line in lines if line.differs and line.section in SECTIONS[3:]]
     chosen: list[Difference] = []
     for pattern in CAUSES[subject]:
@@ -222,11 +222,11 @@ def _conclusion(lines: Sequence[Difference], names: tuple[str, str]) -> str:
         return ". ".join(said)
     unknown = [word for word, line in (("step time", step), ("loss", loss)) if UNKNOWN in (line.a, line.b)]
     if len(unknown) == 2:
-        return "neither step time nor loss is known of both: what differs is in the facts alone"
+        return "step time and loss are not known for both runs; only facts were compared"
     if unknown:
         known = "loss" if unknown == ["step time"] else "step time"
-        return f"no difference in {known} that is beyond the noise; {unknown[0]} is not known of both"
-    return "no difference in step time or loss that is beyond the noise"
+        return f"no difference in {known} beyond noise; {unknown[0]} is not known for both runs"
+    return "no difference in step time or loss beyond noise"
 
 
 def _slower(lines: Sequence[Difference], step: Difference, name: str) -> str:
@@ -253,7 +253,7 @@ def _learns(lines: Sequence[Difference], loss: Difference, name: str) -> str:
 
 def _said(causes: Sequence[Difference]) -> str:
     if not causes:
-        return "; no fact that belongs to it differs"
+        return "; no related fact differs"
     return "; " + ", ".join(f"{line.name} {_cut(line.a)} → {_cut(line.b)}" for line in causes[:MOST_CAUSES])
 
 
