@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from probe_cli.command_table import COMMANDS
 
 from probe.base.errors import UsageError
+from probe_cli.command_table import COMMANDS
 from probe_cli.core.arguments import rewrite
 
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from probe_cli.command_table import COMMANDS, module_of
 
 import probe
 from docs.documents import (
@@ -31,6 +30,7 @@ from docs.session import CHECKOUT, ITS_OWN, LONG, OF_RANKS, Session, checkout_co
 from harness import Place
 from probe.base.settings import SETTINGS
 from probe.recording.tables import BY_NAME, TABLES
+from probe_cli.command_table import COMMANDS, module_of
 from probe_cli.main import run
 
 RARELY = (

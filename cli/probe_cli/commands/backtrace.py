@@ -47,7 +47,8 @@ def command(
 ) -> None:
     """Show the current stack of a process.
 
-    Works on any Python process, recorded or not. For a multi-rank job: ranks grouped by where they are, the smallest group first.
+    Works on any Python process, recorded or not. For a multi-rank job: ranks grouped by where they are, the
+    smallest group first.
     """
     session: Session = context.obj
     wanted = {"all_threads": all_threads, "native": native, "locals": variables, "workers": workers}
