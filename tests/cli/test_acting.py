@@ -209,7 +209,7 @@ def test_a_person_who_waits_is_told_for_what(
     def answer(_body: Any) -> Any:
         """Not before it was said."""
         deadline = time.monotonic() + TIMEOUT_S
-        while err is terminal and "waiting for the end" not in terminal.getvalue():
+        while err is terminal and "waiting for the current step" not in terminal.getvalue():
             assert time.monotonic() < deadline, "nothing was said"
         return ANSWER
 
