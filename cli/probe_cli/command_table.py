@@ -82,9 +82,11 @@ def app_with(commands: Iterable[str]) -> typer.Typer:
 
 
 def app_for(words: Sequence[str]) -> typer.Typer:
-    """The application with only the requested command: importing and building all takes 60 ms.
+    """The application with only the requested command, because importing and building all takes 60 ms.
 
     All commands if none follows the endpoint: then it is a request for help, or an error."""
+    if list(words) == ["--version"]:
+        return app_with([])
     position = 0
     while position < len(words) and words[position] in ENDPOINT_OPTIONS:
         position += 2

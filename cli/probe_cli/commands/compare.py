@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -12,14 +10,11 @@ from probe.base.errors import UsageError
 from probe_cli.core.endpoints import Address, parse
 from probe_cli.core.options import TextFormat
 from probe_cli.core.session import Session
-from probe_cli.core.terminal import Output, escape_controls
-from probe_cli.render.comparison import SECTIONS, Comparison, Difference, compare
 
 EXAMPLES = (
     "probe PID compare JOB",
     "probe JOB compare PID --all --format json",
 )
-_LONGEST, _BEFORE = 48, 16
 
 
 def command(
@@ -34,6 +29,8 @@ def command(
 
     Compares learning, speed, memory, configuration, environment and code.
     """
+    from probe_cli.render.comparison import as_dict, compare, comparison_lines
+
     session: Session = context.obj
     if not session.named and not session.settings.endpoint:
         raise UsageError("missing the first run", hint="Run `probe RUN_A compare RUN_B`.")
@@ -48,9 +45,9 @@ def command(
     names = (session.named or "the first", other)
     found = compare(a, b, ends, names)
     if output_format == "json":
-        session.out.json(_as_dict(found, ends, names, everything))
+        session.out.json(as_dict(found, ends, names, everything))
     else:
-        session.out.lines(_lines(found, everything, session.out))
+        session.out.lines(comparison_lines(found, everything, session.out))
     for name, one in zip(names, ends, strict=True):
         for note in one.get("notes") or ():
             session.note(f"{name}: {note}")
@@ -76,54 +73,3 @@ def _summary(session: Session, until: int | None) -> dict[str, Any]:
     if until is not None:
         asked["until"] = str(until)
     return session.ask("GET", "/v1/summary", asked)
-
-
-def _as_dict(
-    found: Comparison, ends: tuple[dict[str, Any], dict[str, Any]], names: tuple[str, str], everything: bool
-) -> dict[str, Any]:
-    shown = [line for line in found.lines if everything or line.differs]
-    keys = ("name", "run", "pid", "state", "folder", "steps")
-    runs = [
-        {"endpoint": name, **{key: one.get(key) for key in keys}}
-        for name, one in zip(names, ends, strict=True)
-    ]
-    return {
-        "runs": runs, "conclusion": found.conclusion, "differences": [line._asdict() for line in shown],
-        "unknown": [line.name for line in found.lines if line.differs is None],
-    }
-
-
-def _lines(found: Comparison, everything: bool, out: Output) -> Iterator[str]:
-    """The conclusion, then section by section."""
-    yield out.style(escape_controls(found.conclusion), "bold")
-    for section in SECTIONS:
-        shown = [line for line in found.lines if line.section == section and (everything or line.differs)]
-        hidden = [line for line in found.lines if line.section == section and line.differs is None]
-        if shown:
-            yield ""
-            yield out.style(section, "bold")
-            yield from _table(shown, out)
-        if hidden and not everything and section in SECTIONS[:3]:
-            yield out.style(f"  unknown for one run: {', '.join(line.name for line in hidden)}", "dim")
-
-
-def _table(shown: list[Difference], out: Output) -> Iterator[str]:
-    cells = [(line.name, *_short(line.a, line.b)) for line in shown]
-    widths = [max(len(row[place]) for row in cells) for place in range(3)]
-    for line, (name, a, b) in zip(shown, cells, strict=True):
-        change = "" if line.change is None or not line.differs else f"{100 * line.change:+.0f} %"
-        note = line.note if line.section not in SECTIONS[3:] else ""
-        text = f"  {name:<{widths[0]}}  {a:>{widths[1]}} → {b:<{widths[2]}}  {change:>7}  "
-        yield (text + out.style(note, "dim")).rstrip()
-        if line.name == "git.diff_summary" and line.differs:
-            for one in (line.a, line.b):
-                yield from (f"      {escape_controls(row)}" for row in one.splitlines()[:10])
-
-
-def _short(*texts: str) -> tuple[str, ...]:
-    """First lines, truncated; long ones with a common prefix start shortly before their first difference."""
-    firsts = [escape_controls(text.partition("\n")[0].strip()) for text in texts]
-    alike = sum(itertools.takewhile(bool, (len(set(signs)) == 1 for signs in zip(*firsts, strict=False))))
-    skip = alike - _BEFORE if max(map(len, firsts)) > _LONGEST and alike > _BEFORE else 0
-    cut = [f"…{text[skip:]}" if skip else text for text in firsts]
-    return tuple(text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…" for text in cut)

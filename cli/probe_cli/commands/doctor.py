@@ -6,8 +6,6 @@ Checks change nothing: no server is started, no folder made, torch is not import
 from __future__ import annotations
 
 import os
-import site
-import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -20,7 +18,6 @@ import probe
 from probe.base import versions
 from probe.base.errors import DirectoryRefused, NoRoom, ProbeError, SettingInvalid
 from probe.base.settings import Settings, unknown_variables
-from probe.boot.launch import SERVER_NEEDS
 from probe.recording import places
 from probe_cli.core.figures import size
 from probe_cli.core.session import Session
@@ -143,6 +140,10 @@ def check_settings(session: Session) -> Iterator[Finding]:
 
 def check_server_needs(server_python: str) -> Finding:
     """Whether the Python that runs the server has what it needs."""
+    import subprocess
+
+    from probe.boot.launch import SERVER_NEEDS
+
     python = server_python or sys.executable
     if python == sys.executable:
         missing = [name for name in SERVER_NEEDS if find_spec(name) is None]
@@ -338,6 +339,8 @@ def check_attaching() -> Finding:
 
 
 def _site_folders() -> list[Path]:
+    import site
+
     folders = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
     return [Path(folder) for folder in folders]
 

@@ -8,7 +8,6 @@ written here. The other tool is imported on use and obeys its own settings (`WAN
 from __future__ import annotations
 
 import contextlib
-import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -249,6 +248,8 @@ class Csv:
     """One line per number: tag, step, time, value. Without histograms and verdicts: use `query`."""
 
     def __init__(self, path: Path) -> None:
+        import csv
+
         self._path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

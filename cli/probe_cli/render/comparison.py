@@ -8,18 +8,22 @@ a difference. Standard library only.
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from probe_cli.core import figures
 from probe_cli.core.figures import duration, figure, share, short, size
+from probe_cli.core.terminal import Output, escape_controls
 
 LEAST_RATIO = 0.02
 """Smaller relative differences of two medians are ignored."""
 STEP_RATIO = 0.05
 """The same for step times, which vary that much from minute to minute."""
 MOST_CAUSES = 3
+_LONGEST, _BEFORE = 48, 16
+"""Columns of a fact, and how many of them before the first difference."""
 UNKNOWN = figures.UNKNOWN
 
 
@@ -276,3 +280,59 @@ def _seconds(text: str) -> float:
         return float(number) * (1e-3 if unit == "ms" else 1.0)
     except ValueError:
         return 0.0
+
+
+# Text -----------------------------------------------------------------------------
+
+
+def as_dict(
+    found: Comparison, ends: tuple[Mapping[str, Any], Mapping[str, Any]], names: tuple[str, str],
+    everything: bool,
+) -> dict[str, Any]:
+    """The comparison as JSON."""
+    shown = [line for line in found.lines if everything or line.differs]
+    keys = ("name", "run", "pid", "state", "folder", "steps")
+    runs = [
+        {"endpoint": name, **{key: one.get(key) for key in keys}}
+        for name, one in zip(names, ends, strict=True)
+    ]
+    return {
+        "runs": runs, "conclusion": found.conclusion, "differences": [line._asdict() for line in shown],
+        "unknown": [line.name for line in found.lines if line.differs is None],
+    }
+
+
+def comparison_lines(found: Comparison, everything: bool, out: Output) -> Iterator[str]:
+    """The conclusion, then section by section."""
+    yield out.style(escape_controls(found.conclusion), "bold")
+    for section in SECTIONS:
+        shown = [line for line in found.lines if line.section == section and (everything or line.differs)]
+        hidden = [line for line in found.lines if line.section == section and line.differs is None]
+        if shown:
+            yield ""
+            yield out.style(section, "bold")
+            yield from _table(shown, out)
+        if hidden and not everything and section in SECTIONS[:3]:
+            yield out.style(f"  unknown for one run: {', '.join(line.name for line in hidden)}", "dim")
+
+
+def _table(shown: list[Difference], out: Output) -> Iterator[str]:
+    cells = [(line.name, *_shortened(line.a, line.b)) for line in shown]
+    widths = [max(len(row[place]) for row in cells) for place in range(3)]
+    for line, (name, a, b) in zip(shown, cells, strict=True):
+        change = "" if line.change is None or not line.differs else f"{100 * line.change:+.0f} %"
+        note = line.note if line.section not in SECTIONS[3:] else ""
+        text = f"  {name:<{widths[0]}}  {a:>{widths[1]}} → {b:<{widths[2]}}  {change:>7}  "
+        yield (text + out.style(note, "dim")).rstrip()
+        if line.name == "git.diff_summary" and line.differs:
+            for one in (line.a, line.b):
+                yield from (f"      {escape_controls(row)}" for row in one.splitlines()[:10])
+
+
+def _shortened(*texts: str) -> tuple[str, ...]:
+    """First lines, truncated; long ones with a common prefix start shortly before their first difference."""
+    firsts = [escape_controls(text.partition("\n")[0].strip()) for text in texts]
+    alike = sum(itertools.takewhile(bool, (len(set(signs)) == 1 for signs in zip(*firsts, strict=False))))
+    skip = alike - _BEFORE if max(map(len, firsts)) > _LONGEST and alike > _BEFORE else 0
+    cut = [f"…{text[skip:]}" if skip else text for text in firsts]
+    return tuple(text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…" for text in cut)
