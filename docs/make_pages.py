@@ -234,12 +234,11 @@ def cli_page() -> Iterator[str]:
     """docs/cli.md, from the commands and the tree of errors."""
     from typer.main import get_command
 
-    from probe_cli.all_commands import app
+    from probe_cli.command_table import COMMANDS, app_with, module_of
     from probe_cli.core.endpoints import FORMS
-    from probe_cli.core.examples import EXAMPLES
     from probe_cli.core.exit_codes import errors_of, exit_codes
 
-    group: Any = get_command(app)
+    group: Any = get_command(app_with(COMMANDS))
     yield from ["# The command", "", "`probe ENDPOINT COMMAND …`, or `probe -t ENDPOINT COMMAND …`.", ""]
     yield from _options(group)
     yield from ["## Endpoints", ""]
@@ -254,7 +253,7 @@ def cli_page() -> Iterator[str]:
     for name, command in group.commands.items():
         yield from [f"### probe {name}", "", command.help or "", ""]
         yield from _options(command)
-        yield from ["```sh", *EXAMPLES[name], "```", ""]
+        yield from ["```sh", *module_of(name).EXAMPLES, "```", ""]
     yield from ["## Exit codes", ""]
     yield from _grid(
         ("code", "meaning", "errors"),

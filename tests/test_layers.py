@@ -102,7 +102,7 @@ LIBRARIES = (
     _libraries(r"probe/server/recordings/gpu\.py", "", "pynvml"),
     _libraries(r"probe/server/peers/.*", "numpy", "httpx"),
     _libraries(r"probe/server/.*", "fastapi starlette uvicorn h11 pydantic duckdb numpy"),
-    _libraries(r"cli/probe_cli/commands/export\.py", "", "tensorboard wandb mlflow"),
+    _libraries(r"cli/probe_cli/commands/export\.py", "typer", "tensorboard wandb mlflow"),
     _libraries(r"cli/probe_cli/.*", "typer click", "httpx rich duckdb"),
     _libraries(r".*"),
 )

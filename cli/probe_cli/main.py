@@ -1,7 +1,7 @@
-"""The entry of the command: words in, exit code out, and the one place that prints errors.
+"""Entry point: runs the command, prints its error, returns its exit code.
 
-The main thread of the command's own process. Everything heavy is imported inside,
-so that Ctrl-C during start-up is as quiet as later.
+The main thread of the command's own process. Imports are inside functions, so that
+Ctrl-C during start-up is quiet too.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 def main() -> int:
-    """Run the command that `sys.argv` asks for and return its exit code."""
-    # A command makes no cycles worth collecting, and collecting those of its imports, while they
-    # are made and once more at exit, takes a tenth of a short command's time.
+    """Run the command in `sys.argv` and return its exit code."""
+    # A command creates no cycles worth collecting; collecting during imports and at exit takes a
+    # tenth of a short command's time.
     gc.disable()
     try:
         for stream in (sys.stdout, sys.stderr):
-            # A name that the terminal's encoding lacks must not hide the answer.
+            # A character missing in the terminal's encoding must not hide the answer.
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
         return run(sys.argv[1:], os.environ, sys.stdout, sys.stderr, sys.stdin)
     except KeyboardInterrupt:
         return _silently(130)
     finally:
-        if "duckdb" not in sys.modules:  # it complains of whatever of it is not collected at exit
+        if "duckdb" not in sys.modules:  # it complains at exit about uncollected objects
             gc.freeze()
 
 
@@ -44,7 +44,7 @@ def run(
     stdin: TextIO,
     transport: Transport | None = None,
 ) -> int:
-    """Run one command with everything it depends on handed in; returns the exit code."""
+    """Run one command with its dependencies passed in; returns the exit code."""
     from probe.base.errors import ProbeError
     from probe_cli.core.exit_codes import CLOSED_PIPE
     from probe_cli.core.session import Session
@@ -65,37 +65,38 @@ def run(
 
 
 def dispatch(words: Sequence[str], session: Session) -> int:
-    """Run the command that the words are, in a session; its exit code. Raises its `ProbeError`."""
+    """Run a command line in a session; returns its exit code, raises its `ProbeError`."""
     from typer import Exit
     from typer.main import get_command
 
     from probe.base.errors import UsageError
-    from probe_cli.all_commands import COMMANDS, app_for
+    from probe_cli.command_table import COMMANDS, app_for
     from probe_cli.core.arguments import rewrite
 
     rewritten = rewrite(words, COMMANDS) or ["--help"]
     group = get_command(app_for(rewritten))
     try:
-        # Not `app()`: that ends the process by itself on a closed pipe and on Ctrl-C.
+        # Not `app()`, which exits the process on a closed pipe and on Ctrl-C.
         with group.make_context("probe", rewritten, obj=session) as context:
             group.invoke(context)
     except Exit as ended:
         return ended.exit_code
     except click_exception() as error:
-        raise UsageError(error.format_message(), hint=_help_hint(rewritten, COMMANDS)) from None
+        raise UsageError(error.format_message(), hint=_help_hint(rewritten)) from None
     return 0
 
 
 def click_exception() -> Any:
-    """Class of the errors in how the command was written. typer up to 0.27 takes it from click and
-    later ones bring their own; either way it stands above this public one."""
+    """Base class of usage errors: click's up to typer 0.27, then typer's; a parent of this public one."""
     import typer
 
     return next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 
-def _help_hint(words: Sequence[str], commands: Sequence[str]) -> str:
-    command = next((word for word in words if word in commands), None)
+def _help_hint(words: Sequence[str]) -> str:
+    from probe_cli.command_table import COMMANDS
+
+    command = next((word for word in words if word in COMMANDS), None)
     return f"See `probe {command} --help`." if command else "See `probe --help`."
 
 
@@ -112,7 +113,7 @@ def report(error: ProbeError, err: Output) -> None:
 
 
 def _silently(code: int) -> int:
-    """End without a word: what is still buffered goes nowhere."""
+    """Discard what is still buffered."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:

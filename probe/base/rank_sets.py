@@ -18,6 +18,12 @@ def as_text(ranks: Iterable[int]) -> str:
     return ",".join(parts)
 
 
+def named(ranks: Iterable[int]) -> str:
+    """The ranks with the word before them: `rank 1`, `ranks 0,2-3`."""
+    found = set(ranks)
+    return f"rank{'s' if len(found) > 1 else ''} {as_text(found)}"
+
+
 def from_text(text: str) -> list[int]:
     """The ranks that `as_text` wrote, in order; raises `ValueError` for anything else."""
     found: set[int] = set()

@@ -64,7 +64,7 @@ def rate(ask: JobAsked) -> float:
 
 
 RAN = re.compile(
-    r"probe: ran between steps (\d+) and (\d+), the training thread was held for [\d.]+ m?s\n"
+    r"probe: ran between steps (\d+) and (\d+), training held for [\d.]+ m?s\n"
     r"  next: probe (\d+) undo (\d+-\d+)  \|  probe \d+ actions\n"
 )
 
@@ -94,7 +94,7 @@ def test_what_is_changed_says_so_is_on_record_and_is_taken_back(ask: JobAsked, j
         assert RAN.fullmatch(stood.stderr), stood
         assert [row["action"] for row in rows(ask) if row["state"] == "standing"] == [action]
         assert "ended" in ask(*off).stdout
-        assert "is not on; nothing was done" in ask(*off).stdout
+        assert "is not on; nothing to undo" in ask(*off).stdout
     scale = ask("loss-scale", "--set", "2048")
     assert "1024" in scale.stdout and "2048" in scale.stdout
     assert ask("eval", "scaler.get_scale()").stdout == "2048.0\n"

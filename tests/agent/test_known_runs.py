@@ -173,7 +173,7 @@ def test_a_run_compared_with_itself_shows_no_difference_and_its_health_names_the
     place, job = run
     shown = run_probe(place, str(job.pid), "health")
     assert shown.returncode == 0, shown.stderr
-    for word in ("known_run/0", "loss", "lr 0.05", "backward", "samples/s", "still to be had"):
+    for word in ("known_run/0", "loss", "lr 0.05", "backward", "samples/s", "available"):
         assert word in shown.stdout, shown.stdout
     answer = json.loads(run_probe(place, "known_run", "health", "--format", "json").stdout)
     phases = answer["speed"]["phases"]

@@ -89,7 +89,7 @@ def test_attaching_again_says_so_and_does_nothing(place: Place) -> None:
     with jobs(place, ("one_millisecond_step", "--forever"), watched=False) as [job]:
         job.wait_for("READY")
         probe(place, job.pid, "attach")
-        assert "has an agent already" in probe(place, job.pid, "attach")
+        assert "already has an agent" in probe(place, job.pid, "attach")
         assert list(states(place)) == [job.pid]
 
 

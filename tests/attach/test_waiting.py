@@ -38,10 +38,10 @@ def test_an_attach_that_waits_for_torch_is_shown_and_can_be_withdrawn(place: Pla
     pid = str(job.pid)
     assert "has not imported torch" in said(place, pid, "attach")
     assert "waiting for torch" in said(place, "ps") and pid in said(place, "ps")
-    assert "attached to already" in said(place, pid, "attach")
+    assert "already attached" in said(place, pid, "attach")
     refused = run_probe(place, pid, "query", "SELECT 1")
     assert refused.returncode != 0 and "has not imported torch" in refused.stderr
-    assert said(place, pid, "detach").startswith(f"withdrawn from {pid}")
+    assert said(place, pid, "detach").startswith(f"cancelled for {pid}")
     assert said(place, "ps") == ""
     again = run_probe(place, pid, "detach")
     assert again.returncode != 0 and "runs without an agent" in again.stderr

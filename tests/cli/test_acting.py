@@ -14,7 +14,8 @@ import pytest
 from command_harness import TIMEOUT_S, FakeServer, Result, Screen
 
 from probe.base.errors import NoBoundary, ProcessDead, SnippetRefused
-from probe_cli.core.act_client import between, milliseconds
+from probe_cli.core.act_client import _between
+from probe_cli.core.figures import duration
 from probe_cli.main import run
 
 ANSWER: dict[str, Any] = {
@@ -162,7 +163,7 @@ def test_an_action_says_what_came_of_it_where_it_ran_and_what_undoes_it(
     command: Callable[..., Result],
 ) -> None:
     said = (
-        "probe: ran between steps 41 and 42, the training thread was held for 0.8 ms\n"
+        "probe: ran between steps 41 and 42, training held for 0.84 ms\n"
         "  next: probe gpt/0 undo 7-3  |  probe gpt/0 actions\n"
     )
     shown = Result(0, "lr goes from 0.1 to 0.01\n  the next 3 steps used 0.01\n", said)
@@ -196,25 +197,25 @@ def test_who_stops_waiting_is_told_that_it_may_happen_all_the_same(environment: 
     wire = Wire(**{"/v1/act": KeyboardInterrupt()})
     with pytest.raises(KeyboardInterrupt):  # `main` makes exit code 130 of it
         run(["gpt", "pause"], environment, io.StringIO(), err, io.StringIO(), wire)
-    assert "it may be done all the same: `probe gpt actions`" in err.getvalue()
+    assert "the action may still happen: `probe gpt actions`" in err.getvalue()
 
 
 def test_a_person_who_waits_is_told_for_what(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("probe_cli.core.act_client._SILENT_S", 0.0)
+    monkeypatch.setattr("probe_cli.core.act_client._QUIET_S", 0.0)
     terminal, pipe = Screen(), io.StringIO()
 
     def answer(_body: Any) -> Any:
         """Not before it was said."""
         deadline = time.monotonic() + TIMEOUT_S
-        while err is terminal and "waiting for the end" not in terminal.getvalue():
+        while err is terminal and "waiting for the current step" not in terminal.getvalue():
             assert time.monotonic() < deadline, "nothing was said"
         return ANSWER
 
     for err in (terminal, pipe):
         run(["gpt", "pause"], environment, io.StringIO(), err, io.StringIO(), Wire(**{"/v1/act": answer}))
-    assert "at most 30 s; Ctrl-C stops the waiting" in terminal.getvalue()
+    assert "at most 30 s; Ctrl-C stops waiting" in terminal.getvalue()
     assert "waiting" not in pipe.getvalue(), "scripts are not told what they did not ask"
 
 
@@ -222,15 +223,15 @@ def test_a_person_who_waits_is_told_for_what(
     ("step", "text"), [(None, "between two steps"), (0, "before step 0"), (1, "between steps 0 and 1")]
 )
 def test_a_boundary_has_a_name(step: int | None, text: str) -> None:
-    assert between(step) == text
+    assert _between(step) == text
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.0, "0.0 ms"), (0.84, "0.8 ms"), (9.96, "10 ms"), (999.4, "999 ms"), (1540, "1.5 s")],
+    [(0.0, "0 ms"), (0.00084, "0.84 ms"), (0.00996, "9.96 ms"), (0.9994, "999 ms"), (1.54, "1.54 s")],
 )
 def test_times_are_readable(value: float, text: str) -> None:
-    assert milliseconds(value) == text
+    assert duration(value) == text
 
 
 # lr -----------------------------------------------------------------------------
@@ -320,7 +321,7 @@ def test_loss_scale_shows_what_the_steps_have_used(command: Callable[..., Result
     found = json.loads(command("gpt", "loss-scale", "--format", "json", transport=wire).out)
     assert found["loss_scale"] == 2048.0
     none = command("gpt", "loss-scale", transport=Wire(**{"/v1/query": EMPTY}))
-    assert none.out.startswith("no step has used a loss scale")
+    assert none.out.startswith("no step used a loss scale")
 
 
 # actions, off ---------------------------------------------------------------------
@@ -345,7 +346,7 @@ def test_actions_are_a_line_each_with_how_to_undo_them(command: Callable[..., Re
     found = json.loads(command("gpt", "actions", "--format", "json", transport=wire).out)["actions"]
     assert found[2]["arguments"] == {"max_norm": 1.0} and found[1]["caller_pid"] is None
     none = command("gpt", "actions", transport=Wire(**{"/v1/query": table(ACTION_COLUMNS)}))
-    assert (none.code, none.out) == (0, "") and "nothing was done" in none.err
+    assert (none.code, none.out) == (0, "") and "no actions" in none.err
 
 
 @pytest.mark.parametrize(
@@ -364,7 +365,7 @@ def test_off_undoes_what_stands_of_that_name_and_nothing_else(
     assert [body.get("id") for path, body in wire.asked if path == "/v1/undo"] == ["7-4", "7-1"]
     nothing = Wire(**{"/v1/query": table(ACTION_COLUMNS, *rows[1:3])})
     result = command("gpt", *words.split(), transport=nothing)
-    assert result == Result(0, f"{action.replace('_', '-')} is not on; nothing was done\n", "")
+    assert result == Result(0, f"{action.replace('_', '-')} is not on; nothing to undo\n", "")
     assert [path for path, _ in nothing.asked] == ["/v1/query"]
 
 
@@ -431,7 +432,7 @@ def test_ctrl_c_ends_a_watch_in_the_job_too(
         raise KeyboardInterrupt
 
     wire = Wire(**{"/v1/query": _watched(ROUNDS)})
-    monkeypatch.setattr("probe_cli.commands.watch.time.sleep", interrupted)
+    monkeypatch.setattr("probe_cli.commands.act_watch.time.sleep", interrupted)
     with pytest.raises(KeyboardInterrupt):  # `main` makes exit code 130 of it
         command("gpt", "watch", "loss", transport=wire)
     assert wire.asked[-1][0] == "/v1/undo" and wire.asked[-1][1]["id"] == "7-3"
@@ -456,12 +457,12 @@ CHANGING = {"class": "changing", "why": ["line 2: `pg['lr'] *= 0.1` assigns an i
         (_evaluated(), ""),
         (_evaluated(**CHANGING, where="step boundary", held_ms=0.84),
          "probe: changes the job (line 2: `pg['lr'] *= 0.1` assigns an item): ran between steps 41 and 42, "
-         "the training thread was held for 0.8 ms\n"),
+         "training held for 0.84 ms\n"),
         (_evaluated(where="step boundary", held_ms=12.4),
-         "probe: ran between steps 41 and 42, the training thread was held for 12 ms\n"),
+         "probe: ran between steps 41 and 42, training held for 12.4 ms\n"),
         (_evaluated(**CHANGING),
-         "probe: changes the job (line 2: `pg['lr'] *= 0.1` assigns an item): ran at once, in the middle of "
-         "a step\n"),
+         "probe: changes the job (line 2: `pg['lr'] *= 0.1` assigns an item): ran immediately, in the "
+         "middle of a step\n"),
         (_evaluated(kept=["the random state of torch was put back"]),
          "probe: the random state of torch was put back\n"),
         (_evaluated(**{**CHANGING, "class": "blocking"}), ""),

@@ -39,7 +39,7 @@ def test_what_all_ranks_did_is_one_line_and_where_they_differ_each_is_named(
     result = command("gpt", "lr", "--scale", "0.1", transport=Wire(**{"/v1/act": whole}))
     assert result.out == "lr goes from 0.1 to 0.01\n  the next 3 steps used 0.01\n"
     assert result.err == (
-        "probe: on ranks 0-2 before step 812, held for at most 3.1 ms\n"
+        "probe: on ranks 0-2 before step 812, training held for at most 3.1 ms\n"
         "  next: probe gpt undo all-1a2b3c  |  probe gpt actions\n"
     )
     other = {"answer": {**SAME["answer"], "what": "lr goes from 0.2 to 0.02", "notes": [], "step": 790}}
@@ -49,7 +49,7 @@ def test_what_all_ranks_did_is_one_line_and_where_they_differ_each_is_named(
         "ranks 0,2: lr goes from 0.1 to 0.01", "  the next 3 steps used 0.01",
         "rank 1: lr goes from 0.2 to 0.02",
     ]
-    assert "before step 812 (as rank 0 counts)" in result.err
+    assert "before step 812 (rank 0's count)" in result.err
     wire = Wire(**{"/v1/act": parted})
     found = json.loads(command("gpt", "lr", "--scale", "0.1", "--format", "json", transport=wire).out)
     assert [one["rank"] for one in found["answers"]] == [0, 1, 2]
@@ -75,7 +75,7 @@ def test_what_ranks_say_is_tagged_and_who_says_nothing_is_named(command: Callabl
     wire = Wire(**{"/v1/eval": _of_all(changed, changed)})
     result = command("gpt", "eval", "--together", "x", transport=wire)
     assert wire.asked[0][1]["together"] is True
-    assert "on ranks 0-1 before step 812, held for at most 2.0 ms" in result.err
+    assert "on ranks 0-1 before step 812, training held for at most 2 ms" in result.err
     assert command("gpt", "eval", "--together", "--now", "x", transport=wire).code == 2
 
 

@@ -11,8 +11,8 @@ import pytest
 from command_harness import FakeServer, Result
 
 from probe.base.errors import ServerUnavailable
+from probe_cli.core.answer import Answer
 from probe_cli.render.query_answer import (
-    Answer,
     cell,
     csv_lines,
     distinct,
@@ -167,7 +167,7 @@ def test_notes_and_truncation_go_to_stderr(server: FakeServer, command: Callable
     result = command(str(server.path), "query", "--format", "csv", "SELECT 1")
     assert result.out == "".join(line + "\n" for line in csv_lines(ANSWER))
     assert "probe: segment 3 is damaged\n" in result.err
-    assert "probe: truncated: these are the first 4 rows, there are more\n" in result.err
+    assert "probe: truncated to the first 4 rows\n" in result.err
     assert "--limit" in result.err
 
 
@@ -175,7 +175,7 @@ def test_an_empty_answer_says_so(server: FakeServer, command: Callable[..., Resu
     server.answers["/v1/query"] = (200, _query_body(rows=[]))
     result = command(str(server.path), "query", "SELECT 1")
     assert result.out == "step  loss  module  finite\n"
-    assert result.err == "0 rows in 12 ms\n"
+    assert result.err == "0 rows in 12.5 ms\n"
 
 
 def test_control_characters_do_not_reach_a_terminal_in_any_format(
@@ -213,13 +213,13 @@ def test_parquet_is_not_written_to_a_terminal(server: FakeServer, command: Calla
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("query", "SELECT 1", "-f", "x.sql"), "both SQL and -f"),
+        (("query", "SELECT 1", "-f", "x.sql"), "SQL and -f are"),
         (("query", "  "), "no SQL given"),
         (("query", "-f", "/nowhere.sql"), "cannot read /nowhere.sql"),
         (("query", "SELECT 1", "--limit", "0"), "0 is not in the range"),
         (("query", "SELECT 1", "--format", "yaml"), "'yaml' is not one of"),
         (("query", "SELECT 1", "-o", "/nowhere/answer"), "cannot write /nowhere/answer"),
-        (("query", "x" * (1 << 20)), "at most 1048576 are accepted"),
+        (("query", "x" * (1 << 20)), "limit 1,048,576"),
     ],
 )
 def test_a_wrong_use_is_said_on_stderr(

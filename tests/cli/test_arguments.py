@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from probe.base.errors import UsageError
-from probe_cli.all_commands import COMMANDS
+from probe_cli.command_table import COMMANDS
 from probe_cli.core.arguments import rewrite
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from command_harness import TIMEOUT_S, FakeServer, Result
 
-from probe_cli.commands.ps import age
+from probe_cli.core.figures import age
 
 
 def _process(**changes: Any) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def test_backtrace_tells_the_users_frames_from_the_librarys(
     server.answers["/v1/backtrace"] = (200, CAPTURE)
     result = command(f"{server.path}/gpt/0", "backtrace", "--all-threads")
     assert result.out.splitlines() == [
-        "innermost frame first  step 18,204  phase forward  from agent  * user's code",
+        "innermost frame first  step 18,204  phase forward  from agent  * user code",
         "",
         "thread MainThread (1, training)",
         "*   0  /home/me/model.py:10           Block.forward  module h.0",

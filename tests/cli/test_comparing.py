@@ -8,8 +8,8 @@ from typing import Any
 
 from probe.diagnose.summary import STATEMENTS, spread, summarize, trend
 from probe_cli.commands.health import lines
+from probe_cli.core import figures
 from probe_cli.core.terminal import Output
-from probe_cli.render import figures
 from probe_cli.render.comparison import compare
 
 FACTS = {
@@ -63,7 +63,7 @@ def test_a_slower_run_is_laid_at_its_phase_and_at_the_setting_that_belongs_to_it
 def test_runs_that_differ_by_chance_alone_do_not_differ() -> None:
     for seed in range(20):
         said = conclusion(summary(seed), summary(seed + 100))
-        assert said == "no difference in step time or loss that is beyond the noise", (seed, said)
+        assert said == "no difference in step time or loss beyond noise", (seed, said)
 
 
 def test_a_worse_loss_at_the_same_step_names_the_rate_that_differs() -> None:
@@ -79,7 +79,7 @@ def test_what_one_run_does_not_know_is_unknown_and_no_difference() -> None:
         assert found[name].differs is None and found[name].b == "unknown", found[name]
     assert found["gradient norm"].differs is False
     empty = summarize({})
-    assert "neither step time nor loss is known" in conclusion(empty, empty)
+    assert "step time and loss are not known" in conclusion(empty, empty)
 
 
 def test_speed_leaves_out_sampled_and_first_steps_and_what_held_the_thread() -> None:

@@ -49,8 +49,8 @@ def test_the_worst_comes_first_and_what_was_not_judged_is_counted(command: Comma
     assert lines == [
         "LOSS-NAN  it is so", "DEAD  unit 0", "DEAD  unit 1", "DEAD  unit 2 (and 2 more: --all)",
         "RUNNING  step 9",
-        "12 checks clear, 1 with something that is no more than a fact, 1 could not be judged: "
-        "`diagnose --all` says which and why",
+        "12 checks clear, 1 informational, 1 could not be judged: "
+        "`diagnose --all` lists them",
     ]
     assert "own.sql: wrong" in said.err and "PROBE_RECIPES" not in said.err
     older = Wire({**ANSWER, "own_recipes": ""})
@@ -86,7 +86,7 @@ def test_of_a_symptom_every_check_is_written_and_the_cause_comes_last(command: C
         "  next   probe 7 lr",
         "CAUSE  bad data: a NaN in it",
         "  why    seen",
-        "         with it: loss-nan",
+        "         also: loss-nan",
         "  next   probe 7 skip-nonfinite on",
     ]
 
@@ -99,7 +99,7 @@ def test_recipes_are_listed_and_shown_and_near_names_are_told(command: Command, 
     (tmp_path / "broken.sql").write_text("SELECT 1")
     mine = {"PROBE_RECIPES": str(tmp_path)}
     listed = command("recipes", **mine)
-    assert "own-one" in listed.out and "ours  (your own)" in listed.out and "loss-spike" in listed.out
+    assert "own-one" in listed.out and "ours  (custom)" in listed.out and "loss-spike" in listed.out
     assert "broken.sql, line 1" in listed.err
     shown = command("recipes", "show", "own-one", **mine).out
     assert "most       3      rows  a guess" in shown and shown.endswith("SELECT $most AS n\n")

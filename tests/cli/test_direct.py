@@ -57,7 +57,7 @@ def test_a_process_is_acted_on_directly(place: Place, start: Callable[..., Job])
     assert ask(place, "gpt", "undo", json.loads(scaled.stdout)["id"]).returncode == 0
     assert ask(place, "gpt", "clip", "--max-norm", "1").returncode == 0
     assert ask(place, "gpt", "clip", "--off").stdout.startswith("clip has ended")
-    assert ask(place, "gpt", "clip", "--off").stdout == "clip is not on; nothing was done\n"
+    assert ask(place, "gpt", "clip", "--off").stdout == "clip is not on; nothing to undo\n"
     shown = ask(place, "gpt", "lr")
     assert shown.stdout.startswith("optimizer (AdamW): lr") and "no history:" in shown.stderr
     for words in (("actions",), ("watch", "1")):

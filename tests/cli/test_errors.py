@@ -92,7 +92,7 @@ def test_ctrl_c_ends_quietly(environment: dict[str, str]) -> None:
     )
     assert running.stderr is not None
     for line in running.stderr:
-        if line.endswith("probe_cli.commands.query\n"):  # imported inside the command, right before it reads
+        if line.endswith("probe_cli.render.query_answer\n"):  # imported by the command, right before it reads
             break
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=TIMEOUT_S)

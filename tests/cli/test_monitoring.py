@@ -47,7 +47,7 @@ def test_what_is_open_who_is_told_and_what_is_done_is_shown(command: Command) ->
         assert text in done.out, done.out
     assert json.loads(command("monitor", "--format", "json", transport=wire).out) == STATE
     none = command("monitor", "--once", terminal=True, transport=Wire({"monitor": False, "incidents": []}))
-    assert "no incident is open" in none.out and "PROBE_MONITOR=0" in none.err
+    assert "no open incidents" in none.out and "PROBE_MONITOR=0" in none.err
 
 
 def test_actions_are_read_by_their_own_commands_when_they_are_configured(command: Command) -> None:

@@ -15,7 +15,7 @@ from command_harness import FakeServer, Result
 import make_pages
 from probe.base.settings import SETTINGS, Settings
 from probe.recording.tables import COMMON, TABLES
-from probe_cli.all_commands import COMMANDS
+from probe_cli.command_table import COMMANDS
 from probe_cli.commands import doctor
 
 
@@ -76,7 +76,7 @@ def test_config_names_variables_that_mean_nothing_and_values_that_cannot_be(
     command: Callable[..., Result],
 ) -> None:
     result = command("config", PROBE_BUGDET="2%", PROBE_LISTEN="", PROBE_DRAIN_INTERVAL_S="fast")
-    assert "PROBE_BUGDET is set and means nothing; did you mean PROBE_BUDGET?" in result.err
+    assert "PROBE_BUGDET is set but is not a setting; did you mean PROBE_BUDGET?" in result.err
     assert "fast (invalid)" in result.out
     assert result.code == 2 and "PROBE_DRAIN_INTERVAL_S='fast'" in result.err
 

@@ -97,6 +97,6 @@ def test_a_stopped_and_a_dead_rank_are_shown_beside_the_living(place: Place, han
     sources = {rank: capture["source"] for rank, capture in answer["ranks"].items()}
     assert sources == {"0": "recording", "1": "agent", "2": "outside"}
     done = run_probe(place, hanging.name, "backtrace")
-    assert "rank 0: all_reduce <- main" in done.stdout and "ended: the last stack it left" in done.stdout
+    assert "rank 0: all_reduce <- main" in done.stdout and "ended: its last stack" in done.stdout
     assert "rank 2: all_reduce <- main" in done.stdout and "stopped" in done.stdout
     assert "rank 0: " in done.stderr and "SIGKILL" in done.stderr and "read from outside" in done.stderr

@@ -16,7 +16,7 @@ from probe.base.errors import BY_CODE
 from probe.base.settings import INSTRUMENTS, SETTINGS, Settings
 from probe.job.agent.action_catalogue import ACTIONS
 from probe.recording.tables import TABLES, Table
-from probe_cli.all_commands import COMMANDS
+from probe_cli.command_table import COMMANDS
 
 OURS = sorted((*ROOT.glob("probe/**/*.py"), *ROOT.glob("cli/**/*.py")))
 INSTALLATION = ROOT / "probe" / "job" / "instruments" / "installation.py"

@@ -14,7 +14,7 @@ from typer.main import get_command
 from probe.base.errors import ProbeError
 from probe.diagnose.recipes import library
 from probe.diagnose.recipes.recipe import rendered
-from probe_cli.all_commands import COMMANDS, app_for
+from probe_cli.command_table import COMMANDS, app_for
 from probe_cli.core.arguments import rewrite
 from probe_cli.main import click_exception
 from recipes.recipe_cases import Case, Cases, cases_beside, misfits

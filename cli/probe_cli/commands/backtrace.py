@@ -1,56 +1,76 @@
-"""`probe backtrace`: where a process is, or all ranks of a job. The command's main thread."""
+"""`probe backtrace`: the current stack of a process, or of all ranks of a job."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any
+
+import typer
 
 from probe.base.errors import AgentUnreachable, ProbeError, ServerUnavailable
 from probe_cli.core.direct import Question, ask_process, only_process
+from probe_cli.core.figures import count
+from probe_cli.core.options import TextFormat
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import Output, escape_controls
 
+EXAMPLES = (
+    "probe PID backtrace",
+    "probe PID backtrace --native --all-threads --workers --locals",
+    "probe JOB backtrace --all-frames",
+)
 _TIMEOUT_S = 15.0
 """The server has its own deadlines: a second for the agent, ten for native frames."""
 _LIBRARY_FOLDERS = ("/site-packages/", "/dist-packages/")
 
 
-class Shown(NamedTuple):
-    """What a backtrace is to show beside the Python frames of the training thread."""
-
-    all_threads: bool
-    native: bool
-    locals: bool
-    workers: bool
-
-
-def show_backtrace(
-    session: Session, shown: Shown, format: Literal["text", "json"], all_frames: bool = False
+def command(
+    context: typer.Context,
+    all_threads: Annotated[
+        bool, typer.Option("--all-threads", help="Include all threads, not only the training thread.")
+    ] = False,
+    native: Annotated[
+        bool,
+        typer.Option("--native", help="Include C and C++ frames (stops the process for up to 0.3 s)."),
+    ] = False,
+    variables: Annotated[
+        bool, typer.Option("--locals", help="Include local variables, without likely secrets.")
+    ] = False,
+    workers: Annotated[
+        bool, typer.Option("--workers", help="Include DataLoader workers and other child processes.")
+    ] = False,
+    all_frames: Annotated[
+        bool, typer.Option("--all-frames", help="For a multi-rank job: show every frame, as a tree.")
+    ] = False,
+    output_format: TextFormat = "text",
+    json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False,
 ) -> None:
-    """Write the stack of the training thread, or of more, innermost frame first.
+    """Show the current stack of a process.
 
-    Of a job of several ranks: where they are, merged; with `all_frames` as the tree of all frames."""
-    capture = _capture(session, shown)
-    if format == "json":
-        text = json.dumps(capture, ensure_ascii=False)
-        session.out.line(escape_controls(text) if session.out.terminal else text)
+    Works on any Python process, recorded or not. For a multi-rank job: ranks grouped by where they are, the
+    smallest group first.
+    """
+    session: Session = context.obj
+    wanted = {"all_threads": all_threads, "native": native, "locals": variables, "workers": workers}
+    capture = _capture(session, wanted)
+    if json or output_format == "json":
+        session.out.json(capture)
         return
     try:
         if "classes" in capture:
-            lines = list(ranks_lines(capture, shown, session.out, all_frames))
+            details = variables or native
+            lines = list(_rank_lines(capture, session.out, details=details, all_frames=all_frames))
         else:
-            lines = list(capture_lines(capture, session.out))
+            lines = list(_capture_lines(capture, session.out))
     except (KeyError, TypeError) as error:
-        raise ServerUnavailable(f"the backtrace cannot be read: {error!r}") from None
-    for line in lines:
-        session.out.line(line)
+        raise ServerUnavailable(f"invalid backtrace: {error!r}") from None
+    session.out.lines(lines)
     for note in _notes(capture):
         session.note(note)
 
 
 def _notes(answer: dict[str, Any]) -> Iterator[str]:
-    """How stacks were read where that was not from the agent."""
+    """How stacks were read, where not by the agent."""
     if "classes" not in answer:
         yield from map(str, answer.get("notes") or ())
         return
@@ -59,8 +79,8 @@ def _notes(answer: dict[str, Any]) -> Iterator[str]:
             yield f"rank {rank}: {note}"
 
 
-def _capture(session: Session, shown: Shown) -> dict[str, Any]:
-    which = {name: "1" for name, wanted in shown._asdict().items() if wanted}
+def _capture(session: Session, wanted: dict[str, bool]) -> dict[str, Any]:
+    which = {name: "1" for name, is_wanted in wanted.items() if is_wanted}
     inside = {name: value for name, value in which.items() if name == "all_threads"}
     try:
         return ask_process(
@@ -70,11 +90,11 @@ def _capture(session: Session, shown: Shown) -> dict[str, Any]:
             timeout_s=_TIMEOUT_S,
         )
     except (ServerUnavailable, AgentUnreachable) as error:
-        return _from_outside(session, shown, error)
+        return _from_outside(session, wanted, error)
 
 
-def _from_outside(session: Session, shown: Shown, error: ProbeError) -> dict[str, Any]:
-    """Without a server: what the command itself can read. Raises `error` where it cannot name a process."""
+def _from_outside(session: Session, wanted: dict[str, bool], error: ProbeError) -> dict[str, Any]:
+    """What the command itself can read without a server; raises `error` if no process is identified."""
     address = session.address
     if address.directory is None or session.has_own_transport:
         raise error
@@ -83,15 +103,17 @@ def _from_outside(session: Session, shown: Shown, error: ProbeError) -> dict[str
         raise error
     from probe.outside.stacks.outside_view import look
 
-    capture = look(int(address.endpoint) if meta is None else meta.pid, **shown._asdict())
+    capture = look(int(address.endpoint) if meta is None else meta.pid, **wanted)
     return {**capture, "notes": [error.message, *capture["notes"]]}
 
 
 # All ranks of a job -----------------------------------------------------------
 
 
-def ranks_lines(answer: dict[str, Any], shown: Shown, out: Output, all_frames: bool) -> Iterator[str]:
-    """Lines of where all ranks are: those that are in one place together, the fewest first."""
+def _rank_lines(
+    answer: dict[str, Any], out: Output, *, details: bool, all_frames: bool
+) -> Iterator[str]:
+    """All ranks, grouped by stack, the smallest group first; `details`: the whole stack of one of each."""
     classes = sorted(answer["classes"], key=lambda one: -int(one["class"]))
     places = "one place" if len(classes) == 1 else f"{len(classes)} places, the fewest ranks first"
     yield out.style(f"{sum(one['rank_count'] for one in classes)} ranks in {places}", "dim")
@@ -100,9 +122,9 @@ def ranks_lines(answer: dict[str, Any], shown: Shown, out: Output, all_frames: b
         yield from _class_lines(one, odd, out)
         for thread in one.get("threads") or ():
             yield escape_controls(f"    {thread['name']} ({_ranks(thread['ranks'])}): {thread['stack']}")
-        if shown.locals or shown.native:
+        if details:
             first = answer["ranks"][one["ranks"].partition(",")[0].partition("-")[0]]
-            yield from (f"    {line}" if line else "" for line in capture_lines(first, out))
+            yield from (f"    {line}" if line else "" for line in _capture_lines(first, out))
     if all_frames:
         yield ""
         yield from _tree_lines(answer["tree"], out)
@@ -113,9 +135,9 @@ def ranks_lines(answer: dict[str, Any], shown: Shown, out: Output, all_frames: b
 def _class_lines(one: dict[str, Any], odd: bool, out: Output) -> Iterator[str]:
     step = "" if one.get("step") is None else f"step {one['step']:,}"
     when = " ".join(filter(None, (step, one.get("phase"))))
-    state = {"alive": "", "ended": "ended: the last stack it left"}.get(one["state"], one["state"])
+    state = {"alive": "", "ended": "ended: its last stack"}.get(one["state"], one["state"])
     if one["state"] == "ended" and one["rank_count"] > 1:
-        state = "ended: the last stacks they left"
+        state = "ended: their last stacks"
     facts = escape_controls("  ".join(filter(None, (when, state))))
     who = out.style(f"{_ranks(one['ranks'])}:", "bold", *(("yellow",) if odd else ()))
     yield f"{who} {escape_controls(one['stack'])}   {facts}".rstrip()
@@ -126,36 +148,36 @@ def _ranks(text: str) -> str:
 
 
 def _tree_lines(tree: list[dict[str, Any]], out: Output) -> Iterator[str]:
-    """All frames, the outermost first; what is below a fork is set in."""
+    """All frames, outermost first; indented below each fork."""
     below: dict[Any, int] = {}
     for node in tree:
         below[node["parent"]] = below.get(node["parent"], 0) + 1
     ends = {node["node"]: node["ends"] for node in tree}
     deep: dict[Any, int] = {None: -1}
     longest = min(24, max((len(node["ranks"]) for node in tree), default=0))
-    yield out.style("all frames, the outermost first  * user's code", "dim")
+    yield out.style("all frames, outermost first  * user code", "dim")
     for node in tree:
         parent = node["parent"]
         forks = below[parent] > 1 or (below[parent] == 1 and bool(ends.get(parent)))
         deep[node["node"]] = deep[parent] + (forks or parent is None)
         mark = "*" if node["is_user"] else " "
         indent = "  " * max(0, deep[node["node"]])
-        line = escape_controls(f"{node['ranks']:>{longest}}  {mark} {indent}{node['func']}  {place(node)}")
+        line = escape_controls(f"{node['ranks']:>{longest}}  {mark} {indent}{node['func']}  {_place(node)}")
         yield out.style(line, "bold" if node["is_user"] else "dim")
 
 
-def capture_lines(capture: dict[str, Any], out: Output) -> Iterator[str]:
-    """Lines of a capture: a header, then each thread, the training thread first."""
+def _capture_lines(capture: dict[str, Any], out: Output) -> Iterator[str]:
+    """One capture: a header, then each thread, the training thread first."""
     threads = sorted(capture["threads"], key=lambda thread: not thread["training"])
     facts = [
         "innermost frame first",
-        "step -" if capture.get("step") is None else f"step {capture['step']:,}",
+        f"step {count(capture.get('step'))}",
         f"phase {capture.get('phase') or '-'}",
     ]
     if capture.get("source"):
         tool = f" ({capture['tool']})" if capture.get("tool") else ""
         facts.append(f"from {capture['source']}{tool}")
-    facts.append("* user's code")
+    facts.append("* user code")
     yield out.style(escape_controls("  ".join(facts)), "dim")
     processes = capture.get("processes") or []
     if processes:
@@ -190,7 +212,7 @@ def _process_lines(processes: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _frame_lines(frames: list[dict[str, Any]], out: Output) -> Iterator[str]:
-    shown = [(frame, place(frame)) for frame in sorted(frames, key=lambda frame: int(frame["depth"]))]
+    shown = [(frame, _place(frame)) for frame in sorted(frames, key=lambda frame: int(frame["depth"]))]
     longest = max((len(where) for _, where in shown), default=0)
     if out.width is not None:
         longest = min(longest, out.width // 2)
@@ -203,8 +225,8 @@ def _frame_lines(frames: list[dict[str, Any]], out: Output) -> Iterator[str]:
             yield escape_controls(f"         {variable['name']} = {variable['value']}")
 
 
-def place(frame: dict[str, Any]) -> str:
-    """`file:line`; of an installed library the part after `site-packages`, of native code the library."""
+def _place(frame: dict[str, Any]) -> str:
+    """`file:line`; for installed packages below `site-packages`, for native code the library's name."""
     file = str(frame["file"])
     if frame.get("frame_type") == "Native":
         file = file.rpartition("/")[2]

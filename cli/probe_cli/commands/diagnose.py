@@ -1,87 +1,110 @@
-"""`probe diagnose`: how a process or a job is, with the evidence and what to do next.
-
-The command's main thread."""
+"""`probe diagnose`: verdict on a process or a job, with evidence and next steps."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any
 
+import typer
+
+from probe_cli.core.options import TextFormat
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import Output, escape_controls
+from probe_cli.render.verdict_lines import safe, verdict_lines
 
-_COLOURS = {"ok": ("green",), "notice": ("yellow",), "alarm": ("red",)}
+EXAMPLES = (
+    "probe PID diagnose",
+    "probe PID diagnose loss",
+    "probe JOB diagnose --all --format json",
+)
 _WORST_FIRST = {"alarm": 0, "notice": 1, "info": 2, "ok": 3}
 _OUTCOMES = {"found": ("yellow",), "clear": ("green",), "unknown": ("dim",)}
-MOST_OF_ONE = 3
-"""Findings of one recipe that are written out."""
+_MOST_OF_ONE = 3
+"""Findings shown of one recipe."""
 _DEEP_S = 60.0
-"""A symptom's diagnosis may wait for steps of the job."""
+"""Time limit with a symptom, which may wait for steps of the job."""
 
 
-class Wanted(NamedTuple):
-    """What is to be diagnosed and how much of it is shown. `deep`: the job may be asked for deep
-    statistics; `everything`: also what is only a fact, and what could not be judged."""
+def command(
+    context: typer.Context,
+    symptom: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[SYMPTOM]", help="Run the checks for nan, slow, memory, hang, loss, gradients or data."
+        ),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Include informational findings and checks without a result.")
+    ] = False,
+    no_watch: Annotated[
+        bool, typer.Option("--no-watch", help="With a symptom: do not collect deep statistics in the job.")
+    ] = False,
+    log: Annotated[
+        str | None,
+        typer.Option("--log", metavar="FILE", help="Diagnose the log of a run (`-`: stdin), not a job."),
+    ] = None,
+    output_format: TextFormat = "text",
+) -> None:
+    """Show what is wrong, why, and what to do next.
 
-    symptom: str | None = None
-    everything: bool = False
-    deep: bool = True
+    With a symptom: every relevant check with its result, then the cause or what remains unknown.
+    """
+    session: Session = context.obj
+    if log is not None:
+        from probe_cli.core.log_diagnosis import judge
 
-
-def show_verdict(session: Session, format: Literal["text", "json"], wanted: Wanted) -> None:
-    """Ask the server for its verdict on one process, or on all ranks of a job, and write it."""
-    asked = {"endpoint": session.address.endpoint, "deep": str(int(wanted.deep))}
-    if wanted.symptom is not None:
-        asked["symptom"] = wanted.symptom
-    answer = session.ask("GET", "/v1/diagnose", asked, timeout_s=_DEEP_S if wanted.symptom else None)
-    if format == "json":
-        text = json.dumps(answer, ensure_ascii=False)
-        session.out.line(escape_controls(text) if session.out.terminal else text)
+        answer = judge(session, log)
+    else:
+        asked = {"endpoint": session.address.endpoint, "deep": "0" if no_watch else "1"}
+        if symptom is not None:
+            asked["symptom"] = symptom
+        answer = session.ask("GET", "/v1/diagnose", asked, timeout_s=_DEEP_S if symptom else None)
+    if output_format == "json":
+        session.out.json(answer)
         return
-    of_symptom = "conclusion" in answer
-    lines = symptom_lines if of_symptom else everything_lines
-    for line in lines(answer, session.out, wanted):
-        session.out.line(line)
+    if log is not None:
+        for one in answer["findings"]:
+            session.out.lines(verdict_lines(one, session.out))
+    else:
+        lines = _checks_and_conclusion if "conclusion" in answer else _verdict_and_findings
+        session.out.lines(lines(answer, session.out, everything))
     for note in answer.get("notes") or ():
         session.note(str(note))
     own = session.settings.recipes
     if own and own != answer.get("own_recipes", own):
-        running = f"with {answer['own_recipes']}" if answer["own_recipes"] else "without"
-        session.note(f"PROBE_RECIPES={own} is not in force: the server was started {running}, and keeps it")
+        running = f"with {answer['own_recipes']}" if answer["own_recipes"] else "without it"
+        session.note(f"PROBE_RECIPES={own} has no effect: the server was started {running}")
 
 
-def everything_lines(answer: dict[str, Any], out: Output, wanted: Wanted) -> Iterator[str]:
-    """The verdict on the process and what the recipes found, the worst first; how much was looked at."""
-    shown = [
-        one for one in answer.get("findings") or () if wanted.everything or one["severity"] != "info"
-    ]
-    few = _few(shown, wanted)
+def _verdict_and_findings(answer: dict[str, Any], out: Output, everything: bool) -> Iterator[str]:
+    """The verdict on the process and the findings, worst first; then how many checks ran."""
+    shown = [one for one in answer.get("findings") or () if everything or one["severity"] != "info"]
+    few = _few(shown, everything)
     for one in sorted([answer, *few], key=lambda one: _WORST_FIRST.get(str(one["severity"]), 0)):
         yield from verdict_lines(one, out)
-    if wanted.everything:
+    if everything:
         for one in answer.get("unknown") or ():
-            yield f"{out.style('UNKNOWN', 'dim')}  {escape_controls(one['title'])}: {_safe(one['reason'])}"
-    yield from _counted(answer, out, wanted)
+            yield f"{out.style('UNKNOWN', 'dim')}  {escape_controls(one['title'])}: {safe(one['reason'])}"
+    yield from _counts(answer, out, everything)
 
 
-def _counted(answer: Mapping[str, Any], out: Output, wanted: Wanted) -> Iterator[str]:
+def _counts(answer: Mapping[str, Any], out: Output, everything: bool) -> Iterator[str]:
     judged = answer.get("judged")
     if not isinstance(judged, dict) or not sum(judged.values()):
         return
     hidden = sum(one["severity"] == "info" for one in answer["findings"])
     parts = [f"{judged['clear']} checks clear"]
-    if hidden and not wanted.everything:
-        parts.append(f"{hidden} with something that is no more than a fact")
+    if hidden and not everything:
+        parts.append(f"{hidden} informational")
     if judged["unknown"]:
         parts.append(f"{judged['unknown']} could not be judged")
-    more = len(parts) > 1 and not wanted.everything
-    yield out.style(", ".join(parts) + (": `diagnose --all` says which and why" if more else ""), "dim")
+    more = len(parts) > 1 and not everything
+    yield out.style(", ".join(parts) + (": `diagnose --all` lists them" if more else ""), "dim")
 
 
-def symptom_lines(answer: dict[str, Any], out: Output, wanted: Wanted) -> Iterator[str]:
-    """All checks of a symptom, what was found beside the cause, and what it comes to."""
+def _checks_and_conclusion(answer: dict[str, Any], out: Output, everything: bool) -> Iterator[str]:
+    """All checks of a symptom, the findings other than the cause, and the conclusion."""
     conclusion = answer["conclusion"]
     checks = answer["checks"]
     width = max((len(str(check["check_name"])) for check in checks), default=0)
@@ -89,11 +112,12 @@ def symptom_lines(answer: dict[str, Any], out: Output, wanted: Wanted) -> Iterat
         yield from verdict_lines(answer, out)
     for check in checks:
         outcome = out.style(f"{check['outcome']:<7}", *_OUTCOMES.get(str(check["outcome"]), ()))
-        name = f"{_safe(check['check_name']):<{width}}"
-        yield f"{check['number']:>3}  {outcome}  {name}  {_safe(_said(check))}".rstrip()
+        name = f"{safe(check['check_name']):<{width}}"
+        text = safe(check["title"] if check["outcome"] == "clear" else check["what"])
+        yield f"{check['number']:>3}  {outcome}  {name}  {text}".rstrip()
     cause = str(conclusion["cause"] or "")
     causes: list[dict[str, Any]] = []
-    for one in _few(answer["findings"], wanted):
+    for one in _few(answer["findings"], everything):
         if one["recipe"] == cause and not causes:
             causes.append(one)
         else:
@@ -101,44 +125,26 @@ def symptom_lines(answer: dict[str, Any], out: Output, wanted: Wanted) -> Iterat
     yield from verdict_lines(_concluded(answer, causes), out)
 
 
-def _said(check: Mapping[str, Any]) -> str:
-    return str(check["title"] if check["outcome"] == "clear" else check["what"])
-
-
 def _concluded(answer: Mapping[str, Any], causes: list[dict[str, Any]]) -> dict[str, Any]:
-    """The conclusion as a verdict: the cause, or that it is not known."""
+    """The conclusion in the form of a verdict: the cause, or that it is unknown."""
     conclusion = answer["conclusion"]
     why = list(causes[0]["why"]) if causes else []
     if conclusion["consequences"]:
-        beside = "with it" if conclusion["cause"] else "seen"
-        why.append(f"{beside}: {', '.join(conclusion['consequences'])}")
+        label = "also" if conclusion["cause"] else "seen"
+        why.append(f"{label}: {', '.join(conclusion['consequences'])}")
     severity = {"cause": "alarm", "nothing found": "ok"}.get(str(conclusion["state"]), "notice")
     return {**conclusion, "severity": severity, "why": why}
 
 
-def _few(findings: list[dict[str, Any]], wanted: Wanted) -> Iterator[dict[str, Any]]:
-    """The findings, of one recipe not more than some unless everything is wanted; how many are left out."""
+def _few(findings: list[dict[str, Any]], everything: bool) -> Iterator[dict[str, Any]]:
+    """At most `_MOST_OF_ONE` findings of each recipe, unless `everything`; the last says how many more."""
     counts = Counter(str(one["recipe"]) for one in findings)
     shown: Counter[str] = Counter()
     for one in findings:
         name = str(one["recipe"])
         shown[name] += 1
-        left = counts[name] - MOST_OF_ONE
-        if wanted.everything or shown[name] < MOST_OF_ONE or left <= 0:
+        left = counts[name] - _MOST_OF_ONE
+        if everything or shown[name] < _MOST_OF_ONE or left <= 0:
             yield one
-        elif shown[name] == MOST_OF_ONE:
+        elif shown[name] == _MOST_OF_ONE:
             yield {**one, "what": f"{one['what']} (and {left} more: --all)"}
-
-
-def verdict_lines(verdict: Mapping[str, Any], out: Output) -> list[str]:
-    """The verdict as people read it: what, why, next."""
-    state = out.style(_safe(str(verdict["state"]).upper()), *_COLOURS.get(str(verdict["severity"]), ()))
-    lines = [f"{state}  {_safe(verdict['what'])}"]
-    for heading, name in (("why", "why"), ("next", "next")):
-        for number, text in enumerate(verdict.get(name) or ()):
-            lines.append(f"  {heading if number == 0 else '':<6} {_safe(text)}")
-    return lines
-
-
-def _safe(text: object) -> str:
-    return escape_controls(str(text))

@@ -1,38 +1,38 @@
-"""`probe doctor`: what works on this machine, and what to do about the rest.
+"""`probe doctor`: check what works on this machine.
 
-Each check looks and changes nothing: no server is started, no folder made, torch
-is not imported. The command's main thread.
+Checks change nothing: no server is started, no folder made, torch is not imported.
 """
 
 from __future__ import annotations
 
 import os
-import site
-import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+import typer
+
 import probe
 from probe.base import versions
 from probe.base.errors import DirectoryRefused, NoRoom, ProbeError, SettingInvalid
 from probe.base.settings import Settings, unknown_variables
-from probe.boot.launch import SERVER_NEEDS
 from probe.recording import places
+from probe_cli.core.figures import size
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import escape_controls
 
+EXAMPLES = ("probe doctor",)
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 HOOK_MODULE = "torch_probe_boot"
-"""Top-level module that a `.pth` file beside the packages calls."""
+"""Top-level module that the `.pth` file in site-packages imports."""
 _LOOK_TIMEOUT_S = 20.0
 _HEALTH_TIMEOUT_S = 2.0
 
 
 class Finding(NamedTuple):
-    """What one check found: `text` says it, `cure` what to do about it (empty when nothing)."""
+    """Result of one check, with what to do about it (`cure`, empty if nothing)."""
 
     level: Literal["ok", "warn", "fail"]
     subject: str
@@ -40,8 +40,10 @@ class Finding(NamedTuple):
     cure: str = ""
 
 
-def examine(session: Session) -> int:
-    """Write all findings; 1 when one of them is a failure, else 0."""
+def command(context: typer.Context) -> None:
+    """Check this machine and how to fix problems."""
+    session: Session = context.obj
+    session.no_endpoint("doctor")
     failed = False
     for finding in findings(session):
         failed = failed or finding.level == "fail"
@@ -50,11 +52,11 @@ def examine(session: Session) -> int:
         if finding.cure:
             session.out.line(f"{'':<19}  next: {escape_controls(finding.cure)}")
         session.out.stream.flush()
-    return 1 if failed else 0
+    raise typer.Exit(1 if failed else 0)
 
 
 def findings(session: Session) -> Iterator[Finding]:
-    """All checks, in the order in which a person would look."""
+    """All checks, in the order a person would go through them."""
     yield check_python(sys.version_info[:3])
     yield check_torch()
     yield from check_settings(session)
@@ -73,7 +75,7 @@ def findings(session: Session) -> Iterator[Finding]:
 
 
 def check_python(version: tuple[int, ...]) -> Finding:
-    """Whether this Python is supported, and what it lacks."""
+    """Whether this Python is supported, and what is missing in it."""
     text = f"{'.'.join(map(str, version))} at {sys.executable}"
     if version[:2] < versions.OLDEST_PYTHON:
         oldest = versions.plain(versions.OLDEST_PYTHON)
@@ -82,8 +84,8 @@ def check_python(version: tuple[int, ...]) -> Finding:
 
 
 def check_torch(found: str | None = None) -> Finding:
-    """Whether this Python has a torch that is supported, and what that lacks; a job may well run on another
-    one. `found`: its version, where it has been asked for already."""
+    """Whether this Python has a supported torch, and what is missing in it; jobs may use another Python.
+    `found`: its version, if already known."""
     from importlib.metadata import PackageNotFoundError, version
 
     if found is None and find_spec("torch") is None:
@@ -91,7 +93,7 @@ def check_torch(found: str | None = None) -> Finding:
             "warn",
             "torch",
             "not in this Python",
-            "Fine when the job runs on another Python: `probe run` takes that one. Else install torch here.",
+            "Fine if jobs use another Python: `probe run` uses theirs. Otherwise install torch here.",
         )
     try:
         found = found or version("torch")
@@ -111,18 +113,18 @@ def check_torch(found: str | None = None) -> Finding:
 def _supported(subject: str, text: str, version: tuple[int, int], newest: tuple[int, int]) -> Finding:
     missing = versions.lacks(subject, version)
     if missing:
-        return Finding("ok", subject, f"{text}; it lacks: {'; '.join(missing)}")
+        return Finding("ok", subject, f"{text}; not available: {'; '.join(missing)}")
     if version > newest:
         return Finding(
-            "warn", subject, f"{text}: newer than any that was tried ({versions.plain(newest)})",
-            "It may well work: `tests/run` in a checkout tells.",
+            "warn", subject, f"{text}: newer than the newest tested version ({versions.plain(newest)})",
+            "It will probably work; run `tests/run` in a checkout to find out.",
         )
     return Finding("ok", subject, text)
 
 
 def check_settings(session: Session) -> Iterator[Finding]:
-    """Invalid values, and PROBE_ variables that mean nothing."""
-    from probe_cli.commands.reference import unknown_variable
+    """Invalid values and unknown PROBE_ variables."""
+    from probe_cli.commands.config import unknown_variable
 
     unknown = unknown_variables(session.environ)
     try:
@@ -133,11 +135,15 @@ def check_settings(session: Session) -> Iterator[Finding]:
         if not unknown:
             yield Finding("ok", "settings", "valid")
     for name in unknown:
-        yield Finding("warn", "settings", unknown_variable(name), "`probe config` lists what there is.")
+        yield Finding("warn", "settings", unknown_variable(name), "`probe config` lists the settings.")
 
 
 def check_server_needs(server_python: str) -> Finding:
     """Whether the Python that runs the server has what it needs."""
+    import subprocess
+
+    from probe.boot.launch import SERVER_NEEDS
+
     python = server_python or sys.executable
     if python == sys.executable:
         missing = [name for name in SERVER_NEEDS if find_spec(name) is None]
@@ -158,7 +164,7 @@ def check_server_needs(server_python: str) -> Finding:
             return Finding(
                 "fail",
                 "server needs",
-                f"{python} cannot be run: {error}",
+                f"cannot run {python}: {error}",
                 "Set PROBE_SERVER_PYTHON to a Python that has probe installed, or unset it.",
             )
         missing = looked.stdout.split()
@@ -168,7 +174,7 @@ def check_server_needs(server_python: str) -> Finding:
         "fail",
         "server needs",
         f"{', '.join(missing)} missing in {python}",
-        "Install probe there, or set PROBE_SERVER_PYTHON to a Python in which it is installed.",
+        "Install probe there, or set PROBE_SERVER_PYTHON to a Python that has it.",
     )
 
 
@@ -179,7 +185,7 @@ def check_directory_of(settings: Settings) -> Iterator[Finding]:
     elsewhere = places.why_elsewhere(directory, settings)
     if elsewhere:
         yield Finding(
-            "warn", "PROBE_DIR", elsewhere, "Jobs and commands agree on it; PROBE_DIR names another for both."
+            "warn", "PROBE_DIR", elsewhere, "Set PROBE_DIR for jobs and commands to use another."
         )
 
 
@@ -210,10 +216,10 @@ def check_directory(directory: Path) -> Finding:
     unwritable = places.why_not_writable(directory)
     if unwritable:
         return Finding(
-            "fail", "PROBE_DIR", unwritable, "Free some room there, or set PROBE_DIR to another folder."
+            "fail", "PROBE_DIR", unwritable, "Free some space there, or set PROBE_DIR to another folder."
         )
     if os.stat(directory).st_mode & 0o077:
-        return Finding("warn", "PROBE_DIR", f"{directory} can be entered by others", f"chmod 700 {directory}")
+        return Finding("warn", "PROBE_DIR", f"{directory} is open to other users", f"chmod 700 {directory}")
     return Finding("ok", "PROBE_DIR", f"{directory}, private, on {kind or 'an unknown file system'}")
 
 
@@ -224,27 +230,26 @@ def _check_can_be_made(directory: Path) -> Finding:
     if kind in places.NETWORK_FILE_SYSTEMS or refusal:
         why = f"{parent} is on {kind}" if kind in places.NETWORK_FILE_SYSTEMS else f"{parent} {refusal}"
         return Finding(
-            "fail", "PROBE_DIR", f"{directory} cannot be made: {why}", DirectoryRefused.hint
+            "fail", "PROBE_DIR", f"cannot create {directory}: {why}", DirectoryRefused.hint
         )
-    return Finding("ok", "PROBE_DIR", f"{directory} will be made by the first job")
+    return Finding("ok", "PROBE_DIR", f"{directory} will be created by the first job")
 
 
 def check_rings(settings: Settings) -> Finding:
-    """Whether there is memory for the rings of one process more."""
+    """Whether there is memory for the rings of another process."""
     folder, needed = Path(settings.rings_directory), settings.rings_bytes
     room = places.room_bytes(folder)
     kind = places.file_system(folder)
-    mib = 1 << 20
     refusal = places.write_refusal(folder)
     lack = places.no_room(folder)
     if room >= needed and kind in places.MEMORY_FILE_SYSTEMS and not (refusal or lack):
         return Finding(
             "ok",
             "rings",
-            f"{folder} has {room // mib:,} MiB free: room for {room // max(needed, 1):,} processes",
+            f"{folder} has {size(room)} free: enough for {room // max(needed, 1):,} processes",
         )
     why = (
-        f"{folder} has {room // mib:,} MiB free, {needed // mib:,} are needed"
+        f"{folder} has {size(room)} free, {size(needed)} needed"
         if room < needed
         else f"{folder} {refusal or lack}"
         if refusal or lack
@@ -253,17 +258,17 @@ def check_rings(settings: Settings) -> Finding:
     home = places.home(settings)
     base = home if home.exists() else home.absolute().parent
     if places.room_bytes(base) < needed:
-        return Finding("fail", "rings", f"{why}, and {base} has no room either", NoRoom.hint)
+        return Finding("fail", "rings", f"{why}, and {base} has no space either", NoRoom.hint)
     return Finding(
         "warn",
         "rings",
         f"{why}; the rings will be on disk",
-        "Give /dev/shm more room (docker run --shm-size=1g), or set PROBE_RINGS_DIR to a tmpfs.",
+        "Enlarge /dev/shm (docker run --shm-size=1g), or set PROBE_RINGS_DIR to a tmpfs.",
     )
 
 
 def check_server(directory: Path) -> Finding:
-    """Whether the server of this folder runs, and in the same version as this command."""
+    """Whether the server of this folder runs, and has the version of this command."""
     from probe.base.wire import call
 
     path = places.server_socket(directory)
@@ -271,25 +276,25 @@ def check_server(directory: Path) -> Finding:
         health = call(path, "GET", "/v1/health", timeout_s=_HEALTH_TIMEOUT_S)
         text = f"running: pid {health['pid']}, version {health['version']}, {health['processes']} processes"
     except OSError:
-        return Finding("ok", "server", "not running; the first job or question starts it")
+        return Finding("ok", "server", "not running; the first job or command starts it")
     except ProbeError as error:
         return Finding("fail", "server", error.message, error.hint)
     except (KeyError, TypeError):
         return Finding(
-            "fail", "server", f"something else answers at {path}", "Set PROBE_DIR to another folder."
+            "fail", "server", f"something else is listening at {path}", "Set PROBE_DIR to another folder."
         )
     if str(health["version"]) != probe.__version__:
         return Finding(
             "warn",
             "server",
             f"{text}; this command is {probe.__version__}",
-            f"End it (kill {health['pid']}): the next question starts a new one.",
+            f"Stop it (kill {health['pid']}); the next command starts a new one.",
         )
     return Finding("ok", "server", text)
 
 
 def check_outside() -> Finding:
-    """Whether processes can be read from outside: the tools, and the kernel's leave."""
+    """Whether processes can be read from outside: tools and kernel permissions."""
     from probe.outside.processes.target import examine
     from probe.outside.stacks import pyspy
 
@@ -302,7 +307,7 @@ def check_outside() -> Finding:
         return Finding(
             "warn", "from outside",
             f"kernel.yama.ptrace_scope is {scope}: only root may read other processes",
-            "Run probe as root, or start jobs with PROBE=1: then their agents answer while they can.",
+            "Run probe as root, or start jobs with PROBE=1 so that their agents answer.",
         )
     if find_spec("pystack") is None:
         return Finding(
@@ -321,19 +326,21 @@ def check_attaching() -> Finding:
     debugger = which("gdb") or ("pyinjector" if find_spec("pyinjector") is not None else None)
     if debugger is None:
         return Finding(
-            "warn", "attaching", "neither gdb nor pyinjector is here: `attach` cannot get into a process",
+            "warn", "attaching", "neither gdb nor pyinjector is installed: `attach` cannot work",
             "Install gdb, or `pip install pyinjector`. Jobs started with PROBE=1 need neither.",
         )
     if not boot_library.PACKAGED.is_file() and boot_library.compiler() is None:
         return Finding(
             "warn", "attaching",
-            f"{debugger} is here, the boot library and a C compiler are not: slower ways only",
+            f"with {debugger}, but neither boot library nor C compiler: slower fallback only",
             "Install a wheel of probe for this machine, or a C compiler.",
         )
     return Finding("ok", "attaching", f"with {debugger}")
 
 
 def _site_folders() -> list[Path]:
+    import site
+
     folders = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
     return [Path(folder) for folder in folders]
 
@@ -347,22 +354,22 @@ def check_hook(folders: list[Path]) -> Finding:
     return Finding(
         "warn",
         "start-up hook",
-        "not in this Python: PROBE=1 alone does nothing",
+        "not in this Python: PROBE=1 alone has no effect",
         "Start jobs with `probe run python train.py`, or install probe in this Python.",
     )
 
 
 def check_shadowing(folder: Path) -> Finding:
-    """Whether a job started in `folder` would find a `probe` of its own before ours."""
+    """Whether a job started in `folder` would import another `probe`."""
     module, package = folder / "probe.py", folder / "probe"
-    # Any checkout of ours is no stranger: the start-up hook goes by the same mark.
+    # The start-up hook recognizes a checkout of probe by the same file.
     is_ours = (package / "boot" / "path" / "sitecustomize.py").is_file()
     if module.is_file() or (any(package.glob("*.py")) and not is_ours):
         found = module if module.is_file() else package
         return Finding(
             "warn",
             "this folder",
-            f"{found} is what scripts here import as `probe`: they run without us",
-            "Rename it to watch such a script.",
+            f"scripts here import {found} as `probe` and run unrecorded",
+            "Rename it to record such scripts.",
         )
-    return Finding("ok", "this folder", "nothing in it hides probe")
+    return Finding("ok", "this folder", "nothing in it shadows probe")

@@ -1,50 +1,68 @@
-"""`probe eval`: run a snippet in the job and show what came of it. The command's main thread."""
+"""`probe eval`: run a snippet in the job."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Annotated, Any
+
+import typer
 
 from probe.base.errors import ServerUnavailable, UsageError
 from probe_cli.core.act_client import alike, by_rank, say_who_is_missing, waiting, where
 from probe_cli.core.direct import Question, ask_process
+from probe_cli.core.options import File, Timeout, Wait
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import escape_controls
 
+EXAMPLES = (
+    "probe PID eval \"optimizer.param_groups[0]['lr']\"",
+    "probe JOB eval -f look.py",
+    'probe JOB eval "print(rank, world_size)"',
+    'probe PID eval --at-step "sum(p.grad.norm() for p in model.parameters() if p.grad is not None)"',
+)
 RAISED = 1
-"""Exit code when the snippet raised."""
+"""Exit code if the snippet raised."""
 _CLASSES = {
-    "blocking": "may block", "settled": "looks at gradients", "changing": "changes the job",
+    "blocking": "may block", "settled": "reads gradients", "changing": "changes the job",
     "collective": "is a collective",
 }
 
 
-class Wanted(NamedTuple):
-    """How a snippet is to be run; None leaves a time to the settings."""
+def command(
+    context: typer.Context,
+    code: Annotated[
+        str | None, typer.Argument(metavar="[CODE]", help="Python code (`-` or omitted: read from stdin).")
+    ] = None,
+    file: File = None,
+    timeout: Timeout = None,
+    now: Annotated[
+        bool, typer.Option("--now", help="Run immediately on a separate thread, even if it changes the job.")
+    ] = False,
+    at_step: Annotated[
+        bool, typer.Option("--at-step", help="Run between two steps, even if it only reads.")
+    ] = False,
+    together: Annotated[
+        bool, typer.Option("--together", help="Run on all ranks at the same step; allows collectives.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Allow collectives on this rank alone.")] = False,
+    wait: Wait = None,
+) -> None:
+    """Run Python in the process or in every rank.
 
-    timeout_s: float | None = None
-    wait_s: float | None = None
-    now: bool = False
-    at_step: bool = False
-    force: bool = False
-    together: bool = False
-    """On all ranks at the same step, with collectives."""
-
-
-def run_snippet(session: Session, code: str, wanted: Wanted) -> int:
-    """Write the snippet's output and value; its exception goes to stderr. Returns the exit code."""
-    if wanted.now and wanted.at_step:
-        raise UsageError("--now and --at-step exclude each other")
-    if wanted.now and wanted.together:
-        raise UsageError("--now and --together exclude each other")
-    settings = session.settings
-    timeout_s = settings.eval_timeout_s if wanted.timeout_s is None else wanted.timeout_s
-    wait_s = settings.act_wait_s if wanted.wait_s is None else wanted.wait_s
-    when = "now" if wanted.now else "step" if wanted.at_step else None
-    body = {
-        "code": code, "timeout_s": timeout_s, "wait_s": wait_s, "when": when, "force": wanted.force or None,
-        "together": wanted.together or None,
+    Prints the output and the last value. Read-only code runs immediately; code that changes the job runs
+    between two steps, at the same step on every rank.
+    """
+    session: Session = context.obj
+    snippet = session.read_text(code, file, "Python")
+    if now and (at_step or together):
+        raise UsageError(f"--now and {'--at-step' if at_step else '--together'} are mutually exclusive")
+    timeout_s = session.settings.eval_timeout_s if timeout is None else timeout
+    wait_s = session.settings.act_wait_s if wait is None else wait
+    asked = {
+        "code": snippet, "timeout_s": timeout_s, "wait_s": wait_s,
+        "when": "now" if now else "step" if at_step else None,
+        "force": force or None, "together": together or None,
     }
-    body = {name: given for name, given in body.items() if given is not None}
+    body = {name: value for name, value in asked.items() if value is not None}
     with waiting(session, wait_s):
         answer = ask_process(
             session,
@@ -52,18 +70,19 @@ def run_snippet(session: Session, code: str, wanted: Wanted) -> int:
             agent=Question("POST", "/v1/eval", body=body),
             timeout_s=wait_s + timeout_s,
         )
-    if isinstance(answer.get("answers"), list):
-        return _show_ranks(session, answer)
+    show = _show_ranks if isinstance(answer.get("answers"), list) else _show
+    raise typer.Exit(show(session, answer))
+
+
+def _show(session: Session, answer: dict[str, Any]) -> int:
+    """Write output and value to stdout, an exception to stderr; returns the exit code."""
     output, value, error = answer.get("output"), answer.get("value"), answer.get("error")
     if not isinstance(output, str):
-        raise ServerUnavailable("the answer to the snippet cannot be read")
+        raise ServerUnavailable("invalid eval response")
     session.out.text(output)
     dropped = answer.get("dropped_bytes")
-    if (
-        output
-        and not output.endswith("\n")
-        and (value is not None or error or dropped or session.out.terminal)
-    ):
+    followed = value is not None or error or dropped or session.out.terminal
+    if output and not output.endswith("\n") and followed:
         session.out.line()
     if value is not None:
         session.out.text(f"{value}\n")
@@ -79,7 +98,7 @@ def run_snippet(session: Session, code: str, wanted: Wanted) -> int:
 
 
 def _show_ranks(session: Session, answer: dict[str, Any]) -> int:
-    """What each rank said, each line with who said it; ranks that said the same, once."""
+    """Write the output of each rank with its number; ranks with equal output together."""
     answers = by_rank(answer)
     for ranks, one in alike(answers, lambda one: (one.get("output"), one.get("value"))):
         said = str(one.get("output") or "").splitlines()
@@ -114,15 +133,14 @@ def _because(answer: dict[str, Any]) -> str:
 
 
 def _where_and_why(answer: dict[str, Any]) -> list[str]:
-    """Sentences on a snippet that did not just read: what it was taken for, where it ran, what was put
-    back after it."""
+    """Notes on a snippet that did more than read: its class, where it ran, what was restored."""
     lines = []
     kind = str(answer.get("class") or "reading")
     because, place = _because(answer), where(answer)
     if place:
         lines.append(place if kind == "reading" else f"{because}: {place}")
     elif kind in ("changing", "settled"):
-        lines.append(f"{because}: ran at once, in the middle of a step")
+        lines.append(f"{because}: ran immediately, in the middle of a step")
     return lines + [str(one) for one in answer.get("kept") or ()]
 
 

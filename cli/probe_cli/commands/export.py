@@ -1,26 +1,27 @@
-"""`probe export`: a recording for the tools that people look at curves with: TensorBoard, W&B, MLflow, CSV.
+"""`probe export`: export a recording to TensorBoard, W&B, MLflow or CSV.
 
-Steps' figures, logged values, gradients of each parameter, histograms and verdicts, asked of the server a
-page at a time and written here. The other tool is imported when it is meant and does what it always does with
-its own settings (`WANDB_MODE=offline`, `MLFLOW_TRACKING_TOKEN` …). Exported again, a run takes the place of
-itself. The command's main thread.
+Step figures, logged values, gradients per parameter, histograms and verdicts, queried page by page and
+written here. The other tool is imported on use and obeys its own settings (`WANDB_MODE=offline`,
+`MLFLOW_TRACKING_TOKEN` …). A repeated export replaces the earlier one.
 """
 
 from __future__ import annotations
 
 import contextlib
-import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
+
+import typer
 
 from probe.base.errors import EndpointUnknown, PackageMissing, UsageError
 from probe.recording.places import safe_name
 from probe_cli.core.act_client import one_of
+from probe_cli.core.answer import Answer
 from probe_cli.core.session import Session
-from probe_cli.render.query_answer import Answer
 
+EXAMPLES = ("probe PID export --csv curves",)
 PAGE_ROWS = 20_000
 STEP_COLUMNS = (
     "loss", "grad_norm", "lr", "loss_scale", "wall_s", "data_s", "forward_s", "backward_s", "optimizer_s",
@@ -45,7 +46,7 @@ class Scalar(NamedTuple):
 
 
 class Histogram(NamedTuple):
-    """Elements of a tensor by bin, on one step."""
+    """A histogram of a tensor at one step."""
 
     tag: str
     step: int
@@ -67,23 +68,36 @@ Item = Scalar | Histogram | Text
 
 
 class Writer(Protocol):
-    """What writes one rank's items; they come table by table."""
+    """Writes the items of one rank, which come table by table."""
 
     def write(self, item: Item) -> None:
-        """Take one."""
+        """Write one item."""
 
     def close(self) -> str:
-        """Finish; says where it is."""
+        """Finish; returns where it was written."""
 
 
-def export(
-    session: Session, tensorboard: str | None, wandb: str | None, mlflow: str | None, files: str | None
+def command(
+    context: typer.Context,
+    tensorboard: Annotated[
+        str | None, typer.Option("--tensorboard", metavar="DIR", help="Write TensorBoard event files to DIR.")
+    ] = None,
+    wandb: Annotated[
+        str | None, typer.Option("--wandb", metavar="PROJECT", help="Write a W&B run, online or offline.")
+    ] = None,
+    mlflow: Annotated[
+        str | None, typer.Option("--mlflow", metavar="URI", help="Write an MLflow run (server or folder).")
+    ] = None,
+    files: Annotated[
+        str | None, typer.Option("--csv", metavar="DIR", help="Write one CSV file per rank to DIR.")
+    ] = None,
 ) -> None:
-    """Write what is recorded to the one tool that is named."""
+    """Export to TensorBoard, W&B, MLflow or CSV. Replaces an earlier export of the same run."""
+    session: Session = context.obj
     one_of(tensorboard=tensorboard, wandb=wandb, mlflow=mlflow, csv=files)
     ranks = _rows(session, _RANKS)
     if not ranks:
-        raise EndpointUnknown("no step is recorded yet: there is nothing to export")
+        raise EndpointUnknown("nothing to export: no step is recorded yet")
     several = len(ranks) > 1
     in_files = tensorboard is not None or files is not None
     for row in ranks if in_files else ranks[:1]:
@@ -103,14 +117,14 @@ def export(
             count += 1
         session.out.line(f"{count:,} values of rank {rank} written to {writer.close()}")
     if several and not in_files:
-        session.note(f"only rank {ranks[0]['rank']} was exported; `probe JOB/RANK export` is for another")
+        session.note(f"only rank {ranks[0]['rank']} was exported; use `probe JOB/RANK export` for others")
 
 
-# What there is -------------------------------------------------------------------------
+# Reading -----------------------------------------------------------------------------
 
 
 def items(session: Session, rank: int) -> Iterator[Item]:
-    """Everything of one rank, table by table."""
+    """All items of one rank, table by table."""
     columns = ", ".join(STEP_COLUMNS)
     for row in _paged(session, f"SELECT step, t_ns, {columns} FROM python.steps", rank):
         for name in STEP_COLUMNS:
@@ -143,14 +157,14 @@ def _step(row: dict[str, Any]) -> int:
 
 
 def _scalar(tag: str, row: dict[str, Any], column: str) -> Iterator[Scalar]:
-    """NULL was not measured, so there is no value; NaN and infinity came as words."""
+    """No item for NULL, which was not measured; NaN and infinity come as strings."""
     value = row[column]
     if value is not None and row["t_ns"] is not None:
         yield Scalar(tag, _step(row), row["t_ns"] / 1e9, float(value))
 
 
 def _paged(session: Session, sql: str, rank: int) -> Iterator[dict[str, Any]]:
-    """All rows of a statement, in the order in which they were written."""
+    """All rows of a statement, in the order they were written."""
     offset = 0
     while True:
         page = f"{sql} WHERE rank = {rank} ORDER BY t_ns LIMIT {PAGE_ROWS} OFFSET {offset}"
@@ -162,22 +176,19 @@ def _paged(session: Session, sql: str, rank: int) -> Iterator[dict[str, Any]]:
 
 
 def _rows(session: Session, sql: str) -> list[dict[str, Any]]:
-    body = {"endpoint": session.address.endpoint, "sql": sql, "limit": PAGE_ROWS}
-    answer = Answer.parse(session.ask("POST", "/v1/query", body=body))
-    names = [name for name, _ in answer.columns]
-    return [dict(zip(names, row, strict=True)) for row in answer.rows]
+    return Answer.ask(session, sql, PAGE_ROWS).records()
 
 
-# Where it goes -------------------------------------------------------------------------
+# Writing -----------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def _said_by(tool: str, kind: type[BaseException]) -> Iterator[None]:
-    """What the other tool refuses is for the user to read, not for a traceback."""
+def _errors_of(tool: str, kind: type[BaseException]) -> Iterator[None]:
+    """Report errors of the other tool without a traceback."""
     try:
         yield
     except kind as error:
-        raise UsageError(f"{tool}: {error}", hint=f"So says {tool}: its own settings apply.") from None
+        raise UsageError(f"{tool}: {error}", hint=f"Check the settings of {tool}.") from None
 
 
 def _missing(what: str, package: str) -> PackageMissing:
@@ -185,7 +196,7 @@ def _missing(what: str, package: str) -> PackageMissing:
 
 
 class TensorBoard:
-    """An event file of our own in a folder for one rank; those of earlier exports are replaced."""
+    """An event file in a folder per rank; replaces those of earlier exports."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -228,15 +239,17 @@ class TensorBoard:
     def close(self) -> str:
         """See `Writer`."""
         self._writer.close()
-        for path in self._before:  # only now: what was there is replaced by something whole
+        for path in self._before:  # only now that the replacement is complete
             path.unlink(missing_ok=True)
         return str(self._folder)
 
 
 class Csv:
-    """One line for each number: tag, step, time, value. Histograms and verdicts are for `query`."""
+    """One line per number: tag, step, time, value. Without histograms and verdicts: use `query`."""
 
     def __init__(self, path: Path) -> None:
+        import csv
+
         self._path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -258,7 +271,7 @@ class Csv:
 
 
 class Wandb:
-    """A run of W&B with the name of ours; online or offline as W&B is set up."""
+    """A W&B run of the same name; online or offline according to W&B's settings."""
 
     def __init__(self, project: str, name: str) -> None:
         try:
@@ -266,13 +279,13 @@ class Wandb:
         except ImportError:
             raise _missing("W&B", "wandb") from None
         self._wandb = wandb
-        with _said_by("W&B", wandb.Error):
+        with _errors_of("W&B", wandb.Error):
             self._run = wandb.init(project=project, id=safe_name(name, 100), name=name, resume="allow")
         self._by_step: dict[int, dict[str, Any]] = {}
         self._texts: list[tuple[int, str]] = []
 
     def write(self, item: Item) -> None:
-        """See `Writer`. W&B takes steps in their order alone, so they wait for the end."""
+        """See `Writer`. W&B needs steps in order, so they are logged at the end."""
         if isinstance(item, Text):
             self._texts.append((item.step, item.text))
             return
@@ -294,7 +307,7 @@ class Wandb:
 
 
 class MLflow:
-    """A run of MLflow with the name of ours, in the experiment `probe`; only steps that it has not yet."""
+    """An MLflow run of the same name in the experiment `probe`; only new steps are added."""
 
     def __init__(self, uri: str, name: str) -> None:
         try:
@@ -305,7 +318,7 @@ class MLflow:
             raise _missing("MLflow", "mlflow") from None
         self._metric = Metric
         self._error = MlflowException
-        with _said_by("MLflow", MlflowException):
+        with _errors_of("MLflow", MlflowException):
             self._client = MlflowClient(tracking_uri=uri)
             found = self._client.get_experiment_by_name("probe")
             experiment = self._client.create_experiment("probe") if found is None else found.experiment_id
@@ -320,7 +333,7 @@ class MLflow:
         self._uri = uri
 
     def write(self, item: Item) -> None:
-        """See `Writer`. It keeps what was there, so what an earlier export wrote is left out."""
+        """See `Writer`. MLflow keeps old values, so those of an earlier export are skipped."""
         if isinstance(item, Text):
             self._texts.append(f"step {item.step}: {item.text}")
         elif isinstance(item, Scalar) and item.t_s > self._until:
@@ -332,7 +345,7 @@ class MLflow:
 
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []
-        with _said_by("MLflow", self._error):
+        with _errors_of("MLflow", self._error):
             for start in range(0, len(waiting), _LARGEST_BATCH):
                 self._client.log_batch(self._run.info.run_id, metrics=waiting[start : start + _LARGEST_BATCH])
 
@@ -340,7 +353,7 @@ class MLflow:
         """See `Writer`."""
         self._flush()
         run_id = self._run.info.run_id
-        with _said_by("MLflow", self._error):
+        with _errors_of("MLflow", self._error):
             if self._texts:
                 self._client.log_text(run_id, "\n\n".join(self._texts), "verdicts.md")
             self._client.set_tag(run_id, "probe.until", repr(self._latest))
@@ -349,6 +362,6 @@ class MLflow:
 
 
 def _plain_name(tag: str) -> str:
-    """A tag in the letters that MLflow takes."""
+    """A tag with the characters that MLflow allows."""
     return "".join(letter if letter.isalnum() or letter in "_-. /" else "_" for letter in tag)
 

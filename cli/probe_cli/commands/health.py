@@ -1,50 +1,59 @@
-"""`probe health`: one screen on how a run is: learning, speed, memory, what is wrong, what to do next.
+"""`probe health`: one screen on a run: learning, speed, memory, problems, next steps.
 
-All figures come from one answer of the server (`GET /v1/summary`); this lays them out. The command's main
-thread.
+All figures come from one answer of the server (`GET /v1/summary`); this is its layout.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any
 
-from probe_cli.commands.diagnose import verdict_lines
+import typer
+
+from probe_cli.core import figures
+from probe_cli.core.figures import UNKNOWN, duration, figure, share, short, size
+from probe_cli.core.options import TextFormat
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import Output, cut, escape_controls
-from probe_cli.render import figures
-from probe_cli.render.figures import UNKNOWN, duration, figure, share, short, size
+from probe_cli.render.verdict_lines import verdict_lines
 
-PHASES = ("data", "forward", "backward", "optimizer", "comm", "other")
-MOST_FINDINGS = 5
+EXAMPLES = (
+    "probe PID health",
+    "probe JOB health --format json",
+)
+_PHASES = ("data", "forward", "backward", "optimizer", "comm", "other")
+_MOST_FINDINGS = 5
 _LABEL = 11
 _WIDTH = 100
-"""Columns where there is no terminal."""
+"""Columns without a terminal."""
 _SLOWER_RATIO = 1.05
-"""A rank that takes so much longer than the median of all is named."""
+"""A rank slower than the median by this factor is named."""
 
 
-def show_health(session: Session, format: Literal["text", "json"], every_s: float | None) -> None:
-    """Write the screen once, or again and again until interrupted."""
+def command(
+    context: typer.Context,
+    watch: Annotated[
+        float | None, typer.Option("--watch", metavar="S", min=0.2, help="Refresh every S seconds.")
+    ] = None,
+    output_format: TextFormat = "text",
+) -> None:
+    """Show learning, speed, memory and problems of a run."""
+    session: Session = context.obj
     while True:
-        asked = {"endpoint": session.address.endpoint, "findings": "1"}
-        answer = session.ask("GET", "/v1/summary", asked)
-        if format == "json":
-            text = json.dumps(answer, ensure_ascii=False)
-            session.out.line(escape_controls(text) if session.out.terminal else text)
+        answer = session.ask("GET", "/v1/summary", {"endpoint": session.address.endpoint, "findings": "1"})
+        if output_format == "json":
+            session.out.json(answer)
         else:
-            if every_s is not None and session.out.terminal:
+            if watch is not None and session.out.terminal:
                 session.out.stream.write("\x1b[H\x1b[2J")
-            for line in lines(answer, session.out):
-                session.out.line(line)
+            session.out.lines(lines(answer, session.out))
             for note in answer.get("notes") or ():
                 session.note(str(note))
-        if every_s is None:
+        if watch is None:
             return
         session.out.stream.flush()
-        time.sleep(every_s)
+        time.sleep(watch)
 
 
 def lines(answer: dict[str, Any], out: Output) -> Iterator[str]:
@@ -79,7 +88,7 @@ def _title(answer: dict[str, Any], out: Output) -> str:
 
 
 def _line(label: str, parts: Sequence[str], width: int, out: Output) -> Iterator[str]:
-    """Label and parts, on further lines when they do not fit."""
+    """Label and parts, wrapped to the width."""
     row = ""
     for part in parts:
         longer = f"{row}   {part}" if row else part
@@ -152,7 +161,7 @@ def _memory(memory: dict[str, Any]) -> list[str]:
         return [UNKNOWN]
     parts = [f"{size(memory['rss_bytes'])} resident"]
     if memory["available_bytes"] is not None:
-        parts.append(f"{size(memory['available_bytes'])} of {size(memory['limit_bytes'])} still to be had")
+        parts.append(f"{size(memory['available_bytes'])} of {size(memory['limit_bytes'])} available")
     if memory["allocated_bytes"] is not None:
         parts.append(
             f"device {size(memory['allocated_bytes'])} (peak {size(memory['peak_allocated_bytes'])}) "
@@ -164,7 +173,7 @@ def _memory(memory: dict[str, Any]) -> list[str]:
 def _devices(devices: Sequence[dict[str, Any]]) -> list[str]:
     return [
         f"{one['name']}: {share(one['utilization_ratio'])} busy"
-        + (f", held down by {one['throttled']}" if one["throttled"] else "")
+        + (f", throttled: {one['throttled']}" if one["throttled"] else "")
         for one in devices[:4]
     ]
 
@@ -186,10 +195,10 @@ def _ranks(answer: dict[str, Any]) -> list[str]:
 
 
 def _phases(speed: dict[str, Any], width: int, out: Output) -> Iterator[str]:
-    """One bar for each phase that was measured."""
+    """One bar for each measured phase."""
     label = "step"
     room = max(8, min(40, width - _LABEL - 32))
-    for name in PHASES:
+    for name in _PHASES:
         found = speed["phases"].get(f"{name}_s")
         if found is None or found["share"] is None:
             continue
@@ -200,19 +209,19 @@ def _phases(speed: dict[str, Any], width: int, out: Output) -> Iterator[str]:
 
 
 def _findings(answer: dict[str, Any], out: Output) -> Iterator[str]:
-    """What is wrong, and what to do: the state of the process first."""
+    """Problems and what to do: the state of the process first."""
     found = [one for one in answer.get("findings") or () if one["severity"] != "info"]
     verdict = answer.get("verdict")
     said = {one["what"] for one in found}
     if verdict and verdict["severity"] not in ("ok", "info") and verdict["what"] not in said:
         found.insert(0, verdict)
     yield ""
-    for one in found[:MOST_FINDINGS]:
+    for one in found[:_MOST_FINDINGS]:
         yield from verdict_lines(one, out)
-    if len(found) > MOST_FINDINGS:
-        yield f"and {len(found) - MOST_FINDINGS} more: `diagnose` says all"
+    if len(found) > _MOST_FINDINGS:
+        yield f"and {len(found) - _MOST_FINDINGS} more: see `diagnose`"
     for reason in answer.get("unjudged") or ():
-        yield f"{out.style('UNKNOWN', 'yellow')}  what may be wrong was not judged: {escape_controls(reason)}"
+        yield f"{out.style('UNKNOWN', 'yellow')}  problems not judged: {escape_controls(reason)}"
     if not found and not answer.get("unjudged"):
-        judged = "the monitor has found" if answer.get("judged") == "monitor" else "the recipes find"
-        yield f"{out.style('OK', 'green')}  {judged} nothing that needs attention"
+        judged = "the monitor found" if answer.get("judged") == "monitor" else "the recipes found"
+        yield f"{out.style('OK', 'green')}  {judged} no problems"

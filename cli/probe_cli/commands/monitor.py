@@ -1,26 +1,35 @@
-"""`probe monitor`: incidents that are open, where alerts go, and what is done automatically.
+"""`probe monitor`: open incidents, alert destinations and automatic actions.
 
-What a person types after `--on RECIPE` is read by the command that it names, here and now, so that a mistake
-is told at once and not in the night it is meant for. The command's main thread.
+What follows `--on RECIPE` is parsed at once by the command it names, so that mistakes are reported now and
+not when the recipe fires.
 """
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
-from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
+
+import typer
 
 from probe.base.errors import UsageError
-from probe_cli.commands.ps import age
+from probe_cli.core.figures import age, known
+from probe_cli.core.options import TableFormat
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import escape_controls
-from probe_cli.render.grid import Heading, grid
+from probe_cli.render.grid import Heading, write_states
 
-REFRESH_S = 2.0
+EXAMPLES = (
+    "probe monitor --once",
+    "probe JOB monitor --once --format json",
+    "probe monitor --notify json://127.0.0.1:8080/alerts",
+    "probe monitor --remove 1",
+    'probe PID monitor --on loss-nan "skip-nonfinite on" --on loss-spike "lr --scale 0.5"',
+    "probe PID monitor --off loss-nan",
+)
+_REFRESH_S = 2.0
 _CLEAR = "\x1b[H\x1b[J"
-_COLOURS = {"alarm": ("red",), "notice": ("yellow",)}
+_COLOURS = {"alarm": "red", "notice": "yellow"}
 _HEADINGS = (
     Heading("SEVERITY"), Heading("JOB"), Heading("RANK", number=True), Heading("RECIPE"), Heading("SINCE"),
     Heading("WHAT", prose=True),
@@ -28,52 +37,73 @@ _HEADINGS = (
 _PATH = "/v1/monitor"
 _SHOWS = frozenset({"lr", "loss_scale"})
 """Actions that without arguments only show something."""
+_HINT = 'Give a command that acts on a job: "lr --scale 0.5", "checkpoint rescue.pt", "stop".'
 
 
-class Change(NamedTuple):
-    """What is to be changed; all empty: nothing, the state is shown."""
+def command(
+    context: typer.Context,
+    actions: Annotated[
+        list[str] | None, typer.Argument(metavar="[ACTION]...", help='One for each --on: "lr --scale 0.5".')
+    ] = None,
+    notify: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--notify", metavar="URL", help="Also send alerts to this Apprise URL; alarm=URL: alarms only."
+        ),
+    ] = None,
+    remove: Annotated[
+        list[str] | None, typer.Option("--remove", metavar="URL|N", help="Remove an alert destination.")
+    ] = None,
+    test: Annotated[bool, typer.Option("--test", help="Send a test alert to every destination.")] = False,
+    on: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--on", metavar='RECIPE "ACTION …"', help="Run the action if the recipe fires, once per incident."
+        ),
+    ] = None,
+    off: Annotated[
+        list[str] | None, typer.Option("--off", metavar="RECIPE", help="Remove its automatic action.")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Show open incidents and exit.")] = False,
+    output_format: TableFormat = "table",
+) -> None:
+    """Show incidents; configure alerts and actions.
 
-    notify: Sequence[str] = ()
-    remove: Sequence[str] = ()
-    test: bool = False
-    on: Sequence[tuple[str, str]] = ()
-    off: Sequence[str] = ()
-
-
-def monitor(session: Session, change: Change, once: bool, format: Literal["table", "json"]) -> None:
-    """Change what is to be changed, or show the state: again and again at a terminal."""
-    if any(change):
+    At a terminal the list is refreshed until Ctrl-C.
+    """
+    session: Session = context.obj
+    recipes, words = on or [], actions or []
+    if len(recipes) != len(words):
+        what = f"{len(recipes)} --on and {len(words)} actions: each --on takes one action, in quotes"
+        raise UsageError(what, hint=_HINT)
+    if recipes or notify or remove or test or off:
         body = {
-            "endpoint": session.address.endpoint, "notify": list(change.notify) or None,
-            "remove": list(change.remove) or None, "test": change.test or None,
-            "on": [rule(session, *one) for one in change.on] or None, "off": list(change.off) or None,
+            "endpoint": session.address.endpoint, "notify": notify or None, "remove": remove or None,
+            "test": test or None, "off": off or None,
+            "on": [_rule(session, *one) for one in zip(recipes, words, strict=True)] or None,
         }
-        _show(session, session.ask("POST", _PATH, body=body), format)
+        _show(session, session.ask("POST", _PATH, body=body), output_format)
         return
     while True:
         answer = session.ask("GET", _PATH, {"endpoint": session.address.endpoint})
-        live = not once and format == "table" and session.out.terminal
+        live = not once and output_format == "table" and session.out.terminal
         if live:
             session.out.text(_CLEAR)
-        _show(session, answer, format)
+        _show(session, answer, output_format)
         if not live:
             return
         session.out.stream.flush()
-        time.sleep(REFRESH_S)
+        time.sleep(_REFRESH_S)
 
 
-# What is shown --------------------------------------------------------------------
-
-
-def _show(session: Session, answer: dict[str, Any], format: Literal["table", "json"]) -> None:
-    if format == "json":
-        text = json.dumps(answer, ensure_ascii=False)
-        session.out.line(escape_controls(text) if session.out.terminal else text)
+def _show(session: Session, answer: dict[str, Any], output_format: Literal["table", "json"]) -> None:
+    if output_format == "json":
+        session.out.json(answer)
         return
     for note in answer.get("notes", ()):
         session.note(note)
     if not answer.get("monitor", True):
-        session.note("recipes are not run here (PROBE_MONITOR=0); hangs and deaths are noticed all the same")
+        session.note("recipes are disabled (PROBE_MONITOR=0); hangs and deaths are still detected")
     _incidents(session, answer["incidents"])
     for one in answer.get("tests", ()):
         what = "delivered" if one["error"] is None else f"failed: {one['error']}"
@@ -86,35 +116,27 @@ def _show(session: Session, answer: dict[str, Any], format: Literal["table", "js
 
 def _incidents(session: Session, incidents: list[dict[str, Any]]) -> None:
     if not incidents:
-        session.out.line("no incident is open")
+        session.out.line("no open incidents")
         return
-    cells = [_cells(one) for one in incidents]
-
-    def paint(number: int, column: int, text: str) -> str:
-        if number < 0:
-            return session.out.style(text, "bold")
-        return session.out.style(text, *_COLOURS.get(cells[number][0], ())) if column == 0 else text
-
-    for line in grid(_HEADINGS, cells, session.out.width, paint):
-        session.out.line(line)
+    write_states(session.out, _HEADINGS, [_cells(one) for one in incidents], "SEVERITY", _COLOURS)
     for command in incidents[0]["next"][:2]:
         session.out.line(f"next  {escape_controls(command)}")
 
 
 def _cells(one: dict[str, Any]) -> list[str]:
     subject = "" if not one["subject"] or one["subject"].startswith("rank ") else f" ({one['subject']})"
-    ended = "" if one["lives"] else " [its run has ended]"
+    ended = "" if one["lives"] else " [run ended]"
     since = age(time.time() - one["opened_ns"] / 1e9).removesuffix(" ago")
-    rank = "-" if one["rank"] is None else str(one["rank"])
-    found = [one["severity"], one["job"], rank, one["recipe"], since, f"{one['what']}{subject}{ended}"]
+    what = f"{one['what']}{subject}{ended}"
+    found = [one["severity"], one["job"], known(one["rank"]), one["recipe"], since, what]
     return [escape_controls(str(cell)) for cell in found]
 
 
 def _destinations(session: Session, destinations: list[dict[str, Any]] | None) -> None:
-    if destinations is None:  # a viewer is not told
+    if destinations is None:  # not visible to the viewer role
         return
     if not destinations:
-        session.note("nobody is told: `probe monitor --notify URL` adds a destination")
+        session.note("no alert destinations: add one with `probe monitor --notify URL`")
     for one in destinations:
         source = "" if one["added"] else "  (PROBE_NOTIFY)"
         text = f"to    {one['number']}  {one['destination']}  {one['least']} and above{source}"
@@ -125,7 +147,7 @@ def _destinations(session: Session, destinations: list[dict[str, Any]] | None) -
 
 
 class _Captured(Exception):
-    """The action that a command would have asked for."""
+    """The action that a command would have requested."""
 
     def __init__(self, body: dict[str, Any]) -> None:
         super().__init__()
@@ -133,37 +155,26 @@ class _Captured(Exception):
 
 
 class _Reading:
-    """A transport that goes nowhere: it holds what would have been asked."""
+    """A transport that sends nothing and captures the request of an action."""
 
     def ask(self, method: str, target: str, body: object, timeout_s: float) -> Any:
         """See `Transport`."""
         if (method, target) == ("POST", "/v1/act") and isinstance(body, dict):
             raise _Captured(body)
-        raise UsageError("that is no action, so it cannot be done automatically", hint=_HINT)
+        raise UsageError("not an action, so it cannot run automatically", hint=_HINT)
 
 
 class _Parsing(Session):
-    """A session in which commands are read and not done. Files are of this user's folder, as always."""
+    """A session in which commands are parsed and not run. Paths are still relative to this directory."""
 
     @property
     def has_own_transport(self) -> bool:
-        """No: what it has carries nothing."""
+        """False, so that paths are made absolute."""
         return False
 
 
-_HINT = 'An action is what `probe PID …` does to a job: "lr --scale 0.5", "checkpoint rescue.pt", "stop".'
-
-
-def pairs(recipes: Sequence[str], actions: Sequence[str]) -> list[tuple[str, str]]:
-    """What stands behind each `--on`: a recipe and an action; raises `UsageError`."""
-    if len(recipes) != len(actions):
-        what = f"{len(recipes)} --on and {len(actions)} actions: each recipe takes one action, in quotes"
-        raise UsageError(what, hint=_HINT)
-    return list(zip(recipes, actions, strict=True))
-
-
-def rule(session: Session, recipe: str, words: str) -> dict[str, Any]:
-    """What `--on RECIPE "ACTION …"` means; raises the error of the command that it names."""
+def _rule(session: Session, recipe: str, words: str) -> dict[str, Any]:
+    """The rule that `--on RECIPE "ACTION …"` describes; raises the error of the command it names."""
     try:
         split = shlex.split(words)
     except ValueError as error:
@@ -178,9 +189,9 @@ def rule(session: Session, recipe: str, words: str) -> dict[str, Any]:
     except UsageError as error:
         raise UsageError(f"--on {recipe} {words!r}: {error.message}", hint=error.hint) from None
     else:
-        raise UsageError(f"--on {recipe} {words!r}: that is no action", hint=_HINT)
+        raise UsageError(f"--on {recipe} {words!r}: not an action", hint=_HINT)
     if body["action"] in _SHOWS and not body["arguments"]:
-        raise UsageError(f"--on {recipe} {words!r}: that only shows something", hint=_HINT)
+        raise UsageError(f"--on {recipe} {words!r}: only shows something", hint=_HINT)
     return {
         "recipe": recipe, "words": words, "action": body["action"], "arguments": body["arguments"],
         "now": bool(body.get("now")),

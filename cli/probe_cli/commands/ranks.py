@@ -1,17 +1,24 @@
-"""`probe JOB ranks`: all ranks of one job, wherever they are, and what is missing. The main thread."""
+"""`probe ranks`: all ranks of one job on all its hosts."""
 
 from __future__ import annotations
 
-import json
-from typing import Any, Literal
+from typing import Any
+
+import typer
 
 from probe.base.errors import ServerUnavailable
-from probe_cli.commands.ps import age, known, state, write_table
+from probe_cli.core.figures import age, count, known
+from probe_cli.core.options import TableFormat
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import escape_controls
-from probe_cli.render.grid import Heading
+from probe_cli.render.grid import Heading, write_states
+from probe_cli.render.process_state import COLOURS, state_text
 
-HEADINGS = (
+EXAMPLES = (
+    "probe JOB ranks",
+    "probe JOB ranks --format json",
+)
+_HEADINGS = (
     Heading("RANK", number=True),
     Heading("HOST"),
     Heading("PID", number=True),
@@ -22,30 +29,25 @@ HEADINGS = (
 )
 
 
-def list_ranks(session: Session, format: Literal["table", "json"]) -> None:
-    """Write one line per rank; hosts and ranks that are missing are named on stderr."""
+def command(context: typer.Context, output_format: TableFormat = "table") -> None:
+    """List the ranks of a job on all hosts. Reports missing ranks and hosts."""
+    session: Session = context.obj
     answer = session.ask("GET", "/v1/ranks", {"endpoint": session.address.endpoint})
     found, missing = answer.get("ranks"), answer.get("missing")
     if not isinstance(found, list) or not isinstance(missing, list):
-        raise ServerUnavailable("the list of ranks cannot be read")
-    if format == "json":
-        text = json.dumps(answer, ensure_ascii=False)
-        session.out.line(escape_controls(text) if session.out.terminal else text)
+        raise ServerUnavailable("invalid list of ranks")
+    if output_format == "json":
+        session.out.json(answer)
         return
-    write_table(session, HEADINGS, [row(rank) for rank in found if isinstance(rank, dict)])
+    rows = [_cells(rank) for rank in found if isinstance(rank, dict)]
+    write_states(session.out, _HEADINGS, rows, "STATE", COLOURS)
     for sentence in missing:
         session.note(f"missing: {sentence}")
 
 
-def row(rank: dict[str, Any]) -> list[str]:
-    """Cells of one rank; what is not known is `-`."""
-    step, lag = rank.get("step"), rank.get("lag_steps")
-    return [
-        known(rank.get("rank")),
-        escape_controls(known(rank.get("host"))),
-        known(rank.get("pid")),
-        "-" if step is None else f"{step:,}",
-        "-" if lag is None else f"{lag:,}",
-        age(rank.get("last_step_s")),
-        escape_controls(state(rank)),
+def _cells(rank: dict[str, Any]) -> list[str]:
+    found = [
+        known(rank.get("rank")), known(rank.get("host")), known(rank.get("pid")), count(rank.get("step")),
+        count(rank.get("lag_steps")), age(rank.get("last_step_s")), state_text(rank),
     ]
+    return [escape_controls(cell) for cell in found]

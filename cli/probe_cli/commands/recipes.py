@@ -1,19 +1,25 @@
-"""`probe recipes`: what `diagnose` and the monitor look for. The command's main thread.
+"""`probe recipes`: the checks of `diagnose` and the monitor.
 
-Of this installation and this environment's PROBE_RECIPES; those of a server when an endpoint is named."""
+Those of this installation and of PROBE_RECIPES; those of a server when an endpoint is named."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any
+
+import typer
 
 from probe.base.errors import ServerUnavailable, UsageError
+from probe_cli.core.options import TextFormat
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import Output, escape_controls
 from probe_cli.render.grid import Heading, grid
 
+EXAMPLES = (
+    "probe recipes",
+    "probe recipes show loss-spike",
+)
 _HEADINGS = (
     Heading("RECIPE"),
     Heading("ORDER", number=True),
@@ -29,21 +35,26 @@ _PARAMETER_HEADINGS = (
 )
 
 
-def show_recipes(session: Session, words: Sequence[str], format: Literal["text", "json"]) -> None:
-    """List the recipes, or show one: `show NAME`; raises `RecipeUnknown`."""
+def command(
+    context: typer.Context,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[show NAME]", help="Show one recipe in full.")
+    ] = None,
+    output_format: TextFormat = "text",
+) -> None:
+    """List the checks of `diagnose` and the monitor. Or show one, with its thresholds and sources."""
+    session: Session = context.obj
     if words and (words[0] != "show" or len(words) != 2):
-        raise UsageError("`recipes` takes nothing, or `show NAME`", hint="See `probe recipes --help`.")
+        raise UsageError("expected `recipes` or `recipes show NAME`", hint="See `probe recipes --help`.")
     answer = _known(session)
     if words:
         recipe = _named(answer["recipes"], words[1])
-        answer = recipe if format == "json" else {**answer, "recipes": [recipe]}
-    if format == "json":
-        text = json.dumps(answer, ensure_ascii=False)
-        session.out.line(escape_controls(text) if session.out.terminal else text)
+        answer = recipe if output_format == "json" else {**answer, "recipes": [recipe]}
+    if output_format == "json":
+        session.out.json(answer)
         return
     found = answer["recipes"]
-    for line in recipe_lines(found[0], session.out) if words else _list(found, session.out):
-        session.out.line(line)
+    session.out.lines(_recipe_lines(found[0], session.out) if words else _list(found, session.out))
     for problem in answer["problems"]:
         session.note(problem)
 
@@ -52,7 +63,7 @@ def _known(session: Session) -> dict[str, Any]:
     if session.named or session.settings.endpoint:
         answer = session.ask("GET", "/v1/recipes")
         if not isinstance(answer.get("recipes"), list):
-            raise ServerUnavailable("the list of recipes cannot be read")
+            raise ServerUnavailable("invalid list of recipes")
         return answer
     from probe.diagnose.recipes.library import built_in_folder, load
 
@@ -74,15 +85,15 @@ def _list(recipes: Sequence[Mapping[str, Any]], out: Output) -> Iterator[str]:
         [
             escape_controls(str(recipe["name"])), str(recipe["order"]), str(recipe["severity"]),
             " ".join(recipe["symptoms"]),
-            escape_controls(str(recipe["title"])) + ("" if recipe["built_in"] else "  (your own)"),
+            escape_controls(str(recipe["title"])) + ("" if recipe["built_in"] else "  (custom)"),
         ]
         for recipe in recipes
     ]
     return grid(_HEADINGS, rows, out.width)
 
 
-def recipe_lines(recipe: Mapping[str, Any], out: Output) -> Iterator[str]:
-    """One recipe: what it says when, its parameters with their sources, its SQL."""
+def _recipe_lines(recipe: Mapping[str, Any], out: Output) -> Iterator[str]:
+    """One recipe: what it reports when, its parameters with their sources, its SQL."""
     name, title = (escape_controls(str(recipe[key])) for key in ("name", "title"))
     yield f"{out.style(name, 'bold')}  {title}"
     about = {

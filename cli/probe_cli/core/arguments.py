@@ -1,7 +1,7 @@
 """`probe ENDPOINT COMMAND …` becomes `probe -t ENDPOINT COMMAND …`.
 
-The first word that is neither an option nor a command is the endpoint. A job
-that has a command's name is reached with `-t`. Pure; the command's main thread.
+The first word that is neither an option nor a command is the endpoint. For a job
+named like a command, use `-t`. Pure; the command's main thread.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ ENDPOINT_OPTIONS = ("-t", "--endpoint")
 
 
 def rewrite(words: Sequence[str], commands: Collection[str]) -> list[str]:
-    """The words with the endpoint behind `-t`; raises `UsageError` for an unknown command.
+    """The words with `-t` before the endpoint; raises `UsageError` for an unknown command.
 
-    Only what stands before the command is looked at: what follows is its own.
+    Words after the command are left alone.
     """
     position = 0
     named = False
@@ -47,7 +47,7 @@ def _listed(commands: Collection[str]) -> str:
 def _no_command(word: str, commands: Collection[str]) -> UsageError:
     near = _near(word, commands)
     meant = f"Did you mean {' or '.join(near)}? " if near else ""
-    return UsageError(f"no command is called {word!r}", hint=meant + _listed(commands))
+    return UsageError(f"no such command: {word!r}", hint=meant + _listed(commands))
 
 
 def _no_command_after(endpoint: str, rest: Sequence[str], commands: Collection[str]) -> UsageError:
@@ -60,6 +60,6 @@ def _no_command_after(endpoint: str, rest: Sequence[str], commands: Collection[s
     if near:
         return _no_command(endpoint, commands)
     return UsageError(
-        f"{endpoint!r} is taken as an endpoint, and no command follows it",
+        f"{endpoint!r} is taken as an endpoint, but no command follows",
         hint=f"For example `probe {endpoint} backtrace`. {_listed(commands)}",
     )

@@ -1,9 +1,8 @@
-"""Asking an agent itself, where no server answers and none can be started.
+"""Requests directly to an agent, if no server answers and none can be started.
 
-The agent's socket speaks the same HTTP and JSON: what only the process can tell
-(`backtrace`, `eval`, actions) needs no server. Nothing is asked twice: a question goes to
-the agent only when no server took it. The command's main thread; standard-library
-layers only.
+The agent's socket speaks the same HTTP and JSON, so `backtrace`, `eval` and actions work
+without a server. No request is sent twice: an agent gets it only if no server accepted it.
+The command's main thread; standard-library layers only.
 """
 
 from __future__ import annotations
@@ -22,15 +21,15 @@ if TYPE_CHECKING:
     from probe.recording.recording import Meta
 
 SERVER_WAIT_S = 5.0
-"""How long a server is waited for when the agent itself can answer."""
+"""Wait for a server if the agent itself can answer."""
 _GRACE_S = 2.0
-"""The agent answers within the deadline it was given; this is for the way back."""
+"""Added to the agent's own deadline for the response."""
 _HEALTH_S = 1.0
-"""An agent that does not say within that time (and the way back) that it lives is not waited for."""
+"""Time limit of a health check before a long request."""
 
 
 class Question(NamedTuple):
-    """One question in one of its two forms; `body` without the endpoint, as agents take it."""
+    """One request, in the form for a server or, without the endpoint, for an agent."""
 
     method: str
     path: str
@@ -39,7 +38,7 @@ class Question(NamedTuple):
 
 
 def ask_process(session: Session, server: Question, agent: Question, timeout_s: float) -> dict[str, Any]:
-    """The answer of one process: through the server, which gets `server`, else from its agent.
+    """The answer of one process: from the server, or else from its agent.
 
     Raises what `Session.ask` raises; `timeout_s` is the deadline of the process itself."""
     check_size(agent.body)
@@ -59,18 +58,18 @@ def _ask_agent(
     meta = None if address.directory is None else only_process(address.directory, address.endpoint)
     if meta is None:
         raise unavailable
-    who = f"{meta.job}/{meta.rank} (pid {meta.pid})"
+    who = name_of(meta)
     asked = target(question.path, question.parameters)
     waits_s = min(timeout_s, _HEALTH_S) + _GRACE_S
     try:
-        if timeout_s > _HEALTH_S:  # a long wait for a process that is stopped would tell nothing
+        if timeout_s > _HEALTH_S:  # do not wait long for a stopped process
             call(Path(meta.socket), "GET", "/v1/health", timeout_s=waits_s)
         waits_s = timeout_s + _GRACE_S
         answer = call(Path(meta.socket), question.method, asked, question.body, timeout_s=waits_s)
     except AgentUnreachable:
         raise AgentUnreachable(
             f"{who} did not answer within {waits_s:g} s: it is stopped, something in it holds the GIL, or "
-            f"this busy machine has no core for it; and {unavailable.message}",
+            f"this machine is overloaded; also, {unavailable.message}",
             hint=unavailable.hint,
         ) from None
     except OSError:
@@ -82,17 +81,22 @@ def _ask_agent(
     return answer
 
 
+def name_of(meta: Meta) -> str:
+    """`gpt/0 (pid 4242)`."""
+    return f"{meta.job}/{meta.rank} (pid {meta.pid})"
+
+
 def only_process(directory: Path, endpoint: str) -> Meta | None:
-    """The one living process recorded in `directory` that an endpoint means, None when there is none.
+    """The live process recorded in `directory` that an endpoint identifies, if any.
 
     Raises `EndpointAmbiguous` for several."""
-    found = [meta for folder, meta in _living(directory) if _is_meant(endpoint, folder, meta)]
+    found = [meta for folder, meta in _living(directory) if _matches(endpoint, folder, meta)]
     if len(found) > 1:
-        names = ", ".join(f"{meta.job}/{meta.rank} (pid {meta.pid})" for meta in found[:8])
-        what = f"{endpoint or 'that'} means {len(found)} processes: {names}"
+        names = ", ".join(map(name_of, found[:8]))
+        what = f"{endpoint or 'no endpoint'} matches {len(found)} processes: {names}"
         raise EndpointAmbiguous(
-            f"{what}, and there is no server that could ask them all",
-            hint="Name one, or see why no server runs: `probe doctor`.",
+            f"{what}; querying all of them needs a server",
+            hint="Name one, or find out why no server runs: `probe doctor`.",
         )
     return found[0] if found else None
 
@@ -106,13 +110,13 @@ def _living(directory: Path) -> list[tuple[Path, Meta]]:
             meta = Meta.read(folder)
         except RecordingError:
             continue
-        # Its socket tells a process that was detached, and of two recordings of one process the last.
+        # A detached process has no socket.
         if alive(meta.pid, meta.start_ticks, meta.boot_id) and Path(meta.socket).exists():
             found.append((folder, meta))
     latest = {meta.pid: (folder, meta) for folder, meta in sorted(found, key=lambda one: one[1].started_ns)}
     return list(latest.values())
 
 
-def _is_meant(endpoint: str, folder: Path, meta: Meta) -> bool:
+def _matches(endpoint: str, folder: Path, meta: Meta) -> bool:
     names = ("", str(meta.pid), meta.job, meta.run, f"{meta.job}/{meta.rank}", f"{meta.run}/{meta.rank}")
     return endpoint in names or (endpoint.startswith("/") and folder.is_relative_to(endpoint))

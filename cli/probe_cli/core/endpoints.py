@@ -1,6 +1,6 @@
-"""What the text of an endpoint means: whom to ask, over what, for which process.
+"""Parsing endpoints: which server, over which transport, for which process.
 
-`FORMS` lists what may be written. Standard library only; the command's main thread.
+`FORMS` lists the syntax. Standard library only; the command's main thread.
 """
 
 from __future__ import annotations
@@ -20,48 +20,56 @@ _LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|\[::1\]")
 FORMS: tuple[tuple[str, str], ...] = (
     ("", "the only live process"),
     ("PID", "a process on this machine"),
-    ("JOB, JOB/RANK", "a job by its name, one rank of it"),
-    ("/PATH, ./PATH", "the folder of a recording"),
-    ("DIR/server.sock, DIR/agents/PID.sock", "the server of another PROBE_DIR, one process of it"),
-    ("ANY.sock, ANY.sock/JOB/RANK", "whatever server listens there, such as a forwarded one"),
+    ("JOB, JOB/RANK", "a job by name, one of its ranks"),
+    ("/PATH, ./PATH", "a recording folder"),
+    ("DIR/server.sock, DIR/agents/PID.sock", "the server of another PROBE_DIR, one of its processes"),
+    ("ANY.sock, ANY.sock/JOB/RANK", "any server listening there, e.g. a forwarded socket"),
     (
         "HOST:PORT, HOST:PORT/JOB/RANK",
-        "a server over TCP, with its token: TLS, but for loopback or with PROBE_INSECURE_NO_TLS=1; "
-        "http:// or https:// before it decides",
+        "a server over TCP, with its token; uses TLS except for loopback or with PROBE_INSECURE_NO_TLS=1; "
+        "a prefix http:// or https:// overrides that",
     ),
 )
-"""(how an endpoint is written, what it means); TLS so that no token leaves in clear by accident."""
+"""(syntax, meaning); TLS by default so that no token is sent in clear text by accident."""
 
 
 class Address(NamedTuple):
-    """Whom to ask (`directory`'s server, the socket, or the URL) and for which `endpoint`."""
+    """Whom to ask (the server of `directory`, the socket, or the URL) and for which `endpoint`."""
 
     endpoint: str
     directory: Path | None = None
     socket: Path | None = None
     url: str = ""
 
+    @property
+    def local_pid(self) -> tuple[Path, int] | None:
+        """(directory, pid) of an endpoint that is a PID on this machine."""
+        pid = self.endpoint.strip()
+        if self.directory is None or not (pid.isascii() and pid.isdigit()):
+            return None
+        return self.directory, int(pid)
+
 
 def parse(text: str, settings: Settings) -> Address:
-    """The address that `text` names; raises `UsageError`, or `EndpointUnknown` for a path to nothing."""
+    """The address in `text`; raises `UsageError`, or `EndpointUnknown` for a missing folder."""
     if text.startswith(("http://", "https://")) or not text.startswith(("/", ".", "~")):
         found = _TCP.match(text)
         if found:
             return _tcp(found, settings)
         if text.startswith(("http://", "https://")):
-            raise UsageError(f"{text!r} is no endpoint", hint="Write http://HOST:PORT/ENDPOINT.")
+            raise UsageError(f"invalid endpoint {text!r}", hint="Write http://HOST:PORT/ENDPOINT.")
     if text.endswith(".sock") or ".sock/" in text:
         return _socket(text)
     if _is_recording(text):
         path = Path(os.path.abspath(os.path.expanduser(text)))
         if not path.is_dir():
-            raise EndpointUnknown(f"there is no folder {path}")
+            raise EndpointUnknown(f"no such folder: {path}")
         return Address(str(path), directory=places.home(settings))
     return Address(text, directory=places.home(settings))
 
 
 def _is_recording(text: str) -> bool:
-    """`job/1` is a job's rank, unless a recording lies there."""
+    """`job/1` is a rank, unless it is the path of a recording."""
     if text.startswith(("/", "./", "../", "~")) or text in (".", ".."):
         return True
     return "/" in text and os.path.exists(os.path.join(text, "meta.json"))
@@ -81,7 +89,7 @@ def _socket(text: str) -> Address:
 def _tcp(found: re.Match[str], settings: Settings) -> Address:
     scheme, host, port, endpoint = found.groups()
     if not 0 < int(port) < 65536:
-        raise UsageError(f"there is no port {port}", hint="Ports go from 1 to 65535.")
+        raise UsageError(f"invalid port {port}", hint="Ports range from 1 to 65535.")
     if not scheme:
         plain = settings.insecure_no_tls or (is_loopback(host) and not settings.tls_certificate)
         scheme = "http" if plain else "https"
@@ -89,5 +97,5 @@ def _tcp(found: re.Match[str], settings: Settings) -> Address:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` (as written in an endpoint) is this machine for certain."""
+    """Whether `host` (as written in an endpoint) is certainly this machine."""
     return _LOOPBACK.fullmatch(host.lower()) is not None

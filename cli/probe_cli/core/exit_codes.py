@@ -1,4 +1,4 @@
-"""The exit codes, derived from the tree of errors: for `probe --help` and docs/cli.md."""
+"""Exit codes, derived from the error classes: for `probe --help` and docs/cli.md."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ def exit_codes() -> list[tuple[int, str]]:
     """(code, meaning) in order."""
     kinds = ProbeError.__subclasses__()
     return [
-        (0, "Done."),
-        (1, "The snippet of `eval` raised, or `doctor` found something that does not work."),
+        (0, "Success."),
+        (1, "The snippet of `eval` raised, or `doctor` found a failure."),
         *sorted((kind.exit_code, _meaning(kind)) for kind in kinds),
         (INTERRUPTED, "Interrupted with Ctrl-C."),
-        (CLOSED_PIPE, "Whoever read the output closed it (`| head`)."),
+        (CLOSED_PIPE, "The reader of the output closed it (`| head`)."),
     ]
 
 
@@ -25,10 +25,10 @@ def _meaning(kind: type[ProbeError]) -> str:
 
 
 def errors_of(exit_code: int) -> list[str]:
-    """Codes on the wire of the errors that end the command with `exit_code`."""
+    """Error codes (JSON) that map to `exit_code`."""
     return [code for code, kind in BY_CODE.items() if kind.exit_code == exit_code]
 
 
 def epilog() -> str:
-    """The exit codes as the end of `probe --help`."""
+    """The exit codes, for the end of `probe --help`."""
     return "\b\nExit codes:\n" + "\n".join(f"  {code:<4}{meaning}" for code, meaning in exit_codes())

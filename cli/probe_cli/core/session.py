@@ -1,7 +1,7 @@
-"""One run of the command: its environment, its outputs, the endpoint that was named.
+"""One run of the command: environment, streams, endpoint, transport.
 
-Made by `main`, handed to every command, so that a test can run the command with
-its own environment, streams and transport. The command's main thread.
+Created by `main` and passed to every command, so that tests can bring their own
+environment, streams and transport. The command's main thread.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from probe_cli.core.endpoints import Address, parse
 from probe_cli.core.terminal import Output, escape_controls
 
 SPARE_S = 10.0
-"""How much longer than the server's own deadline the command waits for its answer."""
+"""Added to the server's deadline when waiting for its response."""
 PATIENCE_S = 60.0
-"""A deadline that the server may have when the command names none."""
+"""Deadline assumed for requests without one."""
 
 
 class Session:
@@ -39,32 +39,32 @@ class Session:
         self.err = Output(err, environ)
         self.input = stdin
         self.dispatch = dispatch
-        """Runs the command that words are, in a session."""
+        """Runs a command line in a session."""
         self.named = ""
         self._settings: Settings | None = None
         self._transport = transport
 
     @property
     def settings(self) -> Settings:
-        """Settings of this environment, read at first use; raises `SettingInvalid`."""
+        """Settings of this environment, parsed on first use; raises `SettingInvalid`."""
         if self._settings is None:
             self._settings = Settings(self.environ)
         return self._settings
 
     @property
     def has_own_transport(self) -> bool:
-        """Whether questions travel over a transport that was handed in."""
+        """Whether a transport was passed in."""
         return self._transport is not None
 
     @property
     def address(self) -> Address:
-        """Address of the endpoint that was named, else of PROBE_ENDPOINT, else of the only process."""
+        """The endpoint given, else PROBE_ENDPOINT, else the only live process."""
         return parse(self.named or self.settings.endpoint, self.settings)
 
     def connect(self, wait_s: float | None = None) -> None:
         """Find the server, or start it and wait up to `wait_s`; raises `ServerUnavailable`.
 
-        Nothing has been asked when this raises."""
+        No request has been sent if this raises."""
         if self._transport is None:
             self._transport = transports.open_transport(self.address, self.settings, wait_s)
 
@@ -76,10 +76,10 @@ class Session:
         body: Mapping[str, object] | None = None,
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
-        """The server's answer to one question.
+        """The server's response to one request.
 
-        `timeout_s` is the deadline asked of the server; None leaves it to the
-        server. Entries of `body` that are None are left out.
+        `timeout_s` is the server's deadline, None for its default. Entries of `body` that are None are
+        left out.
         """
         sent = None if body is None else {name: value for name, value in body.items() if value is not None}
         if sent is not None:
@@ -91,40 +91,40 @@ class Session:
         target = transports.target(path, parameters or {})
         answer = self._transport.ask(method, target, sent, wait_s + SPARE_S)
         if not isinstance(answer, dict):
-            raise ServerUnavailable(f"{path} was answered with something else than an object")
+            raise ServerUnavailable(f"the response to {path} is not a JSON object")
         return answer
 
     def no_endpoint(self, command: str) -> None:
-        """Raise `UsageError` when an endpoint was named for a command that is about this machine."""
+        """Raise `UsageError` if an endpoint was given to a command about this machine."""
         if self.named:
             raise UsageError(
                 f"`{command}` is about this machine and takes no endpoint", hint=f"Run `probe {command}`."
             )
 
     def note(self, text: str) -> None:
-        """Say something that is not the result: one line on stderr."""
+        """Write one line to stderr."""
         self.err.line(f"probe: {escape_controls(text)}")
 
     def read_text(self, argument: str | None, file: str | None, what: str) -> str:
         """SQL or a snippet: the argument, the file, or stdin for `-` or nothing; raises `UsageError`."""
         if argument is not None and file is not None:
-            raise UsageError(f"both {what} and -f were given", hint="Give one of them.")
+            raise UsageError(f"{what} and -f are mutually exclusive")
         try:
             if file is not None and file != "-":
                 text = Path(file).read_text(encoding="utf-8")
             elif argument is None or argument == "-":
                 if self.input.isatty():
-                    self.note(f"reading {what} from the terminal; Ctrl-D ends it")
+                    self.note(f"reading {what} from the terminal; end with Ctrl-D")
                 text = self.input.read()
             else:
                 text = argument
         except OSError as error:
             raise UsageError(
-                f"cannot read {file}: {error.strerror}", hint="Name a text file with -f."
+                f"cannot read {file}: {error.strerror}", hint="Give a text file with -f."
             ) from None
         except UnicodeDecodeError:
             raise UsageError(
-                f"{file or 'stdin'} is not UTF-8 text", hint="Name a text file with -f."
+                f"{file or 'stdin'} is not UTF-8 text", hint="Give a text file with -f."
             ) from None
         if not text.strip():
             raise UsageError(f"no {what} given", hint="Give it as an argument, with -f FILE, or on stdin.")

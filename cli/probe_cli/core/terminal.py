@@ -1,16 +1,17 @@
-"""Where output goes: whether it is a terminal, how wide, in colour, and safe to show.
+"""Terminal output: width, colour and escaping.
 
-Text from a job (names, reprs, file names) may carry escape sequences that
-rewrite a terminal's screen or clipboard, so control and bidirectional
-characters are shown as `\\uXXXX` on a terminal and left alone in a pipe.
+Text from a job (names, reprs, file names) may contain escape sequences that
+rewrite the screen or clipboard, so control and bidirectional characters are
+shown as `\\uXXXX` on a terminal and left unchanged in a pipe.
 Standard library only; the command's main thread.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TextIO
 
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -23,26 +24,26 @@ _STYLES = {
     "yellow": "33",
 }
 NARROWEST = 40
-"""Columns assumed at least: a narrower terminal wraps."""
+"""Columns assumed on a narrower terminal, which wraps."""
 
 
 def escape_controls(text: str, keep: str = "") -> str:
-    """`text` with C0, C1 and bidirectional control characters written out, but those in `keep`.
+    """`text` with C0, C1 and bidirectional control characters escaped, except those in `keep`.
 
-    The result is valid inside a JSON string when `text` was.
+    Valid inside a JSON string if `text` was.
     """
     if text.isprintable():
         return text
 
-    def written_out(match: re.Match[str]) -> str:
+    def escaped(match: re.Match[str]) -> str:
         found = match.group()
         return found if found in keep else _NAMED.get(found, f"\\u{ord(found):04x}")
 
-    return _UNSAFE.sub(written_out, text)
+    return _UNSAFE.sub(escaped, text)
 
 
 def display_width(text: str) -> int:
-    """Terminal columns that `text` takes: wide characters count two, combining ones none."""
+    """Width of `text` in terminal columns: wide characters count two, combining ones zero."""
     if text.isascii():
         return len(text)
     import unicodedata
@@ -54,7 +55,7 @@ def display_width(text: str) -> int:
 
 
 def cut(text: str, width: int, keep_end: bool = False) -> str:
-    """`text` in at most `width` columns, with an ellipsis where something was left out."""
+    """`text` cut to `width` columns, with an ellipsis where it was cut."""
     if display_width(text) <= width:
         return text
     letters = reversed(text) if keep_end else iter(text)
@@ -69,7 +70,7 @@ def cut(text: str, width: int, keep_end: bool = False) -> str:
 
 
 class Output:
-    """stdout or stderr: `terminal`, `colour` and `width` (None in a pipe: nothing is cut there)."""
+    """stdout or stderr: `terminal`, `colour` and `width` (None in a pipe, where nothing is cut)."""
 
     def __init__(self, stream: TextIO, environ: Mapping[str, str]) -> None:
         self.stream = stream
@@ -81,12 +82,22 @@ class Output:
         """Write one line, already made safe for a terminal."""
         self.stream.write(text + "\n")
 
+    def lines(self, texts: Iterable[str]) -> None:
+        """Write lines, already made safe for a terminal."""
+        for text in texts:
+            self.line(text)
+
+    def json(self, value: object) -> None:
+        """Write a value as one line of JSON."""
+        text = json.dumps(value, ensure_ascii=False)
+        self.line(escape_controls(text) if self.terminal else text)
+
     def text(self, text: str) -> None:
-        """Write text of the job as it is; on a terminal with control characters written out."""
+        """Write text from the job unchanged; control characters escaped on a terminal."""
         self.stream.write(escape_controls(text.replace("\r\n", "\n"), "\n\t") if self.terminal else text)
 
     def style(self, text: str, *names: str) -> str:
-        """`text` in the given styles where colours are shown."""
+        """`text` in the given styles, if colours are on."""
         if not self.colour or not names:
             return text
         return f"\x1b[{';'.join(_STYLES[name] for name in names)}m{text}\x1b[0m"
@@ -97,7 +108,7 @@ def _width(stream: TextIO, environ: Mapping[str, str]) -> int:
     if columns.isdigit() and int(columns) > 0:
         return max(NARROWEST, int(columns))
     try:
-        # A pseudo-terminal that nobody sized says 0.
+        # A pseudo-terminal without a size reports 0.
         return max(NARROWEST, os.get_terminal_size(stream.fileno()).columns or 80)
     except (OSError, ValueError):
         return 80

@@ -1,8 +1,7 @@
-"""How a question travels to a server: one method, `ask`, and whoever has it is a transport.
+"""Transports to a server: anything with the method `ask`.
 
-Over the unix socket with `probe.base.wire` (nothing else is imported: the common case
-must start fast), over TCP with httpx and the token. Tests bring their own. The
-command's main thread.
+Unix sockets use `probe.base.wire` (the common case must start fast), TCP uses httpx
+and the token. Tests bring their own. The command's main thread.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from probe.recording import places
 from probe_cli.core.endpoints import Address, is_loopback
 
 SERVER_START_WAIT_S = 15.0
-"""How long a command waits for a server that it had to start."""
+"""Wait for a server that the command had to start."""
 _LONGEST_TOKEN_BYTES = 4096
 
 
 class Transport(Protocol):
-    """Whatever carries a question to a server and its answer back."""
+    """Sends a request to a server and returns its response."""
 
     def ask(self, method: str, target: str, body: object, timeout_s: float) -> Any:
-        """Decoded JSON of the answer; raises the `ProbeError` it describes, or `EndpointError`s."""
+        """Decoded JSON of the response; raises the `ProbeError` it describes, or an `EndpointError`."""
 
 
 class UnixTransport:
@@ -44,9 +43,9 @@ class UnixTransport:
             return decode_answer(exchange(self.path, request_bytes(method, target, body), timeout_s))
         except TimeoutError:
             raise ServerUnavailable(
-                f"the server at {self.path} gave no answer within {timeout_s:g} s: it is stopped, or this "
-                "machine is busy",
-                hint="Ask again, or less at once; `probe doctor` says whether it hears.",
+                f"no answer from the server at {self.path} within {timeout_s:g} s: it is stopped, or this "
+                "machine is overloaded",
+                hint="Retry, or request less at once; `probe doctor` checks the server.",
             ) from None
         except OSError as error:
             raise ServerUnavailable(f"no server answers at {self.path}: {error.strerror or error}") from None
@@ -91,24 +90,24 @@ class TcpTransport:
         except OSError as error:
             raise UsageError(
                 f"cannot use PROBE_TLS_CERTIFICATE={self._certificate}: {error}",
-                hint="Name the PEM certificate of the server.",
+                hint="Set it to the server's PEM certificate.",
             ) from None
 
     def _hint(self) -> str:
         if self.url.startswith("https:"):
             return (
-                "The job on that host needs PROBE_LISTEN. Spoken with TLS: name a private certificate in "
-                "PROBE_TLS_CERTIFICATE; write http:// before the host for a server without TLS."
+                "The job on that host needs PROBE_LISTEN. For a private certificate set "
+                "PROBE_TLS_CERTIFICATE; for a server without TLS write http:// before the host."
             )
         return (
-            "The job on that host needs PROBE_LISTEN; write https:// before HOST:PORT for a server with TLS."
+            "The job on that host needs PROBE_LISTEN; if the server uses TLS, write https:// before the host."
         )
 
 
 def open_transport(address: Address, settings: Settings, wait_s: float | None = None) -> Transport:
-    """The transport to `address`; starts the local server when none runs, and waits for it up to `wait_s`.
+    """The transport to `address`; starts the local server if none runs and waits up to `wait_s` for it.
 
-    Raises `ServerUnavailable`, or `TokenInvalid` when TCP is wanted and there is no usable token.
+    Raises `ServerUnavailable`, or `TokenInvalid` for TCP without a usable token.
     """
     if address.url:
         return TcpTransport(address.url, read_token(address.url, settings), settings.tls_certificate)
@@ -129,9 +128,9 @@ def read_token(url: str, settings: Settings) -> str:
         from socket import gethostname
 
         host = url.partition("://")[2].rpartition(":")[0]
-        # The token in PROBE_DIR opens this host's server: it is shown to no other.
+        # The token in PROBE_DIR is for this host's server; never send it to another.
         if not is_loopback(host) and host.lower() != gethostname().lower():
-            raise TokenInvalid(f"no token for {host} is named")
+            raise TokenInvalid(f"no token for {host}")
         path = places.home(settings) / "token"
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -144,7 +143,7 @@ def read_token(url: str, settings: Settings) -> str:
     except OSError as error:
         raise TokenInvalid(f"cannot read the token {path}: {error.strerror}") from None
     if not token or not token.isascii() or not token.isprintable():
-        raise TokenInvalid(f"{path} holds no token")
+        raise TokenInvalid(f"{path} contains no token")
     return token
 
 
@@ -164,7 +163,7 @@ def percent_encoded(text: str) -> str:
 
 
 def check_size(body: object) -> None:
-    """Raise `TooLarge` for a body that servers refuse: sending it would end in a broken pipe."""
+    """Raise `TooLarge` for a body that servers refuse, instead of a broken pipe."""
     import json
 
     from probe.base.wire import LARGEST_BODY_BYTES
@@ -172,6 +171,6 @@ def check_size(body: object) -> None:
     size = len(json.dumps(body))
     if size > LARGEST_BODY_BYTES:
         raise TooLarge(
-            f"the request has {size} bytes, at most {LARGEST_BODY_BYTES} are accepted",
-            hint="Put the bulk into a file that the job can read.",
+            f"request too large: {size:,} bytes (limit {LARGEST_BODY_BYTES:,})",
+            hint="Put large data into a file that the job can read.",
         )

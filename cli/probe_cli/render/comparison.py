@@ -1,30 +1,34 @@
-"""What differs between two runs, from their summaries: figures with their noise, facts, likely causes. Pure.
+"""Differences between two runs, from their summaries: figures with noise, facts, likely causes. Pure.
 
-Two medians differ when their intervals (notches) do not overlap and the difference is not tiny
-(`LEAST_RATIO`); a learning figure is compared over the steps before the last one that both runs have. A
-phase that takes longer is laid at the facts that belong to it and differ, the likeliest first. What one run
-does not know is unknown, and no difference. Standard library only.
+Two medians differ if their intervals (notches) do not overlap and the difference is not tiny
+(`LEAST_RATIO`); learning figures are compared at the last step that both runs have. A slower phase is
+attributed to differing facts related to it, most likely first. A value missing in one run is unknown, not
+a difference. Standard library only.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from probe_cli.render import figures
-from probe_cli.render.figures import duration, figure, share, short, size
+from probe_cli.core import figures
+from probe_cli.core.figures import duration, figure, share, short, size
+from probe_cli.core.terminal import Output, escape_controls
 
 LEAST_RATIO = 0.02
-"""A smaller relative difference of two medians is none that anybody acts on."""
+"""Smaller relative differences of two medians are ignored."""
 STEP_RATIO = 0.05
-"""Of a step's time: machines differ by so much from one minute to the next."""
+"""The same for step times, which vary that much from minute to minute."""
 MOST_CAUSES = 3
+_LONGEST, _BEFORE = 48, 16
+"""Columns of a fact, and how many of them before the first difference."""
 UNKNOWN = figures.UNKNOWN
 
 
 class Difference(NamedTuple):
-    """One line of a comparison. `differs` is None where one side is unknown; `note`: how sure it is."""
+    """One line of a comparison. `differs` is None if one side is unknown; `note` states the noise."""
 
     section: str
     name: str
@@ -37,7 +41,7 @@ class Difference(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """Everything that was compared, and what it comes to."""
+    """All lines, and the conclusion."""
 
     lines: list[Difference]
     conclusion: str
@@ -67,14 +71,14 @@ CAUSES: dict[str, tuple[str, ...]] = {
         r"seed|^torch$|^git\.commit$|^git\.diff_hash$|^command\.script_hash$",
     ),
 }
-"""Facts, by the end of their names, that belong to a phase, the likeliest cause first."""
+"""Patterns of facts related to a phase, most likely cause first."""
 _OF_KIND = {
     "hyperparameter": "configuration", "seed": "configuration", "model": "configuration",
     "package": "environment", "hardware": "environment", "environment": "environment",
     "command": "code", "git": "code",
 }
-_SAID = frozenset({"seed", "model", "hardware", "command", "git"})
-"""Kinds that are said before the name."""
+_PREFIXED = frozenset({"seed", "model", "hardware", "command", "git"})
+"""Kinds shown as a prefix of the name."""
 SECTIONS = ("learning", "speed", "memory", "configuration", "environment", "code")
 
 
@@ -95,7 +99,7 @@ def _spreads(
     section: str, name: str, a: Mapping[str, Any] | None, b: Mapping[str, Any] | None, shown: Any,
     least: float = LEAST_RATIO,
 ) -> Difference:
-    """Two medians, with their intervals."""
+    """Two medians with their intervals."""
     if not a or not b:
         texts = [shown(one["median"]) if one else UNKNOWN for one in (a, b)]
         return Difference(section, name, texts[0], texts[1], None if a or b else False)
@@ -137,7 +141,7 @@ def _learning(
         _numbers("learning", "learning rate then", first["lr"], second["lr"], figure, 1e-6),
         _numbers("learning", "update ratio", first["update_ratio"], second["update_ratio"], figure, 0.2),
         _numbers("learning", "updates skipped", first["skipped_steps"], second["skipped_steps"], figure),
-        _pair("learning", "losses not finite", [one["learning"]["nonfinite_losses"] for one in ends], figure),
+        _pair("learning", "non-finite losses", [one["learning"]["nonfinite_losses"] for one in ends], figure),
         _pair("learning", "last step", last, figure, 0.0),
     ]
     if last[0] != last[1]:
@@ -187,7 +191,7 @@ def _facts(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Difference]:
             values = first.get(name), second.get(name)
             shown = [_text(value, here) for value, here in zip(values, known, strict=True)]
             differs = values[0] != values[1] if all(known) else None
-            called = f"{kind}.{name}" if kind in _SAID else name
+            called = f"{kind}.{name}" if kind in _PREFIXED else name
             found.append(Difference(section, called, shown[0], shown[1], differs, kind))
     return sorted(found, key=lambda line: SECTIONS.index(line.section))
 
@@ -199,7 +203,7 @@ def _text(value: str | None, known: bool) -> str:
 
 
 def _belongs(lines: Sequence[Difference], subject: str) -> list[Difference]:
-    """The facts that differ and belong to a phase, the likeliest first."""
+    """The differing facts related to a phase, most likely first."""
     facts = [line for line in lines if line.differs and line.section in SECTIONS[3:]]
     chosen: list[Difference] = []
     for pattern in CAUSES[subject]:
@@ -222,11 +226,11 @@ def _conclusion(lines: Sequence[Difference], names: tuple[str, str]) -> str:
         return ". ".join(said)
     unknown = [word for word, line in (("step time", step), ("loss", loss)) if UNKNOWN in (line.a, line.b)]
     if len(unknown) == 2:
-        return "neither step time nor loss is known of both: what differs is in the facts alone"
+        return "step time and loss are not known for both runs; only facts were compared"
     if unknown:
         known = "loss" if unknown == ["step time"] else "step time"
-        return f"no difference in {known} that is beyond the noise; {unknown[0]} is not known of both"
-    return "no difference in step time or loss that is beyond the noise"
+        return f"no difference in {known} beyond noise; {unknown[0]} is not known for both runs"
+    return "no difference in step time or loss beyond noise"
 
 
 def _slower(lines: Sequence[Difference], step: Difference, name: str) -> str:
@@ -253,7 +257,7 @@ def _learns(lines: Sequence[Difference], loss: Difference, name: str) -> str:
 
 def _said(causes: Sequence[Difference]) -> str:
     if not causes:
-        return "; no fact that belongs to it differs"
+        return "; no related fact differs"
     return "; " + ", ".join(f"{line.name} {_cut(line.a)} → {_cut(line.b)}" for line in causes[:MOST_CAUSES])
 
 
@@ -276,3 +280,59 @@ def _seconds(text: str) -> float:
         return float(number) * (1e-3 if unit == "ms" else 1.0)
     except ValueError:
         return 0.0
+
+
+# Text -----------------------------------------------------------------------------
+
+
+def as_dict(
+    found: Comparison, ends: tuple[Mapping[str, Any], Mapping[str, Any]], names: tuple[str, str],
+    everything: bool,
+) -> dict[str, Any]:
+    """The comparison as JSON."""
+    shown = [line for line in found.lines if everything or line.differs]
+    keys = ("name", "run", "pid", "state", "folder", "steps")
+    runs = [
+        {"endpoint": name, **{key: one.get(key) for key in keys}}
+        for name, one in zip(names, ends, strict=True)
+    ]
+    return {
+        "runs": runs, "conclusion": found.conclusion, "differences": [line._asdict() for line in shown],
+        "unknown": [line.name for line in found.lines if line.differs is None],
+    }
+
+
+def comparison_lines(found: Comparison, everything: bool, out: Output) -> Iterator[str]:
+    """The conclusion, then section by section."""
+    yield out.style(escape_controls(found.conclusion), "bold")
+    for section in SECTIONS:
+        shown = [line for line in found.lines if line.section == section and (everything or line.differs)]
+        hidden = [line for line in found.lines if line.section == section and line.differs is None]
+        if shown:
+            yield ""
+            yield out.style(section, "bold")
+            yield from _table(shown, out)
+        if hidden and not everything and section in SECTIONS[:3]:
+            yield out.style(f"  unknown for one run: {', '.join(line.name for line in hidden)}", "dim")
+
+
+def _table(shown: list[Difference], out: Output) -> Iterator[str]:
+    cells = [(line.name, *_shortened(line.a, line.b)) for line in shown]
+    widths = [max(len(row[place]) for row in cells) for place in range(3)]
+    for line, (name, a, b) in zip(shown, cells, strict=True):
+        change = "" if line.change is None or not line.differs else f"{100 * line.change:+.0f} %"
+        note = line.note if line.section not in SECTIONS[3:] else ""
+        text = f"  {name:<{widths[0]}}  {a:>{widths[1]}} → {b:<{widths[2]}}  {change:>7}  "
+        yield (text + out.style(note, "dim")).rstrip()
+        if line.name == "git.diff_summary" and line.differs:
+            for one in (line.a, line.b):
+                yield from (f"      {escape_controls(row)}" for row in one.splitlines()[:10])
+
+
+def _shortened(*texts: str) -> tuple[str, ...]:
+    """First lines, truncated; long ones with a common prefix start shortly before their first difference."""
+    firsts = [escape_controls(text.partition("\n")[0].strip()) for text in texts]
+    alike = sum(itertools.takewhile(bool, (len(set(signs)) == 1 for signs in zip(*firsts, strict=False))))
+    skip = alike - _BEFORE if max(map(len, firsts)) > _LONGEST and alike > _BEFORE else 0
+    cut = [f"…{text[skip:]}" if skip else text for text in firsts]
+    return tuple(text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…" for text in cut)

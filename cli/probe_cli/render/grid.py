@@ -1,16 +1,16 @@
-"""Grids of text: headings, aligned columns, fitted to the terminal.
+"""Text tables: headings and aligned columns, fitted to the terminal.
 
-Numbers are never cut, for a cut number is a wrong one; texts give way, the
-longest first. Where even that leaves no room, each row is written as lines of
-name and value. Pure; the command's main thread.
+Numbers are never truncated, because a truncated number is wrong; text columns shrink,
+the widest first. If that is not enough, each row is written as `name  value` lines.
+The command's main thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from probe_cli.core.terminal import cut, display_width
+from probe_cli.core.terminal import Output, cut, display_width
 
 GAP = 2
 _SHORTEST_TEXT = 12
@@ -18,8 +18,8 @@ _SHORTEST_HEADING = 6
 
 
 class Heading(NamedTuple):
-    """A column of a grid. `number` aligns right and is never cut; of a `path` the end is kept;
-    `prose` continues on further lines instead of being cut (the last column only)."""
+    """A column. `number` aligns right and is never truncated; a `path` keeps its end;
+    `prose` wraps instead of being truncated (last column only)."""
 
     name: str
     number: bool = False
@@ -38,7 +38,7 @@ def _plain(_row: int, _column: int, text: str) -> str:
 def grid(
     headings: Sequence[Heading], rows: Sequence[Sequence[str]], width: int | None, paint: Paint = _plain
 ) -> Iterator[str]:
-    """Lines of a grid no wider than `width` (None: as wide as it takes); at least one heading."""
+    """Lines of a table at most `width` columns wide (None: unlimited); needs at least one heading."""
     values = [max((display_width(row[index]) for row in rows), default=0) for index in range(len(headings))]
     natural = [max(size, display_width(heading.name)) for size, heading in zip(values, headings, strict=True)]
     shortest = [
@@ -58,6 +58,22 @@ def grid(
             yield indent + text
 
 
+def write_states(
+    out: Output, headings: Sequence[Heading], rows: Sequence[Sequence[str]], coloured: str,
+    colours: Mapping[str, str],
+) -> None:
+    """Write a table with bold headings; cells of the column `coloured` take the colour of their first word
+    (up to a colon)."""
+
+    def paint(number: int, column: int, text: str) -> str:
+        if number < 0:
+            return out.style(text, "bold")
+        colour = colours.get(rows[number][column].partition(":")[0])
+        return out.style(text, colour) if colour and headings[column].name == coloured else text
+
+    out.lines(grid(headings, rows, out.width, paint))
+
+
 def _wrapped(text: str, width: int) -> list[str]:
     if display_width(text) <= width:
         return [text]
@@ -67,7 +83,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def fit(natural: Sequence[int], shortest: Sequence[int], width: int) -> list[int] | None:
-    """Column widths that fit into `width`, cutting the widest first; None when none do."""
+    """Column widths that fit into `width`, shrinking the widest first; None if impossible."""
     room = width - GAP * (len(natural) - 1)
     if sum(natural) <= room:
         return list(natural)

@@ -1,10 +1,9 @@
-"""The answer to a query, and how it is written: table, JSON, NDJSON, CSV, Parquet.
+"""Output formats of a query: table, JSON, NDJSON, CSV, Parquet.
 
-A table is for reading: values are shortened to fit a terminal, NULL is `NULL`,
-control characters are written out. The other formats are exact. JSON has no NaN
-or infinity, so these are the strings "NaN", "Infinity", "-Infinity" there; Parquet
-gets the numbers back. Pure but for Parquet (duckdb, a temporary file); the
-command's main thread.
+A table is for reading: values are shortened to fit the terminal and control
+characters are escaped. The other formats are exact. JSON has no NaN or infinity,
+so they are the strings "NaN", "Infinity", "-Infinity"; Parquet converts them back.
+Pure except for Parquet (duckdb, a temporary file); the command's main thread.
 """
 
 from __future__ import annotations
@@ -12,9 +11,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
-from probe.base.errors import ServerUnavailable, UsageError
+from probe.base.errors import UsageError
+from probe_cli.core.answer import Answer
 from probe_cli.core.terminal import escape_controls
 from probe_cli.render.grid import Heading, Paint, grid
 
@@ -22,40 +22,11 @@ _INTEGER_TYPES = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
 _NUMBER_TYPES = frozenset({*_INTEGER_TYPES, *(f"U{kind}" for kind in _INTEGER_TYPES), "FLOAT", "DOUBLE"})
 _SIGNIFICANT_DIGITS = 6
 _TYPE = re.compile(r"[A-Z][A-Z0-9_ ]*(\(\d+(,\s*\d+)?\))?(\[\d*\])*")
-"""Types that may be repeated to our own duckdb; others (structs, enums) are written as text."""
-
-
-class Answer(NamedTuple):
-    """A query's answer as the server gives it."""
-
-    columns: list[tuple[str, str]]
-    """(name, SQL type)"""
-    rows: list[list[Any]]
-    truncated: bool
-    elapsed_ms: float | None
-    notes: list[str]
-
-    @classmethod
-    def parse(cls, body: dict[str, Any]) -> Answer:
-        """The answer in a response body; raises `ServerUnavailable` for a body that is none."""
-        try:
-            columns = [(str(column["name"]), str(column["type"])) for column in body["columns"]]
-            rows = [list(row) for row in body["rows"]]
-            if any(len(row) != len(columns) for row in rows):
-                raise TypeError("a row has not as many values as there are columns")
-            return cls(
-                columns,
-                rows,
-                bool(body["truncated"]),
-                body.get("elapsed_ms"),
-                [str(note) for note in body.get("notes") or ()],
-            )
-        except (KeyError, TypeError) as error:
-            raise ServerUnavailable(f"the answer to the query cannot be read: {error}") from None
+"""Types that duckdb can cast back to; others (structs, enums) are written as text."""
 
 
 def table_lines(answer: Answer, width: int | None, paint: Paint | None = None) -> Iterator[str]:
-    """Lines of a table; with a `width`, fitted to it and with numbers of six digits."""
+    """Lines of a table; with a `width`, fitted to it and with floats of six significant digits."""
     if not answer.columns:
         return
     headings = [
@@ -71,12 +42,12 @@ def _is_number(kind: str) -> bool:
 
 
 def _holds_paths(rows: Sequence[Sequence[Any]], column: int) -> bool:
-    """Of a path the end says most, so that is what a narrow terminal shows."""
+    """The end of a path says most, so a narrow terminal shows that."""
     return any(isinstance(row[column], str) and row[column].startswith("/") for row in rows[:20])
 
 
 def cell(value: Any, full: bool) -> str:
-    """One value for reading; `full` keeps every digit."""
+    """One value as text; `full` keeps every digit."""
     if value is None:
         return "NULL"
     if isinstance(value, bool):
@@ -91,7 +62,7 @@ def cell(value: Any, full: bool) -> str:
 
 
 def readable(value: float) -> str:
-    """A number in six significant digits, in full where that is as short."""
+    """A float with six significant digits, or in full if that is no longer."""
     exact = repr(value)
     if len(exact) <= _SIGNIFICANT_DIGITS + 2:
         return exact
@@ -114,14 +85,14 @@ def json_text(answer: Answer) -> str:
 
 
 def ndjson_lines(answer: Answer) -> Iterator[str]:
-    """One object per row; a name that occurs twice gets a number."""
+    """One object per row; duplicate column names are numbered."""
     names = distinct([name for name, _ in answer.columns])
     for row in answer.rows:
         yield json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False)
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """The names, later ones of the same name with `_1`, `_2` … behind (regardless of case, as in SQL)."""
+    """The names, with `_1`, `_2` … appended to duplicates (case-insensitive, as in SQL)."""
     taken = {name.lower() for name in names}
     seen: set[str] = set()
     result: list[str] = []
@@ -136,7 +107,7 @@ def distinct(names: Sequence[str]) -> list[str]:
 
 
 def csv_lines(answer: Answer) -> Iterator[str]:
-    """Lines of CSV (RFC 4180, `\\n` at line ends); NULL is empty, an empty text is `""`."""
+    """Lines of CSV (RFC 4180 with `\\n`); NULL is empty, an empty string is `""`."""
     yield ",".join(_quoted(name) for name, _ in answer.columns)
     for row in answer.rows:
         yield ",".join(_csv_value(value) for value in row)
@@ -161,18 +132,18 @@ def _quoted(text: str) -> str:
 
 
 def parquet_bytes(answer: Answer) -> bytes:
-    """A Parquet file with the answer's names and types; raises `UsageError` when it cannot be made."""
+    """A Parquet file with the answer's names and types; raises `UsageError` if that is impossible."""
     try:
         import duckdb
     except ImportError:
         raise UsageError(
-            "Parquet is written with duckdb, which this Python has not", hint="Use --format csv or ndjson."
+            "Parquet output needs duckdb, which is not installed", hint="Use --format csv or ndjson."
         ) from None
     import tempfile
     from pathlib import Path
 
     if not answer.columns:
-        raise UsageError("an answer without columns cannot be written as Parquet", hint="Use --format json.")
+        raise UsageError("a result without columns cannot be written as Parquet", hint="Use --format json.")
     names = distinct([name for name, _ in answer.columns])
     numbered = [f"c{index}" for index in range(len(names))]
     selected = ", ".join(
@@ -195,20 +166,20 @@ def parquet_bytes(answer: Answer) -> bytes:
                 )
             except duckdb.Error as error:
                 raise UsageError(
-                    f"the answer cannot be written as Parquet: {error}", hint="Use --format ndjson or csv."
+                    f"the result cannot be written as Parquet: {error}", hint="Use --format ndjson or csv."
                 ) from None
         return made.read_bytes()
 
 
 def _typed(column: str, kind: str) -> str:
-    """SQL that makes a text of the answer a value of its type again."""
+    """SQL that casts the text of a value back to its type."""
     if kind == "BLOB":
         return f"unhex({column})"
     return f"CAST({column} AS {kind})" if _TYPE.fullmatch(kind) else column
 
 
 def _as_text(value: Any) -> str | None:
-    """Text that duckdb casts back to the column's type."""
+    """Text that duckdb can cast back to the column's type."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):

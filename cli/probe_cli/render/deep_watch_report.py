@@ -1,28 +1,28 @@
-"""What a deep watch saw: the worst parameters, modules and distributions, and how to ask for the rest.
+"""Result of a deep watch: the worst parameters, modules and distributions, and the query for the rest.
 
-The rows are in the recording; here a few are asked for. The command's main thread.
+The command's main thread.
 """
 
 from __future__ import annotations
 
-import json
 from typing import Any, Literal, NamedTuple
 
-from probe_cli.core.act_client import command
+from probe_cli.core.act_client import typed
+from probe_cli.core.answer import Answer
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import escape_controls
 from probe_cli.render.grid import Heading, grid
-from probe_cli.render.query_answer import Answer, readable
+from probe_cli.render.query_answer import readable
 
 SHOWN = 8
 """Rows of each table."""
 
 
 class Part(NamedTuple):
-    """One table: what is worst in it comes first."""
+    """One table, worst rows first."""
 
     kinds: tuple[str, ...]
-    """Shown when one of these was asked for."""
+    """Shown if one of these was requested."""
     title: str
     table: str
     columns: tuple[str, ...]
@@ -34,7 +34,7 @@ class Part(NamedTuple):
 PARTS = (
     Part(
         ("gradients", "updates", "histograms"),
-        "gradients, those furthest from an update of a thousandth first", "python.gradients",
+        "gradients, update ratios furthest from 0.001 first", "python.gradients",
         ("PARAMETER", "NORM", "LARGEST", "NON-FINITE", "ZEROS", "WEIGHT", "UPDATE RATIO", ""),
         ("coalesce(param, concat('number ', place))", "norm", "abs_max", "nan_count + inf_count",
          "zero_ratio", "weight_norm", "update_ratio", "update_kind"),
@@ -50,7 +50,7 @@ PARTS = (
         "abs(ln(greatest(std, 1e-30))) DESC NULLS LAST",
     ),
     Part(
-        ("histograms",), "distributions, the heaviest tails first", "python.histograms",
+        ("histograms",), "distributions, heaviest tails first", "python.histograms",
         ("NAME", "KIND", "P1", "MEDIAN", "P99", "SKEWNESS", "KURTOSIS"),
         ("name", "kind", "p1", "p50", "p99", "skewness", "kurtosis"),
         "kurtosis DESC NULLS LAST",
@@ -60,9 +60,9 @@ PARTS = (
 
 def write_deep(
     session: Session, kinds: list[str], action_id: str, ranks: list[int],
-    format: Literal["table", "ndjson"],
+    output_format: Literal["table", "ndjson"],
 ) -> None:
-    """Write the worst rows of the last step of a watch that has ended."""
+    """Write the worst rows of the last step of an ended watch."""
     actions = f"FROM probe.actions WHERE action_id = '{action_id}' AND state = 'ended'"
     for rank, what in _ask(session, f"SELECT rank, what {actions} ORDER BY rank"):
         session.note(f"rank {rank} {what}" if ranks else str(what))
@@ -77,43 +77,44 @@ def write_deep(
             f"SELECT step, rank, {', '.join(part.values)}, count(*) OVER () {those}"
             f" AND step = (SELECT max(step) {those}) ORDER BY {part.order} LIMIT {SHOWN}",
         )
-        _write(session, part, found, bool(ranks), format)
+        _write(session, part, found, bool(ranks), output_format)
 
 
 def _write(
-    session: Session, part: Part, found: list[list[Any]], several: bool, format: Literal["table", "ndjson"]
+    session: Session, part: Part, found: list[list[Any]], several: bool,
+    output_format: Literal["table", "ndjson"],
 ) -> None:
     out = session.out
-    if format == "ndjson":
+    if output_format == "ndjson":
         names = [name.lower().replace(" ", "_").replace("-", "_") or "update_kind" for name in part.columns]
         for step, rank, *values, _ in found:
             row = {"table": part.table, "step": step, "rank": rank, **dict(zip(names, values, strict=True))}
-            out.line(escape_controls(json.dumps(row, ensure_ascii=False)))
+            out.json(row)
         return
     if not found:
-        session.note(f"{part.table} has no row of this watch")
+        session.note(f"{part.table} has no rows from this watch")
         return
     step, total = found[0][0], found[0][-1]
     out.line(f"\n{part.title} (step {step}, {min(SHOWN, total)} of {total})")
     texts = 2 if part.columns[1] in ("CLASS", "KIND") else 1
     columns = enumerate(part.columns)
     headings = [Heading(name, number=place >= texts and bool(name)) for place, name in columns]
-    rows = [[_text(value) for value in row[2:-1]] for row in found]
+    rows = [[value_text(value) for value in row[2:-1]] for row in found]
     if several:
         headings.insert(0, Heading("RANK", number=True))
         rows = [[str(row[1]), *cells] for row, cells in zip(found, rows, strict=True)]
     for line in grid(headings, rows, out.width):
         out.line(line)
     where = "" if part.table == "python.histograms" else " WHERE reason = 'asked'"
-    out.line(f"  {command(session, 'query')} \"FROM {part.table}{where}\"")
+    out.line(f"  {typed(session, 'query')} \"FROM {part.table}{where}\"")
 
 
-def _text(value: object) -> str:
+def value_text(value: object) -> str:
+    """A value in a cell: floats with six significant digits, `-` for None."""
     if isinstance(value, float):
         return readable(value)
     return "-" if value is None else escape_controls(str(value))
 
 
 def _ask(session: Session, sql: str) -> list[list[Any]]:
-    body = {"endpoint": session.address.endpoint, "sql": sql, "limit": 1000}
-    return Answer.parse(session.ask("POST", "/v1/query", body=body)).rows
+    return Answer.ask(session, sql, 1000).rows

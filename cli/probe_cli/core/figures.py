@@ -1,6 +1,6 @@
-"""Figures as people read them: four digits that count, sizes, times, shares, bars. Pure.
+"""Formatting for people: numbers, sizes, durations, ages, percentages, bars. Pure; standard library only.
 
-What is not known is `unknown`, never 0. The command's main thread; standard library only.
+A missing value is `unknown` or `-`, never 0.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _TEXTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 def value(found: object) -> float | None:
-    """A number of an answer; NaN and infinities come as texts. None when it is none."""
+    """A number from an answer, where NaN and infinities are strings; None for anything else."""
     if isinstance(found, (int, float)):
         return float(found)
     return _TEXTS.get(found) if isinstance(found, str) else None
 
 
 def figure(found: object) -> str:
-    """A number with four digits that count: `0.0003`, `2.374`, `18,500`."""
+    """A number with four significant digits: `0.0003`, `2.374`, `18,500`."""
     number = value(found)
     if number is None:
         return UNKNOWN
@@ -36,7 +36,7 @@ def figure(found: object) -> str:
 
 
 def short(found: object) -> str:
-    """A large number with three digits: `18.5 k`, `1.2 M`."""
+    """A large number with three significant digits: `18.5 k`, `1.2 M`."""
     number = value(found)
     if number is None or not math.isfinite(number):
         return figure(found)
@@ -47,13 +47,37 @@ def short(found: object) -> str:
 
 
 def duration(found: object) -> str:
-    """Seconds as text: `0.21 ms`, `1.5 s`."""
+    """Seconds as text: `0.21 ms`, `12 ms`, `1.5 s`."""
     number = value(found)
     if number is None:
         return UNKNOWN
     if abs(number) < 1e-3:
         return f"{number * 1e3:.2g} ms"
     return f"{number * 1e3:.3g} ms" if abs(number) < 1 else f"{number:.3g} s"
+
+
+def age(seconds: float | None) -> str:
+    """How long ago, `-` for None: `0.4 s ago`, `12 s ago`, `3 min ago`, `5 h ago`, `2 d ago`."""
+    if seconds is None:
+        return "-"
+    if seconds < 9.95:
+        return f"{max(seconds, 0):.1f} s ago"
+    if seconds < 120:
+        return f"{seconds:.0f} s ago"
+    for unit, length, until in (("min", 60, 7200), ("h", 3600, 172800)):
+        if seconds < until:
+            return f"{seconds // length:.0f} {unit} ago"
+    return f"{seconds // 86400:.0f} d ago"
+
+
+def known(value: object) -> str:
+    """The value as text, `-` for None."""
+    return "-" if value is None else str(value)
+
+
+def count(value: int | None) -> str:
+    """An integer with thousands separators, `-` for None."""
+    return "-" if value is None else f"{value:,}"
 
 
 def size(found: object) -> str:
@@ -75,14 +99,14 @@ def share(found: object) -> str:
 
 
 def bar(ratio: float, width: int) -> str:
-    """A bar of at most `width` columns for a ratio up to 1, in eighths."""
+    """A bar for a ratio up to 1, at most `width` columns, in eighths of a column."""
     eighths = max(0, min(width * 8, round(ratio * width * 8)))
     full, rest = divmod(eighths, 8)
     return "█" * full + (_BLOCKS[rest] if rest else "")
 
 
 def sparkline(values: Sequence[float | None], width: int) -> str:
-    """The course of some values in at most `width` columns; empty for fewer than two."""
+    """A sparkline of at most `width` columns; empty for fewer than two values."""
     found = [one for one in values if one is not None and math.isfinite(one)]
     if len(found) < 2:
         return ""

@@ -1,45 +1,26 @@
-"""`probe diagnose --log FILE`: the loss of a run that nobody recorded, judged from what it printed.
+"""Diagnosing a run from its log, for `probe diagnose --log FILE`.
 
-No server, no job and no torch: the text becomes tables of a database of this process, and the same recipes
-run on them. The command's main thread; DuckDB is imported when it is needed.
+Needs no server, job or torch: the log becomes tables of an in-process database, and the usual recipes run on
+them. The command's main thread; DuckDB is imported on use.
 """
 
 from __future__ import annotations
 
-import json
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
 from probe.base.errors import UsageError
 from probe_cli.core.session import Session
-from probe_cli.core.terminal import escape_controls
 
 RECIPES_ON = ("python.steps", "python.losses", "python.scalars")
-"""Tables that a text can fill: recipes that need another one are not judged."""
+"""Tables that a log can fill; recipes that need others are skipped."""
 _NEXT = [
     "probe run python train.py     # records gradients, data, memory and every step: then `probe diagnose`"
 ]
 
 
-def diagnose_log(session: Session, file: str, format: Literal["text", "json"]) -> None:
-    """Read the text, judge it, and say how much of it was understood."""
-    from probe_cli.commands.diagnose import verdict_lines
-
-    answer = judge(session, file)
-    if format == "json":
-        text = json.dumps(answer, ensure_ascii=False)
-        session.out.line(escape_controls(text) if session.out.terminal else text)
-        return
-    for one in answer["findings"]:
-        for line in verdict_lines(one, session.out):
-            session.out.line(line)
-    for note in answer["notes"]:
-        session.note(note)
-
-
 def judge(session: Session, file: str) -> dict[str, Any]:
-    """What the text says: findings, the worst first, and notes on what it cannot say."""
-    from pathlib import Path
-
+    """Findings, worst first, and notes on what the log does not show."""
     from probe.diagnose.recipes import library as recipes
     from probe.diagnose.recipes import local_query, training_log
 
@@ -49,7 +30,7 @@ def judge(session: Session, file: str) -> dict[str, Any]:
         folders.append(Path(session.settings.recipes))
     library = recipes.load(folders)
     wanted = [one for one in library.values() if "loss" in one.symptoms or "nan" in one.symptoms]
-    usable = [one for one in wanted if _is_about_text(one.sql)]
+    usable = [one for one in wanted if _reads_a_log(one.sql)]
     connection = training_log.tables(log)
     try:
         outcomes = local_query.run_on(connection, usable, "")
@@ -60,7 +41,7 @@ def judge(session: Session, file: str) -> dict[str, Any]:
         {"recipe": recipe.name, **one.verdict.as_dict(), "next": [], "subject": one.subject, "step": one.step}
         for recipe, one in recipes.worst_first(outcomes)
     ]
-    if own.severity != recipes.ALARM or not found:  # else a recipe has said it, and better
+    if own.severity != recipes.ALARM or not found:  # otherwise a recipe reports it in more detail
         found.append({"recipe": None, **own.as_dict(), "subject": "", "step": None})
     found[-1]["next"] = _NEXT
     unknown = [one for one in outcomes if one.state == recipes.UNKNOWN]
@@ -90,24 +71,23 @@ def _read(session: Session, file: str) -> Any:
         ) from None
 
 
-def _is_about_text(sql: str) -> bool:
-    """Whether a recipe reads what a text can say. One that also looks at other tables finds them empty."""
+def _reads_a_log(sql: str) -> bool:
+    """Whether a recipe reads a table that a log fills. Other tables that it reads are empty."""
     return any(table in sql for table in RECIPES_ON)
 
 
 def _notes(log: Any, unknown: list[Any], others: int) -> list[str]:
     notes = [f"{log.lines:,} lines read, {log.understood:,} understood, {len(log.steps):,} steps"]
     if not log.numbered:
-        notes.append("the text does not number its steps: they were counted, from 0")
+        notes.append("the log does not number its steps: counted from 0")
     if log.went_back:
-        notes.append(f"the step went back {log.went_back} times (restarts): the later lines count")
+        notes.append(f"the step went back {log.went_back} times (restarts): later lines replace earlier ones")
     if log.dropped:
-        notes.append(f"{log.dropped:,} steps beyond the first {len(log.steps):,} were left out")
+        notes.append(f"{log.dropped:,} steps after the first {len(log.steps):,} were dropped")
     if unknown:
         reasons = {one.reason.partition(" (needs")[0]: one.recipe.name for one in unknown}
         shown = "; ".join(f"{name}: {reason}" for reason, name in list(reasons.items())[:4])
         more = "; …" if len(reasons) > 4 else ""
-        notes.append(f"{len(unknown)} checks could not be judged from it: {shown}{more}")
-    notes.append(f"{others} other checks need more than a text: gradients, data, memory, speed")
+        notes.append(f"{len(unknown)} checks could not be judged from the log: {shown}{more}")
+    notes.append(f"{others} other checks need more than a log: gradients, data, memory, speed")
     return notes
-

@@ -1,0 +1,28 @@
+"""`probe save-batch`: save a batch of the training data."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from probe_cli.core.act_client import act, path_for
+from probe_cli.core.options import Overwrite, TextFormat, Wait
+
+EXAMPLES = ("probe PID save-batch batch.pt",)
+
+
+def command(
+    context: typer.Context,
+    path: Annotated[str, typer.Argument(metavar="FILE", help="Output file, for torch.load.")],
+    drop: Annotated[bool, typer.Option("--drop", help="Release the batch in the job afterwards.")] = False,
+    overwrite: Overwrite = False,
+    wait: Wait = None,
+    output_format: TextFormat = "text",
+) -> None:
+    """Save the last bad batch, or the last batch.
+
+    A bad batch is one with which NaN or infinity appeared.
+    """
+    place = path_for(context.obj, path)
+    act(context.obj, "save_batch", wait, output_format, path=place, drop=drop, overwrite=overwrite)

@@ -1,0 +1,77 @@
+"""Actions of a job, from its recording: all of them, and those still in effect.
+
+The recording outlives the job, so actions of a dead job are found too. The command's main thread.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+from probe_cli.core.act_client import ask_to_undo, show
+from probe_cli.core.answer import Answer
+from probe_cli.core.direct import Question, ask_process
+from probe_cli.core.session import Session
+
+_LATEST = (
+    "SELECT action_id, min(t_ns) OVER asked AS t_ns, min(step) OVER asked AS step, action, arguments, state,"
+    " what, undo, caller_uid, caller_pid, caller_role, held_s, duration_s, rank, pid FROM probe.actions"
+    " WINDOW asked AS (PARTITION BY pid, action_id)"
+    " QUALIFY row_number() OVER (PARTITION BY pid, action_id ORDER BY probe.actions.t_ns DESC) = 1"
+    " ORDER BY 2, action_id"
+)
+"""One row for each action: when it was requested, and its latest state."""
+
+
+def latest(session: Session) -> list[dict[str, Any]]:
+    """Every action of the endpoint with its latest state, oldest first; `arguments` decoded."""
+    rows = Answer.ask(session, _LATEST).records()
+    return [{**row, "arguments": decoded(row["arguments"])} for row in rows]
+
+
+def decoded(text: object) -> Any:
+    """The arguments of an action, which are stored as JSON."""
+    try:
+        return json.loads(str(text))
+    except ValueError:
+        return text
+
+
+def action_text(action: str, arguments: Any) -> str:
+    """An action in a few words: `lr scale=0.1 group=0`."""
+    if not isinstance(arguments, dict):
+        return action
+    given = {name: value for name, value in arguments.items() if value is not None and value is not False}
+    return " ".join([action, *(f"{name}={_short(value)}" for name, value in given.items())])
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, str) and value.startswith("/"):
+        return "…/" + value.rpartition("/")[2]
+    return str(value) if isinstance(value, (str, int, float)) else json.dumps(value, ensure_ascii=False)
+
+
+def end_standing(
+    session: Session, action: str, wait_s: float | None, output_format: Literal["text", "json"]
+) -> None:
+    """Undo every standing instance of an action, the latest first."""
+    standing = [one for one in _standing(session) if one["action"] == action]
+    if not standing:
+        text = f"{action.replace('_', '-')} is not on; nothing to undo"
+        session.out.line(json.dumps({"undone": []}) if output_format == "json" else text)
+    for one in {str(one["id"]): one for one in reversed(standing)}.values():  # all-rank actions once
+        show(session, ask_to_undo(session, str(one["id"]), wait_s), output_format)
+
+
+def _standing(session: Session) -> list[dict[str, Any]]:
+    """Actions in effect: from the recording, or from the process itself where no server answers."""
+    answer = ask_process(
+        session,
+        server=Question("POST", "/v1/query", body={"endpoint": session.address.endpoint, "sql": _LATEST}),
+        agent=Question("GET", "/v1/actions"),
+        timeout_s=session.settings.query_timeout_s,
+    )
+    if "standing" in answer:
+        return list(answer["standing"])
+    rows = Answer.parse(answer).records()
+    return [{"id": row["action_id"], **row} for row in rows if row["state"] == "standing"]

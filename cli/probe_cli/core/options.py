@@ -1,0 +1,31 @@
+"""Options that several commands share, each declared once."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+_FORMAT = typer.Option("--format", help="Output format.")
+TableFormat = Annotated[Literal["table", "json"], _FORMAT]
+TextFormat = Annotated[Literal["text", "json"], _FORMAT]
+WatchFormat = Annotated[Literal["table", "ndjson"], _FORMAT]
+QueryFormat = Annotated[Literal["table", "json", "ndjson", "csv", "parquet"], _FORMAT]
+File = Annotated[
+    str | None, typer.Option("--file", "-f", metavar="FILE", help="Read from FILE (`-`: stdin).")
+]
+Timeout = Annotated[
+    float | None,
+    typer.Option("--timeout", metavar="S", min=0.001, help="Time limit in seconds (default: the server's)."),
+]
+Wait = Annotated[
+    float | None,
+    typer.Option(
+        "--wait", metavar="S", min=0.001,
+        help="Seconds to wait for the current step to end (default: PROBE_ACT_WAIT_S).",
+    ),
+]
+JobName = Annotated[str | None, typer.Option("--name", metavar="JOB", help="Job name.")]
+Force = Annotated[bool, typer.Option("--force", help="Apply to one rank of a multi-rank job.")]
+Steps = Annotated[int, typer.Option("--steps", metavar="N", min=1, help="Number of steps.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite an existing file.")]
