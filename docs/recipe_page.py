@@ -83,8 +83,8 @@ assert library["loss-spike"].parameters["sigmas"].value == 8.0
 connection = duckdb.connect()
 make_tables(connection)
 connection.execute("INSERT INTO python.steps BY NAME SELECT 7 AS step, 60.0 AS wall_s, 55.0 AS other_s")
-[outcome] = run_on(connection, [library["evaluation-slow"]], "4242")
-assert outcome.verdicts[0].verdict.what == "evaluation took 55.0 s at step 7, 92% of the time of all steps"
+[check] = run_on(connection, [library["evaluation-slow"]], "4242")
+assert check.findings[0].what == "evaluation took 55.0 s at step 7, 92% of the time of all steps"
 ```
 
 Lines that begin with `-- ` at the top of the file are TOML:

@@ -11,7 +11,7 @@ import pytest
 from probe.base.errors import RecipeInvalid, RecipeUnknown
 from probe.diagnose.recipes import library as recipes
 from probe.diagnose.recipes import procedures
-from probe.diagnose.recipes.library import Outcome, Recipe
+from probe.diagnose.recipes.library import Check, Recipe
 from probe.diagnose.recipes.local_query import make_tables, run_on
 
 GOOD = """\
@@ -78,13 +78,13 @@ def test_a_parameter_that_is_used_nowhere_and_a_name_with_capitals_are_refused()
 
 def test_a_row_is_a_finding_with_its_columns_and_parameters_in_the_texts() -> None:
     recipe = made()
-    outcome = recipe.judge(["step", "kind", "before", "nothing"], [[7.0, None, math.nan, None]], "a b")
-    [finding] = outcome.verdicts
+    outcome = recipe.check(["step", "kind", "before", "nothing"], [[7.0, None, math.nan, None]], "a b")
+    [finding] = outcome.findings
     assert outcome.state == "found" and finding.step == 7 and finding.subject == ""
-    assert finding.verdict.what == "loss became ? at step 7"
-    assert finding.verdict.why == ["before it: NaN (median of 20 steps)"], "a line with a NULL is left out"
-    assert finding.verdict.next == ["probe 'a b' lr --scale 0.1"]
-    assert (finding.verdict.state, finding.verdict.severity) == ("loss is NaN or infinite", "alarm")
+    assert finding.what == "loss became ? at step 7"
+    assert finding.why == ["before it: NaN (median of 20 steps)"], "a line with a NULL is left out"
+    assert finding.next == ["probe 'a b' lr --scale 0.1"]
+    assert (finding.state, finding.severity) == ("loss is NaN or infinite", "alarm")
 
 
 def test_a_row_may_say_how_bad_it_is_who_it_is_about_or_that_it_is_unknown() -> None:
@@ -93,15 +93,15 @@ def test_a_row_may_say_how_bad_it_is_who_it_is_about_or_that_it_is_unknown() -> 
         [1, "NaN", 1.0, 1, "info", "a", 3, None], [2, "NaN", 1.0, 1, "nonsense", "b", None, None],
         [None, None, None, None, None, None, None, "too short"],
     ]
-    outcome = made().judge(columns, rows, "")
-    assert [(one.subject, one.verdict.severity, one.rank) for one in outcome.verdicts] == [
+    outcome = made().check(columns, rows, "")
+    assert [(one.subject, one.severity, one.rank) for one in outcome.findings] == [
         ("b", "alarm", None), ("a", "info", 3),
     ]
-    assert outcome.verdicts[0].verdict.next[0] == "probe lr --scale 0.1"
-    only = made().judge(columns, rows[2:], "")
+    assert outcome.findings[0].next[0] == "probe lr --scale 0.1"
+    only = made().check(columns, rows[2:], "")
     assert (only.state, only.reason) == ("unknown", "too short (needs a loss)")
-    assert made().judge(columns, [], "").state == "clear"
-    lacking = made().judge(["step"], [], "")
+    assert made().check(columns, [], "").state == "clear"
+    lacking = made().check(["step"], [], "")
     assert lacking.state == "unknown" and "its SELECT does not return" in lacking.reason
 
 
@@ -141,7 +141,7 @@ def test_a_recipe_whose_sql_fails_is_unknown_and_the_others_are_judged() -> None
 _FINE = {"state": "running", "severity": "ok", "what": "fine", "next": []}
 
 
-def outcome(name: str, order: int, state: str, *more: str) -> Outcome:
+def outcome(name: str, order: int, state: str, *more: str) -> Check:
     """One of a recipe that is made for it; `more`: further lines of its front matter."""
     front = "\n".join(f"-- {line}" for line in more)
     text = GOOD.replace("-- order = 110", f"-- order = {order}\n{front}" if front else f"-- order = {order}")
@@ -149,7 +149,7 @@ def outcome(name: str, order: int, state: str, *more: str) -> Outcome:
     if state == "unknown":
         return recipe.unknown("too short")
     rows = [[order, name, 1.0, None]] if state == "found" else []
-    return recipe.judge(["step", "kind", "before", "nothing"], rows, "4242")
+    return recipe.check(["step", "kind", "before", "nothing"], rows, "4242")
 
 
 def test_the_cause_is_the_first_that_is_found_and_follows_from_no_other() -> None:

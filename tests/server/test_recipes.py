@@ -136,6 +136,6 @@ def test_what_ends_the_worker_is_found_by_halving(monkeypatch: pytest.MonkeyPatc
     given = [parse(text, Path(f"r{number}.sql")) for number in range(5)]
     nobody: Any = None
     job = recipe_runs._Job(nobody, nobody, "host", "1", 1.0, False)
-    judged = asyncio.run(job.judge(fanout.Found([]), given))
-    assert [one.state for one in judged.outcomes] == ["clear", "clear", "unknown", "clear", "clear"]
-    assert judged.notes == ["said"] and len(asked) == 5
+    ran = asyncio.run(job.run(fanout.Found([]), given))
+    assert [one.state for one in ran.checks] == ["clear", "clear", "unknown", "clear", "clear"]
+    assert ran.notes == ["said"] and len(asked) == 5

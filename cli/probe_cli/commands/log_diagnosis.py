@@ -40,6 +40,7 @@ def judge(session: Session, file: str) -> dict[str, Any]:
     """What the text says: findings, the worst first, and notes on what it cannot say."""
     from pathlib import Path
 
+    from probe.diagnose.finding import worst_first
     from probe.diagnose.recipes import library as recipes
     from probe.diagnose.recipes import local_query, training_log
 
@@ -52,23 +53,23 @@ def judge(session: Session, file: str) -> dict[str, Any]:
     usable = [one for one in wanted if _is_about_text(one.sql)]
     connection = training_log.tables(log)
     try:
-        outcomes = local_query.run_on(connection, usable, "")
+        checks = local_query.run_on(connection, usable, "")
     finally:
         connection.close()
     own = training_log.summary(log)
     found: list[dict[str, Any]] = [
-        {"recipe": recipe.name, **one.verdict.as_dict(), "next": [], "subject": one.subject, "step": one.step}
-        for recipe, one in recipes.worst_first(outcomes)
+        {**one.as_dict(), "next": []}
+        for one in worst_first(one for check in checks for one in check.findings)
     ]
     if own.severity != recipes.ALARM or not found:  # else a recipe has said it, and better
         found.append({"recipe": None, **own.as_dict(), "subject": "", "step": None})
     found[-1]["next"] = _NEXT
-    unknown = [one for one in outcomes if one.state == recipes.UNKNOWN]
+    unknown = [one for one in checks if one.state == recipes.UNKNOWN]
     others = len(library) - len(usable)
     return {
         "lines": log.lines, "understood": log.understood, "steps": len(log.steps),
         "scalars": sorted({name for _, name, _ in log.scalars}), "findings": found,
-        "clear": [one.recipe.name for one in outcomes if one.state == recipes.CLEAR],
+        "clear": [one.recipe.name for one in checks if one.state == recipes.CLEAR],
         "unknown": [{"recipe": one.recipe.name, "reason": one.reason} for one in unknown],
         "notes": _notes(log, unknown, others),
     }

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from probe.diagnose.process import wording
 from probe.diagnose.process.evidence import Evidence
 from probe.diagnose.process.progress import WARM_UP_STEPS, Progress
-from probe.diagnose.verdict import ALARM, NOTICE
+from probe.diagnose.states import ALARM, NOTICE
 
 STALL_STEPS = 4.0
 """A step is late after so many usual ones. The bar: a hang is noticed within five seconds or five usual

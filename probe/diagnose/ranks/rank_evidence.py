@@ -11,9 +11,10 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from probe.base import rank_sets
+from probe.diagnose.finding import Finding
 from probe.diagnose.process import wording
 from probe.diagnose.process.stall_thresholds import QUIET_S, QUIET_STEPS
-from probe.diagnose.verdict import OK, Verdict
+from probe.diagnose.states import OK
 
 DEFAULT_GROUP = "0"
 CALLS_SENT = 256
@@ -129,7 +130,7 @@ class Facts:
     calls: tuple[Call, ...] = ()
     """The last rows of python.collectives, oldest first."""
     steps: tuple[Step, ...] = ()
-    verdict: Verdict | None = None
+    verdict: Finding | None = None
     """On this rank alone; None when it was not looked at."""
     frame: str | None = None
     """Where its training thread is, or was when it ended."""
@@ -187,6 +188,7 @@ class Facts:
     def as_dict(self) -> dict[str, Any]:
         """The facts on the wire; rows as lists, the last ones."""
         found = asdict(replace(self, calls=(), steps=()))
+        found["verdict"] = self.verdict and self.verdict.as_dict()
         found["calls"] = [list(call) for call in self.calls[-CALLS_SENT:]]
         found["steps"] = [list(step) for step in self.steps]
         return found
@@ -197,7 +199,7 @@ class Facts:
         known = {field.name: raw[field.name] for field in fields(cls) if field.name in raw}
         known["calls"] = tuple(Call(*row) for row in raw.get("calls", ()))
         known["steps"] = tuple(Step(*row) for row in raw.get("steps", ()))
-        known["verdict"] = None if raw.get("verdict") is None else Verdict(**raw["verdict"])
+        known["verdict"] = None if raw.get("verdict") is None else Finding(**raw["verdict"])
         return cls(**known)
 
     def line(self) -> str:

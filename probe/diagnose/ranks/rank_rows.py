@@ -9,11 +9,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
-from probe.diagnose import verdict as names
-from probe.diagnose.verdict import ALARM, NOTICE, Verdict
+from probe.diagnose import states
+from probe.diagnose.finding import Finding
+from probe.diagnose.states import ALARM, NOTICE
 
-_WORKS = frozenset({names.CHECKPOINT, names.EVALUATION, names.SLOW_STEP, names.WARM_UP,
-                    names.PAUSED, names.ACTED_ON})
+_WORKS = frozenset({states.CHECKPOINT, states.EVALUATION, states.SLOW_STEP, states.WARM_UP,
+                    states.PAUSED, states.ACTED_ON})
 """States of a rank that will join when it is done, or let go."""
 
 
@@ -23,17 +24,17 @@ class Peer(NamedTuple):
     rank: int
     pid: int
     step: int | None
-    verdict: Verdict | None
+    verdict: Finding | None
 
 
-def beside(found: Verdict, step: int | None, peers: Iterable[Peer]) -> Verdict:
+def beside(found: Finding, step: int | None, peers: Iterable[Peer]) -> Finding:
     """The verdict on a rank in a collective, with what keeps it waiting: the ranks that are not in it.
 
     While one of those works (a checkpoint, an evaluation) the wait is a notice: what it is worth is said
     of that rank. Any other verdict stays as it is."""
-    if found.state != names.IN_COLLECTIVE:
+    if found.state != states.IN_COLLECTIVE:
         return found
-    absent = [peer for peer in peers if peer.verdict is None or peer.verdict.state != names.IN_COLLECTIVE]
+    absent = [peer for peer in peers if peer.verdict is None or peer.verdict.state != states.IN_COLLECTIVE]
     if not absent:
         return found
     lines = [_line(peer, step) for peer in absent]

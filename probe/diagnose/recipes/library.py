@@ -2,7 +2,7 @@
 
     library = load([built_in_folder(), Path(settings.recipes)])
     sql, parameters = library["loss-nan"].statement()
-    outcome = library["loss-nan"].judge(columns, rows, "4242")      # found, clear or unknown
+    check = library["loss-nan"].check(columns, rows, "4242")        # found, clear or unknown
 
 Reads files, runs no SQL: `server.answers.recipe_runs` does that in a query worker, and `local_query` on a
 connection. Any thread. Standard library, and tomli where Python has no tomllib.
@@ -25,19 +25,17 @@ from probe.diagnose.recipes.recipe import (
     RANK,
     SYMPTOMS,
     UNKNOWN,
-    Finding,
-    Outcome,
+    Check,
     Parameter,
     Recipe,
-    worst_first,
 )
 from probe.diagnose.recipes.recipe_files import OVERRIDES, overrides, parse, read
-from probe.diagnose.verdict import ALARM, INFO, NOTICE
+from probe.diagnose.states import ALARM, INFO, NOTICE
 
 __all__ = [
     "ALARM", "CLEAR", "FOUND", "INFO", "JOB", "MOST_FINDINGS", "NOTICE", "RANK", "SYMPTOMS", "UNKNOWN",
-    "Finding", "Library", "Outcome", "Parameter", "Recipe", "built_in_folder", "load", "named", "of_symptom",
-    "parse", "unknown_name", "worst_first",
+    "Check", "Library", "Parameter", "Recipe", "built_in_folder", "load", "named", "of_symptom",
+    "parse", "unknown_name",
 ]
 
 

@@ -13,8 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from probe.diagnose.recipes.recipe import CLEAR, FOUND, UNKNOWN, Finding, Outcome
-from probe.diagnose.verdict import ALARM, INFO, OK
+from probe.diagnose.finding import Finding
+from probe.diagnose.recipes.recipe import CLEAR, FOUND, UNKNOWN, Check
+from probe.diagnose.states import ALARM, INFO, OK
 
 CAUSES_FROM = 100
 """`order` of the first recipe that says why, and not that it is so."""
@@ -26,7 +27,7 @@ CAUSE, SOMETHING, NOT_KNOWN, NOTHING = "cause", "found", "cause not known", "not
 
 
 @dataclass(frozen=True)
-class Check:
+class CheckRow:
     """One step of a diagnosis: what was looked at and what came of it. `what` is empty when all is well."""
 
     number: int
@@ -54,7 +55,7 @@ class Conclusion:
 class Diagnosis:
     """All checks of a symptom, in their order, and what they come to."""
 
-    checks: list[Check]
+    checks: list[CheckRow]
     conclusion: Conclusion
 
     def as_dict(self) -> dict[str, Any]:
@@ -65,39 +66,31 @@ class Diagnosis:
 
 
 def examine(
-    symptom: str, verdict: Mapping[str, Any], outcomes: Sequence[Outcome], endpoint: str
+    symptom: str, verdict: Mapping[str, Any], outcomes: Sequence[Check], endpoint: str
 ) -> Diagnosis:
     """The checks of a symptom and their conclusion. `verdict`: what the look at the process said; `outcomes`
     are of the recipes of the symptom, in their order."""
-    checks: list[Check] = []
+    checks: list[CheckRow] = []
     if symptom in _LOOKED_AT:
         wrong = verdict["severity"] not in (OK, INFO)
         what = f"{verdict['state']}: {verdict['what']}"
-        checks.append(Check(1, THE_PROCESS, "the process itself", FOUND if wrong else CLEAR, what))
+        checks.append(CheckRow(1, THE_PROCESS, "the process itself", FOUND if wrong else CLEAR, what))
     for outcome in outcomes:
         checks.append(
-            Check(
+            CheckRow(
                 len(checks) + 1, outcome.recipe.name, outcome.recipe.title, outcome.state,
-                what_came_of(outcome),
+                outcome.summary,
             )
         )
     looked = verdict if checks and checks[0].check_name == THE_PROCESS else None
     return Diagnosis(checks, _conclude(symptom, looked, checks, outcomes, endpoint))
 
 
-def what_came_of(outcome: Outcome) -> str:
-    """One line on an outcome; empty when it is clear."""
-    if outcome.state != FOUND:
-        return outcome.reason
-    more = len(outcome.verdicts) - 1
-    return outcome.verdicts[0].verdict.what + (f" (and {more} more)" if more else "")
-
-
-def causal(outcomes: Iterable[Outcome]) -> tuple[list[Outcome], list[Outcome]]:
+def causal(outcomes: Iterable[Check]) -> tuple[list[Check], list[Check]]:
     """What was found, apart: what may be causes, in their order, and what follows from one of them or only
     says that the symptom is there. What is only `info` is neither."""
     found = [
-        one for one in outcomes if one.state == FOUND and one.verdicts[0].verdict.severity not in (OK, INFO)
+        one for one in outcomes if one.state == FOUND and one.findings[0].severity not in (OK, INFO)
     ]
     names = {one.recipe.name for one in found}
     causes = [
@@ -107,7 +100,7 @@ def causal(outcomes: Iterable[Outcome]) -> tuple[list[Outcome], list[Outcome]]:
 
 
 def _conclude(
-    symptom: str, verdict: Mapping[str, Any] | None, checks: Sequence[Check], outcomes: Sequence[Outcome],
+    symptom: str, verdict: Mapping[str, Any] | None, checks: Sequence[CheckRow], outcomes: Sequence[Check],
     endpoint: str,
 ) -> Conclusion:
     if verdict is not None and verdict["severity"] == ALARM:  # it will not go on: nothing else matters
@@ -119,32 +112,32 @@ def _conclude(
     left = f"; {len(unknown)} of {len(checks)} checks could not be judged" if unknown else ""
     if causes:
         first, rest = causes[0], [*named, *(one.recipe.name for one in (*causes[1:], *others))]
-        what = f"{first.recipe.title}: {what_came_of(first)}"
+        what = f"{first.recipe.title}: {first.summary}"
         sure = bool(named) or any(_is_a_sign(one) for one in (*causes, *others))
         return Conclusion(
-            CAUSE if sure else SOMETHING, what, first.recipe.name, rest, _next(first.verdicts[0], [])
+            CAUSE if sure else SOMETHING, what, first.recipe.name, rest, _next(first.findings[0], [])
         )
     wanted = to_know(symptom, unknown, endpoint)
     if others:
-        what = f"{what_came_of(others[0])}, and no check says why{left}"
+        what = f"{others[0].summary}, and no check says why{left}"
         names = [*named, *(one.recipe.name for one in others)]
-        return Conclusion(NOT_KNOWN, what, None, names, _next(others[0].verdicts[0], wanted))
+        return Conclusion(NOT_KNOWN, what, None, names, _next(others[0].findings[0], wanted))
     if named and verdict is not None:
         what = f"{checks[0].what}, and no check says why{left}"
         return Conclusion(NOT_KNOWN, what, None, named, [*wanted, *verdict["next"]][:MOST_NEXT])
     return Conclusion(NOTHING, f"of {len(checks)} checks none found anything{left}", None, [], wanted)
 
 
-def _is_a_sign(outcome: Outcome) -> bool:
+def _is_a_sign(outcome: Check) -> bool:
     """Whether it says that there is something wrong, and not only what may lead there."""
-    return outcome.recipe.order < CAUSES_FROM or outcome.verdicts[0].verdict.severity == ALARM
+    return outcome.recipe.order < CAUSES_FROM or outcome.findings[0].severity == ALARM
 
 
 def _next(finding: Finding, more: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys([*more, *finding.verdict.next]))[:MOST_NEXT]
+    return list(dict.fromkeys([*more, *finding.next]))[:MOST_NEXT]
 
 
-def to_know(symptom: str, unknown: Iterable[Outcome], endpoint: str) -> list[str]:
+def to_know(symptom: str, unknown: Iterable[Check], endpoint: str) -> list[str]:
     """Commands after which what is unknown can be judged: deep statistics, and the diagnosis once more."""
     deep = list(dict.fromkeys(one.recipe.deepen for one in unknown if one.recipe.deepen))
     if not deep:

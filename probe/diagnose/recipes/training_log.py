@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from probe.base.errors import LogUnreadable
-from probe.diagnose.verdict import ALARM, INFO, NOTICE, OK, Verdict
+from probe.diagnose.finding import Finding
+from probe.diagnose.states import ALARM, INFO, NOTICE, OK
 
 if TYPE_CHECKING:
     import duckdb
@@ -399,7 +400,7 @@ MARGINAL_RATIO, STEADY_RATIO = 0.01, 0.05
 """Practice: a decrease below 1 % is none, one of 1 % to 5 % marginal, above it steady."""
 
 
-def summary(log: Log) -> Verdict:
+def summary(log: Log) -> Finding:
     """How the loss went, as far as the text alone says it; for any number of steps."""
     curve = log.curve()
     last_finite = curve[-1][0] if curve else -1
@@ -409,9 +410,9 @@ def summary(log: Log) -> Verdict:
     ]
     if bad:
         text = f"the loss is not finite from step {min(bad):,} on"
-        return Verdict("loss is not finite", ALARM, text, _rate(log), [])
+        return Finding("loss is not finite", ALARM, text, _rate(log))
     if len(curve) < 2:
-        return Verdict("too little", INFO, f"{len(curve)} steps with a loss", _rate(log), [])
+        return Finding("too little", INFO, f"{len(curve)} steps with a loss", _rate(log))
     (first, start), (last, end) = curve[0], curve[-1]
     ratio = (start - end) / abs(start) if start else 0.0
     middle = curve[len(curve) // 2]
@@ -421,11 +422,11 @@ def summary(log: Log) -> Verdict:
     if ratio > MARGINAL_RATIO and len(curve) >= 4:
         why.insert(0, f"{early:.0%} of the decrease came before step {middle[0]:,}")
     if ratio > STEADY_RATIO:
-        return Verdict("loss falls", OK, what, why, [])
+        return Finding("loss falls", OK, what, why)
     if ratio > MARGINAL_RATIO:
-        return Verdict("loss falls a little", INFO, what, why, [])
+        return Finding("loss falls a little", INFO, what, why)
     state = "loss rises" if ratio < -MARGINAL_RATIO else "loss stands still"
-    return Verdict(state, NOTICE if len(curve) >= 4 else INFO, what, why, [])
+    return Finding(state, NOTICE if len(curve) >= 4 else INFO, what, why)
 
 
 def _rate(log: Log) -> list[str]:

@@ -15,11 +15,11 @@ from dataclasses import asdict
 from typing import Any
 
 from probe.base.errors import HostUnreachable
+from probe.diagnose.finding import Finding
 from probe.diagnose.process.evidence import Evidence, gather
-from probe.diagnose.process.state import judge
-from probe.diagnose.ranks import job
+from probe.diagnose.process.process_rules import diagnose_process
+from probe.diagnose.ranks.job_rules import diagnose_job
 from probe.diagnose.ranks.rank_evidence import Facts
-from probe.diagnose.verdict import Verdict
 from probe.server.answers.examining import DEEP_S, Wanted, add, examine, keep
 from probe.server.answers.recipe_runs import DEADLINE_S
 from probe.server.hosts import fanout
@@ -94,7 +94,7 @@ def diagnose(registry: Registry, watch: Watch, subject: Recorded | int) -> dict[
     if isinstance(subject, int):
         note = f"process {subject} runs without an agent: how its steps get on is not known"
         evidence = gather(subject)
-        return _answer(subject, evidence, judge(evidence), [note])
+        return _answer(subject, evidence, diagnose_process(evidence), [note])
     status = registry.status(subject)
     if status.state not in LIVE:
         return {
@@ -104,11 +104,11 @@ def diagnose(registry: Registry, watch: Watch, subject: Recorded | int) -> dict[
     thread = registry.training_thread(subject)
     evidence = gather(subject.meta.pid, subject.meta, training_thread=thread, folder=subject.folder)
     step = None if evidence.progress is None else evidence.progress.step
-    verdict = watch.beside_others(subject.folder, judge(evidence), step)
+    verdict = watch.beside_others(subject.folder, diagnose_process(evidence), step)
     return {**_answer(subject.meta.pid, evidence, verdict, []), **_who(subject)}
 
 
-def _answer(pid: int, evidence: Evidence, verdict: Verdict, notes: list[str]) -> dict[str, Any]:
+def _answer(pid: int, evidence: Evidence, verdict: Finding, notes: list[str]) -> dict[str, Any]:
     capture = evidence.capture
     facts = asdict(evidence)
     del facts["capture"]
@@ -145,9 +145,9 @@ def job_answer(
             lines.append(f"the facts of rank {raw.get('rank')} could not be read: {error}")
     if not known:
         raise HostUnreachable("; ".join(lines) or "no host of the job answers")
-    found = job.judge(known, lines)
+    found = diagnose_job(known, lines)
     return {
-        "job": known[0].job, **found.verdict.as_dict(),
+        "job": known[0].job, **found.as_dict(),
         "culprits": list(found.culprits), "missing": lines,
         "ranks": [_rank(one) for one in sorted(known, key=lambda one: one.rank)],
     }

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 from probe.base import clock
 from probe.base.errors import ProbeError
 from probe.base.settings import Settings
+from probe.diagnose.finding import worst_first
 from probe.diagnose.recipes import procedures
 from probe.diagnose.recipes.library import of_symptom
-from probe.diagnose.recipes.recipe import CLEAR, FOUND, UNKNOWN, Finding, Outcome, Recipe, worst_first
+from probe.diagnose.recipes.recipe import CLEAR, FOUND, UNKNOWN, Check, Recipe
 from probe.server.agents import act_requests
 from probe.server.answers import recipe_runs
 from probe.server.hosts import fanout
@@ -48,7 +49,7 @@ class Examined(NamedTuple):
     """What the recipes came to; `called`: what the commands of the answer call the subject; `own_recipes`:
     PROBE_RECIPES, as this server was started with."""
 
-    outcomes: list[Outcome]
+    checks: list[Check]
     notes: list[str]
     wanted: Wanted
     called: str
@@ -56,15 +57,7 @@ class Examined(NamedTuple):
 
     def findings(self) -> list[dict[str, Any]]:
         """All findings, the worst first."""
-        return [finding(recipe, one) for recipe, one in worst_first(self.outcomes)]
-
-
-def finding(recipe: Recipe, one: Finding) -> dict[str, Any]:
-    """A finding on the wire."""
-    return {
-        "recipe": recipe.name, **one.verdict.as_dict(), "subject": one.subject, "step": one.step,
-        "rank": one.rank,
-    }
+        return [one.as_dict() for one in worst_first(one for check in self.checks for one in check.findings)]
 
 
 def chosen(settings: Settings, wanted: Wanted) -> tuple[list[Recipe], list[str]]:
@@ -91,19 +84,19 @@ async def examine(
 
 async def _judged(
     service: Service, found: fanout.Found, to_run: Sequence[Recipe], called: str, caller: access.Caller
-) -> tuple[list[Outcome], list[str]]:
+) -> tuple[list[Check], list[str]]:
     try:
-        judged = await recipe_runs.judge(service, found, to_run, called, caller)
+        judged = await recipe_runs.run_recipes(service, found, to_run, called, caller)
     except ProbeError as error:
         return [one.unknown(f"the recipes were not run: {error.message}") for one in to_run], []
-    return judged.outcomes, judged.notes
+    return judged.checks, judged.notes
 
 
 # Deep statistics on request ---------------------------------------------------------
 
 
 async def _deepened(
-    service: Service, found: fanout.Found, outcomes: Sequence[Outcome], caller: access.Caller
+    service: Service, found: fanout.Found, outcomes: Sequence[Check], caller: access.Caller
 ) -> tuple[list[Recipe], list[str]]:
     """Have the process take the deep statistics that unknown outcomes lack; the recipes to judge again."""
     lacking = [one.recipe for one in outcomes if one.state == UNKNOWN and one.recipe.deepen]
@@ -143,19 +136,19 @@ async def _wait_for_step(service: Service, one: Recorded, step: int) -> None:
 
 def add(answer: dict[str, Any], examined: Examined) -> dict[str, Any]:
     """The answer of `GET /v1/diagnose` with what the recipes came to."""
-    states = [one.state for one in examined.outcomes]
+    states = [one.state for one in examined.checks]
     answer["findings"] = examined.findings()
     answer["judged"] = {state: states.count(state) for state in (FOUND, CLEAR, UNKNOWN)}
     answer["unknown"] = [
         {"recipe": one.recipe.name, "title": one.recipe.title, "reason": one.reason}
-        for one in examined.outcomes
+        for one in examined.checks
         if one.state == UNKNOWN
     ]
     answer["notes"] = [*answer.get("notes", ()), *examined.notes]
     answer["own_recipes"] = examined.own_recipes
     symptom = examined.wanted.symptom
     if symptom:
-        diagnosis = procedures.examine(symptom, answer, examined.outcomes, examined.called)
+        diagnosis = procedures.examine(symptom, answer, examined.checks, examined.called)
         answer.update(symptom=symptom, **diagnosis.as_dict())
     return answer
 

@@ -14,10 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 from probe.base.errors import ProbeError
-from probe.diagnose.recipes.recipe import worst_first
+from probe.diagnose.finding import worst_first
 from probe.diagnose.summary import STATEMENTS, statements_for, summarize
 from probe.server.answers import queries, recipe_runs
-from probe.server.answers.examining import finding
 from probe.server.hosts import fanout
 from probe.server.recordings.end_verdicts import verdict_of_end
 from probe.server.recordings.listing import rank_rows
@@ -107,15 +106,13 @@ async def _findings(
     if watched is not None:
         return {"findings": watched, "judged": "monitor", "unjudged": []}
     try:
-        library = await service.call(recipe_runs.library, service.settings)
+        known = list((await service.call(recipe_runs.library, service.settings)).values())
         shown = endpoint or (found.here[0].name if found.here else found.endpoint)
-        judged = await recipe_runs.judge(service, found, list(library.values()), shown, caller, scope=scope)
+        ran = await recipe_runs.run_recipes(service, found, known, shown, caller, scope=scope)
     except ProbeError as error:
         return {"findings": [], "judged": "now", "unjudged": [error.message]}
-    return {
-        "findings": [finding(recipe, one) for recipe, one in worst_first(judged.outcomes)],
-        "judged": "now", "unjudged": [],
-    }
+    findings = worst_first(one for check in ran.checks for one in check.findings)
+    return {"findings": [one.as_dict() for one in findings], "judged": "now", "unjudged": []}
 
 
 def _incidents(service: Service, incidents: Incidents, found: fanout.Found) -> list[dict[str, Any]] | None:
