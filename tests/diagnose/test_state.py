@@ -16,7 +16,7 @@ from probe.diagnose.process.evidence import Evidence, Frame, Thread, Worker
 from probe.diagnose.process.pause_owner import Held
 from probe.diagnose.process.process_rules import diagnose_process
 from probe.diagnose.process.progress import Progress
-from probe.diagnose.ranks.rank_rows import Peer, beside
+from probe.diagnose.ranks.rank_rows import Peer, explain_wait
 from probe.diagnose.states import ALARM, NOTICE, OK, STATES
 
 PID = 4242
@@ -147,7 +147,7 @@ def test_an_action_that_takes_long_is_named_and_is_no_stall() -> None:
 def test_ranks_that_wait_for_a_paused_one_are_no_alarm() -> None:
     waits = Finding(states.IN_COLLECTIVE, ALARM, "waits for other ranks in all_reduce")
     paused = diagnose_process(evidence(progress=progress(60.0, phase="paused", phase_s=60.0), held=HELD))
-    found = beside(waits, 999, [Peer(1, 77, 999, paused)])
+    found = explain_wait(waits, 999, [Peer(1, 77, 999, paused)])
     assert (found.state, found.severity) == (states.IN_COLLECTIVE, NOTICE)
     assert "rank 1 (pid 77) is not in it: paused" in found.what
 
@@ -272,10 +272,10 @@ def test_a_wait_for_a_rank_that_works_is_no_alarm_and_one_that_hangs_is_named(
 ) -> None:
     reduce = Frame("all_reduce", SITE + "torch/distributed/distributed_c10d.py", 2810)
     alone = diagnose_process(evidence(thread(reduce, TRAIN, MAIN), world_size=2))
-    found = beside(alone, 999, [Peer(1, 52, 998, theirs)])
+    found = explain_wait(alone, 999, [Peer(1, 52, 998, theirs)])
     assert state(found) == (states.IN_COLLECTIVE, severity) and said in found.what
     usual = diagnose_process(evidence())
-    assert usual == beside(usual, 999, [Peer(1, 52, 998, theirs)])
+    assert usual == explain_wait(usual, 999, [Peer(1, 52, 998, theirs)])
 
 
 def test_threads_that_wait_for_work_are_no_deadlock() -> None:

@@ -9,8 +9,9 @@ import duckdb
 import pytest
 
 from probe.base.errors import RecipeInvalid, RecipeUnknown
+from probe.diagnose.diagnosis import diagnose, position_among
+from probe.diagnose.finding import Finding
 from probe.diagnose.recipes import library as recipes
-from probe.diagnose.recipes import procedures
 from probe.diagnose.recipes.library import Check, Recipe
 from probe.diagnose.recipes.local_query import make_tables, run_on
 
@@ -136,9 +137,9 @@ def test_a_recipe_whose_sql_fails_is_unknown_and_the_others_are_judged() -> None
     connection.close()
 
 
-# Procedures ---------------------------------------------------------------------------
+# Diagnoses ----------------------------------------------------------------------------
 
-_FINE = {"state": "running", "severity": "ok", "what": "fine", "next": []}
+_FINE = Finding("running", "ok", "fine")
 
 
 def outcome(name: str, order: int, state: str, *more: str) -> Check:
@@ -157,25 +158,48 @@ def test_the_cause_is_the_first_that_is_found_and_follows_from_no_other() -> Non
         outcome("sign", 10, "found"), outcome("effect", 200, "found", 'follows = ["origin"]'),
         outcome("clear", 210, "clear"), outcome("origin", 300, "found"), outcome("late", 400, "unknown"),
     ]
-    found = procedures.examine("nan", _FINE, checks, "4242")
-    assert [(one.number, one.outcome) for one in found.checks] == [
+    found = diagnose(_FINE, checks, "nan", "4242").as_dict()
+    assert [(one["number"], one["outcome"]) for one in found["checks"]] == [
         (1, "found"), (2, "found"), (3, "clear"), (4, "found"), (5, "unknown"),
     ]
-    assert found.conclusion.cause == "origin"
-    assert set(found.conclusion.consequences) == {"sign", "effect"}
-    assert found.conclusion.next == ["probe 4242 lr --scale 0.1"]
+    conclusion = found["conclusion"]
+    assert (conclusion["cause"], conclusion["severity"]) == ("origin", "alarm")
+    assert set(conclusion["consequences"]) == {"sign", "effect"}
+    assert conclusion["why"][-1].startswith("with it: ")
+    assert conclusion["next"] == ["probe 4242 lr --scale 0.1"]
 
 
 def test_without_a_cause_it_says_what_is_not_known_and_what_to_do_to_know_it() -> None:
     checks = [outcome("sign", 10, "found"), outcome("deep", 200, "unknown", 'deepen = "gradients"')]
-    found = procedures.examine("loss", _FINE, checks, "4242").conclusion
-    assert found.cause is None and "no check says why; 1 of 2 checks could not be judged" in found.what
+    found = diagnose(_FINE, checks, "loss", "4242").conclusion
+    assert found is not None
+    assert (found.recipe, found.severity) == ("", "notice")
+    assert "no check says why; 1 of 2 checks could not be judged" in found.what
     assert found.next[:2] == ["probe 4242 watch --gradients --steps 5", "probe 4242 diagnose loss"]
-    assert procedures.examine("loss", _FINE, [], "1").conclusion.state == "nothing found"
+    nothing = diagnose(_FINE, [], "loss", "1").conclusion
+    assert nothing is not None and (nothing.state, nothing.severity) == ("nothing found", "ok")
 
 
 def test_a_process_that_hangs_is_the_cause_whatever_else_is_found() -> None:
-    stuck = {"state": "holds the GIL", "severity": "alarm", "what": "stuck", "next": ["probe 1 backtrace"]}
-    found = procedures.examine("hang", stuck, [outcome("sign", 510, "found")], "1")
-    assert found.checks[0].check_name == "process"
-    assert (found.conclusion.cause, found.conclusion.next) == ("process", ["probe 1 backtrace"])
+    stuck = Finding("holds the GIL", "alarm", "stuck", next=["probe 1 backtrace"])
+    found = diagnose(stuck, [outcome("sign", 510, "found")], "hang", "1").as_dict()
+    assert found["checks"][0]["check_name"] == "process" and found["position"] is None
+    conclusion = found["conclusion"]
+    assert (conclusion["cause"], conclusion["next"]) == ("process", ["probe 1 backtrace"])
+    assert diagnose(stuck, [], "loss", "1").position == 0, "no step of this symptom says it"
+
+
+def test_everything_is_answered_the_worst_first_with_the_place_of_the_process_among_it() -> None:
+    mild = outcome("mild", 10, "found").recipe
+    checks = [
+        mild.check(["step", "kind", "before", "nothing", "severity"], [[1, "a", 1.0, None, "info"]], "4242"),
+        outcome("bad", 300, "found"), outcome("deep", 310, "unknown"),
+    ]
+    found = diagnose(Finding("slow step", "notice", "long"), checks).as_dict()
+    said = [(one["recipe"], one["severity"]) for one in found["findings"]]
+    assert said == [("bad", "alarm"), ("mild", "info")]
+    assert (found["position"], found["state"], found["judged"]) == (
+        1, "slow step", {"found": 2, "clear": 0, "unknown": 1}
+    )
+    assert position_among("alarm", ["alarm", "notice"]) == 0, "before what is no worse"
+    assert "symptom" not in found and "conclusion" not in found

@@ -13,7 +13,6 @@ from probe_cli.core.session import Session
 from probe_cli.core.terminal import Output, escape_controls
 
 _COLOURS = {"ok": ("green",), "notice": ("yellow",), "alarm": ("red",)}
-_WORST_FIRST = {"alarm": 0, "notice": 1, "info": 2, "ok": 3}
 _OUTCOMES = {"found": ("yellow",), "clear": ("green",), "unknown": ("dim",)}
 MOST_OF_ONE = 3
 """Findings of one recipe that are written out."""
@@ -53,12 +52,11 @@ def show_verdict(session: Session, format: Literal["text", "json"], wanted: Want
 
 
 def everything_lines(answer: dict[str, Any], out: Output, wanted: Wanted) -> Iterator[str]:
-    """The verdict on the process and what the recipes found, the worst first; how much was looked at."""
-    shown = [
-        one for one in answer.get("findings") or () if wanted.everything or one["severity"] != "info"
-    ]
-    few = _few(shown, wanted)
-    for one in sorted([answer, *few], key=lambda one: _WORST_FIRST.get(str(one["severity"]), 0)):
+    """The state of the process and what the recipes found, as the answer orders it; how much was judged."""
+    found = list(answer.get("findings") or ())
+    found.insert(answer.get("position") or 0, answer)
+    shown = [one for one in found if one is answer or wanted.everything or one["severity"] != "info"]
+    for one in _few(shown, wanted):
         yield from verdict_lines(one, out)
     if wanted.everything:
         for one in answer.get("unknown") or ():
@@ -85,43 +83,29 @@ def symptom_lines(answer: dict[str, Any], out: Output, wanted: Wanted) -> Iterat
     conclusion = answer["conclusion"]
     checks = answer["checks"]
     width = max((len(str(check["check_name"])) for check in checks), default=0)
-    if answer["severity"] != "ok" and not any(check["check_name"] == "process" for check in checks):
+    if answer.get("position") is not None:
         yield from verdict_lines(answer, out)
     for check in checks:
         outcome = out.style(f"{check['outcome']:<7}", *_OUTCOMES.get(str(check["outcome"]), ()))
         name = f"{_safe(check['check_name']):<{width}}"
         yield f"{check['number']:>3}  {outcome}  {name}  {_safe(_said(check))}".rstrip()
-    cause = str(conclusion["cause"] or "")
-    causes: list[dict[str, Any]] = []
+    cause = next((one for one in answer["findings"] if one["recipe"] == conclusion["cause"]), None)
     for one in _few(answer["findings"], wanted):
-        if one["recipe"] == cause and not causes:
-            causes.append(one)
-        else:
+        if one is not cause:  # the conclusion says it
             yield from verdict_lines(one, out)
-    yield from verdict_lines(_concluded(answer, causes), out)
+    yield from verdict_lines(conclusion, out)
 
 
 def _said(check: Mapping[str, Any]) -> str:
     return str(check["title"] if check["outcome"] == "clear" else check["what"])
 
 
-def _concluded(answer: Mapping[str, Any], causes: list[dict[str, Any]]) -> dict[str, Any]:
-    """The conclusion as a verdict: the cause, or that it is not known."""
-    conclusion = answer["conclusion"]
-    why = list(causes[0]["why"]) if causes else []
-    if conclusion["consequences"]:
-        beside = "with it" if conclusion["cause"] else "seen"
-        why.append(f"{beside}: {', '.join(conclusion['consequences'])}")
-    severity = {"cause": "alarm", "nothing found": "ok"}.get(str(conclusion["state"]), "notice")
-    return {**conclusion, "severity": severity, "why": why}
-
-
 def _few(findings: list[dict[str, Any]], wanted: Wanted) -> Iterator[dict[str, Any]]:
     """The findings, of one recipe not more than some unless everything is wanted; how many are left out."""
-    counts = Counter(str(one["recipe"]) for one in findings)
-    shown: Counter[str] = Counter()
+    counts = Counter(one.get("recipe") for one in findings)
+    shown: Counter[str | None] = Counter()
     for one in findings:
-        name = str(one["recipe"])
+        name = one.get("recipe")
         shown[name] += 1
         left = counts[name] - MOST_OF_ONE
         if wanted.everything or shown[name] < MOST_OF_ONE or left <= 0:

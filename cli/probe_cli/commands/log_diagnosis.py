@@ -15,9 +15,6 @@ from probe_cli.core.terminal import escape_controls
 
 RECIPES_ON = ("python.steps", "python.losses", "python.scalars")
 """Tables that a text can fill: recipes that need another one are not judged."""
-_NEXT = [
-    "probe run python train.py     # records gradients, data, memory and every step: then `probe diagnose`"
-]
 
 
 def diagnose_log(session: Session, file: str, format: Literal["text", "json"]) -> None:
@@ -40,7 +37,6 @@ def judge(session: Session, file: str) -> dict[str, Any]:
     """What the text says: findings, the worst first, and notes on what it cannot say."""
     from pathlib import Path
 
-    from probe.diagnose.finding import worst_first
     from probe.diagnose.recipes import library as recipes
     from probe.diagnose.recipes import local_query, training_log
 
@@ -56,19 +52,14 @@ def judge(session: Session, file: str) -> dict[str, Any]:
         checks = local_query.run_on(connection, usable, "")
     finally:
         connection.close()
-    own = training_log.summary(log)
-    found: list[dict[str, Any]] = [
-        {**one.as_dict(), "next": []}
-        for one in worst_first(one for check in checks for one in check.findings)
-    ]
-    if own.severity != recipes.ALARM or not found:  # else a recipe has said it, and better
-        found.append({"recipe": None, **own.as_dict(), "subject": "", "step": None})
-    found[-1]["next"] = _NEXT
     unknown = [one for one in checks if one.state == recipes.UNKNOWN]
     others = len(library) - len(usable)
     return {
         "lines": log.lines, "understood": log.understood, "steps": len(log.steps),
-        "scalars": sorted({name for _, name, _ in log.scalars}), "findings": found,
+        "scalars": sorted({name for _, name, _ in log.scalars}), "findings": [
+            {"recipe": None, "subject": "", "step": None, **one.as_dict()}
+            for one in training_log.findings(log, checks)
+        ],
         "clear": [one.recipe.name for one in checks if one.state == recipes.CLEAR],
         "unknown": [{"recipe": one.recipe.name, "reason": one.reason} for one in unknown],
         "notes": _notes(log, unknown, others),

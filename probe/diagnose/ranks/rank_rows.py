@@ -27,8 +27,8 @@ class Peer(NamedTuple):
     verdict: Finding | None
 
 
-def beside(found: Finding, step: int | None, peers: Iterable[Peer]) -> Finding:
-    """The verdict on a rank in a collective, with what keeps it waiting: the ranks that are not in it.
+def explain_wait(found: Finding, step: int | None, peers: Iterable[Peer]) -> Finding:
+    """The state of a rank in a collective, with what keeps it waiting: the ranks that are not in it.
 
     While one of those works (a checkpoint, an evaluation) the wait is a notice: what it is worth is said
     of that rank. Any other verdict stays as it is."""

@@ -2,7 +2,7 @@
 
     log = read(open("train.log", "rb"))
     connection = tables(log)                 # python.steps, python.losses, python.scalars of that text alone
-    verdict = summary(log)
+    findings(log, checks)                    # checks: of the recipes that were run on those tables
 
 For runs that nobody recorded. Understood is what people print: `Step 10: loss=2.45, lr=6.67e-05`, lines of
 tqdm, JSON, printed dictionaries, `iter 10: loss 2.3, time 12ms`, columns between `|`. What is not in the text
@@ -16,11 +16,12 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from probe.base.errors import LogUnreadable
-from probe.diagnose.finding import Finding
+from probe.diagnose.finding import Finding, worst_first
+from probe.diagnose.recipes.recipe import Check
 from probe.diagnose.states import ALARM, INFO, NOTICE, OK
 
 if TYPE_CHECKING:
@@ -31,6 +32,9 @@ LONGEST_LINE = 16 << 10
 MOST_STEPS = 2_000_000
 """Steps that are kept; of a longer log the first."""
 _PIECE_BYTES = 1 << 20
+_NEXT = [
+    "probe run python train.py     # records gradients, data, memory and every step: then `probe diagnose`"
+]
 
 _NUMBER = (
     r"[-+]?(?:(?:\d[\d_]{0,30}(?:,\d{3}){0,10}(?:\.\d{0,40})?|\.\d{1,40})(?:e[-+]?\d{1,5})?"
@@ -447,3 +451,13 @@ def _rate(log: Log) -> list[str]:
         since = next(step for step, lr in reversed(rates) if lr == highest)
         parts.append(f"falls from {highest:.3g} at step {since:,} to {end:.3g} at step {last:,}")
     return [f"learning rate {', then '.join(parts)}"]
+
+
+def findings(log: Log, checks: Iterable[Check]) -> list[Finding]:
+    """What recipes found in the text, the worst first, and how the loss went unless one of them says it
+    better. No process can be asked: the only command is to record the next run."""
+    found = worst_first(replace(one, next=[]) for check in checks for one in check.findings)
+    own = summary(log)
+    if own.severity != ALARM or not found:
+        found.append(own)
+    return [*found[:-1], replace(found[-1], next=_NEXT)]

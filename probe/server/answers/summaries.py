@@ -14,7 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 from probe.base.errors import ProbeError
+from probe.diagnose.diagnosis import position_among
 from probe.diagnose.finding import worst_first
+from probe.diagnose.states import INFO, OK
 from probe.diagnose.summary import STATEMENTS, statements_for, summarize
 from probe.server.answers import queries, recipe_runs
 from probe.server.hosts import fanout
@@ -45,7 +47,8 @@ async def answer(
     who = await service.call(_who, service, found)
     results, notes = await _rows(service, found, caller, scope, until)
     judged = await _findings(service, incidents, found, endpoint, caller, scope) if findings else {}
-    summary = {**who, **summarize(results), **judged, "notes": notes}
+    position = _position(who["verdict"], judged.get("findings", []))
+    summary = {**who, **summarize(results), **judged, "position": position, "notes": notes}
     shown: dict[str, Any] = plain(summary)
     return shown
 
@@ -113,6 +116,13 @@ async def _findings(
         return {"findings": [], "judged": "now", "unjudged": [error.message]}
     findings = worst_first(one for check in ran.checks for one in check.findings)
     return {"findings": [one.as_dict() for one in findings], "judged": "now", "unjudged": []}
+
+
+def _position(state: dict[str, Any] | None, findings: list[dict[str, Any]]) -> int | None:
+    """How many findings are worse than the state of the process; None where it says nothing beside them."""
+    if state is None or state["severity"] in (OK, INFO) or state["what"] in {one["what"] for one in findings}:
+        return None
+    return position_among(state["severity"], (one["severity"] for one in findings))
 
 
 def _incidents(service: Service, incidents: Incidents, found: fanout.Found) -> list[dict[str, Any]] | None:

@@ -151,6 +151,7 @@ class Diagnosis(OpenAnswer):
     evidence: dict[str, Any] | None = None
     notes: list[str] | None = None
     findings: list[Finding] | None = None
+    position: int | None = None
     judged: Counts | None = None
     unknown: list[Unknown] | None = None
 

@@ -28,7 +28,7 @@ from probe.diagnose.process.pause_owner import PAUSED, who_holds
 from probe.diagnose.process.process_rules import diagnose_process
 from probe.diagnose.process.progress import History, Progress
 from probe.diagnose.process.stack_patterns import innermost
-from probe.diagnose.ranks.rank_rows import Peer, beside
+from probe.diagnose.ranks.rank_rows import Peer, explain_wait
 from probe.diagnose.states import ALARM, OK
 from probe.recording import places
 from probe.recording.process import life
@@ -164,10 +164,10 @@ class Watch:
         tracked = self._tracked.get(folder)
         return None if tracked is None else tracked.verdict
 
-    def beside_others(self, folder: Path, found: Finding, step: int | None) -> Finding:
-        """A verdict on the process recorded in `folder`, seen beside those on its other ranks. Any thread."""
+    def other_ranks(self, folder: Path) -> list[Peer]:
+        """The other ranks here of the job that is recorded in `folder`. Any thread."""
         tracked = self._tracked.get(folder)
-        return found if tracked is None else beside(found, step, self._peers(tracked))
+        return [] if tracked is None else self._peers(tracked)
 
     def round(self) -> None:
         """Look at every living recording once, and longer at those that do not get on."""
@@ -395,7 +395,7 @@ class Watch:
         """The verdict on a rank as part of its job, and whether another one is the cause."""
         own = tracked.verdict
         if of_job is None or not of_job.culprits:
-            return (None if own is None else beside(own, step, self._peers(tracked))), False
+            return (None if own is None else explain_wait(own, step, self._peers(tracked))), False
         rank = tracked.recorded.meta.rank
         if rank == of_job.culprits[0]:
             state = of_job.state
