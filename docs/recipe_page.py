@@ -4,7 +4,11 @@ A tool of this repository; not part of the command."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from probe.diagnose.recipes.recipe import Parameter
 
 _HOW = """\
 # Recipes
@@ -87,6 +91,18 @@ connection.execute("INSERT INTO python.steps BY NAME SELECT 7 AS step, 60.0 AS w
 assert check.findings[0].what == "evaluation took 55.0 s at step 7, 92% of the time of all steps"
 ```
 
+The rules that judge a process rather than a recording have thresholds too: when a step is late, when a thread counts
+as busy. The section `[stall-thresholds]` of `parameters.toml` overrides them as it does those of recipes; the server
+applies a change within a second or two. `PROBE_STALL_S`, a setting of each job, stays the least time that is a stall.
+
+```toml
+[stall-thresholds]
+stall_steps = 10.0      # a step is late after ten usual ones
+warm_up_s = 1800.0      # compiling takes half an hour
+```
+
+`probe recipes show stall-thresholds` lists those in force; [all of them](#stall-thresholds) are below.
+
 Lines that begin with `-- ` at the top of the file are TOML:
 
 | key | meaning |
@@ -136,12 +152,19 @@ def recipes_page() -> Iterator[str]:
         yield from [f"- not to be confused with: {recipe.false_positives}"] if recipe.false_positives else []
         yield ""
         if recipe.parameters:
-            yield "| parameter | value | unit | source |"
-            yield "| --- | --- | --- | --- |"
-            for one in recipe.parameters.values():
-                cells = (f"`{one.name}`", f"{one.value}", one.unit, one.source)
-                yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-            yield ""
+            yield from _parameters(recipe.parameters.values())
+    yield from ["## Stall thresholds", ""]
+    yield from ["Of the rules on a process; `parameters.toml` overrides them as [above](#one-of-your-own).", ""]
+    yield from _parameters(library.stall_parameters.values())
+
+
+def _parameters(parameters: Iterable[Parameter]) -> Iterator[str]:
+    yield "| parameter | value | unit | source |"
+    yield "| --- | --- | --- | --- |"
+    for one in parameters:
+        cells = (f"`{one.name}`", f"{one.value}", one.unit, one.source)
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    yield ""
 
 
 def _capital(text: str) -> str:

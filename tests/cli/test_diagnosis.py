@@ -106,6 +106,9 @@ def test_recipes_are_listed_and_shown_and_near_names_are_told(command: Command, 
     assert "most       3      rows  a guess" in shown and shown.endswith("SELECT $most AS n\n")
     whole = json.loads(command("recipes", "show", "own-one", "--format", "json", **mine).out)
     assert whole["parameters"] == [{"name": "most", "value": 3, "unit": "rows", "source": "a guess"}]
+    (tmp_path / "parameters.toml").write_text("[stall-thresholds]\nstall_steps = 10\n")
+    thresholds = command("recipes", "show", "stall-thresholds", **mine).out
+    assert "stall_steps" in thresholds and "parameters.toml; else 4.0 (" in thresholds
     wrong = command("recipes", "show", "loss-spik")
     assert wrong.code == 2 and "loss-spike" in wrong.err
     assert command("recipes", "list").code == 2

@@ -11,11 +11,11 @@ import pytest
 from probe.base import clock
 from probe.diagnose import states
 from probe.diagnose.finding import Finding
-from probe.diagnose.process import stall_thresholds
 from probe.diagnose.process.evidence import Evidence, Frame, Thread, Worker
 from probe.diagnose.process.pause_owner import Held
 from probe.diagnose.process.process_rules import diagnose_process
 from probe.diagnose.process.progress import Progress
+from probe.diagnose.process.stall_thresholds import DEFAULTS as THRESHOLDS
 from probe.diagnose.ranks.rank_rows import Peer, explain_wait
 from probe.diagnose.states import ALARM, NOTICE, OK, STATES
 
@@ -357,9 +357,9 @@ def test_a_thread_that_wakes_up_now_and_then_is_given_longer() -> None:
 
 
 @pytest.mark.parametrize(("frames", "changed", "long_s"), [
-    ((TRAIN, MAIN), True, stall_thresholds.LONG_MOVING_S),
-    ((TRAIN, MAIN), False, stall_thresholds.LONG_S),
-    ((Frame("_save", SITE + "torch/serialization.py", 900), TRAIN), True, stall_thresholds.LONG_S),
+    ((TRAIN, MAIN), True, THRESHOLDS.long_moving_s),
+    ((TRAIN, MAIN), False, THRESHOLDS.long_s),
+    ((Frame("_save", SITE + "torch/serialization.py", 900), TRAIN), True, THRESHOLDS.long_s),
 ])
 def test_what_works_without_a_step_is_an_alarm_only_after_very_long(
     frames: tuple[Frame, ...], changed: bool, long_s: float
@@ -423,6 +423,14 @@ def test_without_a_recording_a_wait_is_no_alarm_and_a_deadlock_is() -> None:
     other = replace(first, tid=PID + 1, name="other", training=False,
                     frames=(Frame("b", "/home/u/x.py", 9, True, "first.acquire()"),))
     assert state_of(evidence(first, threads=(first, other), progress=None)) == (states.DEADLOCK, ALARM)
+
+
+def test_a_stall_is_judged_by_the_thresholds_in_force() -> None:
+    stalled = evidence(progress=progress(12.0))
+    assert diagnose_process(stalled).severity == ALARM
+    patient = replace(THRESHOLDS, stall_steps=300.0)
+    assert diagnose_process(stalled, patient).severity == NOTICE, "18 s with steps of 60 ms"
+    assert diagnose_process(stalled, replace(THRESHOLDS, quiet_s=20.0)).state == states.RUNNING
 
 
 def test_a_verdict_is_one_row_and_one_answer() -> None:

@@ -21,7 +21,9 @@ from harness import Job, Place, wait_for_end
 from probe.diagnose import states
 from probe.diagnose.process.evidence import gather
 from probe.diagnose.process.process_rules import diagnose_process
+from probe.diagnose.stall_parameters import StallThresholds
 from probe.diagnose.states import ALARM, NOTICE
+from probe.server.answers.diagnosing import examine_process
 from probe.server.recordings.registry import Registry
 from probe.server.watch.stall_watch import Watch
 
@@ -276,6 +278,25 @@ def test_a_thread_stuck_in_the_kernel_is_named_with_where(place: Place, tmp_path
         os.close(os.open(pipe, os.O_WRONLY))
         job.wait_for("FREE")
         job.kill()
+
+
+def test_stall_thresholds_of_ones_own_decide_when_a_hang_is_a_stall(
+    place: Place, fork: Callable[..., Forked]
+) -> None:
+    job = fork("stall_hangs", "--way", "read")
+    job.wait_for("READY")
+    hang(job)
+    recorded, registry = recorded_of(place, job.pid), Registry(place.directory)
+
+    def severity() -> str:
+        return examine_process(registry, Watch(registry), recorded).state.severity
+
+    until(lambda: severity() == ALARM, "an alarm")
+    registry.stall_thresholds = lambda: StallThresholds(stall_steps=1e9)
+    assert severity() == NOTICE
+    watch = Watch(registry)
+    watch.round()
+    assert watch.current(recorded.folder) is None, "not late, and so not looked at longer"
 
 
 def test_a_process_that_is_gone_and_rings_that_vanish_cost_the_watch_nothing(

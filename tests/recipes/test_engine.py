@@ -14,6 +14,7 @@ from probe.diagnose.finding import Finding
 from probe.diagnose.recipes import library as recipes
 from probe.diagnose.recipes.library import Check, Recipe
 from probe.diagnose.recipes.local_query import make_tables, run_on
+from probe.diagnose.stall_parameters import StallThresholds
 
 GOOD = """\
 -- title = "loss is NaN or infinite"
@@ -126,6 +127,20 @@ def test_a_recipe_of_the_user_takes_the_place_of_a_built_in_one_unless_it_is_bro
     with pytest.raises(RecipeUnknown) as raised:
         recipes.named(library, "los-nan")
     assert "loss-nan" in raised.value.hint
+
+
+def test_stall_thresholds_are_overridden_like_the_parameters_of_recipes(tmp_path: Path) -> None:
+    wrong = 'stall_steps = -1\nlong_s = inf\nbusy_ratio = "much"\nno_such = 1\nwarm_up_s = 900'
+    (tmp_path / "parameters.toml").write_text(f"[stall-thresholds]\n{wrong}\n")
+    library = recipes.load([tmp_path])
+    assert library.stall_thresholds == StallThresholds(warm_up_s=900.0)
+    said = "\n".join(str(problem) for problem in library.problems)
+    assert len(library.problems) == 4
+    for part in ("stall_steps must be a finite number above 0", "long_s must be", "no parameter no_such"):
+        assert part in said
+    [listed] = [one for one in library.as_dict()["stall_thresholds"] if one["name"] == "warm_up_s"]
+    assert (listed["value"], listed["unit"]) == (900.0, "s") and "else 300.0 (" in listed["source"]
+    assert recipes.load([]).stall_thresholds == StallThresholds(), "the built-in ones stay as they are"
 
 
 def test_a_recipe_whose_sql_fails_is_unknown_and_the_others_are_judged() -> None:

@@ -113,6 +113,14 @@ def test_of_a_job_a_recipe_sees_the_lowest_rank_or_all_as_its_scope_says(
     assert outcomes(one)["own-ranks"] == "unknown", "one rank says nothing of all"
     assert {one["recipe"]: one["what"] for one in one["findings"]}["own-steps"] == "10 of [1]"
 
+    def quiet_s() -> set[float]:
+        facts = beside.call("GET", "/v1/diagnose?endpoint=two&scope=host")["facts"]
+        return {one["usual_quiet_s"] for one in facts}
+
+    assert max(quiet_s()) < 77
+    (own / "parameters.toml").write_text("[stall-thresholds]\nquiet_s = 77\n")
+    until(lambda: quiet_s() == {77}, "stall thresholds are read again without a restart")
+
     [segment] = until(lambda: ranks[0].segments("python.steps"), "sealed")
     segment.path.write_bytes(b"")
     whole = beside.call("GET", "/v1/diagnose?endpoint=two&symptom=nan")

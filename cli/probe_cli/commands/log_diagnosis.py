@@ -35,16 +35,11 @@ def diagnose_log(session: Session, file: str, format: Literal["text", "json"]) -
 
 def judge(session: Session, file: str) -> dict[str, Any]:
     """What the text says: findings, the worst first, and notes on what it cannot say."""
-    from pathlib import Path
-
     from probe.diagnose.recipes import library as recipes
     from probe.diagnose.recipes import local_query, training_log
 
     log = _read(session, file)
-    folders = [recipes.built_in_folder()]
-    if session.settings.recipes:
-        folders.append(Path(session.settings.recipes))
-    library = recipes.load(folders)
+    library = recipes.load(recipes.folders(session.settings.recipes))
     wanted = [one for one in library.values() if "loss" in one.symptoms or "nan" in one.symptoms]
     usable = [one for one in wanted if _is_about_text(one.sql)]
     connection = training_log.tables(log)

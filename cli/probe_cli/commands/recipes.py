@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 from probe.base.errors import ServerUnavailable, UsageError
+from probe.diagnose.stall_parameters import STALL_THRESHOLDS
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import Output, escape_controls
 from probe_cli.render.grid import Heading, grid
@@ -30,10 +30,13 @@ _PARAMETER_HEADINGS = (
 
 
 def show_recipes(session: Session, words: Sequence[str], format: Literal["text", "json"]) -> None:
-    """List the recipes, or show one: `show NAME`; raises `RecipeUnknown`."""
+    """List the recipes, or show one, or the stall thresholds: `show NAME`; raises `RecipeUnknown`."""
     if words and (words[0] != "show" or len(words) != 2):
         raise UsageError("`recipes` takes nothing, or `show NAME`", hint="See `probe recipes --help`.")
     answer = _known(session)
+    if words[1:] == [STALL_THRESHOLDS]:
+        _show_thresholds(session, answer["stall_thresholds"], format)
+        return
     if words:
         recipe = _named(answer["recipes"], words[1])
         answer = recipe if format == "json" else {**answer, "recipes": [recipe]}
@@ -44,8 +47,20 @@ def show_recipes(session: Session, words: Sequence[str], format: Literal["text",
     found = answer["recipes"]
     for line in recipe_lines(found[0], session.out) if words else _list(found, session.out):
         session.out.line(line)
+    if not words:
+        session.note(f"`probe recipes show {STALL_THRESHOLDS}` lists when a process counts as stalled")
     for problem in answer["problems"]:
         session.note(problem)
+
+
+def _show_thresholds(
+    session: Session, thresholds: Sequence[Mapping[str, Any]], format: Literal["text", "json"]
+) -> None:
+    if format == "json":
+        session.out.line(json.dumps({"name": STALL_THRESHOLDS, "parameters": thresholds}, ensure_ascii=False))
+        return
+    for line in _parameter_lines(thresholds, session.out):
+        session.out.line(line)
 
 
 def _known(session: Session) -> dict[str, Any]:
@@ -54,10 +69,9 @@ def _known(session: Session) -> dict[str, Any]:
         if not isinstance(answer.get("recipes"), list):
             raise ServerUnavailable("the list of recipes cannot be read")
         return answer
-    from probe.diagnose.recipes.library import built_in_folder, load
+    from probe.diagnose.recipes.library import folders, load
 
-    own = session.settings.recipes
-    return load([built_in_folder(), *([Path(own).expanduser()] if own else [])]).as_dict()
+    return load(folders(session.settings.recipes)).as_dict()
 
 
 def _named(recipes: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
@@ -101,10 +115,14 @@ def recipe_lines(recipe: Mapping[str, Any], out: Output) -> Iterator[str]:
                 yield f"  {heading if number == 0 else '':<15} {escape_controls(str(line))}"
     yield ""
     if recipe["parameters"]:
-        rows = [
-            [escape_controls(str(parameter[key])) for key in ("name", "value", "unit", "source")]
-            for parameter in recipe["parameters"]
-        ]
-        yield from grid(_PARAMETER_HEADINGS, rows, out.width)
+        yield from _parameter_lines(recipe["parameters"], out)
         yield ""
     yield from (escape_controls(line) for line in str(recipe["sql"]).rstrip().splitlines())
+
+
+def _parameter_lines(parameters: Sequence[Mapping[str, Any]], out: Output) -> Iterator[str]:
+    rows = [
+        [escape_controls(str(parameter[key])) for key in ("name", "value", "unit", "source")]
+        for parameter in parameters
+    ]
+    return grid(_PARAMETER_HEADINGS, rows, out.width)

@@ -16,25 +16,15 @@ from probe.diagnose.finding import Finding
 from probe.diagnose.process import stack_patterns, wording
 from probe.diagnose.process.evidence import Evidence, Worker
 from probe.diagnose.process.pause_owner import ACTING, PAUSED
-from probe.diagnose.process.progress import WARM_UP_STEPS, Progress
-from probe.diagnose.process.stall_thresholds import (
-    BUSY_RATIO,
-    QUIET_S,
-    QUIET_STEPS,
-    REST_RATIO,
-    SAMPLES_MISSED,
-    STARVED_RATIO,
-    STARVED_WINDOW_RATIO,
-    SWAP_FAULTS_PER_S,
-    THROTTLED_RATIO,
-    Case,
-)
+from probe.diagnose.process.progress import WARM_UP_STEPS
+from probe.diagnose.process.stall_thresholds import DEFAULTS, Case, usual_quiet_s
+from probe.diagnose.stall_parameters import StallThresholds
 from probe.diagnose.states import ALARM, NOTICE, OK
 
 
-def diagnose_process(e: Evidence) -> Finding:
+def diagnose_process(e: Evidence, thresholds: StallThresholds = DEFAULTS) -> Finding:
     """What state the process is in."""
-    case = Case(e)
+    case = Case(e, thresholds)
     for rule in RULES:
         found = rule(case)
         if found is not None:
@@ -111,7 +101,7 @@ def _as_usual(c: Case) -> Finding | None:
     e, p = c.e, c.e.progress
     if p is None or p.usual_step_s is None or c.quiet_s is None:
         return None
-    if c.quiet_s > max(QUIET_S, QUIET_STEPS * p.usual_step_s):
+    if c.quiet_s > usual_quiet_s(p, c.thresholds):
         return None
     since_s = p.last_step_s or 0.0
     lines = wording.progress_lines(e)
@@ -132,7 +122,7 @@ def _as_usual(c: Case) -> Finding | None:
 
 def _swapping(c: Case) -> Finding | None:
     e = c.e
-    if not e.swap_bytes or (e.major_faults_per_s or 0.0) < SWAP_FAULTS_PER_S:
+    if not e.swap_bytes or (e.major_faults_per_s or 0.0) < c.thresholds.swap_faults_per_s:
         return None
     figures = f"{wording.gibibytes(e.swap_bytes)} in swap, {e.major_faults_per_s:.0f} major faults/s"
     lines = [figures, *_memory(e), *wording.progress_lines(e), *_place(c)]
@@ -154,17 +144,17 @@ def _starved(c: Case) -> Finding | None:
 
 def _held_back(c: Case) -> list[str]:
     """How the process is kept from the CPU; empty when it is not."""
-    e, thread = c.e, c.e.training
+    e, thread, limits = c.e, c.e.training, c.thresholds
     lines = []
     if thread is not None and thread.run_delay_ratio is not None and thread.cpu_ratio is not None:
         delay, wanted = thread.run_delay_ratio, thread.run_delay_ratio + thread.cpu_ratio
-        if delay >= STARVED_WINDOW_RATIO and delay >= STARVED_RATIO * wanted:
+        if delay >= limits.starved_window_ratio and delay >= limits.starved_ratio * wanted:
             lines.append(
                 f"ready to run and without a core for {wording.percent(delay)} of the time, "
                 f"ran for {wording.percent(thread.cpu_ratio)}"
             )
     wants_cpu = thread is not None and not thread.still
-    if wants_cpu and e.throttled_ratio is not None and e.throttled_ratio >= THROTTLED_RATIO:
+    if wants_cpu and e.throttled_ratio is not None and e.throttled_ratio >= limits.throttled_ratio:
         lines.append(
             f"its control group was out of CPU (throttled) in {wording.percent(e.throttled_ratio)} of periods"
         )
@@ -198,8 +188,9 @@ def _holds_gil(c: Case) -> Finding | None:
     if holder is None:
         return None
     waiting = [thread for thread in e.threads if thread.waits_for_gil]
-    asleep = holder.still or (holder.cpu_ratio is not None and holder.wanted_ratio <= REST_RATIO)
-    if not (asleep or waiting or _shut_out(e.progress)):
+    rests = holder.cpu_ratio is not None and holder.wanted_ratio <= c.thresholds.rest_ratio
+    asleep = holder.still or rests
+    if not (asleep or waiting or _shut_out(c)):
         return None
     who = f"{holder.name} ({holder.tid})"
     doing = "asleep" if asleep else "computing"
@@ -214,11 +205,12 @@ def _holds_gil(c: Case) -> Finding | None:
     )
 
 
-def _shut_out(p: Progress | None) -> bool:
+def _shut_out(c: Case) -> bool:
     """Whether the agent's own thread does not get the interpreter."""
+    p = c.e.progress
     if p is None or p.sample_s is None or p.sample_interval_s is None:
         return False
-    return p.sample_s > SAMPLES_MISSED * p.sample_interval_s
+    return p.sample_s > c.thresholds.samples_missed * p.sample_interval_s
 
 
 def _checkpoint(c: Case) -> Finding | None:
@@ -279,7 +271,7 @@ def _data(c: Case) -> Finding | None:
         if stack_patterns.is_data_worker(worker) or worker.state == "zombie"
     ]
     starting = [worker for worker in e.workers if worker not in workers and worker.role is None]
-    culprits, sure = _culprits(workers)
+    culprits, sure = _culprits(c, workers)
     if thread is not None and stack_patterns.ends_workers(thread.frames):
         detail, sure, culprits = "the epoch is over and its workers are ending", False, workers
     elif culprits:
@@ -295,7 +287,7 @@ def _data(c: Case) -> Finding | None:
         sure = not c.works and c.sleeps
     else:
         detail, sure = "none of its workers has a task", True
-    busy = (not workers and c.works) or any(_busy(worker) for worker in culprits)
+    busy = (not workers and c.works) or any(_busy(c, worker) for worker in culprits)
     return Finding(
         states.WAITING_FOR_DATA, c.working() if busy else c.waiting(sure=sure),
         f"waits{waited} for a batch of {loader}: {detail}",
@@ -305,22 +297,23 @@ def _data(c: Case) -> Finding | None:
     )
 
 
-def _culprits(workers: list[Worker]) -> tuple[list[Worker], bool]:
+def _culprits(c: Case, workers: list[Worker]) -> tuple[list[Worker], bool]:
     """The workers that keep a batch back, the surest first; and whether they will not go on."""
     dead = [worker for worker in workers if worker.state in ("zombie", "dead")]
     stuck = [worker for worker in workers if worker.state in ("uninterruptible", "stopped", "traced")]
     others = [worker for worker in workers if worker not in dead + stuck]
     inside = [worker for worker in others if stack_patterns.fetching(worker.frames)]
-    asleep = [worker for worker in inside if not _busy(worker)]
-    busy = [worker for worker in inside if _busy(worker)]
+    asleep = [worker for worker in inside if not _busy(c, worker)]
+    busy = [worker for worker in inside if _busy(c, worker)]
     found = dead + stuck + asleep + busy
     # Of a dead one torch learns by itself, within five seconds.
     return found, bool((stuck or asleep) and not dead)
 
 
-def _busy(worker: Worker) -> bool:
+def _busy(c: Case, worker: Worker) -> bool:
     """It works, or would if it got a core."""
-    return bool(worker.changed) or worker.state == "running" or (worker.cpu_ratio or 0.0) >= BUSY_RATIO
+    runs = bool(worker.changed) or worker.state == "running"
+    return runs or (worker.cpu_ratio or 0.0) >= c.thresholds.busy_ratio
 
 
 def _worker_line(worker: Worker) -> str:
@@ -369,12 +362,12 @@ def _elsewhere(c: Case) -> Finding | None:
         return None
     for other in e.threads:
         ours = str(other.name).startswith("probe-") or other is thread
-        if not ours and other.changed and other.wanted_ratio >= BUSY_RATIO:
+        if not ours and other.changed and other.wanted_ratio >= c.thresholds.busy_ratio:
             where = wording.place_of(other.frames)
             doing = f"{other.name} ({other.tid}), which works in {where}"
             break
     else:
-        child = next((worker for worker in e.workers if _busy(worker)), None)
+        child = next((worker for worker in e.workers if _busy(c, worker)), None)
         waits = stack_patterns.waits_for_children(thread) or stack_patterns.lock_wait(thread)
         if child is None or not waits:
             return None

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from probe.base import rank_sets
 from probe.diagnose.finding import Finding
 from probe.diagnose.process import wording
-from probe.diagnose.process.stall_thresholds import QUIET_S, QUIET_STEPS
+from probe.diagnose.process.stall_thresholds import DEFAULTS
 from probe.diagnose.states import OK
 
 DEFAULT_GROUP = "0"
@@ -125,6 +125,8 @@ class Facts:
     """Since the training thread wrote a row of any kind."""
     late_s: float | None = None
     """A step is late when it has been quiet for longer."""
+    usual_quiet_s: float | None = None
+    """It goes on as usual while it has been quiet for no longer."""
     phase: str | None = None
     phase_s: float | None = None
     calls: tuple[Call, ...] = ()
@@ -171,7 +173,9 @@ class Facts:
         """Whether its training thread wrote a row of any kind lately."""
         if not self.lives or self.quiet_s is None or self.usual_step_s is None:
             return False
-        return self.quiet_s <= max(QUIET_S, QUIET_STEPS * self.usual_step_s)
+        if self.usual_quiet_s is not None:
+            return self.quiet_s <= self.usual_quiet_s
+        return self.quiet_s <= max(DEFAULTS.quiet_s, DEFAULTS.quiet_steps * self.usual_step_s)
 
     @property
     def off(self) -> bool:

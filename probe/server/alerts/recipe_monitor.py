@@ -26,7 +26,7 @@ from probe.base import clock
 from probe.base.errors import ProbeError
 from probe.diagnose.finding import SEVERITIES, severity_level
 from probe.diagnose.incidents import OPENED, RAISED, RESOLVED, RETURNED, Incident
-from probe.diagnose.recipes.library import Library
+from probe.diagnose.recipes.library import Library, installed
 from probe.diagnose.recipes.recipe import JOB, Check
 from probe.recording import places
 from probe.server.alerts.alerts import Alerts, Message
@@ -241,7 +241,7 @@ class Monitor:
         return await recipe_runs.run_here(self._service, ranks, wanted, endpoint, background=background)
 
     async def _recipes(self) -> Library:
-        library = await self._service.call(recipe_runs.library, self._service.settings)
+        library = await self._service.call(installed, self._service.settings.recipes)
         self._follows = {recipe.name: recipe.follows for recipe in library.values()}
         return library
 

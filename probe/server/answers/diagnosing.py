@@ -109,8 +109,9 @@ def examine_process(registry: Registry, watch: Watch, subject: Recorded | int) -
     if isinstance(subject, int):
         note = f"process {subject} runs without an agent: how its steps get on is not known"
         evidence = gather(subject)
+        state = diagnose_process(evidence, registry.stall_thresholds())
         about = {"pid": subject, "job": None, "rank": None, **_evidence(evidence)}
-        return Examined(diagnose_process(evidence), about, [note, *evidence.missing])
+        return Examined(state, about, [note, *evidence.missing])
     status = registry.status(subject)
     if status.state not in LIVE:
         about = {**_who(subject), "evidence": None, "capture": None}
@@ -118,7 +119,8 @@ def examine_process(registry: Registry, watch: Watch, subject: Recorded | int) -
     thread = registry.training_thread(subject)
     evidence = gather(subject.meta.pid, subject.meta, training_thread=thread, folder=subject.folder)
     step = None if evidence.progress is None else evidence.progress.step
-    state = explain_wait(diagnose_process(evidence), step, watch.other_ranks(subject.folder))
+    found = diagnose_process(evidence, registry.stall_thresholds())
+    state = explain_wait(found, step, watch.other_ranks(subject.folder))
     return Examined(state, {**_who(subject), **_evidence(evidence)}, list(evidence.missing))
 
 

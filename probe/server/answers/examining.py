@@ -17,7 +17,7 @@ from probe.base import clock
 from probe.base.errors import ProbeError
 from probe.base.settings import Settings
 from probe.diagnose.diagnosis import Diagnosis
-from probe.diagnose.recipes.library import of_symptom
+from probe.diagnose.recipes.library import installed, of_symptom
 from probe.diagnose.recipes.recipe import UNKNOWN, Check, Recipe
 from probe.server.agents import act_requests
 from probe.server.answers import recipe_runs
@@ -47,7 +47,7 @@ class Wanted(NamedTuple):
 
 def _chosen(settings: Settings, wanted: Wanted) -> tuple[list[Recipe], list[str]]:
     """The recipes to run, and what is wrong with files of them; raises `RecipeUnknown`. Blocks."""
-    library = recipe_runs.library(settings)
+    library = installed(settings.recipes)
     return of_symptom(library, wanted.symptom), [str(problem) for problem in library.problems]
 
 

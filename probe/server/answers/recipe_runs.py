@@ -1,7 +1,6 @@
 """Recipes over recordings: many of them in one request to a query worker, and which of them are known here.
 
-    library = recipe_runs.library(service.settings)             # read again when a file has changed; blocks
-    ran = await recipe_runs.run_recipes(service, found, list(library.values()), "JOB", caller)
+    ran = await recipe_runs.run_recipes(service, found, recipes, "JOB", caller)
     ran.checks, ran.notes
 
 Recipes with the scope `rank` are judged on the lowest rank that is known, those with the scope `job` on the
@@ -12,18 +11,12 @@ ends the worker is found by halving. Runs on the server's event loop; files are 
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
-import threading
-import time
 from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from probe.base.errors import QueryOutOfMemory, QueryWorkerDied
-from probe.base.settings import Settings
-from probe.diagnose.recipes import library as known
-from probe.diagnose.recipes.library import JOB, MOST_FINDINGS, Check, Library, Recipe
+from probe.diagnose.recipes.library import JOB, MOST_FINDINGS, Check, Recipe
 from probe.server.answers import queries
 from probe.server.hosts import fanout
 from probe.server.recordings.registry import Recorded
@@ -38,8 +31,6 @@ UNHURRIED_S = 60.0
 RECENT = (32_768, 2 << 20)
 """Rows of each ring's table and bytes of each journal's, of each process: at least so many of the newest are
 there for a recipe, so that a round costs the same after a month as after an hour."""
-_LOOK_S = 1.0
-"""The folders are looked at for changes at most so often."""
 
 
 class RecipeRuns(NamedTuple):
@@ -47,53 +38,6 @@ class RecipeRuns(NamedTuple):
 
     checks: list[Check]
     notes: list[str]
-
-
-def library(settings: Settings) -> Library:
-    """The recipes that this server knows, built in and of PROBE_RECIPES, as their files are now. Blocks on
-    the disk; any thread."""
-    return _shelf(settings.recipes).library()
-
-
-@functools.lru_cache(maxsize=8)
-def _shelf(own: str) -> _Shelf:
-    return _Shelf([known.built_in_folder(), *([Path(own).expanduser()] if own else [])])
-
-
-class _Shelf:
-    """The recipes of some folders, read again when a file has changed."""
-
-    def __init__(self, folders: list[Path]) -> None:
-        self.folders = folders
-        self._lock = threading.Lock()
-        self._library: Library | None = None
-        self._state: list[tuple[str, int, int]] = []
-        self._looked = 0.0
-
-    def library(self) -> Library:
-        """The recipes as their files are now."""
-        with self._lock:
-            now, library = time.monotonic(), self._library
-            if library is None or now - self._looked > _LOOK_S:
-                state = _state(self.folders)
-                if library is None or state != self._state:
-                    library = self._library = known.load(self.folders)
-                    self._state = state
-                self._looked = now
-            return library
-
-
-def _state(folders: Sequence[Path]) -> list[tuple[str, int, int]]:
-    """What changes when a file does."""
-    found = []
-    for folder in folders:
-        for path in sorted([*folder.glob("*.sql"), *folder.glob("*.toml")]):
-            try:
-                stat = path.stat()
-            except OSError:
-                continue
-            found.append((str(path), stat.st_mtime_ns, stat.st_size))
-    return found
 
 
 async def run_here(

@@ -16,6 +16,7 @@ from typing import Any
 from probe.base.errors import ProbeError
 from probe.diagnose.diagnosis import position_among
 from probe.diagnose.finding import worst_first
+from probe.diagnose.recipes.library import installed
 from probe.diagnose.states import INFO, OK
 from probe.diagnose.summary import STATEMENTS, statements_for, summarize
 from probe.server.answers import queries, recipe_runs
@@ -109,7 +110,7 @@ async def _findings(
     if watched is not None:
         return {"findings": watched, "judged": "monitor", "unjudged": []}
     try:
-        known = list((await service.call(recipe_runs.library, service.settings)).values())
+        known = list((await service.call(installed, service.settings.recipes)).values())
         shown = endpoint or (found.here[0].name if found.here else found.endpoint)
         ran = await recipe_runs.run_recipes(service, found, known, shown, caller, scope=scope)
     except ProbeError as error:

@@ -180,9 +180,10 @@ class Recipe(OpenAnswer):
 
 
 class Recipes(Answer):
-    """The recipes, and what is wrong with files of them."""
+    """The recipes, the stall thresholds, and what is wrong with files of them."""
 
     recipes: list[Recipe]
+    stall_thresholds: list[RecipeParameter]
     problems: list[str]
 
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from probe.base import clock
 from probe.base.errors import AgentMissing, EndpointAmbiguous, EndpointUnknown, NotYours, RecordingError
+from probe.diagnose.stall_parameters import StallThresholds
 from probe.recording import places
 from probe.recording.journal import read_journal
 from probe.recording.layout import NULL_INTEGER
@@ -86,6 +87,8 @@ class Registry:
         self.on_alive: Callable[[Recorded], object] | None = None
         self.on_end: Callable[[Recorded, Told, Status], End] | None = None
         """Who watches processes end (`exits`): told of the living, asked how one ended."""
+        self.stall_thresholds: Callable[[], StallThresholds] = StallThresholds
+        """Those in force for the processes recorded here; the server sets where they are read."""
 
     # What there is ----------------------------------------------------------
 

@@ -84,10 +84,12 @@ def rough(
         return _of_the_ended(registry, recorded, status, facts)
     if progress is None:
         return facts
+    thresholds = registry.stall_thresholds()
     return replace(
         facts, step=progress.step, last_step_s=progress.last_step_s, usual_step_s=progress.usual_step_s,
         quiet_s=stall_thresholds.quiet_s(progress), phase=progress.phase, phase_s=progress.phase_s,
-        late_s=stall_thresholds.patience_s(stall_setting(meta), progress),
+        late_s=stall_thresholds.patience_s(stall_setting(meta), progress, thresholds),
+        usual_quiet_s=stall_thresholds.usual_quiet_s(progress, thresholds),
     )
 
 
@@ -167,7 +169,8 @@ def looked_at(registry: Registry, recorded: Recorded, facts: Facts) -> Facts:
         recorded.meta.pid, recorded.meta, training_thread=registry.training_thread(recorded),
         folder=recorded.folder,
     )
-    return with_evidence(registry, recorded, facts, evidence, diagnose_process(evidence))
+    finding = diagnose_process(evidence, registry.stall_thresholds())
+    return with_evidence(registry, recorded, facts, evidence, finding)
 
 
 def with_evidence(

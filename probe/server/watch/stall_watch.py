@@ -267,7 +267,7 @@ class Watch:
             return None
         now_s = time.monotonic()
         quiet_s = stall_thresholds.quiet_s(progress) or 0.0
-        limit_s = stall_thresholds.limit_s(tracked.stall_s, progress)
+        limit_s = stall_thresholds.limit_s(tracked.stall_s, progress, self._registry.stall_thresholds())
         begin_s = limit_s - min(LEAD_S, limit_s / 2)
         went_on = progress.steps > tracked.steps
         tracked.steps = progress.steps
@@ -351,13 +351,14 @@ class Watch:
             meta.pid, meta, history=tracked.history, rested=tracked.rest.seconds(time.monotonic()),
             training_thread=tracked.thread, folder=tracked.recorded.folder,
         )
-        limit_s = stall_thresholds.limit_s(tracked.stall_s, evidence.progress)
+        thresholds = self._registry.stall_thresholds()
+        limit_s = stall_thresholds.limit_s(tracked.stall_s, evidence.progress, thresholds)
         early_s = limit_s - (stall_thresholds.quiet_s(evidence.progress) or 0.0)
         if 0 <= early_s <= LEAD_S and not self._stopping.wait(early_s + _MARGIN_S):
             evidence = replace(evidence, progress=tracked.history.read())
         if evidence.state in (None, "zombie", "dead"):  # how it ended is for `exits` to say
             return None
-        tracked.verdict = verdict = diagnose_process(evidence)
+        tracked.verdict = verdict = diagnose_process(evidence, thresholds)
         quiet_s = max(quiet_s, stall_thresholds.quiet_s(evidence.progress) or 0.0)
         if verdict.severity == OK:  # it went on, or is none that trains
             tracked.verdict = None
@@ -377,8 +378,9 @@ class Watch:
         tracked.history.disregard_next = verdict.state in _FROM_OUTSIDE
         tracked.next_s = quiet_s + min(max(quiet_s, 1.0), AGAIN_S)
         if verdict.severity != ALARM:
-            bound_s = stall_thresholds.patience_s(tracked.stall_s, progress)
-            for mark_s in (bound_s, bound_s * stall_thresholds.UNSURE_FACTOR):
+            thresholds = self._registry.stall_thresholds()
+            bound_s = stall_thresholds.patience_s(tracked.stall_s, progress, thresholds)
+            for mark_s in (bound_s, bound_s * thresholds.unsure_factor):
                 if quiet_s < mark_s:
                     tracked.next_s = min(tracked.next_s, mark_s + _MARGIN_S)
             return
