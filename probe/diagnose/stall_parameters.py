@@ -24,59 +24,29 @@ class StallThresholds:
     """The thresholds in force. PROBE_STALL_S, a setting of each job, is the least time that is a stall."""
 
     stall_steps: float = _threshold(
-        4.0, "steps", "a step is late after so many usual ones. A hang is to be noticed within five seconds "
-        "or five usual steps, and looking takes one of them",
+        4.0, "steps", "a step is late after so many usual ones: a hang is to be noticed within five"
     )
     warm_up_s: float = _threshold(
-        300.0, "s", "the same before there is a usual step: compiling, reading an index or forming a group "
-        "takes minutes. Judgement",
+        300.0, "s", "… before there is a usual step: compiling or forming a group takes minutes. Judgement"
     )
-    history_factor: float = _threshold(
-        1.5, "ratio", "a pause may be so much longer than the longest that the run went on from. Judgement"
-    )
+    history_factor: float = _threshold(1.5, "ratio", "… where a run went on from longer pauses. Judgement")
     history_most_s: float = _threshold(
-        1800.0, "s", "longer pauses do not make a run more patient: the default time limit of gloo's "
-        "collectives, after which a group gives up",
+        1800.0, "s", "longer pauses make a run no more patient: gloo's default time limit of collectives"
     )
-    unsure_factor: float = _threshold(
-        3.0, "ratio", "what wakes up now and then, or computes with the GIL held, is given so many times "
-        "longer",
-    )
-    long_s: float = _threshold(
-        600.0, "s", "computing in one call for so long, or writing a checkpoint, is an alarm: NCCL's default "
-        "time limit, after which the other ranks give up",
-    )
-    long_moving_s: float = _threshold(
-        3600.0, "s", "moving from line to line without a step for so long is an alarm: it may be an "
-        "evaluation or a last export. Judgement",
-    )
-    long_factor: float = _threshold(
-        10.0, "ratio", "… or for so many times what counts as a stall, where that is longer"
-    )
+    unsure_factor: float = _threshold(3.0, "ratio", "longer, for what polls or computes with the GIL held")
+    long_s: float = _threshold(600.0, "s", "a long call or checkpoint is an alarm: NCCL's default time limit")
+    long_moving_s: float = _threshold(3600.0, "s", "… going from line to line without a step. Judgement")
+    long_factor: float = _threshold(10.0, "ratio", "… or so many times what is a stall, where that is longer")
     quiet_s: float = _threshold(1.0, "s", "training goes on as usual while its last sign is no older")
     quiet_steps: float = _threshold(3.0, "steps", "… or than so many usual steps")
-    busy_ratio: float = _threshold(
-        0.25, "ratio", "a thread that uses so much of a core works; one that waits and polls uses 0.02 or "
-        "less",
-    )
-    rest_ratio: float = _threshold(0.02, "ratio", "a thread that uses no more of a core is asleep")
-    starved_ratio: float = _threshold(
-        0.9, "ratio", "starved: of the time it wanted to run it waited for a core for so much, and runs ten "
-        "times slower",
-    )
+    busy_ratio: float = _threshold(0.25, "ratio", "of a core: a thread that uses more works, not polls")
+    rest_ratio: float = _threshold(0.02, "ratio", "of a core: a thread that uses no more is asleep")
+    starved_ratio: float = _threshold(0.9, "ratio", "of the time a thread wanted to run it waited for a core")
     starved_window_ratio: float = _threshold(0.5, "ratio", "… and that was so much of all time")
-    throttled_ratio: float = _threshold(
-        0.5, "ratio", "… or its control group was out of CPU in so many periods"
-    )
-    swap_faults_per_s: float = _threshold(
-        50.0, "1/s", "major faults that slow any loop: at 0.1-10 ms each, half a percent to half of its time"
-    )
-    still_ratio: float = _threshold(
-        0.8, "ratio", "asleep without a break for so much of the time it was watched: it does not poll"
-    )
-    samples_missed: float = _threshold(
-        3.0, "samples", "the agent's thread is shut out of the interpreter when it missed so many"
-    )
+    throttled_ratio: float = _threshold(0.5, "ratio", "of periods in which the control group was out of CPU")
+    swap_faults_per_s: float = _threshold(50.0, "1/s", "major faults that slow any loop: 0.1-10 ms each")
+    still_ratio: float = _threshold(0.8, "ratio", "of the time watched: a thread asleep so long is still")
+    samples_missed: float = _threshold(3.0, "samples", "missed by the agent: Python does not run")
 
 
 PARAMETERS = {

@@ -82,3 +82,6 @@ STATES: dict[str, str] = {
     CAUGHT_UP: "of a job: a rank that was slower than the others is so no more",
 }
 """Every state and what it means."""
+
+JOINS_LATER = frozenset({CHECKPOINT, EVALUATION, SLOW_STEP, WARM_UP, PAUSED, ACTED_ON})
+"""States of a rank that will join a collective when it is done, or let go."""

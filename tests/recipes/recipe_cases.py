@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 
 import duckdb
 
-from probe.diagnose.recipes.library import Check, Recipe
 from probe.diagnose.recipes.local_query import make_tables, run_on
+from probe.diagnose.recipes.recipe import Check, Recipe
 from probe.recording.tables import BY_NAME
 
 if sys.version_info >= (3, 11):

@@ -12,8 +12,9 @@ from probe.base.errors import RecipeInvalid, RecipeUnknown
 from probe.diagnose.diagnosis import diagnose, position_among
 from probe.diagnose.finding import Finding
 from probe.diagnose.recipes import library as recipes
-from probe.diagnose.recipes.library import Check, Recipe
 from probe.diagnose.recipes.local_query import make_tables, run_on
+from probe.diagnose.recipes.recipe import Check, Recipe
+from probe.diagnose.recipes.recipe_files import parse
 from probe.diagnose.stall_parameters import StallThresholds
 
 GOOD = """\
@@ -38,7 +39,7 @@ SELECT 7 AS step, $window AS before, 'it''s ; $nothing' AS kind -- ; $no
 
 
 def made(text: str = GOOD, name: str = "loss-nan") -> Recipe:
-    return recipes.parse(text, Path(f"own/{name}.sql"))
+    return parse(text, Path(f"own/{name}.sql"))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from probe.base.errors import QueryWorkerDied, RecipeUnknown
-from probe.diagnose.recipes.library import parse
+from probe.diagnose.recipes.recipe_files import parse
 from probe.server.answers import recipe_runs
 from probe.server.hosts import fanout
 from server.beside import Beside, Writer, until

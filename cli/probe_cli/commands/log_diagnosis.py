@@ -35,11 +35,12 @@ def diagnose_log(session: Session, file: str, format: Literal["text", "json"]) -
 
 def judge(session: Session, file: str) -> dict[str, Any]:
     """What the text says: findings, the worst first, and notes on what it cannot say."""
-    from probe.diagnose.recipes import library as recipes
     from probe.diagnose.recipes import local_query, training_log
+    from probe.diagnose.recipes.library import folders, load
+    from probe.diagnose.recipes.recipe import CLEAR, UNKNOWN
 
     log = _read(session, file)
-    library = recipes.load(recipes.folders(session.settings.recipes))
+    library = load(folders(session.settings.recipes))
     wanted = [one for one in library.values() if "loss" in one.symptoms or "nan" in one.symptoms]
     usable = [one for one in wanted if _is_about_text(one.sql)]
     connection = training_log.tables(log)
@@ -47,7 +48,7 @@ def judge(session: Session, file: str) -> dict[str, Any]:
         checks = local_query.run_on(connection, usable, "")
     finally:
         connection.close()
-    unknown = [one for one in checks if one.state == recipes.UNKNOWN]
+    unknown = [one for one in checks if one.state == UNKNOWN]
     others = len(library) - len(usable)
     return {
         "lines": log.lines, "understood": log.understood, "steps": len(log.steps),
@@ -55,7 +56,7 @@ def judge(session: Session, file: str) -> dict[str, Any]:
             {"recipe": None, "subject": "", "step": None, **one.as_dict()}
             for one in training_log.findings(log, checks)
         ],
-        "clear": [one.recipe.name for one in checks if one.state == recipes.CLEAR],
+        "clear": [one.recipe.name for one in checks if one.state == CLEAR],
         "unknown": [{"recipe": one.recipe.name, "reason": one.reason} for one in unknown],
         "notes": _notes(log, unknown, others),
     }

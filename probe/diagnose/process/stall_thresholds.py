@@ -74,9 +74,8 @@ class Case:
     def working(self, *, moving: bool = False) -> str:
         """Severity of something that works; `moving` when it goes from line to line."""
         limits = self.thresholds
-        long_s = max(
-            limits.long_moving_s if moving else limits.long_s, limits.long_factor * self.patience_s
-        )
+        long_s = limits.long_moving_s if moving else limits.long_s
+        long_s = max(long_s, limits.long_factor * self.patience_s)
         return ALARM if self.trains and self.quiet_s is not None and self.quiet_s > long_s else NOTICE
 
     def since(self) -> str:
@@ -90,18 +89,14 @@ class Case:
         return f"; no step for {wording.seconds(p.last_step_s or 0.0)} (usually {usual})"
 
 
-def limit_s(
-    stall_s: float, progress: Progress | None, thresholds: StallThresholds = DEFAULTS
-) -> float:
+def limit_s(stall_s: float, progress: Progress | None, thresholds: StallThresholds = DEFAULTS) -> float:
     """When a step is late, in seconds without a sign of training."""
     if progress is None or progress.steps < WARM_UP_STEPS:
         return max(thresholds.warm_up_s, stall_s)
     return max(stall_s, thresholds.stall_steps * (progress.usual_step_s or 0.0))
 
 
-def patience_s(
-    stall_s: float, progress: Progress | None, thresholds: StallThresholds = DEFAULTS
-) -> float:
+def patience_s(stall_s: float, progress: Progress | None, thresholds: StallThresholds = DEFAULTS) -> float:
     """When it counts as a stall: later than late, where the run went on from longer pauses."""
     longest_s = min(thresholds.history_most_s, (progress and progress.longest_pause_s) or 0.0)
     return max(limit_s(stall_s, progress, thresholds), thresholds.history_factor * longest_s)

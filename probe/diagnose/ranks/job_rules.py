@@ -26,10 +26,6 @@ OWN_CAUSE = frozenset({
     states.UNINTERRUPTIBLE, states.SLOW_STEP, states.WARM_UP, states.HELD,
 })
 """States of a rank that say by themselves why it keeps the others waiting: the job's verdict is called so."""
-WORKS = frozenset({
-    states.CHECKPOINT, states.EVALUATION, states.SLOW_STEP, states.WARM_UP, states.PAUSED, states.ACTED_ON,
-})
-"""States of a rank that will join when it is done, or let go."""
 _MOST_LINES = 8
 
 
@@ -157,7 +153,7 @@ def _works(culprit: Facts) -> bool:
     """Whether it will join by itself: what it does is known and takes its time, or its training thread
     writes rows (an evaluation, whose batches arrive)."""
     verdict = culprit.verdict
-    if verdict is not None and verdict.state in WORKS:
+    if verdict is not None and verdict.state in states.JOINS_LATER:
         return verdict.severity != ALARM
     return culprit.gets_on and (verdict is None or verdict.severity == OK)
 

@@ -13,10 +13,6 @@ from probe.diagnose import states
 from probe.diagnose.finding import Finding
 from probe.diagnose.states import ALARM, NOTICE
 
-_WORKS = frozenset({states.CHECKPOINT, states.EVALUATION, states.SLOW_STEP, states.WARM_UP,
-                    states.PAUSED, states.ACTED_ON})
-"""States of a rank that will join when it is done, or let go."""
-
 
 class Peer(NamedTuple):
     """Another rank of the same job on this host; `verdict` is None while it is not late."""
@@ -38,10 +34,8 @@ def explain_wait(found: Finding, step: int | None, peers: Iterable[Peer]) -> Fin
     if not absent:
         return found
     lines = [_line(peer, step) for peer in absent]
-    works = [
-        peer for peer in absent
-        if peer.verdict is not None and peer.verdict.state in _WORKS and peer.verdict.severity != ALARM
-    ]
+    known = [peer.verdict for peer in absent if peer.verdict is not None]
+    works = any(one.state in states.JOINS_LATER and one.severity != ALARM for one in known)
     first = absent[0]
     what = f"{found.what}; rank {first.rank} (pid {first.pid}) is not in it: {_state(first)}"
     return replace(

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -22,29 +21,11 @@ from typing import Any
 
 import probe
 from probe.base.errors import RecipeInvalid, RecipeUnknown
-from probe.diagnose.recipes.recipe import (
-    CLEAR,
-    FOUND,
-    JOB,
-    MOST_FINDINGS,
-    RANK,
-    SYMPTOMS,
-    UNKNOWN,
-    Check,
-    Parameter,
-    Recipe,
-)
-from probe.diagnose.recipes.recipe_files import OVERRIDES, overrides, parse, read
+from probe.diagnose.recipes.recipe import SYMPTOMS, Recipe
+from probe.diagnose.recipes.recipe_files import OVERRIDES, overrides, read
 from probe.diagnose.stall_parameters import PARAMETERS, STALL_THRESHOLDS, StallThresholds
-from probe.diagnose.states import ALARM, INFO, NOTICE
 
-__all__ = [
-    "ALARM", "CLEAR", "FOUND", "INFO", "JOB", "MOST_FINDINGS", "NOTICE", "RANK", "SYMPTOMS", "UNKNOWN",
-    "Check", "Library", "Parameter", "Recipe", "built_in_folder", "folders", "installed", "load", "named",
-    "of_symptom", "parse", "unknown_name",
-]
-
-_LOOK_S = 1.0
+LOOK_S = 1.0
 """The folders are looked at for changes at most so often."""
 
 
@@ -110,7 +91,17 @@ def load(wanted: Iterable[Path]) -> Library:
 
 def installed(own: str) -> Library:
     """The recipes of `folders(own)` as their files are now, for a process that stays. Blocks on the disk."""
-    return _folders(own).library()
+    return _looked_at(own, int(time.monotonic() / LOOK_S))
+
+
+@functools.lru_cache(maxsize=8)
+def _looked_at(own: str, look: int) -> Library:
+    return _loaded(own, _files(folders(own)))
+
+
+@functools.lru_cache(maxsize=8)
+def _loaded(own: str, files: tuple[tuple[str, int, int], ...]) -> Library:
+    return load(folders(own))
 
 
 def folders(own: str) -> list[Path]:
@@ -118,35 +109,7 @@ def folders(own: str) -> list[Path]:
     return [built_in_folder(), *([Path(own).expanduser()] if own else [])]
 
 
-@functools.lru_cache(maxsize=8)
-def _folders(own: str) -> _Folders:
-    return _Folders(folders(own))
-
-
-class _Folders:
-    """The recipes of some folders, read again when a file has changed."""
-
-    def __init__(self, watched: list[Path]) -> None:
-        self._watched = watched
-        self._lock = threading.Lock()
-        self._library: Library | None = None
-        self._files: list[tuple[str, int, int]] = []
-        self._looked_s = 0.0
-
-    def library(self) -> Library:
-        """The recipes as their files are now."""
-        with self._lock:
-            now_s, library = time.monotonic(), self._library
-            if library is None or now_s - self._looked_s > _LOOK_S:
-                files = _files(self._watched)
-                if library is None or files != self._files:
-                    library = self._library = load(self._watched)
-                    self._files = files
-                self._looked_s = now_s
-            return library
-
-
-def _files(watched: Iterable[Path]) -> list[tuple[str, int, int]]:
+def _files(watched: Iterable[Path]) -> tuple[tuple[str, int, int], ...]:
     """The files of the recipes, and what changes when they do."""
     found = []
     for folder in watched:
@@ -154,7 +117,7 @@ def _files(watched: Iterable[Path]) -> list[tuple[str, int, int]]:
             with contextlib.suppress(OSError):
                 stat = path.stat()
                 found.append((str(path), stat.st_mtime_ns, stat.st_size))
-    return found
+    return tuple(found)
 
 
 def named(library: Library, name: str) -> Recipe:

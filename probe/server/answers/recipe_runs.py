@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from probe.base.errors import QueryOutOfMemory, QueryWorkerDied
-from probe.diagnose.recipes.library import JOB, MOST_FINDINGS, Check, Recipe
+from probe.diagnose.recipes.recipe import JOB, MOST_FINDINGS, Check, Recipe
 from probe.server.answers import queries
 from probe.server.hosts import fanout
 from probe.server.recordings.registry import Recorded
@@ -134,7 +134,7 @@ class _Job(NamedTuple):
             "share_s": self.service.settings.query_timeout_s,
         }
         answer: dict[str, Any] = json.loads(
-            await queries.run(self.service, found, asked, request, self.timeout_s, _NEVER)
+            await queries.run(self.service, found, asked, request, self.timeout_s)
         )
         return answer
 
@@ -145,10 +145,3 @@ def _check(recipe: Recipe, result: dict[str, Any], endpoint: str) -> Check:
         return recipe.unknown(f"its SQL failed: {why}", result["elapsed_ms"])
     return recipe.check(result["columns"], result["rows"], endpoint, result["elapsed_ms"])
 
-
-async def _never() -> None:
-    """The caller is not waited for: what was begun is done in a moment."""
-    await asyncio.get_running_loop().create_future()
-
-
-_NEVER: Callable[[], Awaitable[None]] = _never

@@ -7,7 +7,6 @@ spread over all. Runs on the server's event loop.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 from collections.abc import Callable
@@ -63,7 +62,7 @@ async def _rows(
     asked = queries.Asked([sql for sql, _ in statements], caller, scope, timeout_s)
     batch = [{"sql": sql, "parameters": chosen, "limit": _MOST_ROWS} for sql, chosen in statements]
     request = {"batch": batch, "share_s": timeout_s}
-    body = await queries.run(service, found, asked, request, timeout_s, _never)
+    body = await queries.run(service, found, asked, request, timeout_s)
     said = json.loads(body)
     results: dict[str, list[dict[str, Any]]] = {}
     notes = list(said["notes"])
@@ -137,10 +136,6 @@ def _incidents(service: Service, incidents: Incidents, found: fanout.Found) -> l
         one for one in incidents()
         if (one["run"], one["attempt"]) in runs and (one["rank"] is None or one["rank"] in ranks)
     ]
-
-
-async def _never() -> None:
-    await asyncio.get_running_loop().create_future()
 
 
 def plain(value: Any) -> Any:
