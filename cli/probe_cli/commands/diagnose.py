@@ -4,7 +4,6 @@ The command's main thread."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
@@ -36,8 +35,7 @@ def show_verdict(session: Session, format: Literal["text", "json"], wanted: Want
         asked["symptom"] = wanted.symptom
     answer = session.ask("GET", "/v1/diagnose", asked, timeout_s=_DEEP_S if wanted.symptom else None)
     if format == "json":
-        text = json.dumps(answer, ensure_ascii=False)
-        session.out.line(escape_controls(text) if session.out.terminal else text)
+        session.out.json(answer)
         return
     of_symptom = "conclusion" in answer
     lines = symptom_lines if of_symptom else everything_lines

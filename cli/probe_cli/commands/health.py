@@ -6,7 +6,6 @@ thread.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
@@ -32,8 +31,7 @@ def show_health(session: Session, format: Literal["text", "json"], every_s: floa
         asked = {"endpoint": session.address.endpoint, "findings": "1"}
         answer = session.ask("GET", "/v1/summary", asked)
         if format == "json":
-            text = json.dumps(answer, ensure_ascii=False)
-            session.out.line(escape_controls(text) if session.out.terminal else text)
+            session.out.json(answer)
         else:
             if every_s is not None and session.out.terminal:
                 session.out.stream.write("\x1b[H\x1b[2J")

@@ -6,12 +6,10 @@ run on them. The command's main thread; DuckDB is imported when it is needed.
 
 from __future__ import annotations
 
-import json
 from typing import Any, Literal
 
 from probe.base.errors import UsageError
 from probe_cli.core.session import Session
-from probe_cli.core.terminal import escape_controls
 
 RECIPES_ON = ("python.steps", "python.losses", "python.scalars")
 """Tables that a text can fill: recipes that need another one are not judged."""
@@ -23,8 +21,7 @@ def diagnose_log(session: Session, file: str, format: Literal["text", "json"]) -
 
     answer = judge(session, file)
     if format == "json":
-        text = json.dumps(answer, ensure_ascii=False)
-        session.out.line(escape_controls(text) if session.out.terminal else text)
+        session.out.json(answer)
         return
     for one in answer["findings"]:
         for line in verdict_lines(one, session.out):

@@ -4,7 +4,6 @@ Of this installation and this environment's PROBE_RECIPES; those of a server whe
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -35,14 +34,18 @@ def show_recipes(session: Session, words: Sequence[str], format: Literal["text",
         raise UsageError("`recipes` takes nothing, or `show NAME`", hint="See `probe recipes --help`.")
     answer = _known(session)
     if words[1:] == [STALL_THRESHOLDS]:
-        _show_thresholds(session, answer["stall_thresholds"], format)
+        thresholds = answer.get("stall_thresholds", [])
+        if format == "json":
+            session.out.json({"name": STALL_THRESHOLDS, "parameters": thresholds})
+            return
+        for line in _parameter_lines(thresholds, session.out):
+            session.out.line(line)
         return
     if words:
         recipe = _named(answer["recipes"], words[1])
         answer = recipe if format == "json" else {**answer, "recipes": [recipe]}
     if format == "json":
-        text = json.dumps(answer, ensure_ascii=False)
-        session.out.line(escape_controls(text) if session.out.terminal else text)
+        session.out.json(answer)
         return
     found = answer["recipes"]
     for line in recipe_lines(found[0], session.out) if words else _list(found, session.out):
@@ -51,16 +54,6 @@ def show_recipes(session: Session, words: Sequence[str], format: Literal["text",
         session.note(f"`probe recipes show {STALL_THRESHOLDS}` lists when a process counts as stalled")
     for problem in answer["problems"]:
         session.note(problem)
-
-
-def _show_thresholds(
-    session: Session, thresholds: Sequence[Mapping[str, Any]], format: Literal["text", "json"]
-) -> None:
-    if format == "json":
-        session.out.line(json.dumps({"name": STALL_THRESHOLDS, "parameters": thresholds}, ensure_ascii=False))
-        return
-    for line in _parameter_lines(thresholds, session.out):
-        session.out.line(line)
 
 
 def _known(session: Session) -> dict[str, Any]:

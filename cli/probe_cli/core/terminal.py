@@ -8,6 +8,7 @@ Standard library only; the command's main thread.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -84,6 +85,11 @@ class Output:
     def text(self, text: str) -> None:
         """Write text of the job as it is; on a terminal with control characters written out."""
         self.stream.write(escape_controls(text.replace("\r\n", "\n"), "\n\t") if self.terminal else text)
+
+    def json(self, answer: object) -> None:
+        """Write an answer as one line of JSON."""
+        text = json.dumps(answer, ensure_ascii=False)
+        self.line(escape_controls(text) if self.terminal else text)
 
     def style(self, text: str, *names: str) -> str:
         """`text` in the given styles where colours are shown."""

@@ -120,13 +120,6 @@ def _files(watched: Iterable[Path]) -> tuple[tuple[str, int, int], ...]:
     return tuple(found)
 
 
-def named(library: Library, name: str) -> Recipe:
-    """The recipe of that name; raises `RecipeUnknown`, which lists near names."""
-    if name in library:
-        return library[name]
-    raise unknown_name(name, library)
-
-
 def unknown_name(name: str, names: Iterable[str]) -> RecipeUnknown:
     """The error about a name that none of `names` is; its hint has the near ones."""
     near = get_close_matches(name, list(names), n=3, cutoff=0.4)
