@@ -52,7 +52,7 @@ from pathlib import Path
 
 folder = Path("my-recipes")
 folder.mkdir()
-(folder / "parameters.toml").write_text("[loss-spike]\\nsigmas = 8.0\\n")
+(folder / "parameters.toml").write_text("[loss-spike]\\nsigmas = 8.0\\n[stall-thresholds]\\nwarm_up_s = 1800\\n")
 (folder / "evaluation-slow.sql").write_text('''\\
 -- title = "evaluation takes long"
 -- severity = "notice"
@@ -83,6 +83,7 @@ from probe.diagnose.recipes.library import built_in_folder, load
 library = load([built_in_folder(), folder])
 assert not library.problems
 assert library["loss-spike"].parameters["sigmas"].value == 8.0
+assert library.stall_thresholds.warm_up_s == 1800.0  # compiling takes half an hour
 
 connection = duckdb.connect()
 make_tables(connection)
@@ -94,12 +95,6 @@ assert check.findings[0].what == "evaluation took 55.0 s at step 7, 92% of the t
 The rules that judge a process rather than a recording have thresholds too: when a step is late, when a thread counts
 as busy. The section `[stall-thresholds]` of `parameters.toml` overrides them as it does those of recipes; the server
 applies a change within a second or two. `PROBE_STALL_S`, a setting of each job, stays the least time that is a stall.
-
-```toml
-[stall-thresholds]
-stall_steps = 10.0      # a step is late after ten usual ones
-warm_up_s = 1800.0      # compiling takes half an hour
-```
 
 `probe recipes show stall-thresholds` lists those in force; [all of them](#stall-thresholds) are below.
 

@@ -125,9 +125,9 @@ def keep(
     """Keep the steps of a diagnosis in the recording of the lowest rank here, and return its name for the
     answer. Not for a viewer, and not in a copy of a recording. Blocks on the disk."""
     one = min(found.here, key=lambda one: one.meta.rank, default=None)
-    if one is None or caller.role == access.VIEWER or not service.registry.made_here(one):
+    if not diagnosis.steps or one is None or caller.role == access.VIEWER:
         return {}
-    if not diagnosis.steps:
+    if not service.registry.made_here(one):
         return {}
     status = service.registry.status(one)
     common = {

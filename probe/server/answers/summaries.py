@@ -22,7 +22,7 @@ from probe.server.answers import queries, recipe_runs
 from probe.server.hosts import fanout
 from probe.server.recordings.end_verdicts import verdict_of_end
 from probe.server.recordings.listing import rank_rows
-from probe.server.recordings.registry import LIVE, Recorded
+from probe.server.recordings.registry import LIVE
 from probe.server.runtime import access
 from probe.server.runtime.access import Scope
 from probe.server.service import Service
@@ -91,12 +91,8 @@ def _who(service: Service, found: fanout.Found) -> dict[str, Any]:
         "host": meta.host, "world_size": found.world_size or meta.world_size, "folder": str(lead.folder),
         "state": state, "how": status.how, "started_ns": meta.started_ns, "ended_ns": status.ended_ns,
         "whole": found.several, "verdict": None if verdict is None else verdict.as_dict(),
-        "name": _name(lead, found),
+        "name": meta.job if found.several else lead.name,
     }
-
-
-def _name(lead: Recorded, found: fanout.Found) -> str:
-    return lead.meta.job if found.several else lead.name
 
 
 async def _findings(

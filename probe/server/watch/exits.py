@@ -262,7 +262,6 @@ class Exits:
                 self._release(recorded.folder)
             return end
 
-
     def _in_its_job(self, recorded: Recorded, verdict: Finding) -> Finding:
         """The verdict on a rank's end as part of its job: an alarm for the one that is the cause, and only
         there. The facts are gathered once, when the first of them ends."""
