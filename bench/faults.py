@@ -33,7 +33,7 @@ from harness import Place  # noqa: E402
 from probe.base import wire  # noqa: E402
 from probe.base.errors import ProbeError  # noqa: E402
 from probe.base.rank_sets import as_text  # noqa: E402
-from probe.diagnose import verdict as names  # noqa: E402
+from probe.diagnose import states  # noqa: E402
 from probe.recording import places  # noqa: E402
 from probe.recording.journal import read_journal  # noqa: E402
 from probe.recording.recording import Meta  # noqa: E402
@@ -59,29 +59,29 @@ class Fault(NamedTuple):
     """A notice is enough: training goes on."""
 
 
-DEAD = (names.DEAD_RANK, names.DEAD, names.FAILED)
+DEAD = (states.DEAD_RANK, states.DEAD, states.FAILED)
 SLOW = ("--pace-ms", "20", "--length", "0.04")
 FAULTS: dict[str, Fault] = {
-    "sleep": Fault((names.MISSING_RANK,)),
-    "sleep in group": Fault((names.MISSING_RANK,), fewest=3, even=True),
-    "leaves": Fault((names.MISSING_RANK,)),
-    "no send": Fault((names.MISSING_RANK,), not_last=True),
-    "op": Fault((names.OP_MISMATCH,)),
-    "shape": Fault((names.SIZE_MISMATCH,)),
-    "dtype": Fault((names.DTYPE_MISMATCH,)),
-    "order": Fault((names.ORDER_MISMATCH,)),
-    "groups": Fault((names.ORDER_MISMATCH,)),
+    "sleep": Fault((states.MISSING_RANK,)),
+    "sleep in group": Fault((states.MISSING_RANK,), fewest=3, even=True),
+    "leaves": Fault((states.MISSING_RANK,)),
+    "no send": Fault((states.MISSING_RANK,), not_last=True),
+    "op": Fault((states.OP_MISMATCH,)),
+    "shape": Fault((states.SIZE_MISMATCH,)),
+    "dtype": Fault((states.DTYPE_MISMATCH,)),
+    "order": Fault((states.ORDER_MISMATCH,)),
+    "groups": Fault((states.ORDER_MISMATCH,)),
     "kill": Fault(DEAD),
     "segv": Fault(DEAD),
     "exit": Fault(DEAD),
     "exception": Fault(DEAD),
-    "stop": Fault((names.STOPPED,)),
-    "gil": Fault((names.HOLDS_GIL,)),
-    "worker": Fault((names.WAITING_FOR_DATA,)),
-    "compute": Fault((names.STRAGGLER,), options=SLOW, noticed=True),
-    "backward": Fault((names.STRAGGLER,), ways=("reduce",), options=SLOW, noticed=True),
-    "input": Fault((names.STRAGGLER,), options=SLOW, noticed=True),
-    "periodic": Fault((names.STRAGGLER,), options=("--pace-ms", "20", "--length", "0.3"), noticed=True),
+    "stop": Fault((states.STOPPED,)),
+    "gil": Fault((states.HOLDS_GIL,)),
+    "worker": Fault((states.WAITING_FOR_DATA,)),
+    "compute": Fault((states.STRAGGLER,), options=SLOW, noticed=True),
+    "backward": Fault((states.STRAGGLER,), ways=("reduce",), options=SLOW, noticed=True),
+    "input": Fault((states.STRAGGLER,), options=SLOW, noticed=True),
+    "periodic": Fault((states.STRAGGLER,), options=("--pace-ms", "20", "--length", "0.3"), noticed=True),
 }
 CLEAN: dict[str, tuple[str, ...]] = {
     "none": ("--pace-ms", "10"),
@@ -142,7 +142,7 @@ def diagnose(place: Place, name: str) -> dict[str, Any]:
 
 def is_raised(row: dict[str, Any], fault: Fault) -> bool:
     """Whether a row counts as an alarm for this fault."""
-    return row["severity"] == names.ALARM or (fault.noticed and row["state"] == names.STRAGGLER)
+    return row["severity"] == states.ALARM or (fault.noticed and row["state"] == states.STRAGGLER)
 
 
 def watch(place: Place, ranks: Ranks, fault: Fault, trial: Trial, began_ns: int) -> None:
@@ -215,10 +215,10 @@ def clean(name: str, seed: int, seconds: float) -> list[dict[str, Any]]:
             while time.monotonic() < ends_s:
                 time.sleep(5.0)
                 answer = diagnose(place, ranks.name)
-                if answer.get("severity") == names.ALARM or answer.get("state") == names.STRAGGLER:
+                if answer.get("severity") == states.ALARM or answer.get("state") == states.STRAGGLER:
                     asked.append({**answer, "rank": answer["culprits"]})
-            bad = (names.STRAGGLER, names.MISSING_RANK)
-            found = [row for row in rows(place) if row["severity"] == names.ALARM or row["state"] in bad]
+            bad = (states.STRAGGLER, states.MISSING_RANK)
+            found = [row for row in rows(place) if row["severity"] == states.ALARM or row["state"] in bad]
         place.close()
     finally:
         place.remove()

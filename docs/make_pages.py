@@ -87,8 +87,8 @@ def settings_page() -> Iterator[str]:
 
 
 def verdicts_page() -> Iterator[str]:
-    """docs/verdicts.md, from `probe.diagnose.verdict`."""
-    from probe.diagnose.verdict import STATES
+    """docs/verdicts.md, from `probe.diagnose.states`."""
+    from probe.diagnose.states import STATES
 
     yield from [
         "# Verdicts",

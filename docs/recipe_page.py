@@ -4,7 +4,11 @@ A tool of this repository; not part of the command."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from probe.diagnose.recipes.recipe import Parameter
 
 _HOW = """\
 # Recipes
@@ -48,7 +52,7 @@ from pathlib import Path
 
 folder = Path("my-recipes")
 folder.mkdir()
-(folder / "parameters.toml").write_text("[loss-spike]\\nsigmas = 8.0\\n")
+(folder / "parameters.toml").write_text("[loss-spike]\\nsigmas = 8.0\\n[stall-thresholds]\\nwarm_up_s = 1800\\n")
 (folder / "evaluation-slow.sql").write_text('''\\
 -- title = "evaluation takes long"
 -- severity = "notice"
@@ -79,13 +83,20 @@ from probe.diagnose.recipes.library import built_in_folder, load
 library = load([built_in_folder(), folder])
 assert not library.problems
 assert library["loss-spike"].parameters["sigmas"].value == 8.0
+assert library.stall_thresholds.warm_up_s == 1800.0  # compiling takes half an hour
 
 connection = duckdb.connect()
 make_tables(connection)
 connection.execute("INSERT INTO python.steps BY NAME SELECT 7 AS step, 60.0 AS wall_s, 55.0 AS other_s")
-[outcome] = run_on(connection, [library["evaluation-slow"]], "4242")
-assert outcome.verdicts[0].verdict.what == "evaluation took 55.0 s at step 7, 92% of the time of all steps"
+[check] = run_on(connection, [library["evaluation-slow"]], "4242")
+assert check.findings[0].what == "evaluation took 55.0 s at step 7, 92% of the time of all steps"
 ```
+
+The rules that judge a process rather than a recording have thresholds too: when a step is late, when a thread counts
+as busy. The section `[stall-thresholds]` of `parameters.toml` overrides them as it does those of recipes; the server
+applies a change within a second or two. `PROBE_STALL_S`, a setting of each job, stays the least time that is a stall.
+
+`probe recipes show stall-thresholds` lists those in force; [all of them](#stall-thresholds) are below.
 
 Lines that begin with `-- ` at the top of the file are TOML:
 
@@ -136,12 +147,19 @@ def recipes_page() -> Iterator[str]:
         yield from [f"- not to be confused with: {recipe.false_positives}"] if recipe.false_positives else []
         yield ""
         if recipe.parameters:
-            yield "| parameter | value | unit | source |"
-            yield "| --- | --- | --- | --- |"
-            for one in recipe.parameters.values():
-                cells = (f"`{one.name}`", f"{one.value}", one.unit, one.source)
-                yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-            yield ""
+            yield from _parameters(recipe.parameters.values())
+    yield from ["## Stall thresholds", ""]
+    yield from ["Of the rules on a process; `parameters.toml` overrides them as [above](#one-of-your-own).", ""]
+    yield from _parameters(library.stall_parameters.values())
+
+
+def _parameters(parameters: Iterable[Parameter]) -> Iterator[str]:
+    yield "| parameter | value | unit | source |"
+    yield "| --- | --- | --- | --- |"
+    for one in parameters:
+        cells = (f"`{one.name}`", f"{one.value}", one.unit, one.source)
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    yield ""
 
 
 def _capital(text: str) -> str:

@@ -1,7 +1,7 @@
 """Runs every test, for `tests/run`: first those that may run side by side, then those that hold deadlines.
 
-What failed is repeated alone, once. A test that then passes is flaky, which is a defect: it is listed by name,
-and counted at the end. `--quick` runs what starts no training process.
+What failed is repeated alone, once. A test that then passes is flaky, a defect: it is listed by name and
+counted at the end. `--quick` runs what starts no training process.
 """
 
 from __future__ import annotations

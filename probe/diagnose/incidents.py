@@ -1,6 +1,6 @@
 """Incidents: what recipes and the watch find, round after round, as one thing with a beginning and an end.
 
-Outcomes of rounds go in, events come out: an incident opened, got worse, came back or is over. `Event.tell`
+Checks of rounds go in, events come out: an incident opened, got worse, came back or is over. `Event.tell`
 says whether that is worth a message: one when it opens, one when it gets worse, one when it is over, and no
 more for one that comes and goes. Pure: no clock, no file; whoever calls hands the time in (wall seconds) and
 calls from one thread. Standard library only.
@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from probe.diagnose.verdict import ALARM, INFO, NOTICE, OK, Verdict
+from probe.diagnose.finding import Finding, severity_level
+from probe.diagnose.recipes.recipe import FOUND, UNKNOWN, Check
 
 OPENED, RAISED, RETURNED, RESOLVED = "opened", "raised", "returned", "resolved"
 """What an event says; `raised`: the severity is higher than any told before, `returned`: it was over and is
 back within the cooldown."""
-FOUND, CLEAR, UNKNOWN = "found", "clear", "unknown"
-SEVERITIES = (OK, INFO, NOTICE, ALARM)
-"""From the least to the most."""
 CLEAR_S = 30.0
 CLEAR_ROUNDS = 5
 """An incident is over when it was not found for so long and in so many rounds: both."""
@@ -30,31 +28,13 @@ AT_ONCE_COOLDOWN_S = 60.0
 """The same for what was not found by a recipe."""
 
 
-class Seen(NamedTuple):
-    """One finding. `subject` tells those of one recipe apart; `step`: when it began or happened."""
-
-    subject: str
-    step: int | None
-    rank: int | None
-    verdict: Verdict
-
-
-class Judged(NamedTuple):
-    """What one recipe said in one round; `holds_s`: it must be found for so long before it counts."""
-
-    recipe: str
-    state: str
-    holds_s: float
-    seen: tuple[Seen, ...] = ()
-
-
 @dataclass
 class Incident:
     """One thing that is wrong, or was. Times are wall seconds."""
 
     id: str
-    recipe: str
-    seen: Seen
+    finding: Finding
+    """The latest, of its recipe."""
     severity: str
     opened_s: float
     found_s: float
@@ -64,6 +44,11 @@ class Incident:
     told_over: bool = False
     clear_since_s: float | None = None
     clear_rounds: int = 0
+
+    @property
+    def recipe(self) -> str:
+        """What found it: a recipe, or the name of a state that the watch saw."""
+        return self.finding.recipe
 
     @property
     def is_open(self) -> bool:
@@ -99,49 +84,51 @@ class Incidents:
     def open(self) -> list[Incident]:
         """Those that are not over, worst first and then the oldest."""
         found = [one for one in list(self._latest.values()) if one.is_open]
-        return sorted(found, key=lambda one: (-SEVERITIES.index(one.severity), one.opened_s))
+        return sorted(found, key=lambda one: (-severity_level(one.severity), one.opened_s))
 
-    def round(self, judged: Iterable[Judged], now_s: float) -> list[Event]:
-        """The outcomes of one round of recipes; a recipe that is not among them changes nothing."""
+    def round(self, checks: Iterable[Check], now_s: float) -> list[Event]:
+        """Take in one round of recipes; a recipe that is not among them changes nothing."""
         events: list[Event] = []
-        for one in judged:
-            if one.state == UNKNOWN:
+        for check in checks:
+            if check.state == UNKNOWN:
                 continue
             keys = set()
-            for seen in one.seen if one.state == FOUND else ():
-                key = self._key(one.recipe, seen.subject)
+            for finding in check.findings if check.state == FOUND else ():
+                key = self._key(finding.recipe, finding.subject)
                 if key not in keys:
                     keys.add(key)
-                    events += self._found(key, one.recipe, seen, one.holds_s, now_s)
-            events += self._not_found(one.recipe, keys, now_s)
+                    events += self._found(key, finding, check.recipe.holds_s, now_s)
+            events += self._not_found(check.recipe.name, keys, now_s)
         return events
 
-    def at_once(self, recipe: str, seen: Seen, now_s: float) -> list[Event]:
+    def at_once(self, finding: Finding, now_s: float) -> list[Event]:
         """A finding that counts without waiting: whoever found it has waited already (the watch), and what
         comes again is hardly less news than what came first."""
         cooldown_s = min(self._cooldown_s, AT_ONCE_COOLDOWN_S)
-        return self._found(self._key(recipe, seen.subject), recipe, seen, 0.0, now_s, cooldown_s)
+        return self._found(self._key(finding.recipe, finding.subject), finding, 0.0, now_s, cooldown_s)
 
-    def over(self, recipe: str, subject: str, now_s: float, verdict: Verdict | None = None) -> list[Event]:
-        """It is over, and known to be."""
+    def over(self, recipe: str, subject: str, now_s: float, last: Finding | None = None) -> list[Event]:
+        """It is over, and known to be; `last` says how."""
         known = self._latest.get(self._key(recipe, subject))
         if known is None or not known.is_open:
             return []
-        if verdict is not None:
-            known.seen = known.seen._replace(verdict=verdict)
+        if last is not None:
+            was = known.finding
+            known.finding = replace(
+                last, recipe=was.recipe, subject=was.subject, step=was.step, rank=was.rank
+            )
         return [self._resolve(known, now_s)]
 
-    def restore(self, incident: str, recipe: str, seen: Seen, now_s: float, *, is_open: bool) -> None:
+    def restore(self, incident: str, finding: Finding, now_s: float, *, is_open: bool) -> None:
         """Take in what was written down about an incident before, in its order: nothing comes of it."""
         key = incident.rpartition("-")[0]
         known = self._latest.get(key)
-        severity = seen.verdict.severity
         if known is None or known.id != incident:
-            known = self._latest[key] = Incident(incident, recipe, seen, severity, now_s, now_s)
+            known = self._latest[key] = Incident(incident, finding, finding.severity, now_s, now_s)
         if is_open:
             known.returned_s = now_s if known.resolved_s is not None else known.returned_s
-            known.severity = _worse(known.severity, severity)
-            known.seen, known.found_s, known.resolved_s = seen, now_s, None
+            known.severity = _worse(known.severity, finding.severity)
+            known.finding, known.found_s, known.resolved_s = finding, now_s, None
         else:
             known.resolved_s, known.told_over = now_s, True
 
@@ -152,30 +139,30 @@ class Incidents:
         return hashlib.blake2s(text.encode("utf-8", "replace"), digest_size=5).hexdigest()
 
     def _found(
-        self, key: str, recipe: str, seen: Seen, holds_s: float, now_s: float, cooldown_s: float | None = None
+        self, key: str, finding: Finding, holds_s: float, now_s: float, cooldown_s: float | None = None
     ) -> list[Event]:
         cooldown_s = self._cooldown_s if cooldown_s is None else cooldown_s
         known = self._latest.get(key)
         if known is not None and known.is_open:
-            return self._still(known, seen, now_s)
-        if known is not None and _is_same_event(known, seen):
+            return self._still(known, finding, now_s)
+        if known is not None and _is_same_event(known, finding):
             return []
-        _, since_s = self._pending.setdefault(key, (recipe, now_s))
+        _, since_s = self._pending.setdefault(key, (finding.recipe, now_s))
         if now_s - since_s < holds_s:
             return []
         del self._pending[key]
         if known is not None and now_s - (known.resolved_s or 0.0) < cooldown_s:
-            return self._return(known, seen, now_s)
+            return self._return(known, finding, now_s)
         number = 1 if known is None else int(known.id.rpartition("-")[2]) + 1
-        opened = Incident(f"{key}-{number}", recipe, seen, seen.verdict.severity, now_s, now_s)
+        opened = Incident(f"{key}-{number}", finding, finding.severity, now_s, now_s)
         self._latest[key] = opened
         return [Event(OPENED, opened, True)]
 
-    def _still(self, known: Incident, seen: Seen, now_s: float) -> list[Event]:
+    def _still(self, known: Incident, finding: Finding, now_s: float) -> list[Event]:
         """An open incident is found again."""
-        known.seen, known.found_s, known.clear_since_s, known.clear_rounds = seen, now_s, None, 0
-        if _worse(known.severity, seen.verdict.severity) != known.severity:
-            known.severity = seen.verdict.severity
+        known.finding, known.found_s, known.clear_since_s, known.clear_rounds = finding, now_s, None, 0
+        if _worse(known.severity, finding.severity) != known.severity:
+            known.severity = finding.severity
             known.told_over = False
             return [Event(RAISED, known, True)]
         lasts = known.returned_s is not None and now_s - known.returned_s >= self._cooldown_s
@@ -184,9 +171,9 @@ class Incidents:
             return [Event(RETURNED, known, True)]
         return []
 
-    def _return(self, known: Incident, seen: Seen, now_s: float) -> list[Event]:
+    def _return(self, known: Incident, finding: Finding, now_s: float) -> list[Event]:
         known.resolved_s, known.returned_s = None, now_s
-        worse = self._still(known, seen, now_s)
+        worse = self._still(known, finding, now_s)
         return worse or [Event(RETURNED, known, False)]
 
     def _not_found(self, recipe: str, found: set[str], now_s: float) -> list[Event]:
@@ -215,10 +202,11 @@ class Incidents:
         return Event(RESOLVED, known, tell)
 
 
-def _is_same_event(known: Incident, seen: Seen) -> bool:
+def _is_same_event(known: Incident, finding: Finding) -> bool:
     """Whether a finding is what an incident that is over was about: it happened once, at a step."""
-    return seen.step is not None and known.seen.step is not None and seen.step <= known.seen.step
+    was = known.finding.step
+    return finding.step is not None and was is not None and finding.step <= was
 
 
 def _worse(one: str, other: str) -> str:
-    return max(one, other, key=SEVERITIES.index)
+    return max(one, other, key=severity_level)

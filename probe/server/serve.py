@@ -25,6 +25,7 @@ from probe.base import clock
 from probe.base.errors import ProbeError, SettingInvalid
 from probe.base.settings import Settings
 from probe.base.wire import LARGEST_HEAD_BYTES, listen_unix
+from probe.diagnose.recipes.library import installed
 from probe.recording import checked, places
 from probe.recording.process import own_pid
 from probe.server.alerts.recipe_monitor import Monitor
@@ -67,6 +68,7 @@ class Server:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
         registry = Registry(self.directory)
+        registry.stall_thresholds = lambda: installed(self.settings.recipes).stall_thresholds
         exits = ExitWatch(registry)
         sealer = Sealer(registry, self.settings, is_ours=self._is_ours, record_end=exits.record_end)
         watch = Watch(registry)

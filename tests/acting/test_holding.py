@@ -15,9 +15,8 @@ from agent.nursery import Forked
 from diagnose.hung import alarms, look, noted, recorded_of, until
 from harness import Job, Place, run_probe
 from probe.base.errors import ActionRefused, BadRequest, ProbeError
-from probe.diagnose import verdict as names
 from probe.diagnose.process.progress import History
-from probe.diagnose.verdict import NOTICE
+from probe.diagnose.states import NOTICE, PAUSED
 
 Fork = Callable[..., Forked]
 STALL_S = 0.5
@@ -73,7 +72,7 @@ def test_while_the_training_is_paused_what_changes_something_runs_at_once_and_no
     # Nobody takes it for a stall, however long it is.
     recorded = recorded_of(place, job.pid)
     evidence, verdict = look(place, job)
-    assert (verdict.state, verdict.severity) == (names.PAUSED, NOTICE)
+    assert (verdict.state, verdict.severity) == (PAUSED, NOTICE)
     assert evidence.progress is not None and evidence.progress.phase == "paused"
     done = run_probe(place, str(job.pid), "diagnose")
     assert "PAUSED  paused by probe (action " in done.stdout and f"probe {job.pid} resume" in done.stdout

@@ -26,7 +26,7 @@ from campaigns.campaign import Campaign
 from campaigns.kill_ledger import Server
 from harness import PATIENCE_S, ROOT, Place, run_probe
 from probe.base.errors import LimitReached, ProbeError
-from probe.diagnose import verdict as names
+from probe.diagnose import states
 from probe.recording import places
 from probe.recording.segments import COMPACT_FILES
 from probe.recording.tables import TABLES
@@ -39,9 +39,9 @@ REST_MS = 3.0
 """For each job, so long a step rests: all of them together use most of two cores."""
 LARGEST_GROWTH_RATIO, LARGEST_GROWTH_BYTES = 1.25, 32 << 20
 """From the second quarter of the rounds to the last: more than both is growth."""
-TRUE_OF_A_BUSY_MACHINE = frozenset({names.STARVED, names.SWAPPING, names.RUNNING_AGAIN})
+TRUE_OF_A_BUSY_MACHINE = frozenset({states.STARVED, states.SWAPPING, states.RUNNING_AGAIN})
 """States that a verdict with an alarm may have, for a job that trains and gets too little of the machine."""
-BLAME = frozenset({names.STRAGGLER, names.MISSING_RANK, names.DEAD_RANK, names.IMBALANCE})
+BLAME = frozenset({states.STRAGGLER, states.MISSING_RANK, states.DEAD_RANK, states.IMBALANCE})
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -160,7 +160,7 @@ class Load:
 
     def _diagnose(self, job: Forked) -> str:
         answer = self.server.ask("GET", f"/v1/diagnose?endpoint={job.pid}")
-        alarm = answer["severity"] == names.ALARM and answer["state"] not in TRUE_OF_A_BUSY_MACHINE
+        alarm = answer["severity"] == states.ALARM and answer["state"] not in TRUE_OF_A_BUSY_MACHINE
         self.campaign.count(f"diagnosed: {answer['state']}")
         return f"{answer['state']}: {answer['what']} {answer['why']}" if alarm else ""
 
@@ -169,7 +169,7 @@ class Load:
         answer = self.server.ask("GET", f"/v1/diagnose?endpoint={self.job_of_ranks}")
         self.campaign.count(f"two ranks diagnosed: {answer['state']} ({answer['severity']})")
         said = " ".join([answer["what"], *answer["why"]])
-        blamed = answer["state"] in BLAME and answer["severity"] in (names.ALARM, names.NOTICE)
+        blamed = answer["state"] in BLAME and answer["severity"] in (states.ALARM, states.NOTICE)
         return f"{answer['state']}: {said}" if blamed and "core" not in said else ""
 
     def _backtrace(self, job: Forked) -> str:
@@ -189,7 +189,7 @@ class Load:
         for t_ns, pid, state, severity, what in rows:
             self._seen = max(self._seen, int(t_ns))
             self.campaign.count(f"verdict: {state} ({severity})")
-            if severity == names.ALARM and state not in TRUE_OF_A_BUSY_MACHINE:
+            if severity == states.ALARM and state not in TRUE_OF_A_BUSY_MACHINE:
                 self.campaign.found(number, f"pid {pid}: {state}: {what}")
 
     # What it costs ----------------------------------------------------------------

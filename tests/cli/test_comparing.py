@@ -111,6 +111,11 @@ def test_the_screen_fits_its_width_and_says_unknown_for_what_is_not() -> None:
     text = list(lines(answer, Output(io.StringIO(), {})))
     assert max(len(line) for line in text) <= 100 and "\x1b" not in "".join(text)
     assert any(line.startswith("LOSS IS NAN") for line in text) and any("probe 7 lr" in line for line in text)
+    slow = {"state": "slow step", "severity": "notice", "what": "a long step", "why": [], "next": []}
+    both = lines({**answer, "verdict": slow, "position": 1}, Output(io.StringIO(), {}))
+    assert [line for line in both if line.isupper() or line[:4] in ("LOSS", "SLOW")] == [
+        "LOSS IS NAN  loss became NaN at step 7\\u001b[2J", "SLOW STEP  a long step",
+    ]
     assert any("norm unknown   update ratio unknown" in line for line in text)
     assert any("MFU 0.4 %" in line and "estimated" in line for line in text), text
     blank = {**summarize({}), "name": "gpt/0", "pid": 7, "state": "idle", "verdict": None, "findings": []}

@@ -36,7 +36,7 @@ ANSWER: dict[str, Any] = {
     "notes": ["own.sql: wrong"],
     "findings": [finding("loss-nan", "alarm"), *[finding("dead", "notice", f"unit {n}") for n in range(5)],
                  finding("frozen", "info")],
-    "judged": {"found": 3, "clear": 12, "unknown": 1},
+    "position": 6, "judged": {"found": 3, "clear": 12, "unknown": 1},
     "unknown": [{"recipe": "gap", "title": "a gap", "reason": "nothing was logged"}],
 }
 
@@ -70,10 +70,11 @@ def test_of_a_symptom_every_check_is_written_and_the_cause_comes_last(command: C
     ]
     conclusion = {
         "state": "cause", "what": "bad data: a NaN in it", "cause": "data", "consequences": ["loss-nan"],
-        "next": ["probe 7 skip-nonfinite on"],
+        "severity": "alarm", "why": ["seen", "with it: loss-nan"], "next": ["probe 7 skip-nonfinite on"],
     }
     found = [finding("loss-nan", "alarm"), finding("data", "notice")]
-    wire = Wire({**ANSWER, "findings": found, "symptom": "nan", "checks": checks, "conclusion": conclusion})
+    of_symptom = {"position": None, "symptom": "nan", "checks": checks, "conclusion": conclusion}
+    wire = Wire({**ANSWER, "findings": found, **of_symptom})
     said = command("7", "diagnose", "nan", "--no-watch", transport=wire)
     assert wire.asked == ["/v1/diagnose?endpoint=7&deep=0&symptom=nan"]
     assert said.out.splitlines() == [
@@ -105,6 +106,9 @@ def test_recipes_are_listed_and_shown_and_near_names_are_told(command: Command, 
     assert "most       3      rows  a guess" in shown and shown.endswith("SELECT $most AS n\n")
     whole = json.loads(command("recipes", "show", "own-one", "--format", "json", **mine).out)
     assert whole["parameters"] == [{"name": "most", "value": 3, "unit": "rows", "source": "a guess"}]
+    (tmp_path / "parameters.toml").write_text("[stall-thresholds]\nstall_steps = 10\n")
+    thresholds = command("recipes", "show", "stall-thresholds", **mine).out
+    assert "stall_steps" in thresholds and "parameters.toml; else 4.0 (" in thresholds
     wrong = command("recipes", "show", "loss-spik")
     assert wrong.code == 2 and "loss-spike" in wrong.err
     assert command("recipes", "list").code == 2

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, TypeVar
 from agent.asking import query
 from agent.nursery import Forked
 from harness import PATIENCE_S, Job, Place
+from probe.diagnose.finding import Finding
 from probe.diagnose.process import stall_thresholds
 from probe.diagnose.process.evidence import Evidence, gather
-from probe.diagnose.process.state import judge
-from probe.diagnose.verdict import Verdict
+from probe.diagnose.process.process_rules import diagnose_process
 from probe.recording import places
 from probe.recording.journal import read_journal
 from probe.server.recordings.registry import Recorded, Registry
@@ -27,7 +27,7 @@ class Seen(NamedTuple):
     job: Forked
     recorded: Recorded
     evidence: Evidence
-    verdict: Verdict
+    verdict: Finding
 
     @property
     def why(self) -> str:
@@ -50,7 +50,7 @@ def recorded_of(place: Place, pid: int) -> Recorded:
     return next(one for one in Registry(place.directory).processes() if one.meta.pid == pid)
 
 
-def look(place: Place, job: Job, *, late: bool = True) -> tuple[Evidence, Verdict]:
+def look(place: Place, job: Job, *, late: bool = True) -> tuple[Evidence, Finding]:
     """Evidence on a job and the verdict; with `late` only once its step is late."""
     registry = Registry(place.directory)
     recorded = recorded_of(place, job.pid)
@@ -64,7 +64,7 @@ def look(place: Place, job: Job, *, late: bool = True) -> tuple[Evidence, Verdic
 
     evidence = until(now, "a late step")
     assert evidence is not None
-    return evidence, judge(evidence)
+    return evidence, diagnose_process(evidence)
 
 
 def noted(recorded: Recorded) -> list[dict[str, Any]]:

@@ -9,8 +9,8 @@ import pytest
 from agent.asking import jobs
 from diagnose.hung import noted
 from harness import Place
-from probe.diagnose import verdict as names
-from probe.diagnose.verdict import ALARM
+from probe.diagnose import states
+from probe.diagnose.states import ALARM
 from probe.server.recordings.registry import Registry
 
 STALL_S = "0.5"
@@ -51,4 +51,4 @@ def test_a_clean_job_gives_no_alarm(place: Place, command: tuple[str, ...]) -> N
         job.wait_for("READY")
         time.sleep(WATCHED_S)  # what is watched for is that nothing happens
         found = [row for one in Registry(place.directory).processes() for row in noted(one)]
-        assert [row for row in found if row["severity"] == ALARM and row["state"] != names.STARVED] == []
+        assert [row for row in found if row["severity"] == ALARM and row["state"] != states.STARVED] == []

@@ -17,8 +17,8 @@ from agent.asking import query, tell
 from agent.nursery import Nursery, forked
 from diagnose.hung import STALL_S, Seen, look, noted, recorded_of, until
 from harness import Place, run_probe
-from probe.diagnose import verdict as names
-from probe.diagnose.verdict import ALARM, NOTICE
+from probe.diagnose import states
+from probe.diagnose.states import ALARM, NOTICE
 from probe.server.recordings.registry import Registry
 
 WAYS: dict[str, tuple[str, ...]] = {
@@ -35,11 +35,12 @@ WAYS: dict[str, tuple[str, ...]] = {
     "storage without workers": ("stall_workers", "--way", "fifo", "--workers", "0"),
 }
 STATE = {
-    "read": names.BLOCKED, "sleep": names.BLOCKED, "gil": names.HOLDS_GIL, "gil elsewhere": names.HOLDS_GIL,
-    "deadlock": names.DEADLOCK, "event": names.LOCK_WAIT,
-    "in a thread": names.BLOCKED, "storage": names.WAITING_FOR_DATA,
-    "worker's lock": names.WAITING_FOR_DATA, "stopped worker": names.WAITING_FOR_DATA,
-    "storage without workers": names.WAITING_FOR_DATA,
+    "read": states.BLOCKED, "sleep": states.BLOCKED, "gil": states.HOLDS_GIL,
+    "gil elsewhere": states.HOLDS_GIL,
+    "deadlock": states.DEADLOCK, "event": states.LOCK_WAIT,
+    "in a thread": states.BLOCKED, "storage": states.WAITING_FOR_DATA,
+    "worker's lock": states.WAITING_FOR_DATA, "stopped worker": states.WAITING_FOR_DATA,
+    "storage without workers": states.WAITING_FOR_DATA,
 }
 
 
@@ -189,17 +190,17 @@ def test_a_rank_that_waits_for_another_is_in_a_collective_and_the_other_is_not(
         for job in ranks:
             job.wait_for("HANGING")
         waits, sleeps = (look(place, job) for job in ranks)
-        assert (waits[1].state, waits[1].severity) == (names.IN_COLLECTIVE, ALARM), waits[1]
+        assert (waits[1].state, waits[1].severity) == (states.IN_COLLECTIVE, ALARM), waits[1]
         assert f"waits for other ranks in {op}" in waits[1].what
-        assert (sleeps[1].state, sleeps[1].severity) == (names.BLOCKED, ALARM)
+        assert (sleeps[1].state, sleeps[1].severity) == (states.BLOCKED, ALARM)
         assert "clock_nanosleep" in sleeps[1].what and "sleep_on_storage" in sleeps[1].what
         first, second = (recorded_of(place, job.pid) for job in ranks)
         until(lambda: noted(first) and noted(second), "the server's verdicts on both")
         [alarm, *_], [waits_too, *_] = noted(second), noted(first)
-        assert (alarm["state"], alarm["severity"]) == (names.MISSING_RANK, ALARM)
+        assert (alarm["state"], alarm["severity"]) == (states.MISSING_RANK, ALARM)
         assert "sleep_on_storage" in alarm["what"] and alarm["next"].startswith("probe ")
         named = (waits_too["state"], waits_too["severity"])
-        assert named == (names.IN_COLLECTIVE, NOTICE), "one alarm is enough"
+        assert named == (states.IN_COLLECTIVE, NOTICE), "one alarm is enough"
         assert "the cause: rank 1" in waits_too["what"] and "sleep_on_storage" in waits_too["what"]
         said = run_probe(place, str(ranks[0].pid), "diagnose").stdout
         assert f"rank 1 (pid {ranks[1].pid}) is not in it" in said, "asked about one rank, it says so too"

@@ -3,44 +3,48 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from probe.diagnose.finding import Finding
 from probe.diagnose.incidents import (
-    CLEAR,
     CLEAR_ROUNDS,
     CLEAR_S,
     COOLDOWN_S,
-    FOUND,
     OPENED,
     RAISED,
     RESOLVED,
     RETURNED,
-    UNKNOWN,
     Event,
     Incidents,
-    Judged,
-    Seen,
 )
-from probe.diagnose.verdict import ALARM, NOTICE, Verdict
+from probe.diagnose.recipes.recipe import CLEAR, FOUND, UNKNOWN, Check, Recipe
+from probe.diagnose.states import ALARM, NOTICE
 
 ROUND_S = 4.0
 
 
-def seen(subject: str = "", step: int | None = None, severity: str = NOTICE) -> Seen:
-    return Seen(subject, step, 0, Verdict("spike", severity, "the loss jumped", [], []))
+def seen(subject: str = "", step: int | None = None, severity: str = NOTICE) -> Finding:
+    return Finding(
+        "spike", severity, "the loss jumped", recipe="loss-spike", subject=subject, step=step, rank=0
+    )
 
 
-def found(*what: Seen, holds_s: float = 0.0) -> Judged:
-    return Judged("loss-spike", FOUND, holds_s, what or (seen(),))
+RECIPE = Recipe("loss-spike", "spike", NOTICE, ("loss",), "", "", Path())
 
 
-QUIET = Judged("loss-spike", CLEAR, 0.0)
-NOT_KNOWN = Judged("loss-spike", UNKNOWN, 0.0)
+def found(*what: Finding, holds_s: float = 0.0) -> Check:
+    return Check(replace(RECIPE, holds_s=holds_s), FOUND, list(what) or [seen()])
 
 
-def rounds(incidents: Incidents, said: list[Judged], start_s: float = 0.0) -> list[Event]:
+QUIET = Check(RECIPE, CLEAR)
+NOT_KNOWN = Check(RECIPE, UNKNOWN)
+
+
+def rounds(incidents: Incidents, said: list[Check], start_s: float = 0.0) -> list[Event]:
     """Events of rounds that follow each other as the monitor makes them."""
     return [
         event
@@ -119,7 +123,7 @@ def test_subjects_of_one_recipe_are_incidents_of_their_own() -> None:
     both = rounds(incidents, [found(seen("a"), seen("b"))])
     assert len({event.incident.id for event in both}) == 2
     ended = rounds(incidents, [found(seen("a"))] * 20, ROUND_S)
-    assert [(event.kind, event.incident.seen.subject) for event in ended] == [(RESOLVED, "b")]
+    assert [(event.kind, event.incident.finding.subject) for event in ended] == [(RESOLVED, "b")]
 
 
 def test_what_was_written_down_is_not_told_again_after_a_restart() -> None:
@@ -127,7 +131,7 @@ def test_what_was_written_down_is_not_told_again_after_a_restart() -> None:
     events = rounds(before, [found(seen("a", 3), seen("b", 4))])
     after = Incidents("run")
     for event in events:
-        after.restore(event.incident.id, "loss-spike", event.incident.seen, 0.0, is_open=True)
+        after.restore(event.incident.id, event.incident.finding, 0.0, is_open=True)
     assert rounds(after, [found(seen("a", 3), seen("b", 4))] * 3, 10.0) == []
     assert kinds(rounds(after, [QUIET] * 20, 50.0)) == [(RESOLVED, True)] * 2
 
@@ -147,7 +151,7 @@ _ROUND = st.one_of(
 @settings(max_examples=200, deadline=None)
 @given(st.lists(_ROUND, max_size=60), st.sampled_from([1.0, 4.0, 40.0, 700.0]))
 def test_whatever_the_rounds_say_an_incident_opens_before_it_ends_and_each_is_told_once(
-    said: list[Judged], every_s: float
+    said: list[Check], every_s: float
 ) -> None:
     incidents = Incidents("run")
     told: Counter[tuple[str, str]] = Counter()
@@ -165,7 +169,7 @@ def test_whatever_the_rounds_say_an_incident_opens_before_it_ends_and_each_is_to
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(_ROUND, max_size=40), st.integers(0, 40))
-def test_a_restart_at_any_moment_opens_nothing_that_is_open_already(said: list[Judged], at: int) -> None:
+def test_a_restart_at_any_moment_opens_nothing_that_is_open_already(said: list[Check], at: int) -> None:
     first, second = Incidents("run"), Incidents("run")
     opened = set()
     for number, one in enumerate(said):
@@ -174,7 +178,7 @@ def test_a_restart_at_any_moment_opens_nothing_that_is_open_already(said: list[J
         for kind, incident, _ in first.round([one], number * ROUND_S):
             opened.add(incident.id)
             second.restore(
-                incident.id, incident.recipe, incident.seen, number * ROUND_S, is_open=kind != RESOLVED
+                incident.id, incident.finding, number * ROUND_S, is_open=kind != RESOLVED
             )
     assert {one.id for one in first.open()} == {one.id for one in second.open()}
     for number, one in enumerate(said[at:]):

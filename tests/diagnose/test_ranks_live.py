@@ -14,10 +14,10 @@ from agent.asking import kill_server
 from diagnose.hung import noted, recorded_of, until
 from harness import PATIENCE_S, ROOT, Place, run_probe, wait_for_end
 from probe.base import wire
-from probe.diagnose import verdict as names
-from probe.diagnose.ranks.job import judge
+from probe.diagnose import states
+from probe.diagnose.ranks.job_rules import diagnose_job
 from probe.diagnose.ranks.rank_evidence import Facts
-from probe.diagnose.verdict import ALARM, NOTICE
+from probe.diagnose.states import ALARM, NOTICE
 from probe.recording import places
 from ranks import Ranks, running_ranks
 
@@ -54,12 +54,12 @@ def test_the_rank_that_hangs_the_others_gets_the_only_alarm_and_is_named_whereve
         ranks[1].wait_for("FAULT")
         culprit, victim = (recorded_of(place, ranks[rank].pid) for rank in (1, 0))
         until(lambda: noted(culprit) and noted(victim), "the server's rows on both ranks")
-        assert alarms(place, ranks) == [(1, names.MISSING_RANK)]
+        assert alarms(place, ranks) == [(1, states.MISSING_RANK)]
         [waits, *_] = noted(victim)
         assert waits["severity"] == NOTICE and "the cause: rank 1 never joined all_reduce #" in waits["what"]
 
         found = diagnosed(place, ranks.name)
-        assert (found["state"], found["severity"], found["culprits"]) == (names.MISSING_RANK, ALARM, [1])
+        assert (found["state"], found["severity"], found["culprits"]) == (states.MISSING_RANK, ALARM, [1])
         assert "rank 0 waits in it" in found["what"] and "never_join (faulty_ranks.py:" in found["what"]
         assert [(one["rank"], one["pid"]) for one in found["ranks"]] == [
             (rank, ranks[rank].pid) for rank in (0, 1)
@@ -69,10 +69,10 @@ def test_the_rank_that_hangs_the_others_gets_the_only_alarm_and_is_named_whereve
         server = places.server_socket(place.directory)
         facts = wire.call(server, "GET", asked, None, timeout_s=PATIENCE_S)
         known = [Facts.from_dict(raw) for raw in facts["facts"]]  # what another host's server would get
-        assert (judge(known).verdict.state, judge(known).culprits) == (names.MISSING_RANK, (1,))
+        assert (diagnose_job(known).state, diagnose_job(known).culprits) == (states.MISSING_RANK, (1,))
         said = run_probe(place, ranks.name, "diagnose").stdout
         assert said.startswith("MISSING RANK  rank 1 never joined") and "\n  next   probe " in said
-        assert diagnosed(place, f"{ranks.name}/1")["state"] == names.BLOCKED, "one rank, when one is named"
+        assert diagnosed(place, f"{ranks.name}/1")["state"] == states.BLOCKED, "one rank, when one is named"
         listed = json.loads(run_probe(place, "ps", "--format", "json").stdout)["processes"]
         assert {one["state"] for one in listed} == {"stalled"}
 
@@ -83,10 +83,10 @@ def test_rank_0_that_died_first_is_the_cause_also_when_only_recordings_are_left(
         assert ranks[0].wait() == -9
         assert ranks[1].wait() != 0
         until(lambda: noted(recorded_of(place, ranks[1].pid)), "a row on the victim's end")
-        assert alarms(place, ranks) == [(0, names.DEAD)]
+        assert alarms(place, ranks) == [(0, states.DEAD)]
         wait_for_end(kill_server(place), 20.0)
         found = diagnosed(place, ranks.name)
-        assert (found["state"], found["culprits"]) == (names.DEAD_RANK, [0])
+        assert (found["state"], found["culprits"]) == (states.DEAD_RANK, [0])
         assert "died first, of SIGKILL, at step 7" in found["what"]
         assert "rank 1 ended because of it" in found["what"]
 
@@ -97,9 +97,9 @@ def test_calls_that_do_not_fit_are_known_after_gloo_has_aborted_the_ranks(place:
         for job in ranks.jobs:
             assert job.wait() != 0
         until(lambda: all(noted(recorded_of(place, job.pid)) for job in ranks.jobs), "rows on all ends")
-        assert alarms(place, ranks) == [(1, names.DTYPE_MISMATCH)]
+        assert alarms(place, ranks) == [(1, states.DTYPE_MISMATCH)]
         found = diagnosed(place, ranks.name)
-        assert (found["state"], found["culprits"]) == (names.DTYPE_MISMATCH, [1])
+        assert (found["state"], found["culprits"]) == (states.DTYPE_MISMATCH, [1])
         assert found["what"].count("reduce_loss") == 2, "both call sites"
         assert "float64" in found["what"] and "float32" in found["what"]
 
@@ -112,9 +112,9 @@ def test_a_straggler_is_a_notice_when_it_becomes_one_and_another_when_it_is_none
         slow = recorded_of(place, ranks[1].pid)
         until(lambda: len(noted(slow)) == 2, "both notices")
         became, ended = noted(slow)
-        assert (became["state"], became["severity"]) == (names.STRAGGLER, NOTICE)
+        assert (became["state"], became["severity"]) == (states.STRAGGLER, NOTICE)
         assert "(compute in forward)" in became["what"]
-        assert ended["state"] == names.CAUGHT_UP and ended["severity"] == "ok"
+        assert ended["state"] == states.CAUGHT_UP and ended["severity"] == "ok"
         assert noted(recorded_of(place, ranks[0].pid)) == [], "a victim of a straggler has no row"
 
 

@@ -18,23 +18,25 @@ from agent.asking import query, tell
 from agent.nursery import Forked, Nursery, forked
 from diagnose.hung import STALL_S, alarms, look, noted, recorded_of, until
 from harness import Job, Place, wait_for_end
-from probe.diagnose import verdict as names
+from probe.diagnose import states
 from probe.diagnose.process.evidence import gather
-from probe.diagnose.process.state import judge
-from probe.diagnose.verdict import ALARM, NOTICE
+from probe.diagnose.process.process_rules import diagnose_process
+from probe.diagnose.stall_parameters import StallThresholds
+from probe.diagnose.states import ALARM, NOTICE
+from probe.server.answers.diagnosing import examine_process
 from probe.server.recordings.registry import Registry
 from probe.server.watch.stall_watch import Watch
 
 pytestmark = pytest.mark.alone
 
 CLEAN = {
-    "evaluation with a loader": (names.EVALUATION,),
-    "evaluation": (names.SLOW_STEP,),
-    "generation": (names.SLOW_STEP,),
-    "checkpoint": (names.CHECKPOINT,),
-    "child": (names.SLOW_STEP,),
-    "svd": (names.SLOW_STEP,),
-    "lengths": (names.SLOW_STEP,),
+    "evaluation with a loader": (states.EVALUATION,),
+    "evaluation": (states.SLOW_STEP,),
+    "generation": (states.SLOW_STEP,),
+    "checkpoint": (states.CHECKPOINT,),
+    "child": (states.SLOW_STEP,),
+    "svd": (states.SLOW_STEP,),
+    "lengths": (states.SLOW_STEP,),
 }
 
 
@@ -66,15 +68,15 @@ def test_a_stopped_job_is_stopped_and_when_continued_it_runs_again(
     recorded = recorded_of(place, job.pid)
     job.signal(signal.SIGSTOP)
     evidence, verdict = look(place, job)
-    assert (verdict.state, verdict.severity) == (names.STOPPED, ALARM)
+    assert (verdict.state, verdict.severity) == (states.STOPPED, ALARM)
     assert evidence.state == "stopped" and verdict.next == [f"kill -CONT {job.pid}"]
     assert evidence.training is not None and evidence.training.frames, "stacks are read of a stopped job, too"
-    until(lambda: [row["state"] for row in noted(recorded)] == [names.STOPPED], "the server's verdict")
+    until(lambda: [row["state"] for row in noted(recorded)] == [states.STOPPED], "the server's verdict")
     job.signal(signal.SIGCONT)
     until(lambda: noted(recorded)[1:], "running again")
-    assert [row["state"] for row in noted(recorded)] == [names.STOPPED, names.RUNNING_AGAIN]
+    assert [row["state"] for row in noted(recorded)] == [states.STOPPED, states.RUNNING_AGAIN]
     _, verdict = look(place, job, late=False)
-    assert verdict.state == names.RUNNING, "a pause from outside makes the run no more patient"
+    assert verdict.state == states.RUNNING, "a pause from outside makes the run no more patient"
 
 
 @contextlib.contextmanager
@@ -129,8 +131,8 @@ def test_a_starved_job_is_starved_and_not_hung(
         def starved() -> str | None:
             evidence, verdict = look(place, job, late=False)
             why = "\n".join(verdict.why)
-            assert verdict.state in (names.STARVED, names.RUNNING, names.SLOW_STEP), verdict
-            if verdict.state != names.STARVED or said not in why:
+            assert verdict.state in (states.STARVED, states.RUNNING, states.SLOW_STEP), verdict
+            if verdict.state != states.STARVED or said not in why:
                 return None
             thread = evidence.training
             assert thread is not None and thread.cpu_ratio is not None and thread.cpu_ratio < 0.5
@@ -151,11 +153,11 @@ def test_what_runs_for_ever_is_told_from_what_hangs(
     assert thread.cpu_ratio + thread.run_delay_ratio > 0.25
     assert evidence.capture is not None and evidence.capture["threads"][0]["moving"] is True
     if way == "regex":
-        assert verdict.state == names.HOLDS_GIL and "computing" in verdict.what
+        assert verdict.state == states.HOLDS_GIL and "computing" in verdict.what
         recorded = recorded_of(place, job.pid)
-        until(lambda: [row["state"] for row in noted(recorded)] == [names.HOLDS_GIL], "the server's alarm")
+        until(lambda: [row["state"] for row in noted(recorded)] == [states.HOLDS_GIL], "the server's alarm")
     else:
-        assert (verdict.state, verdict.severity) == (names.SLOW_STEP, NOTICE)
+        assert (verdict.state, verdict.severity) == (states.SLOW_STEP, NOTICE)
         assert "hang_in_python (stall_hangs.py:" in verdict.what
 
 
@@ -171,7 +173,7 @@ def test_a_pause_that_is_part_of_training_is_no_alarm(
     _, verdict = look(place, job, late=kind != "evaluation with a loader")
     if kind == "evaluation with a loader":
         verdict = until(
-            lambda: (found := look(place, job, late=False)[1]).state == names.EVALUATION and found,
+            lambda: (found := look(place, job, late=False)[1]).state == states.EVALUATION and found,
             "an evaluation",
         ) or verdict
     assert verdict.state in CLEAN[kind] and verdict.severity != ALARM, verdict
@@ -189,7 +191,7 @@ def test_slow_first_steps_are_no_alarm(place: Place, fork: Callable[..., Forked]
     job.wait_for("ON")
     evidence, verdict = look(place, job, late=False)
     assert evidence.progress is not None and evidence.progress.usual_step_s is None
-    assert (verdict.state, verdict.severity) == (names.WARM_UP, NOTICE)
+    assert (verdict.state, verdict.severity) == (states.WARM_UP, NOTICE)
     job.wait_for("RESULT")
     assert alarms(place, job.pid) == []
 
@@ -198,7 +200,7 @@ def test_a_job_that_waits_for_input_after_training_is_idle(place: Place, fork: C
     job = fork("stall_pauses", "--kind", "evaluation", "--steps", "10", "--hold")
     job.wait_for("RESULT")
     evidence, verdict = look(place, job)
-    assert (verdict.state, verdict.severity) == (names.IDLE, NOTICE)
+    assert (verdict.state, verdict.severity) == (states.IDLE, NOTICE)
     assert evidence.training is not None and evidence.training.waits_on == "standard input"
     assert alarms(place, job.pid) == []
 
@@ -228,7 +230,7 @@ def test_without_py_spy_there_is_a_verdict_that_says_so(
     monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
     monkeypatch.setattr("sysconfig.get_path", lambda _name: str(tmp_path / "bin"))
     evidence, verdict = look(place, job)
-    assert (verdict.state, verdict.severity) == (names.UNKNOWN, ALARM)
+    assert (verdict.state, verdict.severity) == (states.UNKNOWN, ALARM)
     assert "sleeping in read" in verdict.what
     assert any("py-spy" in line for line in verdict.why) and evidence.looks == 0
 
@@ -239,9 +241,9 @@ def test_an_unrecorded_process_gets_a_verdict_on_what_can_be_seen(
     with forked(nursery, place, ("stall_hangs", "--way", "gil"), watched=False) as [job]:
         hang(job)
         evidence = gather(job.pid)
-        verdict = judge(evidence)
+        verdict = diagnose_process(evidence)
         assert evidence.progress is None
-        assert (verdict.state, verdict.severity) == (names.HOLDS_GIL, ALARM)
+        assert (verdict.state, verdict.severity) == (states.HOLDS_GIL, ALARM)
         assert "no recording: steps are not known" in verdict.why
 
 
@@ -256,7 +258,8 @@ def test_a_process_that_is_killed_while_it_is_looked_at_is_dead(
         until(lambda: looking.running(), "the look")
         job.kill()
         evidence = looking.result()
-    assert evidence.state in (None, "zombie") and judge(evidence).state in (names.DEAD, names.ZOMBIE)
+    assert evidence.state in (None, "zombie")
+    assert diagnose_process(evidence).state in (states.DEAD, states.ZOMBIE)
 
 
 def test_a_thread_stuck_in_the_kernel_is_named_with_where(place: Place, tmp_path: Path) -> None:
@@ -266,15 +269,34 @@ def test_a_thread_stuck_in_the_kernel_is_named_with_where(place: Place, tmp_path
     try:
         job.wait_for("READY")
         verdict = until(
-            lambda: (found := judge(gather(job.pid))).severity == ALARM and found, "an alarm"
+            lambda: (found := diagnose_process(gather(job.pid))).severity == ALARM and found, "an alarm"
         )  # a first look may come before it is still
-        assert verdict and verdict.state == names.UNINTERRUPTIBLE
+        assert verdict and verdict.state == states.UNINTERRUPTIBLE
         assert "uninterruptible (D) in " in verdict.what
         assert any("os.posix_spawn" in line for line in verdict.why), "stacks are read in state D, too"
     finally:
         os.close(os.open(pipe, os.O_WRONLY))
         job.wait_for("FREE")
         job.kill()
+
+
+def test_stall_thresholds_of_ones_own_decide_when_a_hang_is_a_stall(
+    place: Place, fork: Callable[..., Forked]
+) -> None:
+    job = fork("stall_hangs", "--way", "read")
+    job.wait_for("READY")
+    hang(job)
+    recorded, registry = recorded_of(place, job.pid), Registry(place.directory)
+
+    def severity() -> str:
+        return examine_process(registry, Watch(registry), recorded).state.severity
+
+    until(lambda: severity() == ALARM, "an alarm")
+    registry.stall_thresholds = lambda: StallThresholds(stall_steps=1e9)
+    assert severity() == NOTICE
+    watch = Watch(registry)
+    watch.round()
+    assert watch.current(recorded.folder) is None, "not late, and so not looked at longer"
 
 
 def test_a_process_that_is_gone_and_rings_that_vanish_cost_the_watch_nothing(
@@ -303,7 +325,7 @@ def test_a_process_that_is_gone_and_rings_that_vanish_cost_the_watch_nothing(
 
     until(seen, "a verdict on the other job")
     found = watch.current(kept.folder)
-    assert found is not None and found.state == names.BLOCKED
+    assert found is not None and found.state == states.BLOCKED
     stays.kill()
     wait_for_end(stays.pid, 20.0)
     watch.round()

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 
 import duckdb
 
-from probe.diagnose.recipes.library import Outcome, Recipe
 from probe.diagnose.recipes.local_query import make_tables, run_on
+from probe.diagnose.recipes.recipe import Check, Recipe
 from probe.recording.tables import BY_NAME
 
 if sys.version_info >= (3, 11):
@@ -77,7 +77,7 @@ class Cases:
         self.connection = duckdb.connect(":memory:", config={"threads": 1})
         make_tables(self.connection)
 
-    def judge(self, recipe: Recipe, case: Case) -> Outcome:
+    def judge(self, recipe: Recipe, case: Case) -> Check:
         """What the recipe says of the case's tables, which are gone afterwards."""
         known = recipe.parameters
         changed = {name: replace(known[name], value=value) for name, value in case.parameters.items()}
@@ -87,8 +87,8 @@ class Cases:
             for table, statements in case.tables.items():
                 for sql in statements:
                     self._insert(table, sql)
-            (outcome,) = run_on(self.connection, [recipe], "JOB")
-            return outcome
+            (check,) = run_on(self.connection, [recipe], "JOB")
+            return check
         finally:
             self.connection.execute("ROLLBACK")
 
@@ -98,20 +98,20 @@ class Cases:
         self.connection.execute(f"INSERT INTO {table} BY NAME SELECT *{added} FROM ({sql})")
 
 
-def misfits(case: Case, outcome: Outcome) -> list[str]:
+def misfits(case: Case, check: Check) -> list[str]:
     """What differs from what the case expects; nothing when it fits."""
     wanted = {True: "found", False: "clear"}.get(case.fires, case.fires)
-    said = f"{outcome.reason} {[one.verdict.what for one in outcome.verdicts]}"
-    if outcome.state != wanted:
-        return [f"is {outcome.state}, should be {wanted}: {said}"]
+    said = f"{check.reason} {[one.what for one in check.findings]}"
+    if check.state != wanted:
+        return [f"is {check.state}, should be {wanted}: {said}"]
     expect = dict(case.expect)
     wrong = []
-    if "count" in expect and expect.pop("count") != len(outcome.verdicts):
-        wrong.append(f"{len(outcome.verdicts)} findings: {said}")
-    if "reason" in expect and expect.pop("reason") not in outcome.reason:
+    if "count" in expect and expect.pop("count") != len(check.findings):
+        wrong.append(f"{len(check.findings)} findings: {said}")
+    if "reason" in expect and expect.pop("reason") not in check.reason:
         wrong.append(f"another reason: {said}")
-    if expect and not any(_fits(one, expect) for one in outcome.verdicts):
-        found = [(one.step, one.subject, one.rank, one.verdict.severity) for one in outcome.verdicts]
+    if expect and not any(_fits(one, expect) for one in check.findings):
+        found = [(one.step, one.subject, one.rank, one.severity) for one in check.findings]
         wrong.append(f"no finding fits {expect}: {found} {said}")
     return wrong
 
@@ -119,9 +119,9 @@ def misfits(case: Case, outcome: Outcome) -> list[str]:
 def _fits(finding: Any, expect: dict[str, Any]) -> bool:
     said = {
         "step": finding.step, "subject": finding.subject, "rank": finding.rank,
-        "severity": finding.verdict.severity,
+        "severity": finding.severity,
     }
     what = expect.get("what", "")
-    return what in finding.verdict.what and all(
+    return what in finding.what and all(
         said[name] == value for name, value in expect.items() if name != "what"
     )

@@ -13,7 +13,8 @@ from typer.main import get_command
 
 from probe.base.errors import ProbeError
 from probe.diagnose.recipes import library
-from probe.diagnose.recipes.recipe import rendered
+from probe.diagnose.recipes.recipe import CLEAR, UNKNOWN, rendered
+from probe.diagnose.states import INFO
 from probe_cli.command_table import COMMANDS, app_for
 from probe_cli.core.arguments import rewrite
 from probe_cli.main import click_exception
@@ -58,7 +59,7 @@ def test_a_built_in_recipe_says_what_it_needs_when_it_is_wrong_and_what_to_do(na
     assert recipe.needs
     assert recipe.false_positives
     assert recipe.why
-    assert recipe.next or recipe.severity == library.INFO
+    assert recipe.next or recipe.severity == INFO
     assert all(parameter.source for parameter in recipe.parameters.values())
 
 
@@ -66,7 +67,7 @@ def test_a_built_in_recipe_says_what_it_needs_when_it_is_wrong_and_what_to_do(na
 def test_a_recipe_without_rows_finds_nothing(name: str, database: Cases) -> None:
     empty = Case(name, "no rows at all", False, {}, {}, {})
     outcome = database.judge(LIBRARY[name], empty)
-    assert outcome.state in (library.CLEAR, library.UNKNOWN), outcome
+    assert outcome.state in (CLEAR, UNKNOWN), outcome
     assert "its SQL failed" not in outcome.reason
     assert "its texts name" not in outcome.reason
 

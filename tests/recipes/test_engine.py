@@ -8,11 +8,14 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from probe.base.errors import RecipeInvalid, RecipeUnknown
+from probe.base.errors import RecipeInvalid
+from probe.diagnose.diagnosis import diagnose, position_among
+from probe.diagnose.finding import Finding
 from probe.diagnose.recipes import library as recipes
-from probe.diagnose.recipes import procedures
-from probe.diagnose.recipes.library import Outcome, Recipe
 from probe.diagnose.recipes.local_query import make_tables, run_on
+from probe.diagnose.recipes.recipe import Check, Recipe
+from probe.diagnose.recipes.recipe_files import parse
+from probe.diagnose.stall_parameters import StallThresholds
 
 GOOD = """\
 -- title = "loss is NaN or infinite"
@@ -36,7 +39,7 @@ SELECT 7 AS step, $window AS before, 'it''s ; $nothing' AS kind -- ; $no
 
 
 def made(text: str = GOOD, name: str = "loss-nan") -> Recipe:
-    return recipes.parse(text, Path(f"own/{name}.sql"))
+    return parse(text, Path(f"own/{name}.sql"))
 
 
 @pytest.mark.parametrize(
@@ -78,13 +81,13 @@ def test_a_parameter_that_is_used_nowhere_and_a_name_with_capitals_are_refused()
 
 def test_a_row_is_a_finding_with_its_columns_and_parameters_in_the_texts() -> None:
     recipe = made()
-    outcome = recipe.judge(["step", "kind", "before", "nothing"], [[7.0, None, math.nan, None]], "a b")
-    [finding] = outcome.verdicts
+    outcome = recipe.check(["step", "kind", "before", "nothing"], [[7.0, None, math.nan, None]], "a b")
+    [finding] = outcome.findings
     assert outcome.state == "found" and finding.step == 7 and finding.subject == ""
-    assert finding.verdict.what == "loss became ? at step 7"
-    assert finding.verdict.why == ["before it: NaN (median of 20 steps)"], "a line with a NULL is left out"
-    assert finding.verdict.next == ["probe 'a b' lr --scale 0.1"]
-    assert (finding.verdict.state, finding.verdict.severity) == ("loss is NaN or infinite", "alarm")
+    assert finding.what == "loss became ? at step 7"
+    assert finding.why == ["before it: NaN (median of 20 steps)"], "a line with a NULL is left out"
+    assert finding.next == ["probe 'a b' lr --scale 0.1"]
+    assert (finding.state, finding.severity) == ("loss is NaN or infinite", "alarm")
 
 
 def test_a_row_may_say_how_bad_it_is_who_it_is_about_or_that_it_is_unknown() -> None:
@@ -93,15 +96,15 @@ def test_a_row_may_say_how_bad_it_is_who_it_is_about_or_that_it_is_unknown() -> 
         [1, "NaN", 1.0, 1, "info", "a", 3, None], [2, "NaN", 1.0, 1, "nonsense", "b", None, None],
         [None, None, None, None, None, None, None, "too short"],
     ]
-    outcome = made().judge(columns, rows, "")
-    assert [(one.subject, one.verdict.severity, one.rank) for one in outcome.verdicts] == [
+    outcome = made().check(columns, rows, "")
+    assert [(one.subject, one.severity, one.rank) for one in outcome.findings] == [
         ("b", "alarm", None), ("a", "info", 3),
     ]
-    assert outcome.verdicts[0].verdict.next[0] == "probe lr --scale 0.1"
-    only = made().judge(columns, rows[2:], "")
+    assert outcome.findings[0].next[0] == "probe lr --scale 0.1"
+    only = made().check(columns, rows[2:], "")
     assert (only.state, only.reason) == ("unknown", "too short (needs a loss)")
-    assert made().judge(columns, [], "").state == "clear"
-    lacking = made().judge(["step"], [], "")
+    assert made().check(columns, [], "").state == "clear"
+    lacking = made().check(["step"], [], "")
     assert lacking.state == "unknown" and "its SELECT does not return" in lacking.reason
 
 
@@ -122,9 +125,21 @@ def test_a_recipe_of_the_user_takes_the_place_of_a_built_in_one_unless_it_is_bro
     assert len(library.problems) == 4
     for part in ("own/other.sql, line 1", "windw; accepted are window", "[no-such] is no recipe", "missing"):
         assert part in said
-    with pytest.raises(RecipeUnknown) as raised:
-        recipes.named(library, "los-nan")
-    assert "loss-nan" in raised.value.hint
+    assert "loss-nan" in str(recipes.unknown_name("los-nan", library).hint)
+
+
+def test_stall_thresholds_are_overridden_like_the_parameters_of_recipes(tmp_path: Path) -> None:
+    wrong = 'stall_steps = -1\nlong_s = inf\nbusy_ratio = "much"\nno_such = 1\nwarm_up_s = 900'
+    (tmp_path / "parameters.toml").write_text(f"[stall-thresholds]\n{wrong}\n")
+    library = recipes.load([tmp_path])
+    assert library.stall_thresholds == StallThresholds(warm_up_s=900.0)
+    said = "\n".join(str(problem) for problem in library.problems)
+    assert len(library.problems) == 4
+    for part in ("stall_steps must be a finite number above 0", "long_s must be", "no parameter no_such"):
+        assert part in said
+    [listed] = [one for one in library.as_dict()["stall_thresholds"] if one["name"] == "warm_up_s"]
+    assert (listed["value"], listed["unit"]) == (900.0, "s") and "else 300.0 (" in listed["source"]
+    assert recipes.load([]).stall_thresholds == StallThresholds(), "the built-in ones stay as they are"
 
 
 def test_a_recipe_whose_sql_fails_is_unknown_and_the_others_are_judged() -> None:
@@ -136,12 +151,12 @@ def test_a_recipe_whose_sql_fails_is_unknown_and_the_others_are_judged() -> None
     connection.close()
 
 
-# Procedures ---------------------------------------------------------------------------
+# Diagnoses ----------------------------------------------------------------------------
 
-_FINE = {"state": "running", "severity": "ok", "what": "fine", "next": []}
+_FINE = Finding("running", "ok", "fine")
 
 
-def outcome(name: str, order: int, state: str, *more: str) -> Outcome:
+def outcome(name: str, order: int, state: str, *more: str) -> Check:
     """One of a recipe that is made for it; `more`: further lines of its front matter."""
     front = "\n".join(f"-- {line}" for line in more)
     text = GOOD.replace("-- order = 110", f"-- order = {order}\n{front}" if front else f"-- order = {order}")
@@ -149,7 +164,7 @@ def outcome(name: str, order: int, state: str, *more: str) -> Outcome:
     if state == "unknown":
         return recipe.unknown("too short")
     rows = [[order, name, 1.0, None]] if state == "found" else []
-    return recipe.judge(["step", "kind", "before", "nothing"], rows, "4242")
+    return recipe.check(["step", "kind", "before", "nothing"], rows, "4242")
 
 
 def test_the_cause_is_the_first_that_is_found_and_follows_from_no_other() -> None:
@@ -157,25 +172,48 @@ def test_the_cause_is_the_first_that_is_found_and_follows_from_no_other() -> Non
         outcome("sign", 10, "found"), outcome("effect", 200, "found", 'follows = ["origin"]'),
         outcome("clear", 210, "clear"), outcome("origin", 300, "found"), outcome("late", 400, "unknown"),
     ]
-    found = procedures.examine("nan", _FINE, checks, "4242")
-    assert [(one.number, one.outcome) for one in found.checks] == [
+    found = diagnose(_FINE, checks, "nan", "4242").as_dict()
+    assert [(one["number"], one["outcome"]) for one in found["checks"]] == [
         (1, "found"), (2, "found"), (3, "clear"), (4, "found"), (5, "unknown"),
     ]
-    assert found.conclusion.cause == "origin"
-    assert set(found.conclusion.consequences) == {"sign", "effect"}
-    assert found.conclusion.next == ["probe 4242 lr --scale 0.1"]
+    conclusion = found["conclusion"]
+    assert (conclusion["cause"], conclusion["severity"]) == ("origin", "alarm")
+    assert set(conclusion["consequences"]) == {"sign", "effect"}
+    assert conclusion["why"][-1].startswith("with it: ")
+    assert conclusion["next"] == ["probe 4242 lr --scale 0.1"]
 
 
 def test_without_a_cause_it_says_what_is_not_known_and_what_to_do_to_know_it() -> None:
     checks = [outcome("sign", 10, "found"), outcome("deep", 200, "unknown", 'deepen = "gradients"')]
-    found = procedures.examine("loss", _FINE, checks, "4242").conclusion
-    assert found.cause is None and "no check says why; 1 of 2 checks could not be judged" in found.what
+    found = diagnose(_FINE, checks, "loss", "4242").conclusion
+    assert found is not None
+    assert (found.recipe, found.severity) == ("", "notice")
+    assert "no check says why; 1 of 2 checks could not be judged" in found.what
     assert found.next[:2] == ["probe 4242 watch --gradients --steps 5", "probe 4242 diagnose loss"]
-    assert procedures.examine("loss", _FINE, [], "1").conclusion.state == "nothing found"
+    nothing = diagnose(_FINE, [], "loss", "1").conclusion
+    assert nothing is not None and (nothing.state, nothing.severity) == ("nothing found", "ok")
 
 
 def test_a_process_that_hangs_is_the_cause_whatever_else_is_found() -> None:
-    stuck = {"state": "holds the GIL", "severity": "alarm", "what": "stuck", "next": ["probe 1 backtrace"]}
-    found = procedures.examine("hang", stuck, [outcome("sign", 510, "found")], "1")
-    assert found.checks[0].check_name == "process"
-    assert (found.conclusion.cause, found.conclusion.next) == ("process", ["probe 1 backtrace"])
+    stuck = Finding("holds the GIL", "alarm", "stuck", next=["probe 1 backtrace"])
+    found = diagnose(stuck, [outcome("sign", 510, "found")], "hang", "1").as_dict()
+    assert found["checks"][0]["check_name"] == "process" and found["position"] is None
+    conclusion = found["conclusion"]
+    assert (conclusion["cause"], conclusion["next"]) == ("process", ["probe 1 backtrace"])
+    assert diagnose(stuck, [], "loss", "1").position == 0, "no step of this symptom says it"
+
+
+def test_everything_is_answered_the_worst_first_with_the_place_of_the_process_among_it() -> None:
+    mild = outcome("mild", 10, "found").recipe
+    checks = [
+        mild.check(["step", "kind", "before", "nothing", "severity"], [[1, "a", 1.0, None, "info"]], "4242"),
+        outcome("bad", 300, "found"), outcome("deep", 310, "unknown"),
+    ]
+    found = diagnose(Finding("slow step", "notice", "long"), checks).as_dict()
+    said = [(one["recipe"], one["severity"]) for one in found["findings"]]
+    assert said == [("bad", "alarm"), ("mild", "info")]
+    assert (found["position"], found["state"], found["judged"]) == (
+        1, "slow step", {"found": 2, "clear": 0, "unknown": 1}
+    )
+    assert position_among("alarm", ["alarm", "notice"]) == 0, "before what is no worse"
+    assert "symptom" not in found and "conclusion" not in found

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from probe.base.errors import QueryWorkerDied, RecipeUnknown
-from probe.diagnose.recipes.library import parse
+from probe.diagnose.recipes.recipe_files import parse
 from probe.server.answers import recipe_runs
 from probe.server.hosts import fanout
 from server.beside import Beside, Writer, until
@@ -113,6 +113,14 @@ def test_of_a_job_a_recipe_sees_the_lowest_rank_or_all_as_its_scope_says(
     assert outcomes(one)["own-ranks"] == "unknown", "one rank says nothing of all"
     assert {one["recipe"]: one["what"] for one in one["findings"]}["own-steps"] == "10 of [1]"
 
+    def quiet_s() -> set[float]:
+        facts = beside.call("GET", "/v1/diagnose?endpoint=two&scope=host")["facts"]
+        return {one["usual_quiet_s"] for one in facts}
+
+    assert max(quiet_s()) < 77
+    (own / "parameters.toml").write_text("[stall-thresholds]\nquiet_s = 77\n")
+    until(lambda: quiet_s() == {77}, "stall thresholds are read again without a restart")
+
     [segment] = until(lambda: ranks[0].segments("python.steps"), "sealed")
     segment.path.write_bytes(b"")
     whole = beside.call("GET", "/v1/diagnose?endpoint=two&symptom=nan")
@@ -136,6 +144,6 @@ def test_what_ends_the_worker_is_found_by_halving(monkeypatch: pytest.MonkeyPatc
     given = [parse(text, Path(f"r{number}.sql")) for number in range(5)]
     nobody: Any = None
     job = recipe_runs._Job(nobody, nobody, "host", "1", 1.0, False)
-    judged = asyncio.run(job.judge(fanout.Found([]), given))
-    assert [one.state for one in judged.outcomes] == ["clear", "clear", "unknown", "clear", "clear"]
-    assert judged.notes == ["said"] and len(asked) == 5
+    ran = asyncio.run(job.run(fanout.Found([]), given))
+    assert [one.state for one in ran.checks] == ["clear", "clear", "unknown", "clear", "clear"]
+    assert ran.notes == ["said"] and len(asked) == 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import pytest
 
 from probe.base import clock
-from probe.diagnose import verdict as names
-from probe.diagnose.incidents import OPENED, RESOLVED, Judged, Seen
-from probe.diagnose.verdict import ALARM, NOTICE, OK, Verdict
+from probe.diagnose import states
+from probe.diagnose.finding import Finding
+from probe.diagnose.incidents import OPENED, RESOLVED
+from probe.diagnose.recipes.recipe import FOUND, Check, Recipe
+from probe.diagnose.states import ALARM, NOTICE, OK
 from probe.recording.recording import Meta
 from probe.server.alerts.destinations import Destination, shown
 from probe.server.alerts.recipe_monitor import message_of
@@ -40,9 +43,9 @@ class Place:
         return Recorded(own, Meta(**facts))
 
     def note(self, state: str, severity: str, rank: int = 0, what: str = "it stands", t_ns: int = 0) -> None:
-        verdict = Verdict(state, severity, what, ["evidence"], ["probe gpt diagnose"])
-        rows = verdict.rows(t_ns or clock.wall_ns(), 7)
-        server_journal.note_rows(self.ranks[rank].folder, "probe.verdicts", rows)
+        finding = Finding(state, severity, what, ["evidence"], ["probe gpt diagnose"])
+        row = finding.row(t_ns or clock.wall_ns(), 7)
+        server_journal.note_rows(self.ranks[rank].folder, "probe.verdicts", [row])
 
     def look(self) -> list[tuple[str, str, bool]]:
         """Recipe, event and whether it is told, of what came since the last look."""
@@ -51,47 +54,53 @@ class Place:
         return [(one.event.incident.recipe, one.event.kind, not one.known) for one in news]
 
 
+def found(name: str, *findings: Finding) -> Check:
+    """A recipe that found these."""
+    recipe = Recipe(name, name, NOTICE, ("loss",), "", "", Path())
+    return Check(recipe, FOUND, [replace(one, recipe=name) for one in findings])
+
+
 @pytest.fixture
 def job(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
 def test_an_alarm_is_told_once_however_often_it_is_written_and_its_end_too(job: Place) -> None:
-    job.note(names.MISSING_RANK, ALARM)
+    job.note(states.MISSING_RANK, ALARM)
     assert job.look() == [("missing-rank", OPENED, True)]
-    job.note(names.MISSING_RANK, ALARM)
+    job.note(states.MISSING_RANK, ALARM)
     assert job.look() == []
-    job.note(names.RUNNING_AGAIN, OK, what="goes on")
+    job.note(states.RUNNING_AGAIN, OK, what="goes on")
     assert job.look() == [("missing-rank", RESOLVED, True)]
     assert job.known.incidents.open() == []
 
 
 def test_who_only_waits_for_others_is_no_incident_and_a_straggler_is_one(job: Place) -> None:
-    job.note(names.IN_COLLECTIVE, NOTICE, 1, "waits for other ranks; the cause: rank 0")
-    job.note(names.DEAD, NOTICE, 1, "died; the cause: rank 0")
-    job.note(names.FINISHED, OK, 1)
+    job.note(states.IN_COLLECTIVE, NOTICE, 1, "waits for other ranks; the cause: rank 0")
+    job.note(states.DEAD, NOTICE, 1, "died; the cause: rank 0")
+    job.note(states.FINISHED, OK, 1)
     assert job.look() == []
-    job.note(names.STRAGGLER, NOTICE)
+    job.note(states.STRAGGLER, NOTICE)
     assert job.look() == [("straggler", OPENED, True)]
-    job.note(names.CAUGHT_UP, OK)
+    job.note(states.CAUGHT_UP, OK)
     assert job.look() == [("straggler", RESOLVED, True)]
 
 
 def test_the_end_of_a_process_ends_its_stall_without_a_word_and_is_told_itself(job: Place) -> None:
-    job.note(names.DEADLOCK, ALARM)
+    job.note(states.DEADLOCK, ALARM)
     job.look()
-    job.note(names.DEAD, ALARM, what="gpt/0 died of SIGKILL")
+    job.note(states.DEAD, ALARM, what="gpt/0 died of SIGKILL")
     assert job.look() == [("dead", OPENED, True)]
     [left] = job.known.incidents.open()
-    assert left.recipe == "dead" and left.seen.verdict.what == "gpt/0 died of SIGKILL"
+    assert left.recipe == "dead" and left.finding.what == "gpt/0 died of SIGKILL"
 
 
 def test_after_a_restart_nothing_is_told_twice_and_what_was_on_its_way_is_told(job: Place) -> None:
-    job.note(names.DEADLOCK, ALARM)
+    job.note(states.DEADLOCK, ALARM)
     job.look()
     [open_now] = job.known.incidents.open()
-    seen = Seen("w", 3, 0, Verdict("spike", NOTICE, "it jumped", [], []))
-    [spike] = job.known.judged([Judged("loss-spike", "found", 0.0, (seen,))])
+    check = found("loss-spike", Finding("spike", NOTICE, "it jumped", subject="w", step=3, rank=0))
+    [spike] = job.known.take_round([check])
     told = {"t_ns": clock.wall_ns(), "incident": open_now.id, "event": OPENED, "destination": "json://…"}
     server_journal.note_rows(job.ranks[0].folder, "probe.alerts", [told])
 
@@ -100,22 +109,22 @@ def test_after_a_restart_nothing_is_told_twice_and_what_was_on_its_way_is_told(j
     news = job.look()
     assert sorted(news) == [("deadlock-suspected", OPENED, False), ("loss-spike", OPENED, True)]
     assert {one.id for one in again.incidents.open()} == {one.id for one in first.incidents.open()}
-    assert again.judged([Judged("loss-spike", "found", 0.0, (seen,))]) == [], spike
+    assert again.take_round([check]) == [], spike
     assert job.look() == []
 
 
 def test_what_is_older_than_any_try_is_not_told_by_a_server_that_starts_anew(job: Place) -> None:
-    job.note(names.DEADLOCK, ALARM, t_ns=clock.wall_ns() - 3600 * 10**9)
+    job.note(states.DEADLOCK, ALARM, t_ns=clock.wall_ns() - 3600 * 10**9)
     job.known = RunIncidents("run", 0, clock.wall_ns())
     assert job.look() == [] and len(job.known.incidents.open()) == 1
 
 
 def test_incidents_of_one_recipe_in_one_round_are_one_message(job: Place) -> None:
-    seen = tuple(
-        Seen(f"layer {number}", None, 0, Verdict("dead units", severity, f"{number} dead", [], []))
+    findings = [
+        Finding("dead units", severity, f"{number} dead", subject=f"layer {number}", rank=0)
         for number, severity in enumerate([NOTICE] * 4 + [ALARM] + [NOTICE] * 15)
-    )
-    news = job.known.judged([Judged("dead-units", "found", 0.0, seen)])
+    ]
+    news = job.known.take_round([found("dead-units", *findings)])
     assert len(news) == 20
     message = message_of(news)
     assert message.title == "[alarm] gpt: dead units" and message.severity == ALARM

@@ -18,7 +18,6 @@ EXAMPLES = (
     "probe PID diagnose loss",
     "probe JOB diagnose --all --format json",
 )
-_WORST_FIRST = {"alarm": 0, "notice": 1, "info": 2, "ok": 3}
 _OUTCOMES = {"found": ("yellow",), "clear": ("green",), "unknown": ("dim",)}
 _MOST_OF_ONE = 3
 """Findings shown of one recipe."""
@@ -78,10 +77,11 @@ def command(
 
 
 def _verdict_and_findings(answer: dict[str, Any], out: Output, everything: bool) -> Iterator[str]:
-    """The verdict on the process and the findings, worst first; then how many checks ran."""
-    shown = [one for one in answer.get("findings") or () if everything or one["severity"] != "info"]
-    few = _few(shown, everything)
-    for one in sorted([answer, *few], key=lambda one: _WORST_FIRST.get(str(one["severity"]), 0)):
+    """The verdict on the process and the findings, in the order of the answer; then how many checks ran."""
+    found = list(answer.get("findings") or ())
+    found.insert(answer.get("position") or 0, answer)
+    shown = [one for one in found if one is answer or everything or one["severity"] != "info"]
+    for one in _few(shown, everything):
         yield from verdict_lines(one, out)
     if everything:
         for one in answer.get("unknown") or ():
@@ -108,40 +108,26 @@ def _checks_and_conclusion(answer: dict[str, Any], out: Output, everything: bool
     conclusion = answer["conclusion"]
     checks = answer["checks"]
     width = max((len(str(check["check_name"])) for check in checks), default=0)
-    if answer["severity"] != "ok" and not any(check["check_name"] == "process" for check in checks):
+    if answer.get("position") is not None:
         yield from verdict_lines(answer, out)
     for check in checks:
         outcome = out.style(f"{check['outcome']:<7}", *_OUTCOMES.get(str(check["outcome"]), ()))
         name = f"{safe(check['check_name']):<{width}}"
         text = safe(check["title"] if check["outcome"] == "clear" else check["what"])
         yield f"{check['number']:>3}  {outcome}  {name}  {text}".rstrip()
-    cause = str(conclusion["cause"] or "")
-    causes: list[dict[str, Any]] = []
+    cause = next((one for one in answer["findings"] if one["recipe"] == conclusion["cause"]), None)
     for one in _few(answer["findings"], everything):
-        if one["recipe"] == cause and not causes:
-            causes.append(one)
-        else:
+        if one is not cause:  # the conclusion says it
             yield from verdict_lines(one, out)
-    yield from verdict_lines(_concluded(answer, causes), out)
-
-
-def _concluded(answer: Mapping[str, Any], causes: list[dict[str, Any]]) -> dict[str, Any]:
-    """The conclusion in the form of a verdict: the cause, or that it is unknown."""
-    conclusion = answer["conclusion"]
-    why = list(causes[0]["why"]) if causes else []
-    if conclusion["consequences"]:
-        label = "also" if conclusion["cause"] else "seen"
-        why.append(f"{label}: {', '.join(conclusion['consequences'])}")
-    severity = {"cause": "alarm", "nothing found": "ok"}.get(str(conclusion["state"]), "notice")
-    return {**conclusion, "severity": severity, "why": why}
+    yield from verdict_lines(conclusion, out)
 
 
 def _few(findings: list[dict[str, Any]], everything: bool) -> Iterator[dict[str, Any]]:
     """At most `_MOST_OF_ONE` findings of each recipe, unless `everything`; the last says how many more."""
-    counts = Counter(str(one["recipe"]) for one in findings)
-    shown: Counter[str] = Counter()
+    counts = Counter(one.get("recipe") for one in findings)
+    shown: Counter[str | None] = Counter()
     for one in findings:
-        name = str(one["recipe"])
+        name = one.get("recipe")
         shown[name] += 1
         left = counts[name] - _MOST_OF_ONE
         if everything or shown[name] < _MOST_OF_ONE or left <= 0:

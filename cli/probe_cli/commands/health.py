@@ -209,12 +209,11 @@ def _phases(speed: dict[str, Any], width: int, out: Output) -> Iterator[str]:
 
 
 def _findings(answer: dict[str, Any], out: Output) -> Iterator[str]:
-    """Problems and what to do: the state of the process first."""
-    found = [one for one in answer.get("findings") or () if one["severity"] != "info"]
-    verdict = answer.get("verdict")
-    said = {one["what"] for one in found}
-    if verdict and verdict["severity"] not in ("ok", "info") and verdict["what"] not in said:
-        found.insert(0, verdict)
+    """Problems and what to do, in the order of the answer."""
+    found = list(answer.get("findings") or ())
+    if answer.get("position") is not None:
+        found.insert(answer["position"], answer["verdict"])
+    found = [one for one in found if one["severity"] != "info"]
     yield ""
     for one in found[:_MOST_FINDINGS]:
         yield from verdict_lines(one, out)

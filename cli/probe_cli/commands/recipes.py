@@ -5,12 +5,12 @@ Those of this installation and of PROBE_RECIPES; those of a server when an endpo
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from probe.base.errors import ServerUnavailable, UsageError
+from probe.diagnose.stall_parameters import STALL_THRESHOLDS
 from probe_cli.core.options import TextFormat
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import Output, escape_controls
@@ -47,6 +47,13 @@ def command(
     if words and (words[0] != "show" or len(words) != 2):
         raise UsageError("expected `recipes` or `recipes show NAME`", hint="See `probe recipes --help`.")
     answer = _known(session)
+    if words and words[1] == STALL_THRESHOLDS:
+        thresholds = answer.get("stall_thresholds", [])
+        if output_format == "json":
+            session.out.json({"name": STALL_THRESHOLDS, "parameters": thresholds})
+        else:
+            session.out.lines(_parameter_lines(thresholds, session.out))
+        return
     if words:
         recipe = _named(answer["recipes"], words[1])
         answer = recipe if output_format == "json" else {**answer, "recipes": [recipe]}
@@ -55,6 +62,8 @@ def command(
         return
     found = answer["recipes"]
     session.out.lines(_recipe_lines(found[0], session.out) if words else _list(found, session.out))
+    if not words:
+        session.note(f"`probe recipes show {STALL_THRESHOLDS}` shows when a process counts as stalled")
     for problem in answer["problems"]:
         session.note(problem)
 
@@ -65,10 +74,9 @@ def _known(session: Session) -> dict[str, Any]:
         if not isinstance(answer.get("recipes"), list):
             raise ServerUnavailable("invalid list of recipes")
         return answer
-    from probe.diagnose.recipes.library import built_in_folder, load
+    from probe.diagnose.recipes.library import folders, load
 
-    own = session.settings.recipes
-    return load([built_in_folder(), *([Path(own).expanduser()] if own else [])]).as_dict()
+    return load(folders(session.settings.recipes)).as_dict()
 
 
 def _named(recipes: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
@@ -112,10 +120,14 @@ def _recipe_lines(recipe: Mapping[str, Any], out: Output) -> Iterator[str]:
                 yield f"  {heading if number == 0 else '':<15} {escape_controls(str(line))}"
     yield ""
     if recipe["parameters"]:
-        rows = [
-            [escape_controls(str(parameter[key])) for key in ("name", "value", "unit", "source")]
-            for parameter in recipe["parameters"]
-        ]
-        yield from grid(_PARAMETER_HEADINGS, rows, out.width)
+        yield from _parameter_lines(recipe["parameters"], out)
         yield ""
     yield from (escape_controls(line) for line in str(recipe["sql"]).rstrip().splitlines())
+
+
+def _parameter_lines(parameters: Sequence[Mapping[str, Any]], out: Output) -> Iterator[str]:
+    rows = [
+        [escape_controls(str(parameter[key])) for key in ("name", "value", "unit", "source")]
+        for parameter in parameters
+    ]
+    return grid(_PARAMETER_HEADINGS, rows, out.width)

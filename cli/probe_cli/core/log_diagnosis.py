@@ -6,7 +6,6 @@ them. The command's main thread; DuckDB is imported on use.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from probe.base.errors import UsageError
@@ -14,42 +13,32 @@ from probe_cli.core.session import Session
 
 RECIPES_ON = ("python.steps", "python.losses", "python.scalars")
 """Tables that a log can fill; recipes that need others are skipped."""
-_NEXT = [
-    "probe run python train.py     # records gradients, data, memory and every step: then `probe diagnose`"
-]
 
 
 def judge(session: Session, file: str) -> dict[str, Any]:
     """Findings, worst first, and notes on what the log does not show."""
-    from probe.diagnose.recipes import library as recipes
     from probe.diagnose.recipes import local_query, training_log
+    from probe.diagnose.recipes.library import folders, load
+    from probe.diagnose.recipes.recipe import CLEAR, UNKNOWN
 
     log = _read(session, file)
-    folders = [recipes.built_in_folder()]
-    if session.settings.recipes:
-        folders.append(Path(session.settings.recipes))
-    library = recipes.load(folders)
+    library = load(folders(session.settings.recipes))
     wanted = [one for one in library.values() if "loss" in one.symptoms or "nan" in one.symptoms]
     usable = [one for one in wanted if _reads_a_log(one.sql)]
     connection = training_log.tables(log)
     try:
-        outcomes = local_query.run_on(connection, usable, "")
+        checks = local_query.run_on(connection, usable, "")
     finally:
         connection.close()
-    own = training_log.summary(log)
-    found: list[dict[str, Any]] = [
-        {"recipe": recipe.name, **one.verdict.as_dict(), "next": [], "subject": one.subject, "step": one.step}
-        for recipe, one in recipes.worst_first(outcomes)
-    ]
-    if own.severity != recipes.ALARM or not found:  # otherwise a recipe reports it in more detail
-        found.append({"recipe": None, **own.as_dict(), "subject": "", "step": None})
-    found[-1]["next"] = _NEXT
-    unknown = [one for one in outcomes if one.state == recipes.UNKNOWN]
+    unknown = [one for one in checks if one.state == UNKNOWN]
     others = len(library) - len(usable)
     return {
         "lines": log.lines, "understood": log.understood, "steps": len(log.steps),
-        "scalars": sorted({name for _, name, _ in log.scalars}), "findings": found,
-        "clear": [one.recipe.name for one in outcomes if one.state == recipes.CLEAR],
+        "scalars": sorted({name for _, name, _ in log.scalars}), "findings": [
+            {"recipe": None, "subject": "", "step": None, **one.as_dict()}
+            for one in training_log.findings(log, checks)
+        ],
+        "clear": [one.recipe.name for one in checks if one.state == CLEAR],
         "unknown": [{"recipe": one.recipe.name, "reason": one.reason} for one in unknown],
         "notes": _notes(log, unknown, others),
     }

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from probe.diagnose import verdict as names
+from probe.diagnose import states
 from probe.diagnose.ranks.rank_evidence import DONE, Call, Facts
 
 SAME_SIZE = frozenset({"all_reduce", "broadcast", "reduce", "reduce_scatter", "reduce_scatter_tensor"})
@@ -68,13 +68,13 @@ def _unfit(ranks: Sequence[Facts], calls: dict[int, Call]) -> Mismatch | None:
     if len(ops) > 1:
         if all(call.state == DONE for call in calls.values()):
             return None  # it went through: two names of one operation
-        return _mismatch(ranks, calls, names.OP_MISMATCH)
+        return _mismatch(ranks, calls, states.OP_MISMATCH)
     if not ops <= SAME_SIZE:
         return None
     if len({call.elements for call in calls.values()}) > 1:
-        return _mismatch(ranks, calls, names.SIZE_MISMATCH)
+        return _mismatch(ranks, calls, states.SIZE_MISMATCH)
     if len({call.dtype for call in calls.values()}) > 1:
-        return _mismatch(ranks, calls, names.DTYPE_MISMATCH)
+        return _mismatch(ranks, calls, states.DTYPE_MISMATCH)
     return None
 
 
@@ -101,7 +101,7 @@ def _mismatch(ranks: Sequence[Facts], calls: dict[int, Call], state: str) -> Mis
         sure = len(set(known.values())) > 1
     culprits = tuple(sorted(set(calls) - set(due)))
     if all(usual[_content(calls[rank])] for rank in culprits) and usual[_content(calls[due[0]])]:
-        state = names.ORDER_MISMATCH
+        state = states.ORDER_MISMATCH
     return Mismatch(state, dict(sorted(calls.items())), culprits, sure, min(due))
 
 
@@ -147,7 +147,7 @@ def _swapped(calls: dict[int, Call], following: dict[int, Call]) -> Mismatch | N
         if first and second and first != second and against:
             few, many = sorted((along, against), key=lambda side: (len(side), -min(side)))
             return Mismatch(
-                names.ORDER_MISMATCH, {one: calls[one] for one in sorted(pairs)}, tuple(sorted(few)),
+                states.ORDER_MISMATCH, {one: calls[one] for one in sorted(pairs)}, tuple(sorted(few)),
                 len(few) < len(many), min(many),
             )
     return None
@@ -178,15 +178,15 @@ def waits(ranks: Sequence[Facts]) -> dict[int, Wait]:
 
 
 _NOT_WAITING = frozenset({
-    names.STOPPED, names.TRACED, names.HOLDS_GIL, names.WAITING_FOR_DATA, names.CHECKPOINT, names.EVALUATION,
-    names.PAUSED, names.ACTED_ON, names.DEADLOCK, names.SWAPPING, names.STARVED, names.UNINTERRUPTIBLE,
-    names.IDLE, names.HELD,
+    states.STOPPED, states.TRACED, states.HOLDS_GIL, states.WAITING_FOR_DATA, states.CHECKPOINT,
+    states.EVALUATION, states.PAUSED, states.ACTED_ON, states.DEADLOCK, states.SWAPPING, states.STARVED,
+    states.UNINTERRUPTIBLE, states.IDLE, states.HELD,
 })
 """What was seen of a rank outweighs a row that says it is in a call: it is not there, or cannot go on."""
 
 
 def _seen_waiting(facts: Facts) -> bool:
-    return facts.verdict is not None and facts.verdict.state == names.IN_COLLECTIVE
+    return facts.verdict is not None and facts.verdict.state == states.IN_COLLECTIVE
 
 
 def blocked_in(facts: Facts) -> Call | None:
@@ -219,7 +219,7 @@ def _joined(facts: Facts, call: Call, inside: Call | None) -> bool:
     """Whether a rank entered the collective; without a number, whether it is in one of the same group."""
     if call.seq is None:
         return inside is not None and inside.pg == call.pg
-    stands_still = facts.verdict is not None and facts.verdict.state in (names.STOPPED, names.TRACED)
+    stands_still = facts.verdict is not None and facts.verdict.state in (states.STOPPED, states.TRACED)
     return facts.issued(call) and not stands_still
 
 

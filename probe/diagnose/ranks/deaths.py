@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from probe.diagnose import verdict as names
+from probe.diagnose import states
+from probe.diagnose.finding import Finding
 from probe.diagnose.process import wording
 from probe.diagnose.ranks.rank_evidence import DONE, Facts
-from probe.diagnose.verdict import ALARM, NOTICE, Found, Verdict
+from probe.diagnose.states import ALARM, NOTICE
 
 _REACTIONS = re.compile(
     r"gloo|nccl|Connection (closed|reset|refused)|DistBackendError|DistNetworkError|Broken pipe|"
@@ -23,13 +24,13 @@ _MOST_LINES = 8
 _LONGEST = 200
 
 
-def cause(ranks: list[Facts]) -> Found | None:
+def cause(ranks: list[Facts]) -> Finding | None:
     """The rank whose end is no consequence of another's, the first of them; None without one."""
     causes = [facts for facts in _killed(ranks) if not is_reaction(facts)]
     return _died_first(ranks, causes[0]) if causes else None
 
 
-def left_early(ranks: list[Facts]) -> Found | None:
+def left_early(ranks: list[Facts]) -> Finding | None:
     """A rank that finished while the others went on, and lost their connection to it."""
     killed = _killed(ranks)
     finished = [facts for facts in ranks if facts.state == "finished"]
@@ -46,10 +47,10 @@ def left_early(ranks: list[Facts]) -> Found | None:
     )
     lines = [f"{first.name}: {first.how}, {first.line()}"]
     lines += [_after(facts, first) for facts in ranks if facts is not first][:_MOST_LINES]
-    return Found(Verdict(names.MISSING_RANK, ALARM, what, lines, _next_dead(first)), (first.rank,))
+    return Finding(states.MISSING_RANK, ALARM, what, lines, _next_dead(first), (first.rank,))
 
 
-def first_of_all(ranks: list[Facts]) -> Found | None:
+def first_of_all(ranks: list[Facts]) -> Finding | None:
     """The rank that ended first, although what ended it came from outside or looks like another's doing."""
     killed = _killed(ranks)
     return _died_first(ranks, killed[0]) if killed else None
@@ -59,7 +60,7 @@ def _killed(ranks: Sequence[Facts]) -> list[Facts]:
     return sorted((facts for facts in ranks if facts.killed), key=lambda facts: facts.ended_ns or 0)
 
 
-def _died_first(ranks: list[Facts], first: Facts) -> Found:
+def _died_first(ranks: list[Facts], first: Facts) -> Finding:
     killed = _killed(ranks)
     others = [facts for facts in ranks if facts is not first]
     after = [_after(facts, first) for facts in others]
@@ -79,10 +80,8 @@ def _died_first(ranks: list[Facts], first: Facts) -> Found:
         what += f"; {wording.ranks(waiting)} {wording.verb(waiting, 'lives', 'live')} on"
     if all(is_reaction(facts) for facts in killed) and len(killed) == len(ranks) > 1:
         what = f"all ranks ended within {_spread(killed)}, rank {first.rank} first: {how(first)}"
-    return Found(
-        Verdict(names.DEAD_RANK, NOTICE if interrupted else ALARM, what, lines, _next_dead(first)),
-        (first.rank,),
-    )
+    severity = NOTICE if interrupted else ALARM
+    return Finding(states.DEAD_RANK, severity, what, lines, _next_dead(first), (first.rank,))
 
 
 def is_reaction(facts: Facts) -> bool:

@@ -11,9 +11,10 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from probe.base import rank_sets
+from probe.diagnose.finding import Finding
 from probe.diagnose.process import wording
-from probe.diagnose.process.stall_thresholds import QUIET_S, QUIET_STEPS
-from probe.diagnose.verdict import OK, Verdict
+from probe.diagnose.process.stall_thresholds import DEFAULTS
+from probe.diagnose.states import OK
 
 DEFAULT_GROUP = "0"
 CALLS_SENT = 256
@@ -124,12 +125,14 @@ class Facts:
     """Since the training thread wrote a row of any kind."""
     late_s: float | None = None
     """A step is late when it has been quiet for longer."""
+    usual_quiet_s: float | None = None
+    """It goes on as usual while it has been quiet for no longer."""
     phase: str | None = None
     phase_s: float | None = None
     calls: tuple[Call, ...] = ()
     """The last rows of python.collectives, oldest first."""
     steps: tuple[Step, ...] = ()
-    verdict: Verdict | None = None
+    verdict: Finding | None = None
     """On this rank alone; None when it was not looked at."""
     frame: str | None = None
     """Where its training thread is, or was when it ended."""
@@ -170,7 +173,9 @@ class Facts:
         """Whether its training thread wrote a row of any kind lately."""
         if not self.lives or self.quiet_s is None or self.usual_step_s is None:
             return False
-        return self.quiet_s <= max(QUIET_S, QUIET_STEPS * self.usual_step_s)
+        if self.usual_quiet_s is not None:
+            return self.quiet_s <= self.usual_quiet_s
+        return self.quiet_s <= max(DEFAULTS.quiet_s, DEFAULTS.quiet_steps * self.usual_step_s)
 
     @property
     def off(self) -> bool:
@@ -187,6 +192,7 @@ class Facts:
     def as_dict(self) -> dict[str, Any]:
         """The facts on the wire; rows as lists, the last ones."""
         found = asdict(replace(self, calls=(), steps=()))
+        found["verdict"] = self.verdict and self.verdict.as_dict()
         found["calls"] = [list(call) for call in self.calls[-CALLS_SENT:]]
         found["steps"] = [list(step) for step in self.steps]
         return found
@@ -197,7 +203,7 @@ class Facts:
         known = {field.name: raw[field.name] for field in fields(cls) if field.name in raw}
         known["calls"] = tuple(Call(*row) for row in raw.get("calls", ()))
         known["steps"] = tuple(Step(*row) for row in raw.get("steps", ()))
-        known["verdict"] = None if raw.get("verdict") is None else Verdict(**raw["verdict"])
+        known["verdict"] = None if raw.get("verdict") is None else Finding(**raw["verdict"])
         return cls(**known)
 
     def line(self) -> str:

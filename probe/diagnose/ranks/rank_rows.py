@@ -9,12 +9,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
-from probe.diagnose import verdict as names
-from probe.diagnose.verdict import ALARM, NOTICE, Verdict
-
-_WORKS = frozenset({names.CHECKPOINT, names.EVALUATION, names.SLOW_STEP, names.WARM_UP,
-                    names.PAUSED, names.ACTED_ON})
-"""States of a rank that will join when it is done, or let go."""
+from probe.diagnose import states
+from probe.diagnose.finding import Finding
+from probe.diagnose.states import ALARM, NOTICE
 
 
 class Peer(NamedTuple):
@@ -23,24 +20,22 @@ class Peer(NamedTuple):
     rank: int
     pid: int
     step: int | None
-    verdict: Verdict | None
+    verdict: Finding | None
 
 
-def beside(found: Verdict, step: int | None, peers: Iterable[Peer]) -> Verdict:
-    """The verdict on a rank in a collective, with what keeps it waiting: the ranks that are not in it.
+def explain_wait(found: Finding, step: int | None, peers: Iterable[Peer]) -> Finding:
+    """The state of a rank in a collective, with what keeps it waiting: the ranks that are not in it.
 
     While one of those works (a checkpoint, an evaluation) the wait is a notice: what it is worth is said
     of that rank. Any other verdict stays as it is."""
-    if found.state != names.IN_COLLECTIVE:
+    if found.state != states.IN_COLLECTIVE:
         return found
-    absent = [peer for peer in peers if peer.verdict is None or peer.verdict.state != names.IN_COLLECTIVE]
+    absent = [peer for peer in peers if peer.verdict is None or peer.verdict.state != states.IN_COLLECTIVE]
     if not absent:
         return found
     lines = [_line(peer, step) for peer in absent]
-    works = [
-        peer for peer in absent
-        if peer.verdict is not None and peer.verdict.state in _WORKS and peer.verdict.severity != ALARM
-    ]
+    known = [peer.verdict for peer in absent if peer.verdict is not None]
+    works = any(one.state in states.JOINS_LATER and one.severity != ALARM for one in known)
     first = absent[0]
     what = f"{found.what}; rank {first.rank} (pid {first.pid}) is not in it: {_state(first)}"
     return replace(

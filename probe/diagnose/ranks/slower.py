@@ -5,17 +5,18 @@ What `stragglers` finds, as sentences. Pure. Standard library only.
 
 from __future__ import annotations
 
-from probe.diagnose import verdict as names
+from probe.diagnose import states
+from probe.diagnose.finding import Finding
 from probe.diagnose.process import wording
 from probe.diagnose.ranks import stragglers
 from probe.diagnose.ranks.rank_evidence import Facts
 from probe.diagnose.ranks.stragglers import Imbalance, Straggler
-from probe.diagnose.verdict import NOTICE, Found, Verdict
+from probe.diagnose.states import NOTICE
 
 _MOST_LINES = 8
 
 
-def slower(ranks: list[Facts]) -> Found | None:
+def slower(ranks: list[Facts]) -> Finding | None:
     """The verdict on ranks that all get on; None when none keeps the others."""
     living = [facts for facts in ranks if facts.lives]
     if len(living) < 2 or len(living) < len(ranks) or any(facts.off for facts in living):
@@ -26,7 +27,7 @@ def slower(ranks: list[Facts]) -> Found | None:
     return _imbalance(living, found) if found is not None else None
 
 
-def _straggler(ranks: list[Facts], found: Straggler) -> Found:
+def _straggler(ranks: list[Facts], found: Straggler) -> Finding:
     figures = f"{wording.seconds(found.excess_s)} longer than the others on a step of "
     figures += wording.seconds(found.usual_s)
     if found.period_steps is not None:
@@ -49,10 +50,10 @@ def _straggler(ranks: list[Facts], found: Straggler) -> Found:
         f'probe {ranks[0].job} query "SELECT rank, median(data_s), median(forward_s), median(backward_s), '
         f'median(comm_s) FROM python.steps WHERE step >= {found.since_step} GROUP BY rank ORDER BY rank"'
     )
-    return Found(Verdict(names.STRAGGLER, NOTICE, what, lines, ask), (found.rank,))
+    return Finding(states.STRAGGLER, NOTICE, what, lines, ask, (found.rank,))
 
 
-def _imbalance(ranks: list[Facts], found: Imbalance) -> Found:
+def _imbalance(ranks: list[Facts], found: Imbalance) -> Finding:
     last = ", ".join(f"rank {rank} on {count}" for rank, count in found.last.items())
     tokens = "; the slowest is the one with the most tokens" if found.with_tokens else ""
     what = (
@@ -70,4 +71,4 @@ def _imbalance(ranks: list[Facts], found: Imbalance) -> Found:
         'FROM python.steps GROUP BY rank ORDER BY rank"'
     )
     culprits = tuple(found.last) if len(found.last) == 1 else ()
-    return Found(Verdict(names.IMBALANCE, NOTICE, what, [f"last to arrive: {last} steps"], [ask]), culprits)
+    return Finding(states.IMBALANCE, NOTICE, what, [f"last to arrive: {last} steps"], [ask], culprits)

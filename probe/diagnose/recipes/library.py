@@ -1,8 +1,8 @@
 """Recipes: what `diagnose` and the monitor know to look for, one file each.
 
-    library = load([built_in_folder(), Path(settings.recipes)])
+    library = installed(settings.recipes)                           # read again when a file has changed
     sql, parameters = library["loss-nan"].statement()
-    outcome = library["loss-nan"].judge(columns, rows, "4242")      # found, clear or unknown
+    check = library["loss-nan"].check(columns, rows, "4242")        # found, clear or unknown
 
 Reads files, runs no SQL: `server.answers.recipe_runs` does that in a query worker, and `local_query` on a
 connection. Any thread. Standard library, and tomli where Python has no tomllib.
@@ -10,35 +10,23 @@ connection. Any thread. Standard library, and tomli where Python has no tomllib.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import time
 from collections.abc import Iterable
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import probe
 from probe.base.errors import RecipeInvalid, RecipeUnknown
-from probe.diagnose.recipes.recipe import (
-    CLEAR,
-    FOUND,
-    JOB,
-    MOST_FINDINGS,
-    RANK,
-    SYMPTOMS,
-    UNKNOWN,
-    Finding,
-    Outcome,
-    Parameter,
-    Recipe,
-    worst_first,
-)
-from probe.diagnose.recipes.recipe_files import OVERRIDES, overrides, parse, read
-from probe.diagnose.verdict import ALARM, INFO, NOTICE
+from probe.diagnose.recipes.recipe import SYMPTOMS, Recipe
+from probe.diagnose.recipes.recipe_files import OVERRIDES, overrides, read
+from probe.diagnose.stall_parameters import PARAMETERS, STALL_THRESHOLDS, StallThresholds
 
-__all__ = [
-    "ALARM", "CLEAR", "FOUND", "INFO", "JOB", "MOST_FINDINGS", "NOTICE", "RANK", "SYMPTOMS", "UNKNOWN",
-    "Finding", "Library", "Outcome", "Parameter", "Recipe", "built_in_folder", "load", "named", "of_symptom",
-    "parse", "unknown_name", "worst_first",
-]
+LOOK_S = 1.0
+"""The folders are looked at for changes at most so often."""
 
 
 class Library(dict[str, Recipe]):
@@ -47,11 +35,26 @@ class Library(dict[str, Recipe]):
     def __init__(self) -> None:
         super().__init__()
         self.problems: list[RecipeInvalid] = []
+        self.stall_parameters = PARAMETERS
+        self.stall_thresholds = StallThresholds()
+
+    def override(self, path: Path) -> None:
+        """Set the parameters of recipes, and the stall thresholds, that a file changes."""
+        known = {one.name: one.parameters for one in self.values()}
+        known[STALL_THRESHOLDS] = self.stall_parameters
+        for name, parameters in overrides(path, known, self.problems.append).items():
+            if name in self:
+                self[name] = replace(self[name], parameters=parameters)
+            else:
+                self.stall_parameters = parameters
+                values = {one.name: one.value for one in parameters.values()}
+                self.stall_thresholds = StallThresholds(**values)  # type: ignore[arg-type]
 
     def as_dict(self) -> dict[str, Any]:
         """The recipes on the wire."""
         return {
             "recipes": [recipe.as_dict() for recipe in self.values()],
+            "stall_thresholds": [vars(parameter) for parameter in self.stall_parameters.values()],
             "problems": [str(problem) for problem in self.problems],
         }
 
@@ -63,14 +66,14 @@ def built_in_folder() -> Path:
     return packaged if packaged.is_dir() else package.parent / "recipes"
 
 
-def load(folders: Iterable[Path]) -> Library:
+def load(wanted: Iterable[Path]) -> Library:
     """The recipes of several folders: one of a later folder takes the place of one of the same name.
 
     A file that cannot be used is left out and told in `problems`, and so is a folder that is not there; the
     others are judged."""
     library = Library()
     own = built_in_folder()
-    for folder in folders:
+    for folder in wanted:
         if not folder.is_dir():
             library.problems.append(RecipeInvalid(f"{folder} is no folder with recipes"))
             continue
@@ -79,18 +82,42 @@ def load(folders: Iterable[Path]) -> Library:
                 library[path.stem] = read(path, built_in=folder == own)
             except RecipeInvalid as error:
                 library.problems.append(error)
-        overrides(folder / OVERRIDES, library, library.problems.append)
+        library.override(folder / OVERRIDES)
     ordered = sorted(library.values(), key=lambda recipe: (recipe.order, recipe.name))
     library.clear()
     library.update((recipe.name, recipe) for recipe in ordered)
     return library
 
 
-def named(library: Library, name: str) -> Recipe:
-    """The recipe of that name; raises `RecipeUnknown`, which lists near names."""
-    if name in library:
-        return library[name]
-    raise unknown_name(name, library)
+def installed(own: str) -> Library:
+    """The recipes of `folders(own)` as their files are now, for a process that stays. Blocks on the disk."""
+    return _looked_at(own, int(time.monotonic() / LOOK_S))
+
+
+@functools.lru_cache(maxsize=8)
+def _looked_at(own: str, look: int) -> Library:
+    return _loaded(own, _files(folders(own)))
+
+
+@functools.lru_cache(maxsize=8)
+def _loaded(own: str, files: tuple[tuple[str, int, int], ...]) -> Library:
+    return load(folders(own))
+
+
+def folders(own: str) -> list[Path]:
+    """The folders with recipes: the built-in one, and one's own (PROBE_RECIPES) where that is not empty."""
+    return [built_in_folder(), *([Path(own).expanduser()] if own else [])]
+
+
+def _files(watched: Iterable[Path]) -> tuple[tuple[str, int, int], ...]:
+    """The files of the recipes, and what changes when they do."""
+    found = []
+    for folder in watched:
+        for path in sorted([*folder.glob("*.sql"), *folder.glob("*.toml")]):
+            with contextlib.suppress(OSError):
+                stat = path.stat()
+                found.append((str(path), stat.st_mtime_ns, stat.st_size))
+    return tuple(found)
 
 
 def unknown_name(name: str, names: Iterable[str]) -> RecipeUnknown:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from probe.diagnose.recipes.recipe import MOST_FINDINGS, Outcome, Recipe
+from probe.diagnose.recipes.recipe import MOST_FINDINGS, Check, Recipe
 from probe.recording.tables import TABLES, Table, columns_of
 
 if TYPE_CHECKING:
@@ -30,12 +30,12 @@ def make_tables(connection: duckdb.DuckDBPyConnection, tables: Iterable[Table] =
 
 def run_on(
     connection: duckdb.DuckDBPyConnection, recipes: Iterable[Recipe], endpoint: str
-) -> list[Outcome]:
+) -> list[Check]:
     """Run recipes, one after the other; one whose SQL fails is unknown, and the others are judged."""
     return [_run(connection, recipe, endpoint) for recipe in recipes]
 
 
-def _run(connection: duckdb.DuckDBPyConnection, recipe: Recipe, endpoint: str) -> Outcome:
+def _run(connection: duckdb.DuckDBPyConnection, recipe: Recipe, endpoint: str) -> Check:
     import duckdb
 
     began = time.perf_counter()
@@ -46,7 +46,7 @@ def _run(connection: duckdb.DuckDBPyConnection, recipe: Recipe, endpoint: str) -
         rows = result.fetchmany(MOST_FINDINGS)
     except duckdb.Error as error:
         return recipe.unknown(f"its SQL failed: {error}", _since(began))
-    return recipe.judge(columns, rows, endpoint, _since(began))
+    return recipe.check(columns, rows, endpoint, _since(began))
 
 
 def _since(began: float) -> float:

@@ -1,6 +1,6 @@
 """Recipe: a question about a recording, what its answer means and what to do about it.
 
-Plain data, made by `recipe_files.parse`; `Recipe.judge` makes findings of the rows that its SQL gave. Who
+Plain data, made by `recipe_files.parse`; `Recipe.check` makes findings of the rows that its SQL gave. Who
 runs the SQL is another matter: a query worker (`answers.recipe_runs`) or a connection (`local_query`). Any
 thread. Standard library only.
 """
@@ -15,7 +15,8 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-from probe.diagnose.verdict import ALARM, INFO, NOTICE, OK, Verdict
+from probe.diagnose.finding import Finding, worst_first
+from probe.diagnose.states import ALARM, INFO, NOTICE
 
 SYMPTOMS = ("nan", "slow", "memory", "hang", "loss", "gradients", "data")
 SEVERITIES = (INFO, NOTICE, ALARM)
@@ -26,7 +27,6 @@ FOUND, CLEAR, UNKNOWN = "found", "clear", "unknown"
 MOST_FINDINGS = 50
 """Rows of one recipe that are looked at: who has more wants the query, not the list."""
 
-_WORST_FIRST = {ALARM: 0, NOTICE: 1, INFO: 2, OK: 3}
 _ENDPOINT = "endpoint"
 _FORMATTER = Formatter()
 
@@ -42,26 +42,24 @@ class Parameter:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One row that a recipe's SQL gave, as a verdict. `subject` tells findings of one recipe apart; `values`
-    are the row's columns."""
-
-    verdict: Verdict
-    subject: str
-    step: int | None
-    rank: int | None
-    values: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What came of one recipe. `reason`: why it could not be judged; empty unless `state` is `unknown`."""
+class Check:
+    """One recipe, run once. Not a `Finding`: a recipe may find several things or nothing, and finding nothing
+    (`clear`) differs from being unable to tell (`unknown`, with the `reason`)."""
 
     recipe: Recipe
     state: str
-    verdicts: list[Finding]
+    findings: list[Finding] = field(default_factory=list)
+    """The worst first."""
     reason: str = ""
     elapsed_ms: float = 0.0
+
+    @property
+    def summary(self) -> str:
+        """What was found, or the reason, on one line; empty when the check is clear."""
+        if self.state != FOUND:
+            return self.reason
+        more = len(self.findings) - 1
+        return self.findings[0].what + (f" (and {more} more)" if more else "")
 
 
 @dataclass(frozen=True)
@@ -94,9 +92,9 @@ class Recipe:
         """The SQL, and the values of its named parameters."""
         return self.sql, {name: self.parameters[name].value for name in sorted(self.placeholders)}
 
-    def judge(
+    def check(
         self, columns: Sequence[str], rows: Iterable[Sequence[Any]], endpoint: str, elapsed_ms: float = 0.0
-    ) -> Outcome:
+    ) -> Check:
         """What the rows mean; `endpoint` goes into the commands. NaN and infinities are floats here."""
         missing = sorted(self.named() - {_ENDPOINT} - set(columns) - set(self.parameters))
         if missing:
@@ -112,16 +110,15 @@ class Recipe:
             else:
                 found.append(self._finding(values, endpoint))
         if found:
-            found.sort(key=lambda one: _WORST_FIRST[one.verdict.severity])
-            return Outcome(self, FOUND, found, "", elapsed_ms)
+            return Check(self, FOUND, worst_first(found), elapsed_ms=elapsed_ms)
         if reasons:
             return self.unknown("; ".join(dict.fromkeys(reasons)), elapsed_ms)
-        return Outcome(self, CLEAR, [], "", elapsed_ms)
+        return Check(self, CLEAR, elapsed_ms=elapsed_ms)
 
-    def unknown(self, why: str, elapsed_ms: float = 0.0) -> Outcome:
-        """The outcome when it cannot be judged."""
+    def unknown(self, why: str, elapsed_ms: float = 0.0) -> Check:
+        """The check when the recipe cannot be run, or cannot tell."""
         needs = f" (needs {self.needs})" if self.needs else ""
-        return Outcome(self, UNKNOWN, [], f"{why}{needs}", elapsed_ms)
+        return Check(self, UNKNOWN, [], f"{why}{needs}", elapsed_ms)
 
     def named(self) -> frozenset[str]:
         """Names that the texts have in braces."""
@@ -132,16 +129,18 @@ class Recipe:
         shown.update(values)
         shown[_ENDPOINT] = shlex.quote(endpoint) if endpoint else ""
         severity = values.get("severity")
-        verdict = Verdict(
+        subject = values.get("subject")
+        return Finding(
             self.title,
             severity if severity in SEVERITIES else self.severity,
             rendered(self.what, shown),
             [rendered(line, shown) for line in self.why if not _lacks(line, shown)],
             [_command(rendered(line, shown)) for line in self.next if not _lacks(line, shown)],
+            recipe=self.name,
+            subject="" if subject is None else str(subject),
+            step=_whole(values.get("step")),
+            rank=_whole(values.get("rank")),
         )
-        subject = values.get("subject")
-        text = "" if subject is None else str(subject)
-        return Finding(verdict, text, _whole(values.get("step")), _whole(values.get("rank")), values)
 
     def as_dict(self) -> dict[str, Any]:
         """The recipe on the wire."""
@@ -154,13 +153,6 @@ class Recipe:
             "parameters": [vars(parameter) for parameter in self.parameters.values()],
             "sql": self.sql, "file": str(self.file), "built_in": self.built_in,
         }
-
-
-def worst_first(outcomes: Iterable[Outcome]) -> list[tuple[Recipe, Finding]]:
-    """All findings: the worst first, then in the order of the checks."""
-    pairs = [(outcome.recipe, one) for outcome in outcomes for one in outcome.verdicts]
-    pairs.sort(key=lambda pair: (_WORST_FIRST[pair[1].verdict.severity], pair[0].order, pair[0].name))
-    return pairs
 
 
 # Texts -------------------------------------------------------------------------------

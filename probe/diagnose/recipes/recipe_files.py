@@ -12,6 +12,7 @@ tomllib.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -29,6 +30,7 @@ from probe.diagnose.recipes.recipe import (
     Recipe,
     names_in,
 )
+from probe.diagnose.stall_parameters import STALL_THRESHOLDS
 from probe.recording import checked
 
 LONGEST_BYTES = 64 << 10
@@ -281,42 +283,46 @@ def _check_parameters(file: _File, recipe: Recipe) -> None:
 OVERRIDES = "parameters.toml"
 
 
-def overrides(path: Path, recipes: dict[str, Recipe], report: Callable[[RecipeInvalid], None]) -> None:
-    """Set the parameters that `path` names ([loss-spike] sigmas = 8) in `recipes`; what is wrong is
-    reported, and the rest is set."""
+def overrides(
+    path: Path, known: Mapping[str, Mapping[str, Parameter]], report: Callable[[RecipeInvalid], None]
+) -> dict[str, dict[str, Parameter]]:
+    """The parameters that `path` changes ([loss-spike] sigmas = 8), of each section all; `known` are the
+    sections that there may be. What is wrong is reported, and the rest is read."""
     try:
         given = _toml(path, checked.read_bytes(path, 16 * LONGEST_BYTES).decode("utf-8"))
     except FileNotFoundError:
-        return
+        return {}
     except (OSError, ValueError) as error:
         report(RecipeInvalid(f"{path} cannot be read: {error}"))
-        return
+        return {}
     except RecipeInvalid as error:
         report(error)
-        return
+        return {}
+    changed: dict[str, dict[str, Parameter]] = {}
     for name, values in given.items():
-        recipe = recipes.get(name)
-        if recipe is None or not isinstance(values, dict):
+        if name not in known or not isinstance(values, dict):
             report(RecipeInvalid(f"{path}: [{name}] is no recipe; `probe recipes` lists them"))
             continue
+        changed[name] = dict(known[name])
         for key, value in values.items():
             try:
-                recipe = _overridden(path, recipe, key, value)
+                changed[name][key] = _overridden(path, name, known[name], key, value)
             except RecipeInvalid as error:
                 report(error)
-        recipes[name] = recipe
+    return changed
 
 
-def _overridden(path: Path, recipe: Recipe, key: str, value: Any) -> Recipe:
-    known = recipe.parameters.get(key)
-    if known is None:
-        accepted = ", ".join(recipe.parameters) or "none"
-        raise RecipeInvalid(f"{path}: [{recipe.name}] has no parameter {key}; accepted are {accepted}")
-    kind = type(known.value)
+def _overridden(path: Path, name: str, known: Mapping[str, Parameter], key: str, value: Any) -> Parameter:
+    if key not in known:
+        accepted = ", ".join(known) or "none"
+        raise RecipeInvalid(f"{path}: [{name}] has no parameter {key}; accepted are {accepted}")
+    was = known[key]
+    kind = type(was.value)
     if kind is float and type(value) is int:
         value = float(value)
     if type(value) is not kind:
         words = {float: "a number", int: "a whole number", str: "a text", bool: "true or false"}[kind]
-        raise RecipeInvalid(f"{path}: [{recipe.name}] {key} must be {words}, is {value!r}")
-    changed = replace(known, value=value, source=f"{path}; else {known.value} ({known.source})")
-    return replace(recipe, parameters={**recipe.parameters, key: changed})
+        raise RecipeInvalid(f"{path}: [{name}] {key} must be {words}, is {value!r}")
+    if name == STALL_THRESHOLDS and not 0 < float(value) < math.inf:
+        raise RecipeInvalid(f"{path}: [{name}] {key} must be a finite number above 0, is {value!r}")
+    return replace(was, value=value, source=f"{path}; else {was.value} ({was.source})")

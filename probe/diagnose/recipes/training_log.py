@@ -2,7 +2,7 @@
 
     log = read(open("train.log", "rb"))
     connection = tables(log)                 # python.steps, python.losses, python.scalars of that text alone
-    verdict = summary(log)
+    findings(log, checks)                    # checks: of the recipes that were run on those tables
 
 For runs that nobody recorded. Understood is what people print: `Step 10: loss=2.45, lr=6.67e-05`, lines of
 tqdm, JSON, printed dictionaries, `iter 10: loss 2.3, time 12ms`, columns between `|`. What is not in the text
@@ -16,11 +16,13 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from probe.base.errors import LogUnreadable
-from probe.diagnose.verdict import ALARM, INFO, NOTICE, OK, Verdict
+from probe.diagnose.finding import Finding, worst_first
+from probe.diagnose.recipes.recipe import Check
+from probe.diagnose.states import ALARM, INFO, NOTICE, OK
 
 if TYPE_CHECKING:
     import duckdb
@@ -30,6 +32,9 @@ LONGEST_LINE = 16 << 10
 MOST_STEPS = 2_000_000
 """Steps that are kept; of a longer log the first."""
 _PIECE_BYTES = 1 << 20
+_NEXT = [
+    "probe run python train.py     # records gradients, data, memory and every step: then `probe diagnose`"
+]
 
 _NUMBER = (
     r"[-+]?(?:(?:\d[\d_]{0,30}(?:,\d{3}){0,10}(?:\.\d{0,40})?|\.\d{1,40})(?:e[-+]?\d{1,5})?"
@@ -399,7 +404,7 @@ MARGINAL_RATIO, STEADY_RATIO = 0.01, 0.05
 """Practice: a decrease below 1 % is none, one of 1 % to 5 % marginal, above it steady."""
 
 
-def summary(log: Log) -> Verdict:
+def summary(log: Log) -> Finding:
     """How the loss went, as far as the text alone says it; for any number of steps."""
     curve = log.curve()
     last_finite = curve[-1][0] if curve else -1
@@ -409,9 +414,9 @@ def summary(log: Log) -> Verdict:
     ]
     if bad:
         text = f"the loss is not finite from step {min(bad):,} on"
-        return Verdict("loss is not finite", ALARM, text, _rate(log), [])
+        return Finding("loss is not finite", ALARM, text, _rate(log))
     if len(curve) < 2:
-        return Verdict("too little", INFO, f"{len(curve)} steps with a loss", _rate(log), [])
+        return Finding("too little", INFO, f"{len(curve)} steps with a loss", _rate(log))
     (first, start), (last, end) = curve[0], curve[-1]
     ratio = (start - end) / abs(start) if start else 0.0
     middle = curve[len(curve) // 2]
@@ -421,11 +426,11 @@ def summary(log: Log) -> Verdict:
     if ratio > MARGINAL_RATIO and len(curve) >= 4:
         why.insert(0, f"{early:.0%} of the decrease came before step {middle[0]:,}")
     if ratio > STEADY_RATIO:
-        return Verdict("loss falls", OK, what, why, [])
+        return Finding("loss falls", OK, what, why)
     if ratio > MARGINAL_RATIO:
-        return Verdict("loss falls a little", INFO, what, why, [])
+        return Finding("loss falls a little", INFO, what, why)
     state = "loss rises" if ratio < -MARGINAL_RATIO else "loss stands still"
-    return Verdict(state, NOTICE if len(curve) >= 4 else INFO, what, why, [])
+    return Finding(state, NOTICE if len(curve) >= 4 else INFO, what, why)
 
 
 def _rate(log: Log) -> list[str]:
@@ -446,3 +451,13 @@ def _rate(log: Log) -> list[str]:
         since = next(step for step, lr in reversed(rates) if lr == highest)
         parts.append(f"falls from {highest:.3g} at step {since:,} to {end:.3g} at step {last:,}")
     return [f"learning rate {', then '.join(parts)}"]
+
+
+def findings(log: Log, checks: Iterable[Check]) -> list[Finding]:
+    """What recipes found in the text, the worst first, and how the loss went unless one of them says it
+    better. No process can be asked: the only command is to record the next run."""
+    found = worst_first(replace(one, next=[]) for check in checks for one in check.findings)
+    own = summary(log)
+    if own.severity != ALARM or not found:
+        found.append(own)
+    return [*found[:-1], replace(found[-1], next=_NEXT)]

@@ -24,7 +24,7 @@ from probe.base.errors import DestinationInvalid, PackageMissing, TooMany
 from probe.base.settings import Settings
 from probe.boot import launch
 from probe.diagnose.incidents import RESOLVED
-from probe.diagnose.verdict import ALARM, INFO, NOTICE, OK
+from probe.diagnose.states import ALARM, INFO, NOTICE, OK
 from probe.server.alerts import alert_sender
 from probe.server.alerts.destinations import MOST_DESTINATIONS, Destination, Store, from_setting
 from probe.server.recordings import server_journal

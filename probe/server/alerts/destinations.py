@@ -17,8 +17,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from probe.base.errors import DestinationInvalid, SettingInvalid
-from probe.diagnose.incidents import SEVERITIES
-from probe.diagnose.verdict import INFO, NOTICE
+from probe.diagnose.finding import SEVERITIES
+from probe.diagnose.states import INFO, NOTICE
 from probe.recording import checked, places
 
 _log = logging.getLogger("probe.monitor")

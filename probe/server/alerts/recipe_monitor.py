@@ -24,8 +24,10 @@ from typing import Any
 
 from probe.base import clock
 from probe.base.errors import ProbeError
-from probe.diagnose.incidents import OPENED, RAISED, RESOLVED, RETURNED, SEVERITIES, Incident, Judged, Seen
-from probe.diagnose.recipes import library as formats
+from probe.diagnose.finding import SEVERITIES, severity_level
+from probe.diagnose.incidents import OPENED, RAISED, RESOLVED, RETURNED, Incident
+from probe.diagnose.recipes.library import Library, installed
+from probe.diagnose.recipes.recipe import JOB, Check
 from probe.recording import places
 from probe.server.alerts.alerts import Alerts, Message
 from probe.server.alerts.destinations import Rule, Store, may_act
@@ -219,27 +221,27 @@ class Monitor:
         run.judged_rows, run.judged_s = _rows(run), time.monotonic()
         used_s = self._service.pool.cpu_s()
         try:
-            outcomes = await self._outcomes(ranks, background=not urgent)
-            news = await self._service.call(run.state.judged, [_judged(one) for one in outcomes])
+            checks = await self._check(ranks, background=not urgent)
+            news = await self._service.call(run.state.take_round, checks)
             self._tell(run, news)
             run.failure = ""
         except ProbeError as error:
             self._failed(run, f"the recipes were not run: {error.message}")
         self._credit_s -= max(0.0, self._service.pool.cpu_s() - used_s)
 
-    async def _outcomes(self, ranks: Sequence[Recorded], *, background: bool) -> list[formats.Outcome]:
+    async def _check(self, ranks: Sequence[Recorded], *, background: bool) -> list[Check]:
         first = ranks[0].meta
         wanted = [
             one for one in (await self._recipes()).values()
             # What is the same on all ranks is judged where rank 0 is; other hosts have their own memory.
-            if first.rank == 0 or one.scope == formats.JOB
+            if first.rank == 0 or one.scope == JOB
         ]
         several = len(ranks) > 1 or (first.world_size or 1) > 1
         endpoint = first.job if several else str(first.pid)
-        return await recipe_runs.run(self._service, ranks, wanted, endpoint, background=background)
+        return await recipe_runs.run_here(self._service, ranks, wanted, endpoint, background=background)
 
-    async def _recipes(self) -> formats.Library:
-        library = await self._service.call(recipe_runs.library, self._service.settings)
+    async def _recipes(self) -> Library:
+        library = await self._service.call(installed, self._service.settings.recipes)
         self._follows = {recipe.name: recipe.follows for recipe in library.values()}
         return library
 
@@ -269,7 +271,7 @@ class Monitor:
     def _follows_open(self, run: _Run, incident: Incident) -> bool:
         """Whether an incident is a consequence of another one that is open and as bad."""
         causes = self._follows.get(incident.recipe, ())
-        worse = SEVERITIES[SEVERITIES.index(incident.severity):]
+        worse = SEVERITIES[severity_level(incident.severity):]
         return any(one.recipe in causes and one.severity in worse for one in run.state.incidents.open())
 
     def _act(self, run: _Run, recipe: str) -> None:
@@ -341,21 +343,16 @@ def _rows(run: _Run) -> int:
     return sum(one.rows for one in run.triggers.values())
 
 
-def _judged(outcome: formats.Outcome) -> Judged:
-    seen = tuple(Seen(one.subject, one.step, one.rank, one.verdict) for one in outcome.verdicts)
-    return Judged(outcome.recipe.name, outcome.state, outcome.recipe.holds_s, seen)
-
-
 def message_of(news: Sequence[News]) -> Message:
     """The message about events of one kind and one recipe: the worst in full, the others counted."""
-    worst = max(news, key=lambda one: SEVERITIES.index(one.event.incident.severity))
+    worst = max(news, key=lambda one: severity_level(one.event.incident.severity))
     event, meta = worst.event, worst.recorded.meta
     incident, found = event.incident, of_event(event)
     what = found.what.removeprefix("over: ")
     title = f"{_WORDS[event.kind]}{meta.job}: {found.state if event.kind != RESOLVED else what}"
     lines = [what] if event.kind != RESOLVED else []
     if len(news) > 1:
-        others = [one.event.incident.seen.subject for one in news if one is not worst]
+        others = [one.event.incident.finding.subject for one in news if one is not worst]
         lines.append(f"and {len(others)} more: {', '.join(others[:8])}{', …' if len(others) > 8 else ''}")
     if event.kind != RESOLVED:
         lines += [*(f"why   {line}" for line in found.why), *(f"next  {line}" for line in found.next)]

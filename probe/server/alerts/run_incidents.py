@@ -9,13 +9,15 @@ called on the server's threads, for one run by one at a time. Standard library o
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from probe.base import clock
-from probe.diagnose import verdict as names
-from probe.diagnose.incidents import OPENED, RESOLVED, Event, Incident, Incidents, Judged, Seen
-from probe.diagnose.verdict import ALARM, OK, Verdict
+from probe.diagnose import states
+from probe.diagnose.finding import Finding
+from probe.diagnose.incidents import OPENED, RESOLVED, Event, Incident, Incidents
+from probe.diagnose.recipes.recipe import Check
+from probe.diagnose.states import ALARM, OK
 from probe.recording import places
 from probe.recording.journal import read_on
 from probe.server.recordings import server_journal
@@ -25,10 +27,10 @@ RESOLVED_STATE = "resolved"
 """State of the verdict that says that an incident is over."""
 LATE_S = 600.0
 """What was written so long ago is not told any more: by a server that starts anew."""
-_TOLD_NOTICES = frozenset({names.STRAGGLER})
+_TOLD_NOTICES = frozenset({states.STRAGGLER})
 """Of the watch's notices those that are incidents; the others are facts about who waits for whom."""
-_STALLS_END = frozenset({names.RUNNING_AGAIN})
-_ENDS = frozenset({names.FAILED, names.DEAD, names.DEAD_RANK, names.FINISHED})
+_STALLS_END = frozenset({states.RUNNING_AGAIN})
+_ENDS = frozenset({states.FAILED, states.DEAD, states.DEAD_RANK, states.FINISHED})
 _VERDICTS, _ALERTS = "probe.verdicts", "probe.alerts"
 
 
@@ -37,7 +39,7 @@ def recipe_of(state: str) -> str:
     return state.replace(" ", "-")
 
 
-WATCHED = frozenset(recipe_of(state) for state in names.STATES)
+WATCHED = frozenset(recipe_of(state) for state in states.STATES)
 """Names that what the watch finds has among the recipes."""
 
 
@@ -123,78 +125,79 @@ class RunIncidents:
     def _row(self, recorded: Recorded, row: dict[str, Any], first: bool) -> list[Event]:
         """Take in one row of probe.verdicts."""
         now_s = int(row["t_ns"]) / 1e9
-        found = _verdict(row)
-        seen = Seen("", row.get("step"), recorded.meta.rank, found)
+        found = _finding(row, recorded.meta.rank)
         if row.get("incident"):
-            return self._restored(row, seen, now_s) if first else []
+            return self._restored(row, found, now_s) if first else []
         subject = f"rank {recorded.meta.rank}"
         if found.state in _STALLS_END or found.state in _ENDS:
             over = self._ends_stalls(subject, now_s, found, tell=found.state in _STALLS_END)
             if found.severity != ALARM:
                 return over
-        elif found.state == names.CAUGHT_UP:
-            return self.incidents.over(recipe_of(names.STRAGGLER), subject, now_s, found)
+        elif found.state == states.CAUGHT_UP:
+            return self.incidents.over(recipe_of(states.STRAGGLER), subject, now_s, found)
         else:
             over = []
         if found.severity == ALARM or found.state in _TOLD_NOTICES:
             # The step is where it stands, not what tells it from the next one that stands there.
-            seen = seen._replace(subject=subject, step=None)
-            return [*over, *self.incidents.at_once(recipe_of(found.state), seen, now_s)]
+            found = replace(found, recipe=recipe_of(found.state), subject=subject, step=None)
+            return [*over, *self.incidents.at_once(found, now_s)]
         return over
 
-    def _restored(self, row: dict[str, Any], seen: Seen, now_s: float) -> list[Event]:
+    def _restored(self, row: dict[str, Any], finding: Finding, now_s: float) -> list[Event]:
         """An incident of a recipe that an earlier server wrote down."""
         is_open = row.get("state") != RESOLVED_STATE
         known = {one.id for one in self.incidents.open()}
         name = str(row["incident"])
-        self.incidents.restore(name, str(row.get("recipe")), seen, now_s, is_open=is_open)
+        self.incidents.restore(name, finding, now_s, is_open=is_open)
         for incident in self.incidents.open():
             if incident.id == name:
                 return [] if name in known else [Event(OPENED, incident, True)]
         return []
 
-    def _ends_stalls(self, subject: str, now_s: float, found: Verdict, *, tell: bool) -> list[Event]:
+    def _ends_stalls(self, subject: str, now_s: float, found: Finding, *, tell: bool) -> list[Event]:
         """A rank goes on, or has ended: what the watch said about its standing still is over."""
         events: list[Event] = []
         for incident in self.incidents.open():
-            if incident.seen.subject == subject and incident.recipe in WATCHED:
+            if incident.finding.subject == subject and incident.recipe in WATCHED:
                 events += self.incidents.over(incident.recipe, subject, now_s, found if tell else None)
         return [event._replace(tell=event.tell and tell) for event in events]
 
     # What recipes find ------------------------------------------------------------
 
-    def judged(self, outcomes: Iterable[Judged]) -> list[News]:
+    def take_round(self, checks: Iterable[Check]) -> list[News]:
         """Take in a round of recipes; what comes of it is written down."""
         now_ns = clock.wall_ns()
-        return [self._write(event, now_ns) for event in self.incidents.round(outcomes, now_ns / 1e9)]
+        return [self._write(event, now_ns) for event in self.incidents.round(checks, now_ns / 1e9)]
 
     def _write(self, event: Event, t_ns: int) -> News:
         incident = event.incident
         ranks = self.recorded
-        where = next((one for one in ranks if one.meta.rank == incident.seen.rank), ranks[0])
+        where = next((one for one in ranks if one.meta.rank == incident.finding.rank), ranks[0])
         recorded = self.own.setdefault(incident.id, where)
         row = {
-            **of_event(event).rows(t_ns, incident.seen.step)[0],
+            **of_event(event).row(t_ns, incident.finding.step),
             "recipe": incident.recipe, "incident": incident.id,
         }
         server_journal.note_rows(recorded.folder, _VERDICTS, [row])
         return News(event, recorded)
 
 
-def of_event(event: Event) -> Verdict:
-    """The verdict to write or to send about an event."""
-    found = event.incident.seen.verdict
+def of_event(event: Event) -> Finding:
+    """The finding to write or to send about an event."""
+    found = event.incident.finding
     if event.kind != RESOLVED:
         return found
-    if found.state in _STALLS_END or found.state == names.CAUGHT_UP:
+    if found.state in _STALLS_END or found.state == states.CAUGHT_UP:
         return found
-    return Verdict(RESOLVED_STATE, OK, f"over: {found.what}", [], [])
+    return Finding(RESOLVED_STATE, OK, f"over: {found.what}")
 
 
-def _verdict(row: dict[str, Any]) -> Verdict:
-    return Verdict(
+def _finding(row: dict[str, Any], rank: int) -> Finding:
+    """A row of probe.verdicts as the finding that it was made from."""
+    return Finding(
         str(row["state"]), str(row["severity"]), str(row["what"]),
         str(row.get("why") or "").splitlines(), str(row.get("next") or "").splitlines(),
+        recipe=str(row.get("recipe") or ""), step=row.get("step"), rank=rank,
     )
 
 
@@ -209,11 +212,11 @@ def _told(records: Iterable[dict[str, Any]]) -> dict[tuple[str, str], set[str]]:
 
 def as_dict(incident: Incident, recorded: Recorded, *, lives: bool) -> dict[str, Any]:
     """An incident on the wire."""
-    found, meta = incident.seen.verdict, recorded.meta
+    found, meta = incident.finding, recorded.meta
     return {
         "incident": incident.id, "job": meta.job, "run": meta.run, "attempt": meta.attempt, "pid": meta.pid,
-        "rank": incident.seen.rank, "host": meta.host, "recipe": incident.recipe,
-        "subject": incident.seen.subject, "severity": incident.severity, "state": found.state,
-        "step": incident.seen.step, "what": found.what, "why": found.why, "next": found.next,
+        "rank": found.rank, "host": meta.host, "recipe": incident.recipe,
+        "subject": found.subject, "severity": incident.severity, "state": found.state,
+        "step": found.step, "what": found.what, "why": found.why, "next": found.next,
         "opened_ns": int(incident.opened_s * 1e9), "found_ns": int(incident.found_s * 1e9), "lives": lives,
     }

@@ -1,5 +1,4 @@
-"""How one process is, or a job of several ranks: the verdict, for `GET /v1/diagnose`; `examining` adds what
-the recipes find.
+"""`GET /v1/diagnose`: gather what there is to know of a process or a job, and have `diagnose` judge it.
 
 A living process is looked at for about a second, from outside, so that it answers in every state;
 an ended one by what was noted of its end. A job is judged from the facts of all its ranks, which the
@@ -12,16 +11,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 from probe.base.errors import HostUnreachable
+from probe.diagnose.diagnosis import diagnose
+from probe.diagnose.finding import Finding
 from probe.diagnose.process.evidence import Evidence, gather
-from probe.diagnose.process.state import judge
-from probe.diagnose.ranks import job
+from probe.diagnose.process.process_rules import diagnose_process
+from probe.diagnose.ranks.job_rules import diagnose_job
 from probe.diagnose.ranks.rank_evidence import Facts
-from probe.diagnose.verdict import Verdict
-from probe.server.answers.examining import DEEP_S, Wanted, add, examine, keep
-from probe.server.answers.recipe_runs import DEADLINE_S
+from probe.diagnose.ranks.rank_rows import explain_wait
+from probe.server.answers.examining import DEEP_S, Wanted, keep, run_checks
+from probe.server.answers.recipe_runs import DEADLINE_S, RecipeRuns
 from probe.server.hosts import fanout
 from probe.server.recordings.end_verdicts import verdict_of_end
 from probe.server.recordings.registry import LIVE, Recorded, Registry
@@ -34,6 +35,14 @@ from probe.server.watch.stall_watch import Watch
 HOSTS_S = 6.0
 """Deadline of the other hosts: a look takes a second, on a busy machine two."""
 _EVERYTHING = Wanted()
+
+
+class Examined(NamedTuple):
+    """The state of a process or a job, and what the answer says beside it."""
+
+    state: Finding
+    about: dict[str, Any]
+    notes: list[str]
 
 
 async def answer(
@@ -56,13 +65,14 @@ async def answer(
         if found.several:
             return await _of_job(service, found, text, caller, wanted)
     subject = await service.call(registry.one if caller.tcp else registry.subject, text)
-    look = service.ask(diagnose, registry, service.watch, subject)
+    look = service.ask(examine_process, registry, service.watch, subject)
     if isinstance(subject, int):
-        return await look
+        alone: Examined = await look
+        return {**alone.about, **alone.state.as_dict(), "notes": alone.notes}
     found = fanout.Found([subject], world_size=subject.meta.world_size)
     called = text or str(subject.meta.pid)
-    said, examined = await asyncio.gather(look, examine(service, found, called, caller, wanted))
-    return await _kept(service, found, add(said, examined), caller)
+    examined, ran = await asyncio.gather(look, run_checks(service, found, called, caller, wanted))
+    return await _answer(service, found, examined, ran, called, caller, wanted)
 
 
 async def _of_job(
@@ -70,52 +80,54 @@ async def _of_job(
 ) -> dict[str, Any]:
     """The answer for all ranks of a job."""
     called = text or (found.here[0].meta.job if found.here else found.endpoint)
-    here, asked, examined = await asyncio.gather(
+    here, asked, ran = await asyncio.gather(
         service.ask(rank_facts.of_host, service.registry, found.here),
         fanout.ask(service, found, caller, "GET", "/v1/diagnose", {}, HOSTS_S),
-        examine(service, found, called, caller, wanted),
+        run_checks(service, found, called, caller, wanted),
     )
     elsewhere = [raw for part in asked.parts for raw in (part.answer or {}).get("facts", ())]
-    said = add(job_answer(here, elsewhere, asked.missing), examined)
-    return await _kept(service, found, said, caller)
+    examined = examine_job(here, elsewhere, asked.missing)
+    return await _answer(service, found, examined, ran, called, caller, wanted)
 
 
-async def _kept(
-    service: Service, found: fanout.Found, said: dict[str, Any], caller: access.Caller
+async def _answer(
+    service: Service, found: fanout.Found, examined: Examined, ran: RecipeRuns, called: str,
+    caller: access.Caller, wanted: Wanted,
 ) -> dict[str, Any]:
-    await service.call(keep, service, found, said, caller)
-    return said
+    diagnosis = diagnose(examined.state, ran.checks, wanted.symptom, called)
+    kept = await service.call(keep, service, found, diagnosis, caller)
+    return {
+        **examined.about, **diagnosis.as_dict(), **kept, "notes": [*examined.notes, *ran.notes],
+        "own_recipes": service.settings.recipes,
+    }
 
 
-def diagnose(registry: Registry, watch: Watch, subject: Recorded | int) -> dict[str, Any]:
-    """The verdict, the facts it was judged from, and the stacks. `evidence` is None for an ended process.
+def examine_process(registry: Registry, watch: Watch, subject: Recorded | int) -> Examined:
+    """The state of a process, the facts it was judged from, and the stacks; no evidence of an ended one.
 
     `watch` knows how the other ranks of the job are: who waits in a collective waits for one of them."""
     if isinstance(subject, int):
         note = f"process {subject} runs without an agent: how its steps get on is not known"
         evidence = gather(subject)
-        return _answer(subject, evidence, judge(evidence), [note])
+        state = diagnose_process(evidence, registry.stall_thresholds())
+        about = {"pid": subject, "job": None, "rank": None, **_evidence(evidence)}
+        return Examined(state, about, [note, *evidence.missing])
     status = registry.status(subject)
     if status.state not in LIVE:
-        return {
-            **_who(subject), **verdict_of_end(subject, status).as_dict(),
-            "evidence": None, "capture": None, "notes": [],
-        }
+        about = {**_who(subject), "evidence": None, "capture": None}
+        return Examined(verdict_of_end(subject, status), about, [])
     thread = registry.training_thread(subject)
     evidence = gather(subject.meta.pid, subject.meta, training_thread=thread, folder=subject.folder)
     step = None if evidence.progress is None else evidence.progress.step
-    verdict = watch.beside_others(subject.folder, judge(evidence), step)
-    return {**_answer(subject.meta.pid, evidence, verdict, []), **_who(subject)}
+    found = diagnose_process(evidence, registry.stall_thresholds())
+    state = explain_wait(found, step, watch.other_ranks(subject.folder))
+    return Examined(state, {**_who(subject), **_evidence(evidence)}, list(evidence.missing))
 
 
-def _answer(pid: int, evidence: Evidence, verdict: Verdict, notes: list[str]) -> dict[str, Any]:
-    capture = evidence.capture
+def _evidence(evidence: Evidence) -> dict[str, Any]:
     facts = asdict(evidence)
     del facts["capture"]
-    return {
-        "pid": pid, "job": None, "rank": None, **verdict.as_dict(), "evidence": facts,
-        "capture": None if capture is None else dict(capture), "notes": [*notes, *evidence.missing],
-    }
+    return {"evidence": facts, "capture": None if evidence.capture is None else dict(evidence.capture)}
 
 
 def _who(recorded: Recorded) -> dict[str, Any]:
@@ -130,10 +142,10 @@ def facts(registry: Registry, ranks: Sequence[Recorded]) -> list[dict[str, Any]]
     return [one.as_dict() for one in rank_facts.of_host(registry, ranks)]
 
 
-def job_answer(
+def examine_job(
     here: Sequence[Facts], elsewhere: Iterable[dict[str, Any]], missing: Sequence[str]
-) -> dict[str, Any]:
-    """The verdict on a job: `elsewhere` are facts of ranks on other hosts, `missing` says what is not known.
+) -> Examined:
+    """The state of a job: `elsewhere` are facts of ranks on other hosts, `missing` says what is not known.
 
     Raises `HostUnreachable` when nothing is known of any rank."""
     lines = list(missing)
@@ -145,12 +157,10 @@ def job_answer(
             lines.append(f"the facts of rank {raw.get('rank')} could not be read: {error}")
     if not known:
         raise HostUnreachable("; ".join(lines) or "no host of the job answers")
-    found = job.judge(known, lines)
-    return {
-        "job": known[0].job, **found.verdict.as_dict(),
-        "culprits": list(found.culprits), "missing": lines,
-        "ranks": [_rank(one) for one in sorted(known, key=lambda one: one.rank)],
-    }
+    found = diagnose_job(known, lines)
+    ranks = [_rank(one) for one in sorted(known, key=lambda one: one.rank)]
+    about = {"job": known[0].job, "culprits": list(found.culprits), "missing": lines, "ranks": ranks}
+    return Examined(found, about, [])
 
 
 def _rank(one: Facts) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""What the recipes say, for `GET /v1/diagnose`: findings, and for a symptom the whole procedure.
+"""The checks of a diagnosis, for `GET /v1/diagnose`: run the recipes, take deep statistics, keep the results.
 
-The recipes run in a query worker while the process is looked at. Where one of a symptom cannot be judged
-for want of deep statistics, and the process lives and may be asked, its agent is asked for those of a few
-steps (the action `watch`), and what was unknown is judged once more. What was checked is kept in
+The recipes run in a query worker while the state of the process is found. Where one of a symptom cannot be
+judged for want of deep statistics, and the process lives and may be asked, its agent is asked for those of a
+few steps (the action `watch`), and what was unknown is judged once more. What was checked is kept in
 probe.checks of the recording. Runs on the server's event loop; files on its threads.
 """
 
@@ -11,18 +11,19 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from probe.base import clock
 from probe.base.errors import ProbeError
 from probe.base.settings import Settings
-from probe.diagnose.recipes import procedures
-from probe.diagnose.recipes.library import of_symptom
-from probe.diagnose.recipes.recipe import CLEAR, FOUND, UNKNOWN, Finding, Outcome, Recipe, worst_first
+from probe.diagnose.diagnosis import Diagnosis
+from probe.diagnose.recipes.library import installed, of_symptom
+from probe.diagnose.recipes.recipe import UNKNOWN, Check, Recipe
 from probe.server.agents import act_requests
 from probe.server.answers import recipe_runs
+from probe.server.answers.recipe_runs import RecipeRuns
 from probe.server.hosts import fanout
-from probe.server.recordings import server_journal as notes
+from probe.server.recordings import server_journal
 from probe.server.recordings.registry import LIVE, Recorded
 from probe.server.runtime import access
 from probe.server.runtime.request_bodies import ActBody
@@ -44,69 +45,46 @@ class Wanted(NamedTuple):
     deep: bool = True
 
 
-class Examined(NamedTuple):
-    """What the recipes came to; `called`: what the commands of the answer call the subject; `own_recipes`:
-    PROBE_RECIPES, as this server was started with."""
-
-    outcomes: list[Outcome]
-    notes: list[str]
-    wanted: Wanted
-    called: str
-    own_recipes: str
-
-    def findings(self) -> list[dict[str, Any]]:
-        """All findings, the worst first."""
-        return [finding(recipe, one) for recipe, one in worst_first(self.outcomes)]
-
-
-def finding(recipe: Recipe, one: Finding) -> dict[str, Any]:
-    """A finding on the wire."""
-    return {
-        "recipe": recipe.name, **one.verdict.as_dict(), "subject": one.subject, "step": one.step,
-        "rank": one.rank,
-    }
-
-
-def chosen(settings: Settings, wanted: Wanted) -> tuple[list[Recipe], list[str]]:
+def _chosen(settings: Settings, wanted: Wanted) -> tuple[list[Recipe], list[str]]:
     """The recipes to run, and what is wrong with files of them; raises `RecipeUnknown`. Blocks."""
-    library = recipe_runs.library(settings)
+    library = installed(settings.recipes)
     return of_symptom(library, wanted.symptom), [str(problem) for problem in library.problems]
 
 
-async def examine(
+async def run_checks(
     service: Service, found: fanout.Found, called: str, caller: access.Caller, wanted: Wanted
-) -> Examined:
+) -> RecipeRuns:
     """Run the recipes on what was found. Only `RecipeUnknown` is raised: what cannot be run is unknown."""
-    to_run, said = await service.call(chosen, service.settings, wanted)
-    outcomes, missing = await _judged(service, found, to_run, called, caller)
+    to_run, notes = await service.call(_chosen, service.settings, wanted)
+    checks, missing = await _run(service, found, to_run, called, caller)
     if wanted.symptom and wanted.deep:
-        again, told = await _deepened(service, found, outcomes, caller)
-        said += told
+        again, told = await _take_deep_statistics(service, found, checks, caller)
+        notes += told
         if again:
-            anew, _ = await _judged(service, found, again, called, caller)
+            anew, _ = await _run(service, found, again, called, caller)
             by_name = {one.recipe.name: one for one in anew}
-            outcomes = [by_name.get(one.recipe.name, one) for one in outcomes]
-    return Examined(outcomes, [*said, *missing], wanted, called, service.settings.recipes)
+            checks = [by_name.get(one.recipe.name, one) for one in checks]
+    return RecipeRuns(checks, [*notes, *missing])
 
 
-async def _judged(
+async def _run(
     service: Service, found: fanout.Found, to_run: Sequence[Recipe], called: str, caller: access.Caller
-) -> tuple[list[Outcome], list[str]]:
+) -> RecipeRuns:
     try:
-        judged = await recipe_runs.judge(service, found, to_run, called, caller)
+        return await recipe_runs.run_recipes(service, found, to_run, called, caller)
     except ProbeError as error:
-        return [one.unknown(f"the recipes were not run: {error.message}") for one in to_run], []
-    return judged.outcomes, judged.notes
+        why = f"the recipes were not run: {error.message}"
+        return RecipeRuns([one.unknown(why) for one in to_run], [])
 
 
 # Deep statistics on request ---------------------------------------------------------
 
 
-async def _deepened(
-    service: Service, found: fanout.Found, outcomes: Sequence[Outcome], caller: access.Caller
+async def _take_deep_statistics(
+    service: Service, found: fanout.Found, checks: Sequence[Check], caller: access.Caller
 ) -> tuple[list[Recipe], list[str]]:
-    """Have the process take the deep statistics that unknown outcomes lack; the recipes to judge again."""
-    lacking = [one.recipe for one in outcomes if one.state == UNKNOWN and one.recipe.deepen]
+    """Have the process take the deep statistics that unknown checks lack; the recipes to run again."""
+    lacking = [one.recipe for one in checks if one.state == UNKNOWN and one.recipe.deepen]
     one = min(found.here, key=lambda one: one.meta.rank, default=None)
     if not lacking or one is None or caller.role not in (access.OPERATOR, access.OWNER):
         return [], []
@@ -138,46 +116,25 @@ async def _wait_for_step(service: Service, one: Recorded, step: int) -> None:
     await asyncio.sleep(_KEPT_S)
 
 
-# The answer -------------------------------------------------------------------------
+# What is kept -----------------------------------------------------------------------
 
 
-def add(answer: dict[str, Any], examined: Examined) -> dict[str, Any]:
-    """The answer of `GET /v1/diagnose` with what the recipes came to."""
-    states = [one.state for one in examined.outcomes]
-    answer["findings"] = examined.findings()
-    answer["judged"] = {state: states.count(state) for state in (FOUND, CLEAR, UNKNOWN)}
-    answer["unknown"] = [
-        {"recipe": one.recipe.name, "title": one.recipe.title, "reason": one.reason}
-        for one in examined.outcomes
-        if one.state == UNKNOWN
-    ]
-    answer["notes"] = [*answer.get("notes", ()), *examined.notes]
-    answer["own_recipes"] = examined.own_recipes
-    symptom = examined.wanted.symptom
-    if symptom:
-        diagnosis = procedures.examine(symptom, answer, examined.outcomes, examined.called)
-        answer.update(symptom=symptom, **diagnosis.as_dict())
-    return answer
-
-
-def keep(service: Service, found: fanout.Found, answer: dict[str, Any], caller: access.Caller) -> None:
-    """Keep what was checked in the recording of the lowest rank here: of a symptom all of it, else what was
-    found. Not for who may only look, and not in a copy of a recording. Blocks on the disk."""
+def keep(
+    service: Service, found: fanout.Found, diagnosis: Diagnosis, caller: access.Caller
+) -> dict[str, str]:
+    """Keep the steps of a diagnosis in the recording of the lowest rank here, and return its name for the
+    answer. Not for a viewer, and not in a copy of a recording. Blocks on the disk."""
     one = min(found.here, key=lambda one: one.meta.rank, default=None)
-    if one is None or caller.role == access.VIEWER or not service.registry.made_here(one):
-        return
-    checks = answer.get("checks") or [
-        {"number": number, "check_name": one["recipe"], "outcome": FOUND, "what": one["what"]}
-        for number, one in enumerate(answer["findings"], 1)
-    ]
-    if not checks:
-        return
+    if not diagnosis.steps or one is None or caller.role == access.VIEWER:
+        return {}
+    if not service.registry.made_here(one):
+        return {}
     status = service.registry.status(one)
     common = {
         "diagnosis_id": uuid.uuid4().hex[:12], "t_ns": clock.wall_ns(), "step": status.step,
-        "symptom": answer.get("symptom"),
+        "symptom": diagnosis.symptom or None,
     }
     names = ("number", "check_name", "outcome", "what")
-    rows = [{**common, **{name: check[name] or None for name in names}} for check in checks]
-    notes.note_rows(one.folder, "probe.checks", rows)
-    answer["diagnosis_id"] = common["diagnosis_id"]
+    rows = [{**common, **{name: step[name] or None for name in names}} for step in diagnosis.steps]
+    server_journal.note_rows(one.folder, "probe.checks", rows)
+    return {"diagnosis_id": str(common["diagnosis_id"])}

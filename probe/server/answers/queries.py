@@ -65,9 +65,14 @@ class Asked(NamedTuple):
         return "\n;\n".join(self.statements)
 
 
+async def _never() -> None:
+    """Nobody leaves: what was begun is waited for."""
+    await asyncio.get_running_loop().create_future()
+
+
 async def run(
     service: Service, found: fanout.Found, asked: Asked, request: dict[str, Any], timeout_s: float,
-    gone: Callable[[], Awaitable[None]],
+    gone: Callable[[], Awaitable[None]] = _never,
 ) -> bytes:
     """What a query worker answers to `request`, over the rows of all hosts that the SQL mentions. `timeout_s`
     is what is left of the deadline."""

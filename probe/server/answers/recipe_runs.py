@@ -1,8 +1,7 @@
 """Recipes over recordings: many of them in one request to a query worker, and which of them are known here.
 
-    library = recipes.library(service.settings)             # read again when a file has changed; blocks
-    judged = await recipes.judge(service, found, list(library.values()), "JOB", caller)
-    judged.outcomes, judged.notes
+    ran = await recipe_runs.run_recipes(service, found, recipes, "JOB", caller)
+    ran.checks, ran.notes
 
 Recipes with the scope `rank` are judged on the lowest rank that is known, those with the scope `job` on the
 rows of all, which travel as those of a query do. A statement that fails is that recipe's affair; one that
@@ -12,18 +11,12 @@ ends the worker is found by halving. Runs on the server's event loop; files are 
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
-import threading
-import time
-from collections.abc import Awaitable, Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from probe.base.errors import QueryOutOfMemory, QueryWorkerDied
-from probe.base.settings import Settings
-from probe.diagnose.recipes import library as known
-from probe.diagnose.recipes.library import JOB, MOST_FINDINGS, Library, Outcome, Recipe
+from probe.diagnose.recipes.recipe import JOB, MOST_FINDINGS, Check, Recipe
 from probe.server.answers import queries
 from probe.server.hosts import fanout
 from probe.server.recordings.registry import Recorded
@@ -38,105 +31,56 @@ UNHURRIED_S = 60.0
 RECENT = (32_768, 2 << 20)
 """Rows of each ring's table and bytes of each journal's, of each process: at least so many of the newest are
 there for a recipe, so that a round costs the same after a month as after an hour."""
-_LOOK_S = 1.0
-"""The folders are looked at for changes at most so often."""
 
 
-class Judged(NamedTuple):
-    """What came of the recipes, in the order in which they were given; `notes`: rows that were not there."""
+class RecipeRuns(NamedTuple):
+    """What came of recipes, in the order in which they were given; `notes`: rows that were not there."""
 
-    outcomes: list[Outcome]
+    checks: list[Check]
     notes: list[str]
 
 
-def library(settings: Settings) -> Library:
-    """The recipes that this server knows, built in and of PROBE_RECIPES, as their files are now. Blocks on
-    the disk; any thread."""
-    return _shelf(settings.recipes).library()
-
-
-@functools.lru_cache(maxsize=8)
-def _shelf(own: str) -> _Shelf:
-    return _Shelf([known.built_in_folder(), *([Path(own).expanduser()] if own else [])])
-
-
-class _Shelf:
-    """The recipes of some folders, read again when a file has changed."""
-
-    def __init__(self, folders: list[Path]) -> None:
-        self.folders = folders
-        self._lock = threading.Lock()
-        self._library: Library | None = None
-        self._state: list[tuple[str, int, int]] = []
-        self._looked = 0.0
-
-    def library(self) -> Library:
-        """The recipes as their files are now."""
-        with self._lock:
-            now, library = time.monotonic(), self._library
-            if library is None or now - self._looked > _LOOK_S:
-                state = _state(self.folders)
-                if library is None or state != self._state:
-                    library = self._library = known.load(self.folders)
-                    self._state = state
-                self._looked = now
-            return library
-
-
-def _state(folders: Sequence[Path]) -> list[tuple[str, int, int]]:
-    """What changes when a file does."""
-    found = []
-    for folder in folders:
-        for path in sorted([*folder.glob("*.sql"), *folder.glob("*.toml")]):
-            try:
-                stat = path.stat()
-            except OSError:
-                continue
-            found.append((str(path), stat.st_mtime_ns, stat.st_size))
-    return found
-
-
-async def run(
+async def run_here(
     service: Service, sources: Sequence[Recorded], recipes: Sequence[Recipe], endpoint: str,
     *, background: bool = True, timeout_s: float = UNHURRIED_S,
-) -> list[Outcome]:
+) -> list[Check]:
     """What recipes say of recordings of this host: one process, or the ranks of one job. `endpoint` goes into
     the commands. `background`: nobody waits, so it gives way to the training from its beginning.
 
     For the monitor, which is about its own host alone."""
     here = list(sources)
     found = fanout.Found(here, endpoint, whole=len(here) > 1)
-    judged = await judge(
+    ran = await run_recipes(
         service, found, recipes, endpoint, access.Caller(None, None, "unix", access.OWNER), scope="host",
         timeout_s=timeout_s, background=background,
     )
-    return judged.outcomes
+    return ran.checks
 
 
-async def judge(
+async def run_recipes(
     service: Service, found: fanout.Found, recipes: Sequence[Recipe], endpoint: str, caller: access.Caller,
     *, scope: Scope = "job", timeout_s: float = DEADLINE_S, background: bool = False,
-) -> Judged:
+) -> RecipeRuns:
     """What recipes say of the processes that were found; raises the `ProbeError` that would end any query."""
     if not recipes:
-        return Judged([], [])
+        return RecipeRuns([], [])
     job = _Job(service, caller, scope, endpoint, timeout_s, background)
     if not found.several:
         alone = _world_size(found) == 1
         together = [recipe for recipe in recipes if alone or recipe.scope != JOB]
-        answered = await job.judge(found, together)
-        by_name = {outcome.recipe.name: outcome for outcome in answered.outcomes}
+        ran = await job.run(found, together)
+        by_name = {check.recipe.name: check for check in ran.checks}
         for recipe in recipes:
             if recipe.name not in by_name:
                 by_name[recipe.name] = recipe.unknown("it is judged over all ranks: ask the job")
-        return Judged([by_name[recipe.name] for recipe in recipes], answered.notes)
+        return RecipeRuns([by_name[recipe.name] for recipe in recipes], ran.notes)
     lowest = await _lowest(service, found, caller)
     of_rank = [recipe for recipe in recipes if recipe.scope != JOB]
     of_job = [recipe for recipe in recipes if recipe.scope == JOB]
-    parts = await asyncio.gather(job.judge(lowest, of_rank), job.judge(found, of_job))
-    by_name = {outcome.recipe.name: outcome for part in parts for outcome in part.outcomes}
+    parts = await asyncio.gather(job.run(lowest, of_rank), job.run(found, of_job))
+    by_name = {check.recipe.name: check for part in parts for check in part.checks}
     notes = list(dict.fromkeys(note for part in parts for note in part.notes))
-    return Judged([by_name[recipe.name] for recipe in recipes], notes)
+    return RecipeRuns([by_name[recipe.name] for recipe in recipes], notes)
 
 
 def _world_size(found: fanout.Found) -> int:
@@ -162,22 +106,22 @@ class _Job(NamedTuple):
     timeout_s: float
     background: bool
 
-    async def judge(self, found: fanout.Found, recipes: Sequence[Recipe]) -> Judged:
+    async def run(self, found: fanout.Found, recipes: Sequence[Recipe]) -> RecipeRuns:
         """Run recipes in one request; when that ends the worker, the halves of them."""
         if not recipes:
-            return Judged([], [])
+            return RecipeRuns([], [])
         try:
             answer = await self._ask(found, recipes)
         except (QueryWorkerDied, QueryOutOfMemory) as error:
             if len(recipes) == 1:
-                return Judged([recipes[0].unknown(f"its SQL failed: {error.message}")], [])
+                return RecipeRuns([recipes[0].unknown(f"its SQL failed: {error.message}")], [])
             middle = len(recipes) // 2
-            first = await self.judge(found, recipes[:middle])
-            second = await self.judge(found, recipes[middle:])
+            first = await self.run(found, recipes[:middle])
+            second = await self.run(found, recipes[middle:])
             notes = list(dict.fromkeys([*first.notes, *second.notes]))
-            return Judged([*first.outcomes, *second.outcomes], notes)
+            return RecipeRuns([*first.checks, *second.checks], notes)
         results = zip(recipes, answer["results"], strict=True)
-        return Judged([_outcome(recipe, one, self.endpoint) for recipe, one in results], answer["notes"])
+        return RecipeRuns([_check(recipe, one, self.endpoint) for recipe, one in results], answer["notes"])
 
     async def _ask(self, found: fanout.Found, recipes: Sequence[Recipe]) -> dict[str, Any]:
         statements = [recipe.statement() for recipe in recipes]
@@ -190,21 +134,14 @@ class _Job(NamedTuple):
             "share_s": self.service.settings.query_timeout_s,
         }
         answer: dict[str, Any] = json.loads(
-            await queries.run(self.service, found, asked, request, self.timeout_s, _NEVER)
+            await queries.run(self.service, found, asked, request, self.timeout_s)
         )
         return answer
 
 
-def _outcome(recipe: Recipe, result: dict[str, Any], endpoint: str) -> Outcome:
+def _check(recipe: Recipe, result: dict[str, Any], endpoint: str) -> Check:
     if "error" in result:
         why = " ".join(str(result["error"]["message"]).split())
         return recipe.unknown(f"its SQL failed: {why}", result["elapsed_ms"])
-    return recipe.judge(result["columns"], result["rows"], endpoint, result["elapsed_ms"])
+    return recipe.check(result["columns"], result["rows"], endpoint, result["elapsed_ms"])
 
-
-async def _never() -> None:
-    """The caller is not waited for: what was begun is done in a moment."""
-    await asyncio.get_running_loop().create_future()
-
-
-_NEVER: Callable[[], Awaitable[None]] = _never

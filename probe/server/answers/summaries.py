@@ -7,21 +7,22 @@ spread over all. Runs on the server's event loop.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
 from collections.abc import Callable
 from typing import Any
 
 from probe.base.errors import ProbeError
-from probe.diagnose.recipes.recipe import worst_first
+from probe.diagnose.diagnosis import position_among
+from probe.diagnose.finding import worst_first
+from probe.diagnose.recipes.library import installed
+from probe.diagnose.states import INFO, OK
 from probe.diagnose.summary import STATEMENTS, statements_for, summarize
 from probe.server.answers import queries, recipe_runs
-from probe.server.answers.examining import finding
 from probe.server.hosts import fanout
 from probe.server.recordings.end_verdicts import verdict_of_end
 from probe.server.recordings.listing import rank_rows
-from probe.server.recordings.registry import LIVE, Recorded
+from probe.server.recordings.registry import LIVE
 from probe.server.runtime import access
 from probe.server.runtime.access import Scope
 from probe.server.service import Service
@@ -46,7 +47,8 @@ async def answer(
     who = await service.call(_who, service, found)
     results, notes = await _rows(service, found, caller, scope, until)
     judged = await _findings(service, incidents, found, endpoint, caller, scope) if findings else {}
-    summary = {**who, **summarize(results), **judged, "notes": notes}
+    position = _position(who["verdict"], judged.get("findings", []))
+    summary = {**who, **summarize(results), **judged, "position": position, "notes": notes}
     shown: dict[str, Any] = plain(summary)
     return shown
 
@@ -60,7 +62,7 @@ async def _rows(
     asked = queries.Asked([sql for sql, _ in statements], caller, scope, timeout_s)
     batch = [{"sql": sql, "parameters": chosen, "limit": _MOST_ROWS} for sql, chosen in statements]
     request = {"batch": batch, "share_s": timeout_s}
-    body = await queries.run(service, found, asked, request, timeout_s, _never)
+    body = await queries.run(service, found, asked, request, timeout_s)
     said = json.loads(body)
     results: dict[str, list[dict[str, Any]]] = {}
     notes = list(said["notes"])
@@ -89,12 +91,8 @@ def _who(service: Service, found: fanout.Found) -> dict[str, Any]:
         "host": meta.host, "world_size": found.world_size or meta.world_size, "folder": str(lead.folder),
         "state": state, "how": status.how, "started_ns": meta.started_ns, "ended_ns": status.ended_ns,
         "whole": found.several, "verdict": None if verdict is None else verdict.as_dict(),
-        "name": _name(lead, found),
+        "name": meta.job if found.several else lead.name,
     }
-
-
-def _name(lead: Recorded, found: fanout.Found) -> str:
-    return lead.meta.job if found.several else lead.name
 
 
 async def _findings(
@@ -107,15 +105,20 @@ async def _findings(
     if watched is not None:
         return {"findings": watched, "judged": "monitor", "unjudged": []}
     try:
-        library = await service.call(recipe_runs.library, service.settings)
+        known = list((await service.call(installed, service.settings.recipes)).values())
         shown = endpoint or (found.here[0].name if found.here else found.endpoint)
-        judged = await recipe_runs.judge(service, found, list(library.values()), shown, caller, scope=scope)
+        ran = await recipe_runs.run_recipes(service, found, known, shown, caller, scope=scope)
     except ProbeError as error:
         return {"findings": [], "judged": "now", "unjudged": [error.message]}
-    return {
-        "findings": [finding(recipe, one) for recipe, one in worst_first(judged.outcomes)],
-        "judged": "now", "unjudged": [],
-    }
+    findings = worst_first(one for check in ran.checks for one in check.findings)
+    return {"findings": [one.as_dict() for one in findings], "judged": "now", "unjudged": []}
+
+
+def _position(state: dict[str, Any] | None, findings: list[dict[str, Any]]) -> int | None:
+    """How many findings are worse than the state of the process; None where it says nothing beside them."""
+    if state is None or state["severity"] in (OK, INFO) or state["what"] in {one["what"] for one in findings}:
+        return None
+    return position_among(state["severity"], (one["severity"] for one in findings))
 
 
 def _incidents(service: Service, incidents: Incidents, found: fanout.Found) -> list[dict[str, Any]] | None:
@@ -129,10 +132,6 @@ def _incidents(service: Service, incidents: Incidents, found: fanout.Found) -> l
         one for one in incidents()
         if (one["run"], one["attempt"]) in runs and (one["rank"] is None or one["rank"] in ranks)
     ]
-
-
-async def _never() -> None:
-    await asyncio.get_running_loop().create_future()
 
 
 def plain(value: Any) -> Any:

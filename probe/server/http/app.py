@@ -25,6 +25,7 @@ from starlette.types import Scope as AsgiScope
 
 from probe import __version__
 from probe.base.errors import BY_CODE, BadRequest, ProbeError, TooMany
+from probe.diagnose.recipes.library import installed
 from probe.server.agents import act_requests, asking
 from probe.server.alerts.recipe_monitor import Monitor
 from probe.server.answers import (
@@ -33,7 +34,6 @@ from probe.server.answers import (
     examining,
     live_tables,
     queries,
-    recipe_runs,
     summaries,
 )
 from probe.server.hosts import act_on_all, coordinator, dispatch, fanout
@@ -149,7 +149,7 @@ def _add_routes(app: FastAPI, service: Service, monitor: Monitor) -> None:
     @app.get("/v1/recipes", responses={200: {"model": json_answers.Recipes}})
     async def recipe_list() -> dict[str, Any]:
         """The recipes that are known here, and what is wrong with files of them."""
-        return (await service.call(recipe_runs.library, service.settings)).as_dict()
+        return (await service.call(installed, service.settings.recipes)).as_dict()
 
     @app.get("/v1/summary", responses=_of_agents(json_answers.Summary))
     async def summary(

@@ -151,6 +151,7 @@ class Diagnosis(OpenAnswer):
     evidence: dict[str, Any] | None = None
     notes: list[str] | None = None
     findings: list[Finding] | None = None
+    position: int | None = None
     judged: Counts | None = None
     unknown: list[Unknown] | None = None
 
@@ -179,9 +180,10 @@ class Recipe(OpenAnswer):
 
 
 class Recipes(Answer):
-    """The recipes, and what is wrong with files of them."""
+    """The recipes, the stall thresholds, and what is wrong with files of them."""
 
     recipes: list[Recipe]
+    stall_thresholds: list[RecipeParameter]
     problems: list[str]
 
 

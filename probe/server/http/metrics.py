@@ -19,7 +19,7 @@ import numpy as np
 from probe import __version__
 from probe.base import clock
 from probe.base.errors import RecordingError
-from probe.diagnose.verdict import ALARM, NOTICE
+from probe.diagnose.states import ALARM, NOTICE
 from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_INTEGER
 from probe.recording.reader import Rows, open_ring
 from probe.server.alerts.recipe_monitor import Monitor

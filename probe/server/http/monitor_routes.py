@@ -14,7 +14,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
 from probe.base.errors import BadRequest, DestinationInvalid, EndpointAmbiguous, RecipeUnknown
-from probe.diagnose.verdict import INFO
+from probe.diagnose.states import INFO
 from probe.server.alerts.alerts import Message
 from probe.server.alerts.destinations import Rule
 from probe.server.alerts.recipe_monitor import Monitor

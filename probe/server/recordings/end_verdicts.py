@@ -6,7 +6,8 @@ Standard library only.
 
 from __future__ import annotations
 
-from probe.diagnose.verdict import ALARM, NOTICE, OK, Verdict
+from probe.diagnose.finding import Finding
+from probe.diagnose.states import ALARM, NOTICE, OK
 from probe.recording import places
 from probe.recording.crash import read_crash
 from probe.server.recordings import exit_report
@@ -14,7 +15,7 @@ from probe.server.recordings.exit_report import Told
 from probe.server.recordings.registry import LIVE, Recorded, Status
 
 
-def verdict_of_end(recorded: Recorded, status: Status) -> Verdict:
+def verdict_of_end(recorded: Recorded, status: Status) -> Finding:
     """The verdict on a process that has ended."""
     if status.state in LIVE:
         raise ValueError(f"{recorded.name} has not ended")
@@ -27,7 +28,7 @@ def verdict_of_end(recorded: Recorded, status: Status) -> Verdict:
         why.insert(0, "no step was finished")
     at = f"step {status.step:,}" if status.step is not None else "no step"
     what = f"{recorded.name} (pid {recorded.meta.pid}) {_words(status)}, at {at}"
-    return Verdict(status.state, _severity(status), what, why, _next(recorded, status, told))
+    return Finding(status.state, _severity(status), what, why, _next(recorded, status, told))
 
 
 def _words(status: Status) -> str:

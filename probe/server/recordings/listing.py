@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from probe.base import clock
-from probe.diagnose.verdict import ALARM, OK, PAUSED, Verdict
+from probe.diagnose.finding import Finding
+from probe.diagnose.states import ALARM, OK, PAUSED
 from probe.recording.process import life
 from probe.server.recordings import exit_report
 from probe.server.recordings.registry import LIVE, Recorded, Registry, latest_ranks
 
-Current = Callable[[Path], Verdict | None]
+Current = Callable[[Path], Finding | None]
 """What there is to say now of the process recorded in a folder; None while all is well."""
 STALLED = "stalled"
 MOST_NOTES = 32
@@ -60,7 +61,7 @@ def _process(registry: Registry, current: Current, recorded: Recorded) -> dict[s
     }
 
 
-def _living(recorded: Recorded, state: str, verdict: Verdict | None) -> tuple[str, str]:
+def _living(recorded: Recorded, state: str, verdict: Finding | None) -> tuple[str, str]:
     """State and what is to be said of it, for a process that lives."""
     process = life(recorded.meta.pid)
     if process is not None and process.state in "Tt":

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from probe.base import clock
 from probe.base.errors import AgentMissing, EndpointAmbiguous, EndpointUnknown, NotYours, RecordingError
+from probe.diagnose.stall_parameters import StallThresholds
 from probe.recording import places
 from probe.recording.journal import read_journal
 from probe.recording.layout import NULL_INTEGER
@@ -92,6 +93,8 @@ class Registry:
         self._lock = threading.Lock()
         self.judge_exit: Callable[[Recorded, Told, Status], Status] | None = None
         """Adds what only who watches processes end (`exit_watch`) has seen; writes nothing."""
+        self.stall_thresholds: Callable[[], StallThresholds] = StallThresholds
+        """Those in force for the processes recorded here; the server sets where they are read."""
 
     # What there is ----------------------------------------------------------
 

@@ -26,7 +26,8 @@ from pathlib import Path
 
 from probe.base import clock
 from probe.base.errors import RecordingError
-from probe.diagnose.verdict import DEAD_RANK, NOTICE, OK, Found, Verdict
+from probe.diagnose.finding import Finding
+from probe.diagnose.states import DEAD_RANK, NOTICE, OK
 from probe.recording import places
 from probe.recording.crash import Crash, is_user_path, read_crash, user_frame
 from probe.recording.journal import read_journal
@@ -96,7 +97,7 @@ class ExitWatch:
             self._events.register(self._new, select.EPOLLIN)
         self._log = KernelLog()
         self._jobs = JobWatch(registry)
-        self._causes: dict[job_watch.Key, Found] = {}
+        self._causes: dict[job_watch.Key, Finding] = {}
         self._stopping = threading.Event()
         self._thread = Supervised("probe-exits", self._run, self._stopping)
         registry.judge_exit = self.judge_exit
@@ -308,10 +309,10 @@ class ExitWatch:
         verdict = self._in_its_job(recorded, verdict_of_end(recorded, status))
         exception = self._registry.told(recorded.folder).exception or {}
         capture_id = capture_id or exception.get("capture_id")
-        rows = verdict.rows(status.ended_ns or clock.wall_ns(), status.step, capture_id)
-        return server_journal.note_rows(recorded.folder, _VERDICTS, rows)
+        row = verdict.row(status.ended_ns or clock.wall_ns(), status.step, capture_id)
+        return server_journal.note_rows(recorded.folder, _VERDICTS, [row])
 
-    def _in_its_job(self, recorded: Recorded, verdict: Verdict) -> Verdict:
+    def _in_its_job(self, recorded: Recorded, verdict: Finding) -> Finding:
         """The verdict on a rank's end as part of its job: an alarm for the one that is the cause, and only
         there. The facts are gathered once, when the first of them ends."""
         wanted = job_watch.key(recorded)
@@ -320,19 +321,19 @@ class ExitWatch:
         found = self._causes.get(wanted)
         if found is None:
             try:
-                found = self._causes[wanted] = self._jobs.judge(wanted, {})
+                found = self._causes[wanted] = self._jobs.diagnose(wanted, {})
             except FAILURES as error:
                 _log.warning("%s: its job is not judged: %s", recorded.folder, error, exc_info=error)
                 return verdict
-            if found.verdict.state != DEAD_RANK:
+            if found.state != DEAD_RANK:
                 self._jobs.note_cause(wanted, found)
         if not found.culprits:
             return verdict
-        if recorded.meta.rank in found.culprits and found.verdict.state == DEAD_RANK:
+        if recorded.meta.rank in found.culprits and found.state == DEAD_RANK:
             again = job_watch.is_written(recorded, verdict.state)
             severity = NOTICE if again else verdict.severity
-            return replace(verdict, severity=severity, why=[*verdict.why, *found.verdict.why])
-        what = f"{verdict.what}; the cause: {found.verdict.what}"
+            return replace(verdict, severity=severity, why=[*verdict.why, *found.why])
+        what = f"{verdict.what}; the cause: {found.what}"
         return replace(verdict, severity=NOTICE, what=what)
 
 

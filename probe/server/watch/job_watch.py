@@ -14,11 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from probe.base import clock
-from probe.diagnose import verdict as names
+from probe.diagnose import states
+from probe.diagnose.finding import Finding
 from probe.diagnose.process.evidence import Evidence
-from probe.diagnose.ranks import job
+from probe.diagnose.ranks.job_rules import diagnose_job
 from probe.diagnose.ranks.rank_evidence import Facts
-from probe.diagnose.verdict import ALARM, NOTICE, OK, Found, Verdict
+from probe.diagnose.states import ALARM, NOTICE, OK
 from probe.recording import places
 from probe.recording.journal import read_journal
 from probe.server.recordings import exit_report, server_journal
@@ -34,7 +35,7 @@ GONE_LOOKS = 3
 """A straggler is none any more when so many looks in a row found none."""
 
 MISMATCHES = frozenset({
-    names.OP_MISMATCH, names.SIZE_MISMATCH, names.DTYPE_MISMATCH, names.ORDER_MISMATCH,
+    states.OP_MISMATCH, states.SIZE_MISMATCH, states.DTYPE_MISMATCH, states.ORDER_MISMATCH,
 })
 _writing = threading.Lock()
 Key = tuple[str, int]
@@ -82,7 +83,7 @@ class JobWatch:
         share = rank_facts.share_of(len(members))
         return [rank_facts.rough(self._registry, recorded, share=share) for recorded in members]
 
-    def judge(self, wanted: Key, seen: Mapping[int, tuple[Evidence, Verdict]]) -> Found:
+    def diagnose(self, wanted: Key, seen: Mapping[int, tuple[Evidence, Finding]]) -> Finding:
         """The verdict on a job; `seen` is what a longer look at some ranks found."""
         facts = []
         members = self.members(wanted)
@@ -92,7 +93,7 @@ class JobWatch:
                 facts.append(rank_facts.with_evidence(self._registry, recorded, rough, *looked))
             else:
                 facts.append(rough)
-        return job.judge(facts)
+        return diagnose_job(facts)
 
     def ending(self, recorded: Recorded) -> None:
         """A rank is seen no more: where an exception has ended it, say who is the cause before the process is
@@ -100,18 +101,18 @@ class JobWatch:
         wanted, status = key(recorded), self._registry.status(recorded)
         if wanted is None or status.how != exit_report.ENDING or status.state != exit_report.FAILED:
             return
-        found = self.judge(wanted, {})
-        if found.verdict.state != names.DEAD_RANK:
+        found = self.diagnose(wanted, {})
+        if found.state != states.DEAD_RANK:
             self.note_cause(wanted, found)
         elif recorded.meta.rank in found.culprits:
-            write(recorded, replace(found.verdict, state=names.FAILED))
+            write(recorded, replace(found, state=states.FAILED))
 
-    def note_cause(self, wanted: Key, found: Found) -> None:
+    def note_cause(self, wanted: Key, found: Finding) -> None:
         """Keep an alarm about what ended a job at the rank that it names."""
-        if found.verdict.severity == ALARM and found.culprits:
+        if found.severity == ALARM and found.culprits:
             for member in self.members(wanted):
                 if member.meta.rank == found.culprits[0]:
-                    write(member, found.verdict)
+                    write(member, found)
 
     # Ranks that get on ---------------------------------------------------------
 
@@ -121,7 +122,7 @@ class JobWatch:
         now_s, began_s = time.monotonic(), time.thread_time()
         if len(ranks) < 2 or now_s < pace.due_s:
             return
-        found = job.judge(self._rough(ranks))
+        found = diagnose_job(self._rough(ranks))
         self._note(pace, ranks, found)
         pace.due_s = now_s + max(COMPARE_S, COMPARE_COST * (time.thread_time() - began_s))
 
@@ -130,44 +131,44 @@ class JobWatch:
         for gone in self._paces.keys() - set(living):
             del self._paces[gone]
 
-    def _note(self, pace: _Pace, ranks: Sequence[Recorded], found: Found) -> None:
+    def _note(self, pace: _Pace, ranks: Sequence[Recorded], found: Finding) -> None:
         by_rank = {recorded.meta.rank: recorded for recorded in ranks}
-        state = found.verdict.state
+        state = found.state
         if state in MISMATCHES:  # it may be that nothing fails, and what they compute is wrong
-            write(by_rank.get(found.culprits[0], ranks[0]), found.verdict)
-        slow = by_rank.get(found.culprits[0]) if state == names.STRAGGLER and found.culprits else None
+            write(by_rank.get(found.culprits[0], ranks[0]), found)
+        slow = by_rank.get(found.culprits[0]) if state == states.STRAGGLER and found.culprits else None
         if slow is not None:
             pace.gone = 0
             if slow != pace.slow:
                 pace.slow = slow
-                write(slow, found.verdict)
-        elif pace.slow is not None and state in (names.RUNNING, names.IMBALANCE):
+                write(slow, found)
+        elif pace.slow is not None and state in (states.RUNNING, states.IMBALANCE):
             pace.gone += 1
             if pace.gone >= GONE_LOOKS:
                 what = f"rank {pace.slow.meta.rank} is no slower than the others any more"
-                write(pace.slow, Verdict(names.CAUGHT_UP, OK, what, [], []))
+                write(pace.slow, Finding(states.CAUGHT_UP, OK, what))
                 pace.slow = None
 
 
-def victim(own: Verdict | None, found: Found) -> Verdict:
+def victim(own: Finding | None, found: Finding) -> Finding:
     """The verdict on a rank that waits for the ranks at fault: it names them and is no alarm of its own."""
-    what = own.what if own is not None and own.state == names.IN_COLLECTIVE else "waits for other ranks"
-    return Verdict(
-        names.IN_COLLECTIVE, found.verdict.severity, f"{what}; the cause: {found.verdict.what}",
-        [*(own.why if own is not None else []), *found.verdict.why[:4]], found.verdict.next,
+    what = own.what if own is not None and own.state == states.IN_COLLECTIVE else "waits for other ranks"
+    return Finding(
+        states.IN_COLLECTIVE, found.severity, f"{what}; the cause: {found.what}",
+        [*(own.why if own is not None else []), *found.why[:4]], found.next,
     )
 
 
-def as_row(verdict: Verdict) -> Verdict:
+def as_row(verdict: Finding) -> Finding:
     """A verdict on a victim as it is written down: one alarm is enough."""
     return replace(verdict, severity=NOTICE) if verdict.severity == ALARM else verdict
 
 
-def write(recorded: Recorded, verdict: Verdict) -> None:
+def write(recorded: Recorded, verdict: Finding) -> None:
     """Keep a verdict that no stacks belong to; an alarm that is there already is not written again."""
     with _writing:
         if verdict.severity != ALARM or not is_written(recorded, verdict.state):
-            server_journal.note_rows(recorded.folder, "probe.verdicts", verdict.rows(clock.wall_ns(), None))
+            server_journal.note_rows(recorded.folder, "probe.verdicts", [verdict.row(clock.wall_ns(), None)])
 
 
 def is_written(recorded: Recorded, state: str) -> bool:

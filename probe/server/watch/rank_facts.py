@@ -14,13 +14,14 @@ from dataclasses import replace
 from itertools import chain
 
 from probe.base import clock
+from probe.diagnose.finding import Finding
 from probe.diagnose.process import stall_thresholds, wording
 from probe.diagnose.process.evidence import Evidence, Frame, gather, stall_setting
+from probe.diagnose.process.process_rules import diagnose_process
 from probe.diagnose.process.progress import History, Progress
 from probe.diagnose.process.stack_patterns import innermost
-from probe.diagnose.process.state import judge
 from probe.diagnose.ranks.rank_evidence import Facts, calls_of, steps_of
-from probe.diagnose.verdict import OK, Verdict
+from probe.diagnose.states import OK
 from probe.recording import places
 from probe.recording.captures import last_capture
 from probe.recording.journal import read_journal
@@ -83,10 +84,12 @@ def rough(
         return _of_the_ended(registry, recorded, status, facts)
     if progress is None:
         return facts
+    thresholds = registry.stall_thresholds()
     return replace(
         facts, step=progress.step, last_step_s=progress.last_step_s, usual_step_s=progress.usual_step_s,
         quiet_s=stall_thresholds.quiet_s(progress), phase=progress.phase, phase_s=progress.phase_s,
-        late_s=stall_thresholds.patience_s(stall_setting(meta), progress),
+        late_s=stall_thresholds.patience_s(stall_setting(meta), progress, thresholds),
+        usual_quiet_s=stall_thresholds.usual_quiet_s(progress, thresholds),
     )
 
 
@@ -166,11 +169,12 @@ def looked_at(registry: Registry, recorded: Recorded, facts: Facts) -> Facts:
         recorded.meta.pid, recorded.meta, training_thread=registry.training_thread(recorded),
         folder=recorded.folder,
     )
-    return with_evidence(registry, recorded, facts, evidence, judge(evidence))
+    finding = diagnose_process(evidence, registry.stall_thresholds())
+    return with_evidence(registry, recorded, facts, evidence, finding)
 
 
 def with_evidence(
-    registry: Registry, recorded: Recorded, facts: Facts, evidence: Evidence, verdict: Verdict
+    registry: Registry, recorded: Recorded, facts: Facts, evidence: Evidence, verdict: Finding
 ) -> Facts:
     """The facts with what somebody found who looked at the rank longer."""
     if evidence.state in (None, "zombie", "dead"):  # it ended meanwhile

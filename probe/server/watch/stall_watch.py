@@ -20,15 +20,16 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from probe.base import clock
-from probe.diagnose import verdict as names
+from probe.diagnose import states
+from probe.diagnose.finding import Finding
 from probe.diagnose.process import kernel_waits, stall_thresholds, wording
 from probe.diagnose.process.evidence import Evidence, gather, stall_setting
 from probe.diagnose.process.pause_owner import PAUSED, who_holds
+from probe.diagnose.process.process_rules import diagnose_process
 from probe.diagnose.process.progress import History, Progress
 from probe.diagnose.process.stack_patterns import innermost
-from probe.diagnose.process.state import judge
-from probe.diagnose.ranks.rank_rows import Peer, beside
-from probe.diagnose.verdict import ALARM, OK, Found, Verdict
+from probe.diagnose.ranks.rank_rows import Peer, explain_wait
+from probe.diagnose.states import ALARM, OK
 from probe.recording import places
 from probe.recording.process import life
 from probe.server.recordings import server_journal
@@ -54,7 +55,7 @@ OFTEN = 2
 WRITE_AGAIN_S = (60.0, 600.0, 3600.0)
 """An alarm that stays as it is is written again when it has lasted so long."""
 _MARGIN_S = 0.02
-_FROM_OUTSIDE = frozenset({names.STOPPED, names.TRACED, names.STARVED, names.SWAPPING})
+_FROM_OUTSIDE = frozenset({states.STOPPED, states.TRACED, states.STARVED, states.SWAPPING})
 """Done to a process: how long it lasted says nothing of how long its own pauses are."""
 
 
@@ -101,12 +102,12 @@ class _Tracked:
     """Which thread trains, as the process noted it, and how long its journal was then."""
     stopped_since_s: float | None = None
     steps: int = 0
-    verdict: Verdict | None = None
+    verdict: Finding | None = None
     next_s: float = 0.0
     """Not looked at again before it has been quiet for so long."""
     due_s: float = ROUND_S
     """Time until it may be due, if it stays quiet."""
-    alarm: Verdict | None = None
+    alarm: Finding | None = None
     alarmed_since_s: float = 0.0
     picture: tuple[object, ...] = ()
     """Of the last alarm that was written."""
@@ -158,15 +159,15 @@ class Watch:
             wait_s = min(ROUND_S, due_s) - (time.monotonic() - began_s)
             self._stopping.wait(max(SHORTEST_ROUND_S, wait_s))
 
-    def current(self, folder: Path) -> Verdict | None:
+    def current(self, folder: Path) -> Finding | None:
         """What is to be said of the process recorded in `folder`; None while all is well. Any thread."""
         tracked = self._tracked.get(folder)
         return None if tracked is None else tracked.verdict
 
-    def beside_others(self, folder: Path, found: Verdict, step: int | None) -> Verdict:
-        """A verdict on the process recorded in `folder`, seen beside those on its other ranks. Any thread."""
+    def other_ranks(self, folder: Path) -> list[Peer]:
+        """The other ranks here of the job that is recorded in `folder`. Any thread."""
         tracked = self._tracked.get(folder)
-        return found if tracked is None else beside(found, step, self._peers(tracked))
+        return [] if tracked is None else self._peers(tracked)
 
     def round(self) -> None:
         """Look at every living recording once, and longer at those that do not get on."""
@@ -218,9 +219,9 @@ class Watch:
                     looks[recorded.folder] = (tracked, quiet_s)
         return list(looks.values()), waiting
 
-    def _judge_jobs(self, seen: list[_Seen]) -> dict[job_watch.Key, Found]:
+    def _judge_jobs(self, seen: list[_Seen]) -> dict[job_watch.Key, Finding]:
         """The verdict on each job of several ranks of which some are late."""
-        found: dict[job_watch.Key, Found] = {}
+        found: dict[job_watch.Key, Finding] = {}
         for wanted in {job_watch.key(one.tracked.recorded) for one in seen} - {None}:
             assert wanted is not None
             mine = [one for one in seen if job_watch.key(one.tracked.recorded) == wanted]
@@ -228,7 +229,7 @@ class Watch:
                 one.tracked.recorded.meta.rank: (one.evidence, one.tracked.verdict)
                 for one in mine if one.evidence is not None and one.tracked.verdict is not None
             }
-            verdict = self._attempt(mine[0].tracked, self._jobs.judge, wanted, looked)
+            verdict = self._attempt(mine[0].tracked, self._jobs.diagnose, wanted, looked)
             if verdict is not None:
                 found[wanted] = verdict
         return found
@@ -266,7 +267,7 @@ class Watch:
             return None
         now_s = time.monotonic()
         quiet_s = stall_thresholds.quiet_s(progress) or 0.0
-        limit_s = stall_thresholds.limit_s(tracked.stall_s, progress)
+        limit_s = stall_thresholds.limit_s(tracked.stall_s, progress, self._registry.stall_thresholds())
         begin_s = limit_s - min(LEAD_S, limit_s / 2)
         went_on = progress.steps > tracked.steps
         tracked.steps = progress.steps
@@ -316,9 +317,9 @@ class Watch:
             self._goes_on(tracked, progress)
         tracked.rest.forget()
         tracked.next_s = 0.0
-        if tracked.verdict is None or tracked.verdict.state != names.PAUSED:
+        if tracked.verdict is None or tracked.verdict.state != states.PAUSED:
             meta, folder = tracked.recorded.meta, tracked.recorded.folder
-            tracked.verdict = judge(
+            tracked.verdict = diagnose_process(
                 Evidence(
                     meta.pid, tracked.stall_s, state="sleeping", progress=progress,
                     held=who_holds(folder, PAUSED),
@@ -333,9 +334,8 @@ class Watch:
         tracked.next_s = 0.0
         if alarm is not None:
             lasted = wording.seconds(time.monotonic() - since_s)
-            found = Verdict(
-                names.RUNNING_AGAIN, OK, f"goes on {lasted} after the alarm ({alarm.state})", [alarm.what], []
-            )
+            what = f"goes on {lasted} after the alarm ({alarm.state})"
+            found = Finding(states.RUNNING_AGAIN, OK, what, [alarm.what])
             self._write(tracked, found, progress.step, None)
 
     # The long look ----------------------------------------------------------
@@ -351,13 +351,14 @@ class Watch:
             meta.pid, meta, history=tracked.history, rested=tracked.rest.seconds(time.monotonic()),
             training_thread=tracked.thread, folder=tracked.recorded.folder,
         )
-        limit_s = stall_thresholds.limit_s(tracked.stall_s, evidence.progress)
+        thresholds = self._registry.stall_thresholds()
+        limit_s = stall_thresholds.limit_s(tracked.stall_s, evidence.progress, thresholds)
         early_s = limit_s - (stall_thresholds.quiet_s(evidence.progress) or 0.0)
         if 0 <= early_s <= LEAD_S and not self._stopping.wait(early_s + _MARGIN_S):
             evidence = replace(evidence, progress=tracked.history.read())
         if evidence.state in (None, "zombie", "dead"):  # how it ended is for the exit watch
             return None
-        tracked.verdict = verdict = judge(evidence)
+        tracked.verdict = verdict = diagnose_process(evidence, thresholds)
         quiet_s = max(quiet_s, stall_thresholds.quiet_s(evidence.progress) or 0.0)
         if verdict.severity == OK:  # it went on, or is none that trains
             tracked.verdict = None
@@ -365,7 +366,7 @@ class Watch:
             return None
         return _Seen(tracked, evidence, quiet_s)
 
-    def _settle(self, found: _Seen, of_job: Found | None) -> None:
+    def _settle(self, found: _Seen, of_job: Finding | None) -> None:
         """See a verdict beside those on other ranks; write an alarm that is new, changed or has lasted."""
         tracked, evidence, quiet_s = found
         progress = tracked.history.read() if evidence is None else evidence.progress
@@ -377,8 +378,9 @@ class Watch:
         tracked.history.disregard_next = verdict.state in _FROM_OUTSIDE
         tracked.next_s = quiet_s + min(max(quiet_s, 1.0), AGAIN_S)
         if verdict.severity != ALARM:
-            bound_s = stall_thresholds.patience_s(tracked.stall_s, progress)
-            for mark_s in (bound_s, bound_s * stall_thresholds.UNSURE_FACTOR):
+            thresholds = self._registry.stall_thresholds()
+            bound_s = stall_thresholds.patience_s(tracked.stall_s, progress, thresholds)
+            for mark_s in (bound_s, bound_s * thresholds.unsure_factor):
                 if quiet_s < mark_s:
                     tracked.next_s = min(tracked.next_s, mark_s + _MARGIN_S)
             return
@@ -390,24 +392,24 @@ class Watch:
             self._write(tracked, job_watch.as_row(verdict) if is_victim else verdict, step, evidence)
 
     def _in_its_job(
-        self, tracked: _Tracked, step: int | None, of_job: Found | None
-    ) -> tuple[Verdict | None, bool]:
+        self, tracked: _Tracked, step: int | None, of_job: Finding | None
+    ) -> tuple[Finding | None, bool]:
         """The verdict on a rank as part of its job, and whether another one is the cause."""
         own = tracked.verdict
         if of_job is None or not of_job.culprits:
-            return (None if own is None else beside(own, step, self._peers(tracked))), False
+            return (None if own is None else explain_wait(own, step, self._peers(tracked))), False
         rank = tracked.recorded.meta.rank
         if rank == of_job.culprits[0]:
-            state = of_job.verdict.state
+            state = of_job.state
             again = state in job_watch.MISMATCHES and job_watch.is_written(tracked.recorded, state)
-            return of_job.verdict, again
-        if own is not None and own.state != names.IN_COLLECTIVE:
+            return of_job, again
+        if own is not None and own.state != states.IN_COLLECTIVE:
             return own, rank not in of_job.culprits and own.severity == ALARM
         verdict = job_watch.victim(own, of_job)
         known = {recorded.meta.rank for recorded in self._jobs.members(job_watch.key(tracked.recorded))}
         here = [peer.rank for peer in self._peers(tracked)]
         alone = not known & set(of_job.culprits) and rank < min(here, default=rank + 1)
-        return (of_job.verdict if alone else verdict), not alone
+        return (of_job if alone else verdict), not alone
 
     def _peers(self, tracked: _Tracked) -> list[Peer]:
         """The other ranks of the same run on this host."""
@@ -437,7 +439,7 @@ class Watch:
         return True
 
     def _write(
-        self, tracked: _Tracked, verdict: Verdict, step: int | None, evidence: Evidence | None
+        self, tracked: _Tracked, verdict: Finding, step: int | None, evidence: Evidence | None
     ) -> None:
         """Keep a verdict, and the stacks it was made from before it: who reads it finds them."""
         recorded = tracked.recorded
@@ -450,12 +452,12 @@ class Watch:
             }
             if server_journal.note_capture(recorded.folder, capture, "stall"):
                 capture_id = str(capture["capture_id"])
-        rows = verdict.rows(clock.wall_ns(), step, capture_id)
-        server_journal.note_rows(recorded.folder, "probe.verdicts", rows)
+        row = verdict.row(clock.wall_ns(), step, capture_id)
+        server_journal.note_rows(recorded.folder, "probe.verdicts", [row])
         _log.info("%s (pid %d): %s: %s", recorded.name, recorded.meta.pid, verdict.state, verdict.what)
 
 
-def _picture(verdict: Verdict, evidence: Evidence | None) -> tuple[object, ...]:
+def _picture(verdict: Finding, evidence: Evidence | None) -> tuple[object, ...]:
     """What makes two alarms the same: the state and, unless it came from outside, the place."""
     if verdict.state in _FROM_OUTSIDE or evidence is None:
         return (verdict.state,)

@@ -1,13 +1,6 @@
-"""Verdict: what state a process is in, why we say so, and what to do next.
-
-Plain data, made by `state.judge`, shown by the command, kept in probe.verdicts.
-Any thread. Standard library only.
-"""
+"""The states of processes and jobs, by their names, and the severities of findings. Standard library only."""
 
 from __future__ import annotations
-
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
 
 OK, INFO, NOTICE, ALARM = "ok", "info", "notice", "alarm"
 """`info`: a fact beside others. `notice`: worth knowing, may be as meant. `alarm`: it will not go on by
@@ -90,35 +83,5 @@ STATES: dict[str, str] = {
 }
 """Every state and what it means."""
 
-
-@dataclass(frozen=True)
-class Verdict:
-    """One verdict. `what` is a line with figures, `why` the evidence, `next` the commands, a line each."""
-
-    state: str
-    severity: str
-    what: str
-    why: list[str]
-    next: list[str]
-
-    def as_dict(self) -> dict[str, Any]:
-        """The verdict on the wire."""
-        return asdict(self)
-
-    def rows(self, t_ns: int, step: int | None, capture_id: str | None = None) -> list[dict[str, Any]]:
-        """The verdict as its row of probe.verdicts; `capture_id` names its stacks in python.stacks."""
-        return [
-            {
-                "t_ns": t_ns, "step": step, "state": self.state, "severity": self.severity,
-                "what": self.what, "why": "\n".join(self.why), "next": "\n".join(self.next),
-                "capture_id": capture_id,
-            }
-        ]
-
-
-class Found(NamedTuple):
-    """The verdict on a job of several ranks, and the ranks that are the cause; none when it is nobody's, or
-    not known."""
-
-    verdict: Verdict
-    culprits: tuple[int, ...] = ()
+JOINS_LATER = frozenset({CHECKPOINT, EVALUATION, SLOW_STEP, WARM_UP, PAUSED, ACTED_ON})
+"""States of a rank that will join a collective when it is done, or let go."""

@@ -8,30 +8,28 @@ off. Pure: the same facts give the same verdict. Standard library only.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
-from probe.diagnose import verdict as names
+from probe.diagnose import states
+from probe.diagnose.finding import Finding
 from probe.diagnose.process import wording
 from probe.diagnose.ranks import deaths, stragglers
 from probe.diagnose.ranks.collective_order import Mismatch, Wait, mismatch, roots, waits
 from probe.diagnose.ranks.rank_evidence import Call, Facts
 from probe.diagnose.ranks.slower import slower
-from probe.diagnose.verdict import ALARM, NOTICE, OK, Found, Verdict
+from probe.diagnose.states import ALARM, NOTICE, OK
 
 OWN_CAUSE = frozenset({
-    names.STOPPED, names.TRACED, names.HOLDS_GIL, names.WAITING_FOR_DATA, names.CHECKPOINT, names.EVALUATION,
-    names.PAUSED, names.ACTED_ON, names.DEADLOCK, names.SWAPPING, names.STARVED, names.UNINTERRUPTIBLE,
-    names.SLOW_STEP, names.WARM_UP, names.HELD,
+    states.STOPPED, states.TRACED, states.HOLDS_GIL, states.WAITING_FOR_DATA, states.CHECKPOINT,
+    states.EVALUATION, states.PAUSED, states.ACTED_ON, states.DEADLOCK, states.SWAPPING, states.STARVED,
+    states.UNINTERRUPTIBLE, states.SLOW_STEP, states.WARM_UP, states.HELD,
 })
 """States of a rank that say by themselves why it keeps the others waiting: the job's verdict is called so."""
-WORKS = frozenset({
-    names.CHECKPOINT, names.EVALUATION, names.SLOW_STEP, names.WARM_UP, names.PAUSED, names.ACTED_ON,
-})
-"""States of a rank that will join when it is done, or let go."""
 _MOST_LINES = 8
 
 
-def judge(ranks: Sequence[Facts], missing: Sequence[str] = ()) -> Found:
+def diagnose_job(ranks: Sequence[Facts], missing: Sequence[str] = ()) -> Finding:
     """The verdict on all ranks of a job, at least one of which is known. `missing` are lines on what is not:
     hosts that do not answer."""
     known = sorted(ranks, key=lambda facts: facts.rank)
@@ -42,29 +40,26 @@ def judge(ranks: Sequence[Facts], missing: Sequence[str] = ()) -> Found:
     return _with_missing(_fine(known), known, missing)
 
 
-def _with_missing(found: Found, ranks: list[Facts], missing: Sequence[str]) -> Found:
+def _with_missing(found: Finding, ranks: list[Facts], missing: Sequence[str]) -> Finding:
     absent = set(range(ranks[0].world_size)) - {facts.rank for facts in ranks}
     lines = list(missing)
     if absent and not missing:
         whom = wording.ranks(absent)
         lines.append(f"nothing is known of {whom}: not recorded, or on a host that does not answer")
-    verdict = found.verdict
-    return found._replace(
-        verdict=Verdict(verdict.state, verdict.severity, verdict.what, [*verdict.why, *lines], verdict.next)
-    )
+    return replace(found, why=[*found.why, *lines])
 
 
 # Calls that do not fit --------------------------------------------------------------
 
 _FIT = {
-    names.OP_MISMATCH: "called another collective than the others",
-    names.SIZE_MISMATCH: "gave a tensor of another size than the others",
-    names.DTYPE_MISMATCH: "gave a tensor of another dtype than the others",
-    names.ORDER_MISMATCH: "called the collectives in another order than the others",
+    states.OP_MISMATCH: "called another collective than the others",
+    states.SIZE_MISMATCH: "gave a tensor of another size than the others",
+    states.DTYPE_MISMATCH: "gave a tensor of another dtype than the others",
+    states.ORDER_MISMATCH: "called the collectives in another order than the others",
 }
 
 
-def _mismatched(ranks: list[Facts]) -> Found | None:
+def _mismatched(ranks: list[Facts]) -> Finding | None:
     found = mismatch(ranks)
     if found is None:
         return None
@@ -81,9 +76,7 @@ def _mismatched(ranks: list[Facts]) -> Found | None:
         for rank, call in _telling(found)
     ]
     lines += _ends(ranks)
-    return Found(
-        Verdict(found.state, ALARM, what, lines, _next(ranks, first, calls=ours)), found.culprits
-    )
+    return Finding(found.state, ALARM, what, lines, _next(ranks, first, calls=ours), found.culprits)
 
 
 def _telling(found: Mismatch) -> list[tuple[int, Call]]:
@@ -104,7 +97,7 @@ def _short(place: str) -> str:
 def _said(state: str, call: Call) -> str:
     """What tells a call from the one it is held against."""
     where = f"at {_short(call.place)}"
-    if state in (names.SIZE_MISMATCH, names.DTYPE_MISMATCH):
+    if state in (states.SIZE_MISMATCH, states.DTYPE_MISMATCH):
         return f"{call.op} of {call.content} {where}"
     return f"{call.op} {where}"
 
@@ -112,7 +105,7 @@ def _said(state: str, call: Call) -> str:
 # Who is not where the others wait -------------------------------------------------
 
 
-def _hang(ranks: list[Facts]) -> Found | None:
+def _hang(ranks: list[Facts]) -> Finding | None:
     if not any(facts.killed or facts.off for facts in ranks):
         return None
     waiting = waits(ranks)
@@ -126,7 +119,7 @@ def _hang(ranks: list[Facts]) -> Found | None:
     return _complete(ranks, waiting)
 
 
-def _missing_rank(ranks: list[Facts], waiting: dict[int, Wait], missing: list[int]) -> Found | None:
+def _missing_rank(ranks: list[Facts], waiting: dict[int, Wait], missing: list[int]) -> Finding | None:
     by_rank = {facts.rank: facts for facts in ranks}
     first = min(missing, key=lambda rank: _suspicion(by_rank.get(rank)))
     culprits = tuple(sorted(rank for rank in missing if _suspicion(by_rank.get(rank))[0]
@@ -135,7 +128,7 @@ def _missing_rank(ranks: list[Facts], waiting: dict[int, Wait], missing: list[in
     wait = _wait_for(first, waiting)
     victims = sorted(rank for rank in waiting if rank not in culprits)
     joined = _not_joined(culprits, wait, [waiting[rank] for rank in victims])
-    state, severity = names.MISSING_RANK, _severity(ranks, waiting)
+    state, severity = states.MISSING_RANK, _severity(ranks, waiting)
     if culprit is not None and culprit.killed:
         return None  # its end is what there is to say
     if culprit is None:
@@ -153,14 +146,14 @@ def _missing_rank(ranks: list[Facts], waiting: dict[int, Wait], missing: list[in
             severity = NOTICE
     lines = _culprit_lines(culprit)
     lines += [_wait_line(by_rank[rank], waiting[rank]) for rank in victims[:_MOST_LINES]]
-    return Found(Verdict(state, severity, what, lines, _next(ranks, first)), culprits)
+    return Finding(state, severity, what, lines, _next(ranks, first), culprits)
 
 
 def _works(culprit: Facts) -> bool:
     """Whether it will join by itself: what it does is known and takes its time, or its training thread
     writes rows (an evaluation, whose batches arrive)."""
     verdict = culprit.verdict
-    if verdict is not None and verdict.state in WORKS:
+    if verdict is not None and verdict.state in states.JOINS_LATER:
         return verdict.severity != ALARM
     return culprit.gets_on and (verdict is None or verdict.severity == OK)
 
@@ -230,7 +223,7 @@ def _wait_line(facts: Facts, wait: Wait) -> str:
     return f"{facts.name} waits {inside}; {facts.line()}{gave_up}"
 
 
-def _circle(ranks: list[Facts], waiting: dict[int, Wait], circle: list[int]) -> Found:
+def _circle(ranks: list[Facts], waiting: dict[int, Wait], circle: list[int]) -> Finding:
     """Ranks wait for each other: they entered calls in different orders, or one left out a send or a
     receive."""
     calls = {rank: call for rank in circle if (call := waiting[rank].call) is not None}
@@ -247,13 +240,11 @@ def _circle(ranks: list[Facts], waiting: dict[int, Wait], circle: list[int]) -> 
             if left_out in wait.needs and wait.call is not None and wait.call.point_to_point
         )
         what = f"{_not_joined([left_out], wait, [wait])} and it is past that: {said}"
-        return Found(Verdict(names.MISSING_RANK, severity, what, lines, _next(ranks, left_out)), (left_out,))
+        return Finding(states.MISSING_RANK, severity, what, lines, _next(ranks, left_out), (left_out,))
     culprits = _against_the_order(ranks, calls)
     lines.append("collectives of groups that share ranks must be called in one order on all of them")
     what = f"{wording.ranks(circle)} wait for each other: {said}"
-    return Found(
-        Verdict(names.ORDER_MISMATCH, severity, what, lines, _next(ranks, culprits[0])), culprits
-    )
+    return Finding(states.ORDER_MISMATCH, severity, what, lines, _next(ranks, culprits[0]), culprits)
 
 
 def _left_out(calls: dict[int, Call]) -> int | None:
@@ -280,7 +271,7 @@ def _against_the_order(ranks: Sequence[Facts], calls: dict[int, Call]) -> tuple[
     return unusual if unusual and len(unusual) < len(calls) else tuple(sorted(calls))
 
 
-def _complete(ranks: list[Facts], waiting: dict[int, Wait]) -> Found | None:
+def _complete(ranks: list[Facts], waiting: dict[int, Wait]) -> Finding | None:
     """Everybody who is needed is there, and yet they wait."""
     named = [wait for wait in waiting.values() if wait.call is not None]
     if not named or any(facts.killed for facts in ranks) or _severity(ranks, waiting) != ALARM:
@@ -291,7 +282,7 @@ def _complete(ranks: list[Facts], waiting: dict[int, Wait]) -> Found | None:
     inside = f"{wording.ranks(waiting)} {wording.verb(waiting, 'is', 'are')} in {call.name}"
     what = f"{inside} and it does not complete: the network, or a rank's library"
     lines = [_wait_line(by_rank[rank], wait) for rank, wait in list(waiting.items())[:_MOST_LINES]]
-    return Found(Verdict(names.IN_COLLECTIVE, ALARM, what, lines, _next(ranks, min(waiting))))
+    return Finding(states.IN_COLLECTIVE, ALARM, what, lines, _next(ranks, min(waiting)))
 
 
 def _severity(ranks: Sequence[Facts], waiting: dict[int, Wait]) -> str:
@@ -308,7 +299,7 @@ def _severity(ranks: Sequence[Facts], waiting: dict[int, Wait]) -> str:
 _WORST = (ALARM, NOTICE, OK)
 
 
-def _alone(ranks: list[Facts]) -> Found | None:
+def _alone(ranks: list[Facts]) -> Finding | None:
     """What is wrong with one rank, or with several in the same way, while nobody waits for it yet."""
     worst = sorted(
         (one for one in ranks if one.verdict is not None and one.lives and one.verdict.severity != OK),
@@ -322,19 +313,19 @@ def _alone(ranks: list[Facts]) -> Found | None:
     lines = [f"{facts.name}: {facts.verdict.what}" for facts in worst[:_MOST_LINES] if facts.verdict]
     culprits = tuple(same) if len(same) < len(ranks) else ()
     what = f"{wording.ranks(same)}: {first.what}"
-    return Found(Verdict(first.state, first.severity, what, [*lines, *first.why], first.next), culprits)
+    return Finding(first.state, first.severity, what, [*lines, *first.why], first.next, culprits)
 
 
-def _fine(ranks: list[Facts]) -> Found:
+def _fine(ranks: list[Facts]) -> Finding:
     living = [facts for facts in ranks if facts.lives]
     lines = [f"{facts.name}: {facts.how or facts.state}, {facts.line()}" for facts in ranks[:_MOST_LINES]]
     if not living:
         last = max((facts.step for facts in ranks if facts.step is not None), default=None)
         at = f", the last step is {last:,}" if last is not None else ""
-        return Found(Verdict(names.FINISHED, OK, f"all {len(ranks)} ranks here have finished{at}", lines, []))
+        return Finding(states.FINISHED, OK, f"all {len(ranks)} ranks here have finished{at}", lines)
     steps = [facts.step for facts in living if facts.step is not None]
     usual = [facts.usual_step_s for facts in living if facts.usual_step_s is not None]
-    state = names.RUNNING if steps else names.IDLE
+    state = states.RUNNING if steps else states.IDLE
     what = f"{len(living)} ranks get on"
     if steps:
         what += f", at step {max(steps):,}"
@@ -346,10 +337,10 @@ def _fine(ranks: list[Facts]) -> Found:
             f"once, at step {pause.step:,}, the others waited {wording.seconds(pause.excess_s)} for "
             f"rank {pause.rank} (in {pause.phase}); that has passed"
         )
-    return Found(Verdict(state, OK, what, lines, []))
+    return Finding(state, OK, what, lines)
 
 
-RULES: tuple[Callable[[list[Facts]], Found | None], ...] = (
+RULES: tuple[Callable[[list[Facts]], Finding | None], ...] = (
     _mismatched, deaths.cause, _hang, deaths.left_early, deaths.first_of_all, slower, _alone,
 )
 """In this order: the first that fits speaks."""
