@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 READING = (
-    "args = __import__('types').SimpleNamespace(grad=1)\nargs.grad",
     "import torch\ntorch.autograd.grad",
     "'{0.shape} {1}'.format(model[0].weight, 2)",
     "",
@@ -42,15 +41,11 @@ READING = (
     "counts = {}\nfor p in model.parameters():\n    counts[p.dtype] = counts.get(p.dtype, 0) + 1\ncounts",
     "from collections import Counter\nc = Counter(type(m).__name__ for m in model.modules())\n"
     "c.most_common(3)",
-    "from collections import defaultdict\nd = defaultdict(list)\nfor n, p in model.named_parameters():\n"
-    "    d[p.ndim].append(n)\nprint(d)",
     "rows = []\nrows.append((1, 2))\nrows.extend([3])\nrows.sort(key=str)\nrows",
     "def norm(p):\n    return p.norm().item()\nprint([norm(p) for p in model.parameters()])",
     "f = lambda p: p.abs().max()\nmax(f(p) for p in model.parameters())",
     "sorted(model.named_parameters(), key=lambda pair: pair[1].numel())[-1][0]",
     "list(map(lambda p: p.shape, model.parameters()))",
-    "class Stats:\n    def __init__(self): self.n = 0\n    def add(self, k): self.n += k\n"
-    "s = Stats()\nfor p in model.parameters(): s.add(p.numel())\ns.n",
     "with torch.no_grad():\n    print(model[0].weight.mean())",
     "with torch.inference_mode():\n    n = torch.linalg.norm(model[0].weight)\nn",
     "@torch.no_grad()\ndef f(p): return p.sum()\nf(model[0].weight)",
@@ -102,10 +97,7 @@ READING = (
     "history[-10:], sum(history) / len(history)",
     "optimizer.state.get(model[0].weight)",
     "[s['exp_avg'].norm() for s in optimizer.state.values()]",
-    "def gen():\n    yield 1\nprint(list(gen()), next(gen()))",
-    "try: import numpy as np\nexcept ImportError: np = None\nprint(np)",
     "from torch import isnan\nisnan(x).sum()",
-    "import copy\ng = copy.copy(optimizer.param_groups[0])\ng['lr'] = 1\ng['lr']",
     "g = dict(optimizer.param_groups[0])\ng['lr'] = 1",
     "import datetime\ndatetime.datetime.now().isoformat()",
     "import logging",
@@ -117,10 +109,21 @@ READING = (
     "import sys\n[f.f_code.co_name for f in sys._current_frames().values()]",
     "dict(model.named_parameters())['0.weight'].norm()",
     "x[:1], x[0, ...] if x.ndim > 1 else x[-1]",
-    "class A:\n    n = 0\n    def __init__(self, k): self.k = k\n"
-    "    def f(self): return self.k + self.n\nA(1).f()",
     "from dataclasses import dataclass\nsettings.width * 2",
 )
+READS_BUT_WAITS = (
+    "args = __import__('types').SimpleNamespace(grad=1)\nargs.grad",
+    "from collections import defaultdict\nd = defaultdict(list)\nfor n, p in model.named_parameters():\n"
+    "    d[p.ndim].append(n)\nprint(d)",
+    "class Stats:\n    def __init__(self): self.n = 0\n    def add(self, k): self.n += k\n"
+    "s = Stats()\nfor p in model.parameters(): s.add(p.numel())\ns.n",
+    "def gen():\n    yield 1\nprint(list(gen()), next(gen()))",
+    "try: import numpy as np\nexcept ImportError: np = None\nprint(np)",
+    "import copy\ng = copy.copy(optimizer.param_groups[0])\ng['lr'] = 1\ng['lr']",
+    "class A:\n    n = 0\n    def __init__(self, k): self.k = k\n"
+    "    def f(self): return self.k + self.n\nA(1).f()",
+)
+"""What only reads, and is not known to: classes of the snippet, items of its own containers, its generators."""
 BLOCKING = (
     "import subprocess\nr = subprocess.run(['nvidia-smi'], capture_output=True, text=True)\n"
     "print(r.stdout.strip())",
@@ -461,6 +464,6 @@ SETTLED = (
     "torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]).norm()",
 )
 EXPECTED = {
-    "reading": READING, "blocking": BLOCKING, "settled": SETTLED, "changing": CHANGING,
+    "reading": READING, "blocking": BLOCKING, "settled": SETTLED, "changing": (*CHANGING, *READS_BUT_WAITS),
     "collective": COLLECTIVE, "refused": REFUSED,
 }

@@ -1,51 +1,49 @@
 """Guard: whether a snippet only reads, waits for something outside, changes the job, or must not run.
 
-A small abstract interpreter over the syntax tree. It runs nothing of the snippet's and nothing of the
-job's: names mean the objects that they are now, attributes are looked up in dictionaries (`looking`),
-and whatever is not on the lists of `rules` counts as changing. It guards against mistakes; it is no
-sandbox, and whoever may send a snippet may run code as the user of the job anyway.
+It reads the syntax tree and keeps, of each variable, whose its value is: an object that is there now,
+the snippet's own, or maybe the job's. It runs nothing of the snippet's and nothing of the job's: names
+mean the objects that they are now, attributes are looked up in dictionaries (`lookup`), and whatever
+is not on the lists of `rules` counts as changing. It guards against mistakes; it is no sandbox, and
+whoever may send a snippet may run code as the user of the job anyway.
 
-A snippet is gone through again until nothing new turns up about its variables. Runs on the thread
-of the request, while the training runs on. Standard library only.
+Runs on the thread of the request, while the training runs on. Standard library only.
 """
 
 from __future__ import annotations
 
 import ast
-import sys
-from collections.abc import Mapping, Sequence
+import builtins
+import contextlib
+import math
+import operator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from probe.base.isolation import capture
 from probe.job.snippets.guard import lookup
-from probe.job.snippets.guard.attributes import Finding, attribute
-from probe.job.snippets.guard.calls import Arguments, load
-from probe.job.snippets.guard.expressions import Expressions
-from probe.job.snippets.guard.rules import BLOCKING, CHANGING, COLLECTIVE, READING, REFUSED, SETTLED
-from probe.job.snippets.guard.scopes import annotated, assigned, defaults, has_method, parameters_of
-from probe.job.snippets.guard.tracked import (
-    NOTED,
-    NOTHING,
-    NUMBER,
-    NUMBERS,
-    OPAQUE,
-    PURE,
-    Absent,
-    Class,
-    Function,
-    Known,
-    Own,
-    Some,
-    Value,
-    Values,
-    known,
+from probe.job.snippets.guard.attributes import Finding
+from probe.job.snippets.guard.calls import Arguments, Calls
+from probe.job.snippets.guard.rules import (
+    BLOCKING,
+    CHANGING,
+    COLLECTIVE,
+    READING,
+    REFUSED,
+    SETTLED,
+    SEVERITY,
 )
+from probe.job.snippets.guard.tracked import OWN, Kind, Known, Value
 
 __all__ = (
     "BLOCKING", "CHANGING", "COLLECTIVE", "READING", "REFUSED", "SETTLED", "Finding", "Judgement", "classify",
 )
-_MOST_ROUNDS = 12
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_MOST_ROUNDS = 6
+_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod, ast.Pow: operator.pow, ast.LShift: operator.lshift, ast.RShift: operator.rshift,
+}
+_MINE_FIRST = (Kind.FRESH, Kind.HOLDER, Kind.DATA, Kind.MODULE)
 
 
 class Judgement(NamedTuple):
@@ -65,69 +63,139 @@ def classify(tree: ast.Module, names: Mapping[str, Any]) -> Judgement:
     """The class of a snippet (see `rules`); never raises, and runs nothing.
 
     `names`: the objects that the names in it mean; it must then run with these very objects."""
-    judged, error = capture(lambda: _judge(tree, names))
+    judged, error = capture(lambda: _Reader(tree, names).judge())
     if error is None and isinstance(judged, Judgement):
         return judged
     why = f"could not be judged ({type(error).__name__})"
     return Judgement(CHANGING, (Finding(CHANGING, 1, "the snippet", why),))
 
 
-def _judge(tree: ast.Module, names: Mapping[str, Any]) -> Judgement:
-    guard = _Guard(tree, names)
-    for _ in range(_MOST_ROUNDS):
-        guard.round()
-        if not guard.grew:
-            break
-    else:
-        guard.note(tree.body[0], "could not be followed to its end")
-    findings = guard.findings()
-    return Judgement(findings[0].kind if findings else READING, findings)
-
-
-class _Guard(Expressions):
-    """Judges statements."""
+class _Reader(Calls):
+    """Reads a tree from top to bottom."""
 
     def __init__(self, tree: ast.Module, names: Mapping[str, Any]) -> None:
         super().__init__(names)
         self._tree = tree
-        self._parameters: dict[ast.AST, dict[str, set[Value]]] = {}
-        self._results: dict[ast.AST, set[Value]] = {}
-        self._functions: list[ast.AST] = []
-        self._depth = 0
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Global | ast.Nonlocal):
-                self.loose.update(node.names)
+        self._bound = Counter(name for node in ast.walk(tree) for name in _bound_by(node))
+        self._values: dict[str, Value] = {}
+        self._maybe = 0
+        """Statements around this place that may not run, or not now."""
+        self._unsure = False
+        """A name was used for more than it is, or before it was bound: all is to be read again."""
 
-    def round(self) -> None:
-        """Go through the snippet once, knowing what the rounds before have found."""
-        self.found.clear()
-        self.env = {}
-        self.grew = False
-        *body, last = self._tree.body or [ast.Pass()]
-        self.block(body)
-        if isinstance(last, ast.Expr):
-            self.shown(self.value(last.value), last)
+    def judge(self) -> Judgement:
+        """Read it; once more where a later line says that a name is less the snippet's own than it seemed."""
+        for _ in range(_MOST_ROUNDS):
+            before = dict(self._values)
+            self._unsure = False
+            *body, last = self._tree.body or [ast.Pass()]
+            self.block(body)
+            if isinstance(last, ast.Expr):
+                self.shown(self.value(last.value), last)
+            else:
+                self.block([last])
+            if not self._unsure or before == self._values:
+                break
         else:
-            self.block([last])
+            self.note(self._tree.body[0], "could not be followed to its end")
+        findings = tuple(sorted(self.found, key=lambda one: (-SEVERITY[one.kind], one.line)))
+        return Judgement(findings[0].kind if findings else READING, findings)
 
-    def block(self, body: Sequence[ast.stmt]) -> None:
+    def maybe(self, body: Sequence[ast.AST]) -> None:
+        """Statements that may not run, or not now."""
+        self._maybe += 1
+        self.block(body)
+        self._maybe -= 1
+
+    @contextlib.contextmanager
+    def scope(self, names: Sequence[str]) -> Iterator[None]:
+        """Names that mean something else within."""
+        before = {name: self._values.pop(name) for name in names if name in self._values}
+        yield
+        for name in names:
+            self._values.pop(name, None)
+        self._values.update(before)
+
+    # -- names -----------------------------------------------------------------------------------
+
+    def _Name(self, node: ast.Name) -> Value:
+        if node.id in self._values:
+            return self._values[node.id]
+        if node.id in self.names:
+            return Known(self.names[node.id])
+        if node.id in vars(builtins) or node.id == "__builtins__":
+            return Known(vars(builtins).get(node.id, builtins))
+        self._unsure = self._unsure or node.id in self._bound
+        return Kind.FRESH if node.id in ("__name__", "__file__", "__doc__") else Kind.NOTED
+
+    def assign(self, name: str, value: Value, node: ast.AST) -> None:
+        """A name is bound. One that is bound once is what it is bound to; others only of one kind."""
+        elsewhere = name in self.names or name in vars(builtins)
+        same = isinstance(value, Known) and value.thing is self.names.get(name, self)
+        if self._bound[name] == 1 and (same or not elsewhere or not self._maybe):
+            self._values[name] = value
+            return
+        kind = self.unseen(value, node)
+        before = self._values.get(name, self.names.get(name, kind))
+        if not isinstance(before, Kind):
+            before = self.unseen(Known(before), node)
+        if name in vars(builtins) and name not in self.names:
+            self.note(node, "takes the name of a function of Python's")
+        self._values[name] = self.merged(before, kind, node)
+        self._unsure = self._unsure or self._values[name] is not before
+
+    def merged(self, one: Kind, other: Kind, node: ast.AST) -> Kind:
+        """Something that is of one kind or of the other."""
+        kinds = {one, other} - {Kind.NOTED}
+        if len(kinds) < 2:
+            return next(iter(kinds), Kind.NOTED)
+        if Kind.HOLDER_OF_MODULES in kinds:
+            return Kind.HOLDER_OF_MODULES if kinds & {Kind.FRESH, Kind.HOLDER} else Kind.MODULE
+        if not kinds <= set(_MINE_FIRST):
+            return self.note(node, "is one of several things that have nothing in common")
+        return max(kinds, key=_MINE_FIRST.index)
+
+    def bind(self, target: ast.expr, value: Value) -> None:
+        """Assign to a target; notes what changes something of the job."""
+        if isinstance(target, ast.Name):
+            self.assign(target.id, value, target)
+        elif isinstance(target, ast.Tuple | ast.List):
+            inside = self.parts(value, target)
+            for part in target.elts:
+                self.bind(part, inside)
+        elif isinstance(target, ast.Starred):
+            held = Kind.HOLDER_OF_MODULES if value is Kind.MODULE else Kind.HOLDER
+            self.bind(target.value, held)
+        elif isinstance(target, ast.Subscript):
+            base = self.value(target.value)
+            kinds = [self.unseen(self.value(target.slice), target), self.unseen(value, target)]
+            if base in OWN:
+                self.stored(base, kinds, target)
+            elif base is not Kind.NOTED:
+                self.note(target, "is assigned to, and may be the job's")
+        elif isinstance(target, ast.Attribute):
+            self.value(target.value)
+            self.note(target, "is assigned to, and may be the job's")
+
+    # -- statements ------------------------------------------------------------------------------
+
+    def block(self, body: Sequence[ast.AST]) -> None:
         """Statements, one after the other."""
         for node in body:
-            handler = getattr(self, "_" + type(node).__name__, None)
+            handler: Callable[[Any], None] | None = getattr(self, "_" + type(node).__name__, None)
             if handler is not None:
                 handler(node)
-            elif not isinstance(node, ast.Pass | ast.Break | ast.Continue | ast.Global | ast.Nonlocal):
-                self.note(node, f"`{type(node).__name__}` is not understood")
-
-    # -- simple statements -------------------------------------------------------------------
-
-    def _Expr(self, node: ast.Expr) -> None:
-        self.value(node.value)
+            elif isinstance(node, ast.expr):
+                self.value(node)
+            else:
+                if not isinstance(node, _ONLY_PARTS):
+                    self.note(node, f"`{type(node).__name__}` is not understood")
+                self.block(list(ast.iter_child_nodes(node)))
 
     def _Assign(self, node: ast.Assign) -> None:
-        found = self.value(node.value)
+        value = self.value(node.value)
         for target in node.targets:
-            self.bind(target, found)
+            self.bind(target, value)
 
     def _AnnAssign(self, node: ast.AnnAssign) -> None:
         self.value(node.annotation)
@@ -135,337 +203,376 @@ class _Guard(Expressions):
             self.bind(node.target, self.value(node.value))
 
     def _AugAssign(self, node: ast.AugAssign) -> None:
-        target = node.target
-        now = self.used(target)
-        for value in now:
-            if not self._is_snippets(value):
-                self.note(node, "may change something of the job in place")
-        result = self.binary(node.op, now, self.used(node.value), node)
-        own = frozenset(value for value in now if isinstance(value, Own) and value.kind != "fresh")
-        for value in own:
-            if isinstance(value, Own):
-                self.put(value, self.iterate(self.used(node.value), node))
-        self.bind(target, result | own)
+        now, added = self.value(node.target), self.value(node.value)
+        constant = isinstance(now, Known) and type(now.thing) in lookup.IMMUTABLE
+        if not constant and now not in OWN and now is not Kind.NOTED:
+            self.note(node, "may change something of the job in place")
+        result = self.merged(self._operated(node, now, added), Kind.FRESH, node)
+        if isinstance(node.target, ast.Name):
+            self.assign(node.target.id, result, node)
+        elif now in OWN or constant:
+            self.bind(node.target, result)
 
-    @staticmethod
-    def _is_snippets(value: Value) -> bool:
-        if isinstance(value, Known):
-            return type(value.thing) in lookup.IMMUTABLE or type(value.thing) in (tuple, frozenset)
-        return isinstance(value, Own | Function | Class) or value is Some.NOTED
+    def _Assert(self, node: ast.Assert) -> None:
+        self.touched(self.value(node.test), node.test)
+        self.shown(self.value(node.msg) if node.msg is not None else Kind.NOTED, node)
 
     def _Delete(self, node: ast.Delete) -> None:
         for target in node.targets:
-            for part in target.elts if isinstance(target, ast.Tuple | ast.List) else [target]:
-                if isinstance(part, ast.Name):
-                    self.env[part.id] = NOTHING
-                elif isinstance(part, ast.Attribute | ast.Subscript):
-                    self.store(part, NOTHING)
+            for part in ast.walk(target):
+                if isinstance(part, ast.Attribute | ast.Subscript) and isinstance(part.ctx, ast.Del):
+                    self.bind(part, Kind.NOTED)
 
-    def _Return(self, node: ast.Return) -> None:
-        self.given_back(self.value(node.value) if node.value is not None else known(None))
+    def _given_back(self, node: ast.Return | ast.Yield | ast.YieldFrom) -> Value:
+        kind = self.unseen(self.value(node.value), node) if node.value is not None else Kind.FRESH
+        if isinstance(node, ast.YieldFrom):
+            kind = self.parts(kind, node)
+        if kind in (Kind.MODULE, Kind.HOLDER_OF_MODULES, Kind.ENDLESS):
+            self.note(node, "gives back a module of the job, or something without an end")
+        return Kind.NOTED if isinstance(node, ast.Return) else self.note(node, "is sent something") if (
+            self._is_sent(node)) else Kind.FRESH
 
-    def given_back(self, values: Values) -> None:
-        """What the function at hand returns or yields."""
-        if self._functions:
-            self.add(self._results.setdefault(self._functions[-1], set()), values)
+    _Return = _Yield = _YieldFrom = _given_back
+
+    def _is_sent(self, node: ast.AST) -> bool:
+        alone = (one.value for one in ast.walk(self._tree) if isinstance(one, ast.Expr))
+        return not any(one is node for one in alone)
 
     def _Raise(self, node: ast.Raise) -> None:
         for part in (node.exc, node.cause):
-            for value in self.used(part):
-                if isinstance(value, Known):
-                    thing = value.thing
-                    cls = thing if lookup.is_class(thing) else type(thing)
-                    if lookup.derives(cls, (SystemExit,)):
-                        self.note(node, "ends the process", REFUSED)
-                    elif not lookup.library_class(cls):
-                        self.note(node, f"makes a `{lookup.class_name(cls)}`, which is not known to be pure")
-                elif value is Some.OPAQUE:
-                    self.note(node, "raises something that is not known here")
-
-    def _Assert(self, node: ast.Assert) -> None:
-        self.test(node.test)
-        if node.msg is not None:
-            self.shown(self.value(node.msg), node)
+            value = self.value(part) if part is not None else Kind.NOTED
+            if isinstance(value, Known):
+                cls = value.thing if lookup.is_class(value.thing) else type(value.thing)
+                if lookup.derives(cls, (SystemExit,)):
+                    self.note(node, "ends the process", REFUSED)
+                elif not lookup.library_class(cls):
+                    self.note(node, f"makes a `{lookup.class_name(cls)}`, which is not known to be pure")
+            elif part is not None and value not in (Kind.HOLDER, Kind.NOTED):
+                self.note(node, "raises something that is not known here")
+                named = (self._Name(one) for one in ast.walk(part) if isinstance(one, ast.Name))
+                if any(isinstance(one, Known) and one.thing is SystemExit for one in named):
+                    self.note(node, "ends the process", REFUSED)
 
     def _Import(self, node: ast.Import) -> None:
         for alias in node.names:
-            whole = load(self, alias.name, node)
+            whole = self.load(alias.name, node)
             top = alias.name.partition(".")[0]
-            if alias.asname is not None:
-                self.assign(alias.asname, whole)
-            else:
-                self.assign(top, load(self, top, node) if top != alias.name else whole)
+            self.assign(alias.asname or top, whole if alias.asname else self.load(top, node), node)
 
     def _ImportFrom(self, node: ast.ImportFrom) -> None:
-        module = "." * node.level + (node.module or "")
-        if node.level:
-            self.note(node, "imports relative to nothing")
-            return
-        for value in load(self, module, node):
-            for alias in node.names:
-                if alias.name == "*":
-                    self._import_all(value, node)
-                else:
-                    found = self._part_of(value, module, alias.name, node)
-                    self.assign(alias.asname or alias.name, found)
+        module = self.load(node.module or "", node)
+        for alias in node.names:
+            if alias.name == "*" or node.level:
+                self.note(node, "imports names that are not seen here")
+            else:
+                self.assign(alias.asname or alias.name, self.attribute(module, alias.name, node), node)
 
-    def _part_of(self, module: Value, dotted: str, name: str, node: ast.AST) -> Values:
-        if isinstance(module, Known):
-            entries = lookup.module_dict(module.thing) if lookup.is_module(module.thing) else {}
-            if name in entries:
-                return frozenset({Known(entries[name])})
-            found = sys.modules.get(f"{dotted}.{name}")
-            return frozenset({Known(found) if found is not None else Absent(f"{dotted}.{name}")})
-        return frozenset({Absent(f"{dotted}.{name}")})
+    def _For(self, node: ast.For | ast.AsyncFor) -> None:
+        part = self.parts(self.value(node.iter), node.iter, in_c=False)
+        self.bind(node.target, Kind.DATA if part is Kind.FRESH and _names_in(node.target) & set(self.names) else part)
+        self.maybe([*node.body, *node.orelse])
+        if isinstance(node, ast.AsyncFor):
+            self.note(node, "waits for something that is not known here")
 
-    def _import_all(self, module: Value, node: ast.AST) -> None:
-        if not isinstance(module, Known) or not lookup.is_module(module.thing):
-            self.note(node, "imports names that are not known here")
-            return
-        entries = dict(lookup.module_dict(module.thing))
-        exported: Any = entries.get("__all__")
-        public = [name for name in entries if type(name) is str and name[:1] != "_"]
-        for name in exported if type(exported) in (list, tuple) else public:
-            if type(name) is str and name in entries:
-                self.assign(name, frozenset({Known(entries[name])}))
+    _AsyncFor = _For
 
-    # -- compound statements -----------------------------------------------------------------
+    def _If(self, node: ast.If | ast.While) -> None:
+        self.touched(self.value(node.test), node.test)
+        self.maybe([*node.body, *node.orelse])
 
-    def _If(self, node: ast.If) -> None:
-        self.test(node.test)
-        self._either([node.body, node.orelse])
-
-    def _either(self, bodies: Sequence[Sequence[ast.stmt]]) -> None:
-        """One of several blocks runs."""
-        before = self.env
-        after: list[dict[str, Values]] = []
-        for body in bodies:
-            self.env = dict(before)
-            self.block(body)
-            after.append(self.env)
-        self.env = before
-        self._join(after)
-
-    def _join(self, after: Sequence[dict[str, Values]]) -> None:
-        joined: dict[str, Values] = {}
-        for name in {name for env in after for name in env}:
-            joined[name] = NOTHING.union(
-                *(env[name] if name in env else self._outside(name, env) for env in after)
-            )
-        self.env = joined
-
-    def _outside(self, name: str, env: dict[str, Values]) -> Values:
-        """What a name is where a block did not assign it."""
-        kept, self.env = self.env, env
-        found = self.variable(name)
-        self.env = kept
-        return found
-
-    def _widen(self, body: Sequence[ast.AST]) -> None:
-        """From here on, what is assigned in `body` may have been assigned, or not."""
-        for name in sorted({name for node in body for name in assigned(node)}):
-            self.env[name] = self.variable(name) | frozenset(self.ever.get(name, ()))
-
-    def _repeated_block(self, node: ast.For | ast.AsyncFor | ast.While) -> None:
-        self.repeats += 1
-        self._widen([node])
-        if isinstance(node, ast.While):
-            self.test(node.test)
-        else:
-            self.bind(node.target, self.iterate(self.used(node.iter), node.iter, in_c=False))
-        self.block(node.body)
-        self._widen([node])
-        self.repeats -= 1
-        self.block(node.orelse)
-
-    _For = _AsyncFor = _While = _repeated_block
-
-    def _With(self, node: ast.With | ast.AsyncWith) -> None:
-        for item in node.items:
-            entered = NOTHING
-            for value in self.used(item.context_expr):
-                entered |= self._enter(value, item.context_expr)
-            if item.optional_vars is not None:
-                self.bind(item.optional_vars, entered)
-        self.block(node.body)
-        self._widen(node.body)
-
-    _AsyncWith = _With
-
-    def _enter(self, value: Value, node: ast.AST) -> Values:
-        if isinstance(value, Own):
-            inside = self.inside(value)
-            for one in inside:
-                if isinstance(one, Function) and getattr(one.node, "name", "") in ("__enter__", "__exit__"):
-                    inside |= self.run(one, Arguments(others=OPAQUE), node, frozenset({value}))
-            return inside | {value}
-        if isinstance(value, Some | Known | Absent) and value is not Some.NOTED:
-            self.note(node, "enters a context that is the job's, or not known here")
-        return NOTED if isinstance(value, Some) else PURE
+    _While = _If
 
     def _Try(self, node: ast.Try) -> None:
-        self.block(node.body)
-        self._widen(node.body)
-        before = self.env
-        after = []
-        for handler in node.handlers:
-            self.env = dict(before)
-            if handler.type is not None:
-                self.value(handler.type)
-            if handler.name is not None:
-                self.assign(handler.name, PURE)
-            self.block(handler.body)
-            after.append(self.env)
-        self.env = dict(before)
-        self.block(node.orelse)
-        self._join([*after, self.env])
-        self._widen([*node.handlers, *node.orelse])
-        self.block(node.finalbody)
+        self.maybe([*node.body, *node.handlers, *node.orelse])
+        self.maybe(node.finalbody)
 
     _TryStar = _Try
 
+    def _With(self, node: ast.With | ast.AsyncWith) -> None:
+        for item in node.items:
+            value = self.value(item.context_expr)
+            if value not in (*OWN, Kind.WRAPPER, Kind.NOTED):
+                self.note(item.context_expr, "enters a context that is the job's, or not known here")
+            if item.optional_vars is not None:
+                self.bind(item.optional_vars, value if value is Kind.FRESH else Kind.DATA)
+        self.block(node.body)
+
+    _AsyncWith = _With
+
+    def _ExceptHandler(self, node: ast.ExceptHandler) -> None:
+        if node.type is not None:
+            self.shown(self.value(node.type), node)
+        if node.name is not None:
+            self.assign(node.name, Kind.DATA, node)
+        self.block(node.body)
+
     def _Match(self, node: ast.Match) -> None:
-        subject = self.used(node.subject)
-        self.touch(subject, node.subject)
+        subject = self.value(node.subject)
+        self.touched(subject, node.subject)
         for case in node.cases:
             for part in ast.walk(case.pattern):
-                if isinstance(part, ast.MatchClass):
-                    self._match_class(part, subject)
-                elif isinstance(part, ast.MatchValue):
-                    self.touch(self.value(part.value), part)
-                elif isinstance(part, ast.MatchSequence):
-                    self.iterate(subject - known("", None), part)
-                name = getattr(part, "name", None) or getattr(part, "rest", None)
-                if type(name) is str:
-                    self.assign(name, self._within(subject))
-        before = self.env
-        after = [before]
-        for case in node.cases:
-            self.env = dict(before)
-            if case.guard is not None:
-                self.test(case.guard)
-            self.block(case.body)
-            after.append(self.env)
-        self._join(after)
-
-    def _within(self, subject: Values) -> Values:
-        """What a name in a pattern may be bound to."""
-        if all(self._is_snippets(value) or value is Some.PURE for value in subject):
-            return subject | NUMBERS | PURE
-        return subject | OPAQUE
-
-    def _match_class(self, part: ast.MatchClass, subject: Values) -> None:
-        self.value(part.cls)
-        for name in part.kwd_attrs:
-            for value in subject:
-                attribute(self, value, name, part)
-        if part.patterns and any(value != NUMBER for value in subject):
-            self._any_attribute(subject, part)
-
-    # -- functions and classes ---------------------------------------------------------------
+                if isinstance(part, ast.MatchValue):
+                    self.touched(self.value(part.value), part)
+                elif isinstance(part, ast.MatchClass):
+                    self.touched(self.value(part.cls), part)
+                    for name in part.kwd_attrs:
+                        self.attribute(subject, name, part.cls)
+                taken = isinstance(part, ast.MatchClass) and part.patterns
+                if taken or isinstance(part, ast.MatchMapping | ast.MatchSequence):
+                    self.note(node.subject, "is taken apart in ways that are not followed here")
+                name = getattr(part, "name", None)
+                if name is not None:
+                    self.assign(name, self.unseen(subject, node.subject), node.subject)
+            self._If(ast.If(case.guard or ast.Constant(True), case.body, []))
 
     def _FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        found: Values = frozenset({Function(node)})
-        self.define(node)
+        value: Value = Kind.FUNCTION
         for decorator in reversed(node.decorator_list):
-            given = Arguments((found,))
-            found = NOTHING.union(*(self.call(value, given, decorator) for value in self.value(decorator)))
-        self.assign(node.name, found)
+            by = self.value(decorator)
+            value = value if by is Kind.WRAPPER else self.call(by, Arguments((value,)), decorator)
+        self.assign(node.name, value, node)
+        self._function(node)
 
     _AsyncFunctionDef = _FunctionDef
 
-    def define(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> None:
-        """Judge the body of a function, with whatever it was called with so far."""
-        taken = self._parameters.setdefault(node, {})
-        for argument, default in defaults(node.args):
-            self.add(taken.setdefault(argument, set()), self.value(default))
-        if not isinstance(node, ast.Lambda):
-            for annotation in annotated(node):
-                self.value(annotation)
-        outer, self.env = self.env, {}
-        self._functions.append(node)
-        self.inner = True
-        self.repeats += 1
-        for argument in parameters_of(node.args):
-            self.assign(argument, frozenset(taken.get(argument, ())))
-        if isinstance(node, ast.Lambda):
-            self.given_back(self.value(node.body))
-        else:
-            self.block(node.body)
-        self.repeats -= 1
-        self._functions.pop()
-        self.inner = bool(self._functions)
-        self.env = outer
-
-    def run(self, function: Function | Class, given: Arguments, node: ast.AST,
-        self_: Values = NOTHING) -> Values:
-        """Call a function or class of the snippet: its arguments get to its parameters."""
-        if isinstance(function, Class):
-            return self._make(function, given, node)
-        code = function.node
-        taken = self._parameters.setdefault(code, {})
-        positional = ((self_,) if self_ else ()) + given.positional
-        plain = [argument.arg for argument in (*code.args.posonlyargs, *code.args.args)]
-        for name, values in (*zip(plain, positional, strict=False), *given.keywords):
-            self.add(taken.setdefault(name, set()), values)
-        rest = NOTHING.union(*positional[len(plain) :], given.others)
-        for argument in (code.args.vararg, code.args.kwarg):
-            if argument is not None:
-                named = NOTHING.union(*(values for _, values in given.keywords))
-                packed = self.made(argument, rest | named | NUMBERS)
-                self.add(taken.setdefault(argument.arg, set()), frozenset({packed}))
-        if given.others:
-            for name in plain:
-                self.add(taken.setdefault(name, set()), given.others)
-        results = frozenset(self._results.get(code, ()))
-        if any(isinstance(part, ast.Yield | ast.YieldFrom) for part in ast.walk(code)):
-            return frozenset({self.made(code, results)})
-        return results | known(None) if not isinstance(code, ast.Lambda) else results
-
-    def _make(self, cls: Class, given: Arguments, node: ast.AST) -> Values:
-        instance = Own(id(cls.node), 0, "instance")
-        if not has_method(cls.node, "__init__"):
-            self.put(instance, given.everything())
-            self.put(Own(id(cls.node), -1, "instance"), given.everything())
-        for one in cls.node.body:
-            if isinstance(one, ast.FunctionDef) and one.name in ("__init__", "__new__"):
-                self.run(Function(one), given, node, frozenset({instance}))
-        return frozenset({instance})
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> None:
+        for default in (*node.args.defaults, *node.args.kw_defaults):
+            if default is not None and self.unseen(self.value(default), default) is Kind.MODULE:
+                self.note(default, "is a module of the job that a function gets")
+        arguments = [one for one in ast.walk(node.args) if isinstance(one, ast.arg)]
+        self.block([one.annotation for one in arguments if one.annotation is not None])
+        with self.scope([one.arg for one in arguments]):
+            self._values.update({one.arg: Kind.DATA for one in arguments})
+            if isinstance(node, ast.Lambda):
+                self._given_back(ast.copy_location(ast.Return(node.body), node))
+            else:
+                self.maybe([*([node.returns] if node.returns is not None else []), *node.body])
 
     def _ClassDef(self, node: ast.ClassDef) -> None:
-        for base in (*node.bases, *(keyword.value for keyword in node.keywords)):
-            for value in self.used(base):
-                if isinstance(value, Known) and lookup.is_class(value.thing):
-                    if lookup.library_class(value.thing):
-                        continue
-                elif isinstance(value, Class):
-                    self.put(Own(id(node), 0, "instance"), self.inside(Own(id(value.node), 0, "instance")))
-                    continue
-                self.note(base, "is a base whose making of classes is not known to be pure")
-        outer, self.env = self.env, dict(self.env)
-        instance = Own(id(node), 0, "instance")
-        self.block(node.body)
-        mine = {name for part in node.body for name in assigned(part)}
-        for name in mine:
-            self.put(instance, self.env.get(name, NOTHING))
-            self.add(self.fields.setdefault((instance.site, name), set()), self.env.get(name, NOTHING))
-        for part in node.body:
-            if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef):
-                special = part.name.startswith("__") and part.name not in ("__init__", "__call__")
-                self.run(Function(part), Arguments(others=OPAQUE if special else NOTHING), part,
-                    frozenset({instance}))
-        self.env = outer
-        found: Values = frozenset({Class(node)})
-        for decorator in reversed(node.decorator_list):
-            found = NOTHING.union(
-                *(self.call(value, Arguments((found,)), decorator) for value in self.value(decorator))
-            )
-        self.assign(node.name, found)
+        self.note(node, "makes a class")
+        self.block([*node.bases, *node.keywords, *node.decorator_list, *node.body])
 
-    def code(self, text: str, node: ast.AST) -> None:
-        """Judge text that the snippet executes."""
+    def code(self, text: str) -> None:
         tree, error = capture(lambda: ast.parse(text))
-        if error is None and self._depth < 3:
-            self._depth += 1
+        if error is None:
+            for part in ast.walk(tree):
+                self._bound.update({name: 1 for name in _bound_by(part) if name not in self._bound})
             self.block(tree.body)
-            self._depth -= 1
+
+    # -- expressions -----------------------------------------------------------------------------
+
+    def value(self, node: ast.expr) -> Value:
+        """What an expression is."""
+        handler: Callable[[Any], Value] | None = getattr(self, "_" + type(node).__name__, None)
+        if handler is not None:
+            return handler(node)
+        self.block(list(ast.iter_child_nodes(node)))
+        return self.note(node, f"`{type(node).__name__}` is not understood")
+
+    def _Constant(self, node: ast.Constant) -> Value:
+        return Known(node.value)
+
+    def _NamedExpr(self, node: ast.NamedExpr) -> Value:
+        value = self.value(node.value)
+        self.bind(node.target, value)
+        return value
+
+    def _Attribute(self, node: ast.Attribute) -> Value:
+        return self.attribute(self.value(node.value), node.attr, node)
+
+    def _Call(self, node: ast.Call) -> Value:
+        callee: Value | None = None
+        receiver = Kind.NOTED
+        if isinstance(node.func, ast.Attribute):
+            value = self.value(node.func.value)
+            if isinstance(value, Kind) and value is not Kind.FUNCTION:
+                receiver = value
+            else:
+                callee = self.attribute(value, node.func.attr, node.func)
+        else:
+            callee = self.value(node.func)
+        positional = [self.value(one) for one in node.args]
+        named = [(one.arg, self.value(one.value)) for one in node.keywords if one.arg is not None]
+        opened = [self.parts(self.value(one.value), node) for one in node.keywords if one.arg is None]
+        named_here = callee is Kind.FUNCTION or (isinstance(callee, Known) and callee.thing is dict)
+        if opened and not named_here:
+            self.note(node, "is called with arguments whose names are not seen here")
+        given = Arguments((*positional, *opened), tuple(named))
+        if callee is None and isinstance(node.func, ast.Attribute):
+            return self.method(receiver, node.func.attr, given, node)
+        return self.call(callee or Kind.NOTED, given, node)
+
+    def _Starred(self, node: ast.Starred) -> Value:
+        return self.parts(self.value(node.value), node)
+
+    def _display(self, node: ast.List | ast.Tuple | ast.Set) -> Value:
+        return self._holding([self.unseen(self.value(part), part) for part in node.elts])
+
+    _List = _Tuple = _Set = _display
+
+    def _Dict(self, node: ast.Dict) -> Value:
+        kinds = [self.unseen(self.value(key), key) for key in node.keys if key is not None]
+        for key, part in zip(node.keys, node.values, strict=True):
+            value = self.value(part)
+            kinds.append(self.unseen(value, part) if key is not None else self.parts(value, part))
+        return self._holding(kinds)
+
+    @staticmethod
+    def _holding(kinds: Sequence[Value]) -> Kind:
+        modules = Kind.MODULE in kinds or Kind.HOLDER_OF_MODULES in kinds
+        return Kind.HOLDER_OF_MODULES if modules else Kind.HOLDER
+
+    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:
+        parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+        with self.scope([name for one in node.generators for name in _names_in(one.target)]):
+            for one in node.generators:
+                found = self.parts(self.value(one.iter), one.iter, in_c=False)
+                if any(isinstance(part, ast.Attribute | ast.Subscript) for part in ast.walk(one.target)):
+                    self.note(one.target, "is assigned to, and may be the job's")
+                self._values.update(dict.fromkeys(_names_in(one.target), found))
+                for condition in one.ifs:
+                    self.touched(self.value(condition), condition)
+            return self._holding([self.unseen(self.value(part), part) for part in parts])
+
+    _ListComp = _SetComp = _GeneratorExp = _DictComp = _comprehension
+
+    def _Lambda(self, node: ast.Lambda) -> Value:
+        self._function(node)
+        return Kind.FUNCTION
+
+    def _JoinedStr(self, node: ast.JoinedStr) -> Value:
+        self.block(node.values)
+        return Kind.FRESH
+
+    def _FormattedValue(self, node: ast.FormattedValue) -> Value:
+        self.shown(self.value(node.value), node.value)
+        for part in ast.walk(node.format_spec) if node.format_spec is not None else ():
+            inner = self.value(part.value) if isinstance(part, ast.FormattedValue) else None
+            if isinstance(part, ast.Constant) or isinstance(inner, Known):
+                self.digits(str(part.value if inner is None else inner.thing), node.value)
+        self.block([node.format_spec] if node.format_spec is not None else [])
+        return Kind.FRESH
+
+    def _BinOp(self, node: ast.BinOp) -> Value:
+        left, right = self.value(node.left), self.value(node.right)
+        if isinstance(left, Known) and isinstance(right, Known):
+            found = self.folded(node.op, left.thing, right.thing, node)
+            if found is not Kind.NOTED:
+                return found
+        return self._operated(node, left, right)
+
+    def _operated(self, node: ast.BinOp | ast.AugAssign, left: Value, right: Value) -> Kind:
+        """What an operator gives: something new, which may hold what is in containers."""
+        plain = True
+        for one, other in ((left, right), (right, left)):
+            self.touched(one, node)
+            tensor = isinstance(one, Known) and lookup.is_tensor_like(one.thing)
+            plain = plain and (tensor or self.unseen(one, node) is Kind.FRESH)
+            times = other.thing if isinstance(other, Known) and isinstance(node.op, ast.Mult) else None
+            if type(times) is int and (one in OWN or (isinstance(one, Known) and type(one.thing) in (list, tuple))):
+                self.limited(times, node)
+        if isinstance(node.op, ast.Mod):
+            self.shown(right, node)
+            if isinstance(left, Known) and type(left.thing) is str:
+                self.digits(left.thing, node)
+        return Kind.FRESH if plain else self._holding([left, right])
+
+    def folded(self, op: ast.operator, left: Any, right: Any, node: ast.AST) -> Value:
+        """The constant that an operator gives for two constants, NOTED where none is known."""
+        if isinstance(op, ast.Mult) and type(left) is int and type(right) in (str, bytes):
+            left, right = right, left
+        if type(left) in (str, bytes) and type(right) is int and isinstance(op, ast.Mult):
+            return Kind.FRESH if self.limited(len(left) * right, node) or len(left) * right > 1000 else Known(left * right)
+        if type(left) is str and type(right) is str and isinstance(op, ast.Add):
+            return Known(left + right) if len(left) + len(right) < 1000 else Kind.FRESH
+        if type(left) is not int or type(right) is not int or type(op) not in _ARITHMETIC:
+            return Kind.NOTED
+        size = 0.0
+        if isinstance(op, ast.Pow) and abs(left) > 1:
+            size = math.log2(abs(left)) * right if right < 2**60 else math.inf
+        elif isinstance(op, ast.LShift) and left:
+            size = left.bit_length() + right if right < 2**60 else math.inf
+        elif isinstance(op, ast.Mult):
+            size = left.bit_length() + right.bit_length()
+        if self.limited(size, node) or size > 10_000:
+            return Kind.FRESH
+        found, error = capture(lambda: _ARITHMETIC[type(op)](left, right))
+        return Kind.FRESH if error is not None else Known(found)
+
+    def _UnaryOp(self, node: ast.UnaryOp) -> Value:
+        value = self.value(node.operand)
+        self.touched(value, node)
+        if isinstance(node.op, ast.USub) and isinstance(value, Known) and type(value.thing) in (int, float):
+            return Known(-value.thing)
+        return self.unseen(value, node) if isinstance(node.op, ast.UAdd) else Kind.FRESH
+
+    def _BoolOp(self, node: ast.BoolOp) -> Value:
+        found = Kind.NOTED
+        for part in node.values:
+            value = self.value(part)
+            self.touched(value, part)
+            found = self.merged(found, self.unseen(value, part), part)
+        return found
+
+    def _IfExp(self, node: ast.IfExp) -> Value:
+        self.touched(self.value(node.test), node.test)
+        either = [self.unseen(self.value(part), part) for part in (node.body, node.orelse)]
+        return self.merged(either[0], either[1], node)
+
+    def _Compare(self, node: ast.Compare) -> Value:
+        values = [self.value(part) for part in (node.left, *node.comparators)]
+        for place, op in enumerate(node.ops):
+            if isinstance(op, ast.In | ast.NotIn):
+                self.parts(values[place + 1], node)
+            if not isinstance(op, ast.Is | ast.IsNot):
+                self.touched(values[place], node)
+                self.touched(values[place + 1], node)
+        return Kind.FRESH
+
+    def _Slice(self, node: ast.Slice) -> Value:
+        for part in (node.lower, node.upper, node.step):
+            if part is not None:
+                self.touched(self.value(part), part)
+        return Kind.FRESH
+
+    def _Subscript(self, node: ast.Subscript) -> Value:
+        base, index = self.value(node.value), self.value(node.slice)
+        self.touched(index, node)
+        if not isinstance(base, Known):
+            return self.parts(base, node) if base is not Kind.ENDLESS else Kind.NOTED
+        thing, key = base.thing, index.thing if isinstance(index, Known) else None
+        if lookup.is_class(thing):
+            return Kind.FRESH
+        rule = self.rules.method(type(thing), "__getitem__")
+        if rule is None or rule.kind != READING:
+            return self.note(node, f"looks into a `{lookup.class_name(type(thing))}`, which is not known to be pure")
+        if lookup.derives(type(thing), (dict,)) and lookup.find(type(thing), "__missing__") is not None:
+            return self.note(node, "adds the key when it is missing; `.get` does not")
+        inside = lookup.children(thing) if lookup.is_torch_module(thing) else thing
+        if type(inside) in (list, tuple) and type(key) is int and -len(inside) <= key < len(inside):
+            return Known(inside[key])
+        if type(inside) is dict and type(key) is str and key in inside:
+            return Known(inside[key])
+        return self.kind(thing, node)
+
+
+_ONLY_PARTS = (
+    ast.Pass, ast.Break, ast.Continue, ast.Global, ast.Nonlocal, ast.Expr, ast.keyword,
+    ast.expr_context, ast.operator,
+)
+
+
+def _names_in(target: ast.expr) -> set[str]:
+    return {part.id for part in ast.walk(target) if isinstance(part, ast.Name)}
+
+
+def _bound_by(node: ast.AST) -> list[str]:
+    """Names that a part of the tree binds by itself."""
+    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+        return [node.id]
+    if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+        return [node.target.id]
+    if isinstance(node, ast.alias):
+        return [node.asname or node.name.partition(".")[0]]
+    name = getattr(node, "name", None) or getattr(node, "rest", None)
+    return [name] if isinstance(name, str) else []
