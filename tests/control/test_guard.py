@@ -316,9 +316,8 @@ def test_every_name_in_the_rules_is_one_that_exists_in_some_version() -> None:
             else:
                 there = name in lookup.module_dict(owner)
             alike = {one.of for one in GROUPS if one.names == group.names}
-            found[name, *sorted(alike)] = found.get((name, *sorted(alike)), False) or there
-            if f"{group.of}.{name}" in elsewhere:
-                found[name, *sorted(alike)] = True
+            key = (name, *sorted(alike))
+            found[key] = found.get(key, False) or there or f"{group.of}.{name}" in elsewhere
     assert [name for name, there in found.items() if not there] == []
 
 

@@ -18,7 +18,9 @@ from probe.job.snippets.guard.tracked import Absent, Kind, Known, Method, Value,
 SPECIAL = frozenset(f"__{name}__" for name in rules.SPECIAL_METHODS)
 TEXT = frozenset({"__repr__", "__str__", "__format__", "__getattribute__", "extra_repr"})
 _BY_NAME = SPECIAL | TEXT | rules.PURE_METHODS | rules.PLAIN_ATTRIBUTES
-_OF_MODULES = SPECIAL | TEXT | rules.MODULE_METHODS | rules.PLAIN_ATTRIBUTES | {"_named_members", "_save_to_state_dict"}
+_OF_MODULES = (
+    SPECIAL | TEXT | rules.MODULE_METHODS | rules.PLAIN_ATTRIBUTES | {"_named_members", "_save_to_state_dict"}
+)
 _STORED = (types.GetSetDescriptorType, types.MemberDescriptorType)
 _LONGEST_SOURCE = 60
 
@@ -61,10 +63,15 @@ class Attributes:
     def kind(self, thing: Any, node: ast.AST) -> Kind:
         """Whose an object is and what may be done with it by name; notes what is not known to be plain."""
         if type(thing) in lookup.IMMUTABLE or lookup.is_class(thing):
-            return Kind.FRESH if not lookup.own_code(type(thing), SPECIAL) else self.note(node, "uses a class "
-                "whose class is somebody's own")
+            return (
+                Kind.FRESH
+                if not lookup.own_code(type(thing), SPECIAL)
+                else self.note(node, "uses a class whose class is somebody's own")
+            )
         if lookup.is_torch_module(thing):
-            named: list[Any] = [lookup.instance_dict(one).get("_modules") or () for one in lookup.within(thing)]
+            named: list[Any] = [
+                lookup.instance_dict(one).get("_modules") or () for one in lookup.within(thing)
+            ]
             if any(rules.MODULE_METHODS.intersection(one) for one in named):
                 return self.note(node, "has a part that is called like a method")
             return Kind.NOTED if self.runs(thing, _OF_MODULES, node) else Kind.MODULE
@@ -73,7 +80,9 @@ class Attributes:
         for one in lookup.within(thing):
             kind = type(one)
             if lookup.is_loader(kind):
-                return self.note(node, "takes batches from a loader: starts its workers and draws random numbers")
+                return self.note(
+                    node, "takes batches from a loader: starts its workers and draws random numbers"
+                )
             if lookup.find(kind, "__next__") is not None:
                 return self.note(node, "takes from an iterator of the job")
             hidden = rules.PURE_METHODS.intersection(lookup.instance_dict(one))
@@ -107,7 +116,9 @@ class Attributes:
         own = lookup.own_code(kind, frozenset({"__getattribute__", name}))
         entry = lookup.find(kind, name)
         held = lookup.instance_dict(thing)
-        if entry is None or (type(entry[1]) is not property and lookup.find(type(entry[1]), "__set__") is None):
+        if entry is None or (
+            type(entry[1]) is not property and lookup.find(type(entry[1]), "__set__") is None
+        ):
             for table in (held, *(held.get(one) for one in ("_parameters", "_buffers", "_modules"))):
                 if type(table) is dict and name in table:
                     return Known(table[name])
@@ -122,7 +133,11 @@ class Attributes:
             if hook is None or hook[0] is lookup.by_name("torch.nn.Module"):
                 return Kind.NOTED
             return self.note(node, f"`{lookup.class_name(hook[0])}` makes `{name}` when it is asked for")
-        if type(entry[1]) is types.MethodType or type(entry[1]) in (types.FunctionType, classmethod, *lookup.C_CALLABLES):
+        if type(entry[1]) is types.MethodType or type(entry[1]) in (
+            types.FunctionType,
+            classmethod,
+            *lookup.C_CALLABLES,
+        ):
             return Method(thing, name)
         computed = lookup.find(type(entry[1]), "__get__") is not None
         if computed and type(entry[1]) is not staticmethod:
@@ -133,7 +148,11 @@ class Attributes:
                 return Known(thing.__globals__)
             if type(entry[1]) is types.MemberDescriptorType:
                 return Kind.OPAQUE
-            return Kind.DATA if read and name not in ("f_locals", "gi_frame") else self.note(node, "is not known to be pure")
+            return (
+                Kind.DATA
+                if read and name not in ("f_locals", "gi_frame")
+                else self.note(node, "is not known to be pure")
+            )
         return Known(lookup.unwrapped(entry[1]))
 
     def _of_python_module(self, module: Any, name: str, node: ast.AST) -> Value:
@@ -149,13 +168,26 @@ class Attributes:
 
     def _of_class(self, cls: type, name: str, node: ast.AST) -> Value:
         entry = lookup.find(cls, name)
-        if entry is None or name in ("__name__", "__qualname__", "__module__", "__mro__", "__dict__", "__doc__"):
-            return Kind.DATA if not lookup.own_code(type(cls), _HOOKS) else self.note(node, "is made when asked for")
+        if entry is None or name in (
+            "__name__",
+            "__qualname__",
+            "__module__",
+            "__mro__",
+            "__dict__",
+            "__doc__",
+        ):
+            return (
+                Kind.DATA
+                if not lookup.own_code(type(cls), _HOOKS)
+                else self.note(node, "is made when asked for")
+            )
         if type(entry[1]) is classmethod:
             return Known(types.MethodType(entry[1].__func__, cls))
         if type(entry[1]) in (types.FunctionType, staticmethod, property, *_STORED, *lookup.C_CALLABLES):
             return Known(lookup.unwrapped(entry[1]))
-        if lookup.find(type(entry[1]), "__get__") is not None and not lookup.library_function(entry[1], entry[0]):
+        if lookup.find(type(entry[1]), "__get__") is not None and not lookup.library_function(
+            entry[1], entry[0]
+        ):
             return self.note(node, "is computed by code that is not known to be pure")
         return Known(entry[1])
 

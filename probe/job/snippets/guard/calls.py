@@ -7,29 +7,37 @@ from __future__ import annotations
 
 import ast
 import functools
-import math
-import re
 import sys
 import types
 from typing import Any, NamedTuple
 
 from probe.job.snippets.guard import lookup, rules
 from probe.job.snippets.guard.attributes import SPECIAL, TEXT, Attributes
-from probe.job.snippets.guard.rules import BLOCKING, CHANGING, COLLECTIVE, READING, REFUSED, SETTLED, Group
+from probe.job.snippets.guard.rules import BLOCKING, CHANGING, COLLECTIVE, READING, REFUSED, Group
 from probe.job.snippets.guard.tracked import OWN, Absent, Kind, Known, Method, Value
 
 _FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial, *lookup.C_CALLABLES)
-_LOOKED_AT = frozenset({"__dir__", "__len__", "__instancecheck__", "__subclasscheck__", "__sizeof__", "__class__"})
-_OF_MODULES = rules.MODULE_METHODS | {"_named_members", "_save_to_state_dict", "__getattr__", "__getattribute__"}
-_AT_ONCE = frozenset("list tuple set frozenset dict sorted Counter deque cycle max min sum any all".split())
+_LOOKED_AT = frozenset(
+    {"__dir__", "__len__", "__instancecheck__", "__subclasscheck__", "__sizeof__", "__class__"}
+)
+_OF_MODULES = rules.MODULE_METHODS | {
+    "_named_members",
+    "_save_to_state_dict",
+    "__getattr__",
+    "__getattribute__",
+}
+_AT_ONCE = rules.words("list tuple set frozenset dict sorted Counter deque cycle max min sum any all")
 """Functions that go through all of an argument before they return."""
 _CALLED = ("key", "default", "default_factory", "func", "repl", "cls", "object_hook", "target")
 _TREATED = {
-    "builtins": "getattr hasattr type vars __import__ next iter range pow open exec eval compile".split(),
-    "importlib": ["import_module"], "itertools": ["count"], "builtins.str": ["format", "format_map"],
+    "builtins": rules.words(
+        "getattr hasattr type vars __import__ next iter range pow open exec eval compile"
+    ),
+    "importlib": rules.words("import_module"),
+    "itertools": rules.words("count"),
+    "builtins.str": rules.words("format format_map"),
 }
 """Functions whose arguments say what they do: each has a method here."""
-_LONGEST_CODE = 10_000
 _NO_ARRAY = frozenset({"where", "clip", "clamp", "get", "quantile"})
 
 
@@ -49,8 +57,11 @@ class Calls(Attributes):
 
     def unseen(self, value: Value, node: ast.AST) -> Kind:
         """The kind of a value that goes where it is not followed: what can be called counts as called."""
-        if isinstance(value, Method | Absent) or (isinstance(value, Known) and not lookup.is_class(value.thing) and (
-            type(value.thing) in _FUNCTIONS or self.rules.of(value.thing) is not None)):
+        if isinstance(value, Method | Absent) or (
+            isinstance(value, Known)
+            and not lookup.is_class(value.thing)
+            and (type(value.thing) in _FUNCTIONS or self.rules.of(value.thing) is not None)
+        ):
             self.call(value, Arguments(), node)
             return Kind.DATA
         if isinstance(value, Known):
@@ -77,8 +88,12 @@ class Calls(Attributes):
     def parts(self, value: Value, node: ast.AST, *, in_c: bool = True) -> Kind:
         """What going through a value gives. `in_c`: no Python runs between two parts."""
         span = value.thing if isinstance(value, Known) and type(value.thing) is range else range(0)
-        if in_c and (value is Kind.ENDLESS or abs(span.stop - span.start) // abs(span.step) > rules.LONGEST_RANGE):
-            return self.note(node, "goes through something that does not end in C, where nothing can stop it", REFUSED)
+        if in_c and (
+            value is Kind.ENDLESS or abs(span.stop - span.start) // abs(span.step) > rules.LONGEST_RANGE
+        ):
+            return self.note(
+                node, "goes through something that does not end in C, where nothing can stop it", REFUSED
+            )
         kind = self.unseen(value, node)
         whole = {Kind.HOLDER: Kind.DATA, Kind.HOLDER_OF_MODULES: Kind.MODULE, Kind.ENDLESS: Kind.DATA}
         return whole.get(kind, kind)
@@ -110,12 +125,16 @@ class Calls(Attributes):
         function = thing.__func__ if type(thing) is types.MethodType else thing
         group = self.rules.of(thing) or self.rules.of(function)
         name = _name_of(function)
-        owner: Any = None if type(thing) not in (types.MethodType, types.BuiltinFunctionType) else thing.__self__
+        owner: Any = (
+            None if type(thing) not in (types.MethodType, types.BuiltinFunctionType) else thing.__self__
+        )
         if group is None and type(thing) is types.BuiltinFunctionType and lookup.is_class(owner):
             group = self.rules.method(owner, name)
         if lookup.class_name(type(thing)) == "ufunc" and len(given.positional) > thing.nin:
             self.note(node, "writes its result into something of the job")
-        if group is not None and (type(thing) is not types.MethodType or lookup.is_class(owner) or group.kind == REFUSED):
+        if group is not None and (
+            type(thing) is not types.MethodType or lookup.is_class(owner) or group.kind == REFUSED
+        ):
             return self._apply(group, name, given, node)
         if owner is not None and not lookup.is_module(owner):
             return self.method(Known(owner), name, given, node)
@@ -125,7 +144,11 @@ class Calls(Attributes):
         if lookup.is_class(thing) and lookup.derives(thing, (BaseException,)) and lookup.library_class(thing):
             for value in given.everything():
                 self.unseen(value, node)
-            return self.note(node, "ends the process", REFUSED) if lookup.derives(thing, (SystemExit,)) else Kind.HOLDER
+            return (
+                self.note(node, "ends the process", REFUSED)
+                if lookup.derives(thing, (SystemExit,))
+                else Kind.HOLDER
+            )
         if _is_collective(thing):
             return self.note(node, "waits for the other ranks", COLLECTIVE)
         if lookup.is_torch_module(thing):
@@ -158,7 +181,9 @@ class Calls(Attributes):
             self.note(node, "waits for something outside of the job", BLOCKING)
             return Kind.FRESH
         changes = name in rules.GROWING_METHODS or (name in rules.IN_PLACE_METHODS and receiver is Kind.FRESH)
-        known = rules.MODULE_METHODS if receiver in (Kind.MODULE, Kind.HOLDER_OF_MODULES) else rules.PURE_METHODS
+        known = (
+            rules.MODULE_METHODS if receiver in (Kind.MODULE, Kind.HOLDER_OF_MODULES) else rules.PURE_METHODS
+        )
         if not (name in known and receiver not in (Kind.FUNCTION, Kind.WRAPPER, Kind.OPAQUE)) and not (
             changes and receiver in OWN
         ):
@@ -171,13 +196,17 @@ class Calls(Attributes):
         if name in rules.TENSOR_METHODS:
             return Kind.HOLDER
         gives = rules.HOLDS if name in rules.HOLDING_METHODS else rules.SHARED
-        return self._gives(name, rules.FRESH if name in rules.FRESH_METHODS else gives, [receiver, *kinds])
+        kinds = [receiver if isinstance(receiver, Kind) else Kind.DATA, *kinds]
+        return self._gives(name, rules.FRESH if name in rules.FRESH_METHODS else gives, kinds)
 
     def stored(self, into: Value, kinds: list[Kind], node: ast.AST) -> None:
         """Something is put into what the snippet made, whose kind must still be right afterwards."""
         for kind in kinds:
-            fits = kind in (Kind.FRESH, Kind.NOTED) or into is Kind.HOLDER_OF_MODULES or (
-                into is Kind.HOLDER and kind in (Kind.DATA, Kind.HOLDER, Kind.FUNCTION))
+            fits = (
+                kind in (Kind.FRESH, Kind.NOTED)
+                or into is Kind.HOLDER_OF_MODULES
+                or (into is Kind.HOLDER and kind in (Kind.DATA, Kind.HOLDER, Kind.FUNCTION))
+            )
             if not fits:
                 self.note(node, "keeps something of the job in what is taken to hold none of it")
 
@@ -190,7 +219,9 @@ class Calls(Attributes):
         module = lookup.is_torch_module(thing)
         if group is not None and module:
             parts = list(lookup.within(thing))
-            bases = [base for part in parts for base in lookup.mro(type(part))] if name == "state_dict" else []
+            bases = (
+                [base for part in parts for base in lookup.mro(type(part))] if name == "state_dict" else []
+            )
             if any("fsdp" in lookup.module_name(base) for base in bases):
                 return self.note(node, "the state of a sharded model waits for the other ranks", COLLECTIVE)
             hooked = bases and any(lookup.instance_dict(part).get("_state_dict_hooks") for part in parts)
@@ -282,7 +313,12 @@ class Calls(Attributes):
         for word, value in given.named:
             nothing = isinstance(value, Known) and value.thing in (None, False)
             standard = isinstance(value, Known) and (value.thing is sys.stdout or value.thing is sys.stderr)
-            if word in ("out", "inplace", "file", "stream", "where") and not nothing and not standard and value not in OWN:
+            if (
+                word in ("out", "inplace", "file", "stream", "where")
+                and not nothing
+                and not standard
+                and value not in OWN
+            ):
                 self.note(node, f"`{word}=` writes into something of the job")
             elif word in _CALLED and not nothing:
                 self._called(value, given.positional, node)
@@ -297,134 +333,6 @@ class Calls(Attributes):
                 self.note(node, "gives modules of the job to a function")
         elif value is not Kind.WRAPPER and not (isinstance(value, Known) and value.thing is None):
             self.call(value, Arguments(tuple(self.parts(one, node, in_c=False) for one in others)), node)
-
-    # -- functions whose arguments say what they do --------------------------------------------
-
-    def _call_getattr(self, given: Arguments, node: ast.AST) -> Value:
-        if len(given.positional) < 2 or given.named:
-            self.note(node, rules.LOOKS_AT_GRADIENTS, SETTLED)
-            return self.note(node, "reads attributes that are not known here")
-        name = given.positional[1]
-        if not isinstance(name, Known) or type(name.thing) is not str:
-            self.note(node, rules.LOOKS_AT_GRADIENTS, SETTLED)
-            return self.note(node, "reads attributes whose names are not known here")
-        found = self.attribute(given.positional[0], name.thing, node)
-        if found is Kind.NOTED and len(given.positional) > 2:
-            return self.unseen(given.positional[2], node)
-        return found
-
-    def _call_hasattr(self, given: Arguments, node: ast.AST) -> Value:
-        self._call_getattr(given, node)
-        return Kind.FRESH
-
-    def _call_type(self, given: Arguments, node: ast.AST) -> Value:
-        if len(given.everything()) != 1:
-            return self.note(node, "makes a class")
-        value = given.everything()[0]
-        return Known(type(value.thing)) if isinstance(value, Known) else Kind.DATA
-
-    def _call_vars(self, given: Arguments, node: ast.AST) -> Value:
-        return self.attribute(given.positional[0], "__dict__", node) if given.positional else Kind.OPAQUE
-
-    def _call_import(self, given: Arguments, node: ast.AST) -> Value:
-        name = given.positional[0] if given.positional else None
-        if not isinstance(name, Known) or type(name.thing) is not str:
-            return self.note(node, "imports a module whose name is not known here")
-        self.load(name.thing, node)
-        return self.load(name.thing.partition(".")[0], node)
-
-    def _call_import_module(self, given: Arguments, node: ast.AST) -> Value:
-        self._call_import(given, node)
-        name = given.positional[0] if given.positional else None
-        return self.load(str(name.thing), node) if isinstance(name, Known) else Kind.NOTED
-
-    def load(self, dotted: str, node: ast.AST) -> Value:
-        """What importing a module gives; notes an import of what is not loaded."""
-        if dotted in sys.modules:
-            return Known(sys.modules[dotted])
-        if dotted.partition(".")[0] not in sys.stdlib_module_names:
-            self.note(node, f"imports {dotted}, which the job has not loaded", BLOCKING)
-        return Absent(dotted)
-
-    def _call_next(self, given: Arguments, node: ast.AST) -> Value:
-        if not given.positional or given.positional[0] not in OWN:
-            return self.note(node, "takes from an iterator that may be the job's")
-        return self.parts(given.positional[0], node, in_c=False)
-
-    def _call_iter(self, given: Arguments, node: ast.AST) -> Value:
-        if len(given.positional) != 1:
-            return self.note(node, "calls a function until it gives a value")
-        found = self.parts(given.positional[0], node, in_c=False)
-        return Kind.ENDLESS if given.positional[0] is Kind.ENDLESS else (
-            Kind.HOLDER_OF_MODULES if found is Kind.MODULE else Kind.HOLDER)
-
-    def _call_count(self, _given: Arguments, _node: ast.AST) -> Value:
-        return Kind.ENDLESS
-
-    def _call_range(self, given: Arguments, node: ast.AST) -> Value:
-        limits = [one.thing for one in given.positional if isinstance(one, Known) and type(one.thing) is int]
-        if len(limits) == len(given.positional) and 1 <= len(limits) <= 3 and 0 not in limits[2:]:
-            return Known(range(*limits))
-        self._checked("range", given, node)
-        return Kind.FRESH
-
-    def _call_pow(self, given: Arguments, node: ast.AST) -> Value:
-        self._checked("pow", given, node)
-        base, power = (*given.positional, None, None)[:2]
-        if isinstance(base, Known) and isinstance(power, Known):
-            self.folded(ast.Pow(), base.thing, power.thing, node)
-        return Kind.FRESH
-
-    def folded(self, op: ast.operator, left: Any, right: Any, node: ast.AST) -> Value:
-        """The result of an operator on two constants."""
-        raise NotImplementedError
-
-    def digits(self, text: str, node: ast.AST) -> None:
-        """The widths that a format names."""
-        for number in re.findall(r"\d+", text):
-            self.limited(int(number) if len(number) < 20 else math.inf, node)
-
-    def limited(self, size: float, node: ast.AST) -> bool:
-        """Whether a size is absurd; notes it."""
-        if size > rules.LARGEST_RESULT:
-            self.note(node, f"would make more than {rules.LARGEST_RESULT:,} bits or elements", REFUSED)
-        return size > rules.LARGEST_RESULT
-
-    def _call_open(self, given: Arguments, node: ast.AST) -> Value:
-        mode = dict(given.named).get("mode", (*given.positional, Known("r"), Known("r"))[1])
-        opened = isinstance(node, ast.Call) and any(
-            isinstance(one, ast.Starred) or getattr(one, "arg", "") is None for one in (*node.args, *node.keywords))
-        reads = not opened and isinstance(mode, Known) and type(mode.thing) is str and not set(mode.thing) & set("wax+")
-        self._checked("open", given, node)
-        self.note(node, "reads a file" if reads else "opens a file for writing", BLOCKING if reads else CHANGING)
-        return Kind.FRESH
-
-    def _call_format(self, given: Arguments, node: ast.AST) -> Value:
-        """`"{0.grad}".format(p)` looks up attributes."""
-        text = given.positional[0] if given.positional else None
-        if isinstance(text, Known):
-            self.digits(str(text.thing), node)
-        fields = re.findall(r"\.(\w+)", text.thing) if isinstance(text, Known) and type(text.thing) is str else ["?"]
-        for name in fields:
-            for value in given.everything()[1:]:
-                self.attribute(Kind.DATA if isinstance(value, Known) and "[" in str(text) else value, name, node)
-        for value in given.everything():
-            self.shown(value, node)
-        return Kind.FRESH
-
-    _call_format_map = _call_format
-
-    def _call_exec(self, given: Arguments, node: ast.AST) -> Value:
-        text = given.positional[0] if given.positional else None
-        if isinstance(text, Known) and type(text.thing) is str and len(text.thing) < _LONGEST_CODE:
-            self.code(text.thing)
-        return Kind.NOTED
-
-    _call_eval = _call_compile = _call_exec
-
-    def code(self, text: str) -> None:
-        """Judge text that the snippet executes."""
-        raise NotImplementedError
 
 
 def _name_of(thing: Any) -> str:

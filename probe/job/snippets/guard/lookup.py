@@ -193,7 +193,7 @@ def within(thing: Any) -> Iterator[Any]:
 
 def children(module: Any) -> list[Any]:
     """The direct children of a torch module, from its dictionary."""
-    within = instance_dict(module).get("_modules")
+    within: Any = instance_dict(module).get("_modules")
     return [one for one in within.values() if one is not None] if type(within) in _MAPPINGS else []
 
 

@@ -65,20 +65,25 @@ def _groups(kind: str, why: str, names_of: dict[str, str], gives: str = FRESH) -
     )
 
 
+def words(text: str) -> frozenset[str]:
+    """The words in a text."""
+    return frozenset(text.split())
+
+
 _NEW_TENSORS = """
 abs add all allclose amax amin aminmax any argmax argmin argsort argwhere bincount bitwise_and bitwise_not
-bitwise_or bmm ceil clamp clip clone cos count_nonzero cov cummax cumprod cumsum diff dist div dot eq equal erf
-exp expm1 flip floor floor_divide fmod gather ge gt histc histogram index_select inner inverse isclose isfinite
-isinf isnan kron kthvalue le lerp lgamma log log10 log1p log2 log_softmax logical_and logical_not logical_or
-logical_xor logsumexp lt masked_fill masked_select matmul max maximum mean median min minimum mm mode mul mv
-nan_to_num nanmean nanmedian nanquantile nansum ne neg nonzero norm outer pow prod quantile reciprocal remainder
-repeat_interleave roll round rsqrt scatter sigmoid sign sin softmax sort sqrt square std sub sum svd take tanh
-tile topk trace tril triu trunc unique unique_consecutive var where
+bitwise_or bmm ceil clamp clip clone cos count_nonzero cov cummax cumprod cumsum diff dist div dot eq equal
+erf exp expm1 flip floor floor_divide fmod gather ge gt histc histogram index_select inner inverse isclose
+isfinite isinf isnan kron kthvalue le lerp lgamma log log10 log1p log2 log_softmax logical_and logical_not
+logical_or logical_xor logsumexp lt masked_fill masked_select matmul max maximum mean median min minimum mm
+mode mul mv nan_to_num nanmean nanmedian nanquantile nansum ne neg nonzero norm outer pow prod quantile
+reciprocal remainder repeat_interleave roll round rsqrt scatter sigmoid sign sin softmax sort sqrt square std
+sub sum svd take tanh tile topk trace tril triu trunc unique unique_consecutive var where
 """
 _FUNCTIONS_OF_TENSORS = """
-arange bucketize cat column_stack concat cosine_similarity empty eye full full_like isin linspace logspace ones
-ones_like searchsorted stack std_mean var_mean zeros zeros_like empty_like tensor is_tensor device dtype Size
-finfo iinfo get_default_dtype get_num_threads initial_seed is_grad_enabled is_autocast_enabled no_grad
+arange bucketize cat column_stack concat cosine_similarity empty eye full full_like isin linspace logspace
+ones ones_like searchsorted stack std_mean var_mean zeros zeros_like empty_like tensor is_tensor device dtype
+Size finfo iinfo get_default_dtype get_num_threads initial_seed is_grad_enabled is_autocast_enabled no_grad
 are_deterministic_algorithms_enabled get_float32_matmul_precision enable_grad inference_mode
 """
 _VIEWS_OF_TENSORS = """
@@ -88,17 +93,17 @@ transpose unbind unflatten unsqueeze is_complex is_floating_point numel
 _METHODS_OF_TENSORS = """
 bfloat16 bool byte char cpu data_ptr dim double element_size expand expand_as float get_device half int
 is_contiguous is_pinned item long ndimension nelement new_empty new_full new_ones new_tensor new_zeros numpy
-repeat short size storage_offset stride to tolist type unfold view view_as cuda contiguous __len__ __getitem__
-__iter__ __contains__
+repeat short size storage_offset stride to tolist type unfold view view_as cuda contiguous __len__
+__getitem__ __iter__ __contains__
 """
 _NUMPY = """
 abs all allclose any arange argmax argmin argsort array array_equal bincount clip concatenate cumsum diff dot
-exp histogram isfinite isinf isnan linspace log mean median ones percentile quantile sqrt stack std sum unique
-var where zeros max min maximum minimum float32 float64 int32 int64 round
+exp histogram isfinite isinf isnan linspace log mean median ones percentile quantile sqrt stack std sum
+unique var where zeros max min maximum minimum float32 float64 int32 int64 round
 """
 _LOOKS_AT = "__iter__ __len__ __contains__"
 _LOOKS_AT_SEQUENCE = f"{_LOOKS_AT} __getitem__ count index"
-_LOOKS_AT_SET = f"{_LOOKS_AT} copy difference intersection union symmetric_difference isdisjoint issubset issuperset"
+_LOOKS_AT_SET = f"{_LOOKS_AT} copy difference intersection union isdisjoint issubset issuperset"
 _LOOKS_AT_MAPPING = f"{_LOOKS_AT} __getitem__ copy keys values items get"
 READING_GROUPS: tuple[Group, ...] = (
     *_groups(READING, "looks", {
@@ -107,10 +112,11 @@ READING_GROUPS: tuple[Group, ...] = (
         "importlib": "import_module",
         "builtins.bytes": "decode hex",
         "builtins.int builtins.float builtins.complex builtins.bool": "*",
-        "builtins.str": "find strip rstrip lstrip split rsplit splitlines lower upper title startswith endswith "
+        "builtins.str": "find strip rstrip lstrip split rsplit splitlines lower upper startswith endswith "
         "replace join encode ljust rjust zfill partition rpartition isdigit removeprefix removesuffix count "
         "index __len__ __iter__ __getitem__ __contains__ format format_map",
-        "io.TextIOWrapper io.BufferedReader": "read readline readlines", "re.Match": "group groups groupdict start end span",
+        "io.TextIOWrapper io.BufferedReader": "read readline readlines",
+        "re.Match": "group groups groupdict start end span",
         "collections": "namedtuple",
         "itertools": "count",
         "operator": "itemgetter add sub mul truediv floordiv mod neg eq ne lt le gt ge contains not_ truth",
@@ -141,7 +147,8 @@ READING_GROUPS: tuple[Group, ...] = (
     }),
     *_groups(READING, "looks", {
         "builtins": "list tuple set frozenset dict sorted reversed enumerate zip iter",
-        "builtins.list builtins.tuple builtins.range builtins.bytearray collections.deque": _LOOKS_AT_SEQUENCE,
+        "builtins.list builtins.tuple builtins.range builtins.bytearray collections.deque":
+        _LOOKS_AT_SEQUENCE,
         "builtins.list": "copy",
         "builtins.set builtins.frozenset": _LOOKS_AT_SET,
         "builtins.dict types.MappingProxyType os._Environ": _LOOKS_AT_MAPPING,
@@ -153,7 +160,8 @@ READING_GROUPS: tuple[Group, ...] = (
         "contextlib": "suppress nullcontext",
         "torch.nn.Module": "modules children named_modules named_children get_submodule",
         "torch.nn.Sequential torch.nn.ModuleList torch.nn.ParameterList": "__iter__ __len__ __getitem__",
-        "torch.nn.ModuleDict torch.nn.ParameterDict": "__iter__ __len__ __getitem__ __contains__ keys values items",
+        "torch.nn.ModuleDict torch.nn.ParameterDict":
+        f"{_LOOKS_AT} __getitem__ keys values items",
         "torch.optim.Optimizer": "state_dict",
         "torch.optim.lr_scheduler.LRScheduler torch.optim.lr_scheduler.ReduceLROnPlateau": "state_dict",
     }, HOLDS),
@@ -178,8 +186,8 @@ READING_GROUPS: tuple[Group, ...] = (
     *_groups(READING, "looks", {
         "builtins": "callable id len isinstance issubclass dir object",
         "sys": "getsizeof getrefcount getrecursionlimit getswitchinterval getdefaultencoding",
-        "inspect": "getsource getsourcelines getsourcefile getfile getdoc signature getmro isfunction isclass "
-        "ismethod ismodule isgenerator",
+        "inspect": "getsource getsourcelines getsourcefile getfile getdoc signature getmro isfunction "
+        "isclass ismethod ismodule isgenerator",
     }, LOOK),
     *_groups(READING, "looks", {
         "builtins": "print str repr ascii format", "json": "dumps loads load", "pprint": "pprint pformat pp",
@@ -238,8 +246,8 @@ CHANGING_GROUPS: tuple[Group, ...] = (
         "use_deterministic_algorithms set_float32_matmul_precision",
     }),
     *_groups(CHANGING, "changes the state of the device's memory or driver", {
-        "torch.cuda": "empty_cache reset_peak_memory_stats ipc_collect set_device manual_seed manual_seed_all "
-        "reset_accumulated_memory_stats",
+        "torch.cuda": "empty_cache reset_peak_memory_stats ipc_collect set_device manual_seed "
+        "manual_seed_all reset_accumulated_memory_stats",
     }),
     *_groups(CHANGING, "empties the cache of casts, which all threads share, when it ends", {
         "torch torch.amp.autocast_mode": "autocast",
@@ -267,11 +275,11 @@ COLLECTIVE_CLASSES = (
 """Calling one of these, or having one inside of what is called, is collective."""
 TENSOR_METHODS_CALLED_ALIKE = frozenset({"gather", "scatter", "reduce", "broadcast", "send"})
 """Methods of a process group that other objects have too: collective only where the receiver is one."""
-COLLECTIVE_METHODS = TENSOR_METHODS_CALLED_ALIKE | frozenset(
+COLLECTIVE_METHODS = TENSOR_METHODS_CALLED_ALIKE | words(
     "allreduce all_reduce allgather all_gather reduce_scatter barrier alltoall all_to_all recv isend irecv "
     "full_tensor redistribute consolidate_state_dict allreduce_coalesced allgather_into_tensor_coalesced "
     "reduce_scatter_tensor_coalesced monitored_barrier recv_anysource _allgather_base _reduce_scatter_base "
-    "all_reduce_coalesced all_gather_object broadcast_object_list summon_full_params alltoall_base".split()
+    "all_reduce_coalesced all_gather_object broadcast_object_list summon_full_params alltoall_base"
 )
 """Methods of a process group or a distributed tensor, by name where the object is not known."""
 
@@ -321,10 +329,10 @@ def _methods(kind: str, gives: str = "", of: str = "") -> frozenset[str]:
     return frozenset(name for one in groups if gives in ("", one.gives) for name in one.names) - {"*"}
 
 
-_CLASSES = frozenset("""
-builtins.str builtins.bytes datetime.datetime builtins.list builtins.dict builtins.set collections.Counter torch.Tensor torch.nn.Module
-pathlib.Path subprocess.Popen threading.Thread io.TextIOWrapper re.Match
-""".split())
+_CLASSES = words("""
+builtins.str builtins.bytes datetime.datetime builtins.list builtins.dict builtins.set collections.Counter
+torch.Tensor torch.nn.Module pathlib.Path subprocess.Popen threading.Thread io.TextIOWrapper re.Match
+""")
 PURE_METHODS = _methods(READING) - {"format", "format_map"}
 """Methods that only look, by their name, where the object is not known but comes from a reading call."""
 TENSOR_METHODS = _methods(READING, TENSORS)
@@ -333,34 +341,30 @@ HOLDING_METHODS = _methods(READING, HOLDS) | TENSOR_METHODS
 """Those that give something new that holds parts of what they are called on."""
 FRESH_METHODS = PURE_METHODS - _methods(READING, SHARED) - HOLDING_METHODS
 """Those that give something new that is nobody else's."""
-MODULE_METHODS = frozenset("keys values items get _get_name".split()).union(
+MODULE_METHODS = words("keys values items get _get_name").union(
     *(_methods(READING, of=of) for of in ("torch.nn.Module", "builtins.str"))
-)
+) - {"format", "format_map"}
 """Those of modules and of their names; a child of a module may well be called like a method of tensors."""
 BLOCKING_METHODS = _methods(BLOCKING)
 """Methods that wait for something outside, by their name, where the snippet made what they are called on."""
-GROWING_METHODS = frozenset("""
+GROWING_METHODS = words("""
 append appendleft extend extendleft insert add update pop popleft popitem remove discard clear sort reverse
 setdefault subtract write writelines seek flush close difference_update intersection_update move_to_end
-""".split())
+""")
 """Methods that change what they are called on, and may where the snippet made it."""
-IN_PLACE_METHODS = frozenset("""
+IN_PLACE_METHODS = words("""
 abs_ add_ addcmul_ addcdiv_ ceil_ clamp_ copy_ div_ exp_ fill_ floor_ log_ masked_fill_ mul_ neg_ pow_
 reciprocal_ round_ rsqrt_ sigmoid_ sqrt_ square_ sub_ tanh_ zero_
-""".split())
+""")
 """Methods that write into a tensor, and may where the snippet made it."""
-BLOCKING_METHODS = frozenset(
-    "read_text read_bytes exists stat iterdir glob rglob is_file is_dir communicate wait poll".split()
-)
-"""Methods that wait for something outside, by their name, where the snippet made what they are called on."""
-PLAIN_ATTRIBUTES = frozenset("""
+PLAIN_ATTRIBUTES = words("""
 shape dtype device ndim nbytes itemsize T mT H mH real imag data is_leaf requires_grad is_cuda layout grad_fn
-training in_features out_features in_channels out_channels num_features num_embeddings embedding_dim kernel_size
-stride padding weight bias running_mean running_var num_batches_tracked normalized_shape eps momentum p
-name ident native_id daemon __name__ __qualname__ __module__ __doc__ __class__ f_code f_lineno co_name
-co_filename stdout stderr returncode values indices lr step days seconds st_size st_mtime free used
+training in_features out_features in_channels out_channels num_features num_embeddings embedding_dim
+kernel_size stride padding weight bias running_mean running_var num_batches_tracked normalized_shape eps
+momentum p name ident native_id daemon __name__ __qualname__ __module__ __doc__ __class__ f_code f_lineno
+co_name co_filename stdout stderr returncode values indices lr step days seconds st_size st_mtime free used
 total percent tm_hour ru_maxrss total_memory major minor
-""".split())
+""")
 """Attributes that may be read of what is not known but comes from a reading call."""
 
 CHANGING_METHODS = {
@@ -385,13 +389,14 @@ CHANGING_METHODS = {
 
 LIBRARIES = ("torch", "numpy")
 """Packages beside the standard library whose own properties and operators are taken to be pure."""
-SPECIAL_METHODS = frozenset("""
-abs add and bool bytes call ceil complex contains delitem dir divmod eq enter exit float floor floordiv format
-ge getattr getattribute getitem gt hash iadd index instancecheck int invert iter le len length_hint lshift lt
-matmul missing mod mul ne neg next or pos pow radd rand repr reversed rfloordiv rlshift rmatmul rmod rmul ror
-round rpow rrshift rshift rsub rtruediv rxor setattr setitem sizeof str sub torch_function torch_dispatch
-truediv trunc xor array array_ufunc array_function copy deepcopy reduce reduce_ex getstate subclasscheck
-""".split())
+SPECIAL_METHODS = words("""
+abs add and bool bytes call ceil complex contains delitem dir divmod eq enter exit float floor floordiv
+format ge getattr getattribute getitem gt hash iadd index instancecheck int invert iter le len length_hint
+lshift lt matmul missing mod mul ne neg next or pos pow radd rand repr reversed rfloordiv rlshift rmatmul
+rmod rmul ror round rpow rrshift rshift rsub rtruediv rxor setattr setitem sizeof str sub torch_function
+torch_dispatch truediv trunc xor array array_ufunc array_function copy deepcopy reduce reduce_ex getstate
+subclasscheck
+""")
 """Special methods, without their underscores, that a call of a reading function may run on its arguments."""
 LARGEST_RESULT = 10**8
 """Bits of a number, or elements of a sequence, that an expression of constants may make."""

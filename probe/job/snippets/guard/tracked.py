@@ -9,7 +9,7 @@ import sys
 import types
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Union
+from typing import Any
 
 from probe.job.snippets.guard import lookup
 from probe.job.snippets.guard.rules import GROUPS, REFUSED, Group
@@ -56,7 +56,7 @@ class Absent:
     dotted: str
 
 
-Value = Union[Kind, Known, Method, Absent]
+Value = Kind | Known | Method | Absent
 
 
 class Rulebook:
@@ -69,8 +69,13 @@ class Rulebook:
         self._kept: list[Any] = []
         """What is known by its identity must live as long."""
         for group in GROUPS:
-            self._dotted.update({f"{group.of}.{name}": group for name in group.names
-                if f"{group.of}.{name}" not in self._dotted})
+            self._dotted.update(
+                {
+                    f"{group.of}.{name}": group
+                    for name in group.names
+                    if f"{group.of}.{name}" not in self._dotted
+                }
+            )
             owner = lookup.by_name(group.of)
             if owner is not None and lookup.is_class(owner):
                 table = self._methods.setdefault(id(owner), {})
@@ -110,7 +115,9 @@ class Rulebook:
         if entry is None or not lookup.library_function(entry[1], entry[0]):
             return None
         tables = (self._methods.get(id(base), {}) for base in lookup.mro(cls))
-        return next((table.get(name) or table["*"] for table in tables if name in table or "*" in table), None)
+        return next(
+            (table.get(name) or table["*"] for table in tables if name in table or "*" in table), None
+        )
 
 
 _made: tuple[int, Rulebook] | None = None
