@@ -53,8 +53,10 @@ class Attributes:
 
     def runs(self, thing: Any, names: frozenset[str], node: ast.AST) -> bool:
         """Whether something in an object may run somebody's own code of those names; notes it."""
+        classes: set[int] = set()
         for one in lookup.within(thing):
-            own = lookup.own_code(type(one), names)
+            own = None if id(type(one)) in classes else lookup.own_code(type(one), names)
+            classes.add(id(type(one)))
             if own is not None:
                 self.note(node, f"runs `{own}`, which is not known to be pure")
                 return True
