@@ -42,6 +42,8 @@ class Attributes:
         self.names = names
         self.rules = rulebook()
         self.found: dict[Finding, None] = {}
+        self._seen: dict[tuple[int, frozenset[str]], Any] = {}
+        """What was looked at already and runs nothing; kept, for it is known by its identity."""
 
     def note(self, node: ast.AST, why: str, kind: str = CHANGING) -> Kind:
         """A finding at `node`."""
@@ -53,6 +55,8 @@ class Attributes:
 
     def runs(self, thing: Any, names: frozenset[str], node: ast.AST) -> bool:
         """Whether something in an object may run somebody's own code of those names; notes it."""
+        if (id(thing), names) in self._seen:
+            return False
         classes: set[int] = set()
         for one in lookup.within(thing):
             own = None if id(type(one)) in classes else lookup.own_code(type(one), names)
@@ -60,6 +64,7 @@ class Attributes:
             if own is not None:
                 self.note(node, f"runs `{own}`, which is not known to be pure")
                 return True
+        self._seen[id(thing), names] = thing
         return False
 
     def kind(self, thing: Any, node: ast.AST) -> Kind:

@@ -31,7 +31,7 @@ C_CALLABLES = (
     types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
     types.ClassMethodDescriptorType, types.MethodWrapperType,
 )
-_MOST_LOOKED_AT = 20_000
+_MOST_LOOKED_AT = 100_000
 
 
 def mro(cls: type) -> tuple[type, ...]:
