@@ -232,3 +232,33 @@ def test_a_folder_that_is_renamed_while_it_is_listed_is_there_or_not(tmp_path: P
         done.set()
         thread.join()
     assert found == {("inside",)}
+
+
+IMPORTS_LATE = """
+import sys
+import torch
+import probe.job.agent.lifecycle
+from probe.job.agent.late_imports import ProvenImports
+opened = []
+
+def note(event, arguments):
+    if event in ("open", "os.listdir", "os.scandir"):
+        by = sys._getframe(1)
+        while by.f_code.co_filename.startswith("<frozen"):
+            by = by.f_back
+        opened.append((by.f_code.co_filename.rpartition("/")[2], str(arguments[0])))
+
+sys.addaudithook(note)
+with ProvenImports():
+    import probe.job.agent.requests
+print([path for file, path in opened if file != "descriptors.py"])
+print(len(opened) > 50, probe.job.agent.requests.__spec__.loader.__class__.__name__)
+"""
+
+
+def test_what_the_agent_imports_later_is_read_by_way_of_the_proof() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTS_LATE], cwd=ROOT, capture_output=True, text=True, check=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.stdout.splitlines() == ["[]", "True _ProvenLoader"]
