@@ -1,4 +1,4 @@
-"""Ballot: how the ranks of one host decide the same, with nobody in between who could be killed.
+"""CommitVote: how the ranks of one host decide the same, with nobody in between who could be killed.
 
     PROBE_DIR/ballots/ID/members          who takes part: there once all of them are known to be appointed
                          come.NAME        one for each who has come to the agreed step
@@ -46,7 +46,7 @@ class Decision(NamedTuple):
     why: str
 
 
-class Ballot:
+class CommitVote:
     """One vote. Raises OSError where the folder cannot be read or written."""
 
     def __init__(self, directory: Path, name: str) -> None:
@@ -124,4 +124,4 @@ def remove_old(directory: Path) -> None:
     with contextlib.suppress(OSError):
         for folder in (directory / "ballots").iterdir():
             if folder.lstat().st_mtime < before_s:
-                Ballot(directory, folder.name).remove()
+                CommitVote(directory, folder.name).remove()

@@ -200,7 +200,7 @@ class Server:
             await asyncio.wait(tasks, timeout=_CLOSE_S)
         await monitor.stop()
         await pool.close()
-        await service.everywhere.close()
+        await service.peers.close()
         sealer.stop(wait_s=_CLOSE_S)
         service.close()
         _log.info("ended")

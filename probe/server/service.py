@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 from probe.base.errors import EndpointUnknown
 from probe.base.settings import Settings
 from probe.server.agents import asking
-from probe.server.agents.agent_queue import Handover
-from probe.server.peers.peer_client import Everywhere
+from probe.server.agents.agent_queue import AgentQueue
+from probe.server.peers.peer_client import PeerClient
 from probe.server.recordings.gathered_facts import FactsGatherer
 from probe.server.recordings.pruner import Pruner
 from probe.server.recordings.registry import Recorded, Registry, Status
@@ -46,13 +46,13 @@ class Service:
         self.pool = pool
         self.settings = settings
         token = functools.partial(load_token, settings.token_file, registry.directory / "token")
-        self.everywhere = Everywhere(settings, token)
+        self.peers = PeerClient(settings, token)
         self.tcp_port: int | None = None
         self.started = time.monotonic()
         self.last_request = time.monotonic()
         self.queries = Counter[str]()
         self.facts = FactsGatherer(registry)
-        self.handover = Handover(self._find, self._status)
+        self.agent_queue = AgentQueue(self._find, self._status)
         self.threads = Threads(16, "probe-request")
         self.agents = Threads(2 * IN_FLIGHT, "probe-agents")
 

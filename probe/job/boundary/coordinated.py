@@ -2,12 +2,12 @@
 
     prepare   agent's thread: validate and build it; nothing is in line yet
     arm       agent's thread: an appointment at the boundary before step S; refused when that is past
-    meet      training thread, at that boundary: hold until all have come (`ballot`), do it, and where one
+    meet      training thread, at that boundary: hold until all have come (`vote`), do it, and where one
               could not, take it back before the step begins
     outcome   a thread of the request: what came of it
 
 Who brings the ranks together is the server (`server.hosts.coordinator`); it may be killed at any moment.
-What is prepared ends by itself, what is armed too, and at the agreed step the ranks decide by the ballot
+What is prepared ends by itself, what is armed too, and at the agreed step the ranks decide by the vote
 alone: held for at most PROBE_RANK_HOLD_S, and not at all while not all are known to be appointed (unless
 the training is paused anyway). Standard library only.
 """
@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from probe.base.commit_vote import COME, DID, EARLY, GO, STAY, Ballot, Decision
+from probe.base.commit_vote import COME, DID, EARLY, GO, STAY, CommitVote, Decision
 from probe.base.errors import ActionFailed, ActionUnknown, LimitReached, NotTogether, ProbeError, TooMany
 from probe.base.isolation import Isolation, capture, describe
 from probe.job.boundary.safe_point import Appointment, SafePoint, Visit, as_interrupt
@@ -58,11 +58,11 @@ class Meeting(Appointment):
     """All ranks at the boundary before one step."""
 
     def __init__(
-        self, prepared: Prepared, ballot: Ballot, name: str, at_step: int, hold_s: float, until_s: float
+        self, prepared: Prepared, vote: CommitVote, name: str, at_step: int, hold_s: float, until_s: float
     ) -> None:
-        """`name` is this rank's in the ballot; `until_s`, monotonic, the end of waiting for the step."""
+        """`name` is this rank's in the vote; `until_s`, monotonic, the end of waiting for the step."""
         super().__init__(prepared.work, at_step)
-        self.ballot = ballot
+        self.vote = vote
         self.name = name
         self.hold_s = hold_s
         self.until_s = until_s
@@ -112,7 +112,7 @@ class Meeting(Appointment):
     def _see_through(self, take_back: Callable[[], Any], until_s: float) -> None:
         """It was begun here: keep it when all have done it, else put it back."""
         if self._stay is None and self.error is not None:
-            self._stay = self.ballot.cast(STAY, False, f"rank {self.name}: {_words(self.error)}")
+            self._stay = self.vote.cast(STAY, False, f"rank {self.name}: {_words(self.error)}")
         elif self._stay is None:
             self._stay = self._ask(STAY, DID, until_s)
         if self._stay.yes or self.error is not None:
@@ -125,37 +125,37 @@ class Meeting(Appointment):
 
     def _ask(self, question: str, mark: str, until_s: float) -> Decision:
         """Wait for the answer to a question: `yes` when all members have left the mark."""
-        while self.ballot.members() is None:
-            decision = self.ballot.decision(question)
+        while self.vote.members() is None:
+            decision = self.vote.decision(question)
             if decision is not None:
                 return decision
             if not self.held_anyway or self.interrupt is not None or time.monotonic() >= until_s:
-                return self.ballot.cast(question, False, EARLY)
+                return self.vote.cast(question, False, EARLY)
             time.sleep(_POLL_S[1])
-        self.ballot.mark(mark, self.name)
+        self.vote.mark(mark, self.name)
         begun_s = time.monotonic()
-        if not self.ballot.missing(mark):
-            return self.ballot.cast(question, True)  # the last to come decides
+        if not self.vote.missing(mark):
+            return self.vote.cast(question, True)  # the last to come decides
         while True:
-            decision = self.ballot.decision(question)
+            decision = self.vote.decision(question)
             now_s = time.monotonic()
             if decision is not None:
                 return decision
             if self.interrupt is not None:
                 why = f"rank {self.name}: a signal reached the training ({describe(self.interrupt)})"
-                return self.ballot.cast(question, False, why)
+                return self.vote.cast(question, False, why)
             if now_s >= until_s:
-                return self.ballot.cast(question, False, self._late(question, mark))
+                return self.vote.cast(question, False, self._late(question, mark))
             time.sleep(_POLL_S[now_s - begun_s > _EAGER_S])
 
     def _late(self, question: str, mark: str) -> str:
-        who = ", ".join(self.ballot.missing(mark)) or "?"
+        who = ", ".join(self.vote.missing(mark)) or "?"
         did = "had not come to" if question == GO else "had not done it at"
         return f"rank {who} {did} the agreed step within {self.hold_s:g} s of the others"
 
     def _lose(self, error: BaseException) -> None:
-        """The ballot cannot be read or written: `no`, and that it may be different on other ranks."""
-        lost = Decision(False, f"rank {self.name}: the ballot cannot be read or written: {describe(error)}")
+        """The vote cannot be read or written: `no`, and that it may be different on other ranks."""
+        lost = Decision(False, f"rank {self.name}: the vote cannot be read or written: {describe(error)}")
         if self._go is None:
             self._go = lost
         else:
@@ -169,14 +169,14 @@ class Meeting(Appointment):
 
     def call_off(self, why: str) -> None:
         """Answer `no` for all, unless it is decided; for who has not come: it will not be done here."""
-        decision, _ = capture(lambda: self.ballot.cast(GO, False, why))
+        decision, _ = capture(lambda: self.vote.cast(GO, False, why))
         if self.claim():
             self.error = NotTogether(why if decision is None or decision.yes else decision.why)
             self.done.set()
 
     def look(self) -> None:
         """Whether it was called off meanwhile, or is over its time."""
-        decision, _ = capture(lambda: self.ballot.decision(GO))
+        decision, _ = capture(lambda: self.vote.decision(GO))
         if decision is not None and not decision.yes:
             self.call_off(decision.why)
         elif time.monotonic() > self.until_s:
@@ -234,9 +234,9 @@ class Together:
     def arm(self, name: str, at_step: int, hold_s: float, wait_s: float) -> dict[str, Any]:
         """Appoint it for the boundary before `at_step`, which is to come within `wait_s`."""
         kept = self._find(name)
-        ballot = Ballot(self._directory, name)
+        vote = CommitVote(self._directory, name)
         until_s = time.monotonic() + wait_s
-        kept.meeting = meeting = Meeting(kept.prepared, ballot, self._name, at_step, hold_s, until_s)
+        kept.meeting = meeting = Meeting(kept.prepared, vote, self._name, at_step, hold_s, until_s)
         meeting.held_anyway = self._safepoint.paused
         kept.prepared.announce()
         # The answer is made whether or not somebody is left to fetch it: it is written down.

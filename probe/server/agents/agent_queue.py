@@ -49,7 +49,7 @@ class Request(NamedTuple):
     timeout_s: float
 
 
-class Handover:
+class AgentQueue:
     """Requests that wait for their agents."""
 
     def __init__(

@@ -1,7 +1,7 @@
 """Asking the agent of a live process what it answers at once: its stacks, to leave.
 
 Called on the server's request threads: `probe.base.wire.call` blocks for at most its
-timeout. What may wait for a step's end goes through `handover`. Standard library only.
+timeout. What may wait for a step's end goes through `agent_queue`. Standard library only.
 """
 
 from __future__ import annotations

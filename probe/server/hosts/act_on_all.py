@@ -25,7 +25,7 @@ from probe.base.errors import (
 from probe.server.agents import act_requests
 from probe.server.agents.agent_queue import Request
 from probe.server.hosts import coordinator, fanout
-from probe.server.hosts.rank_group import Crew, Reply, common
+from probe.server.hosts.rank_group import RankGroup, Reply, common
 from probe.server.runtime.request_bodies import ActBody, EvalBody, UndoBody
 
 _AT_ONCE = ("reading", "blocking")
@@ -34,29 +34,29 @@ _JUDGE_S = 8.0
 _turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
 
-async def evaluate(crew: Crew, body: EvalBody) -> dict[str, Any]:
+async def evaluate(group: RankGroup, body: EvalBody) -> dict[str, Any]:
     """`POST /v1/eval` for a job of several ranks."""
-    service = crew.service
-    request = act_requests.evaluation(body, crew.caller, service.settings)
+    service = group.service
+    request = act_requests.evaluation(body, group.caller, service.settings)
     if body.scope == "host":
-        return _tagged(await crew.ask(_for_itself(request)), [])
+        return _tagged(await group.ask(_for_itself(request)), [])
     if body.when == "now" and not body.together:
         raise BadRequest(
             "`now` is for one rank: a change in the middle of a step would part the replicas",
             hint="Name one rank: JOB/RANK.",
         )
-    async with _turn(crew):
-        judged = await _judge(crew, request, collectives=body.together)
+    async with _turn(group):
+        judged = await _judge(group, request, collectives=body.together)
         kinds = {str(reply.answer.get("class")) for reply in judged if reply.answer is not None}
         if kinds <= set(_AT_ONCE) and not body.together and body.when != "step":
-            return await _each_for_itself(crew, "/v1/eval", body.model_dump(), request)
-        return await _evaluate_together(crew, body, request)
+            return await _each_for_itself(group, "/v1/eval", body.model_dump(), request)
+        return await _evaluate_together(group, body, request)
 
 
-async def _judge(crew: Crew, request: Request, *, collectives: bool) -> list[Reply]:
+async def _judge(group: RankGroup, request: Request, *, collectives: bool) -> list[Reply]:
     """What the snippet is on each rank. Raises what it is refused with anywhere."""
     asked = {**request.body, "together": collectives}
-    judged = await crew.phase({"id": "judge", "phase": "judge", "asked": asked, "timeout_s": _JUDGE_S})
+    judged = await group.phase({"id": "judge", "phase": "judge", "asked": asked, "timeout_s": _JUDGE_S})
     refused = [reply for reply in judged if isinstance(reply.error, (SnippetRefused, BadRequest))]
     if refused:
         raise coordinator.refusal(refused, len(refused))
@@ -65,79 +65,80 @@ async def _judge(crew: Crew, request: Request, *, collectives: bool) -> list[Rep
     return judged
 
 
-async def _evaluate_together(crew: Crew, body: EvalBody, request: Request) -> dict[str, Any]:
+async def _evaluate_together(group: RankGroup, body: EvalBody, request: Request) -> dict[str, Any]:
     when = "step" if body.together or body.when == "step" else "auto"
     asked = {**request.body, "when": when, "together": body.together}
-    wait_s = body.wait_s or crew.service.settings.act_wait_s
-    outcome = await coordinator.do_together(crew, asked, wait_s)
+    wait_s = body.wait_s or group.service.settings.act_wait_s
+    outcome = await coordinator.do_together(group, asked, wait_s)
     assert outcome is not None
     tagged = _tagged(coordinator.answers(outcome), [])
     return {"id": outcome.name, "step": coordinator.step_of(outcome), **tagged}
 
 
-async def act(crew: Crew, body: ActBody) -> dict[str, Any]:
+async def act(group: RankGroup, body: ActBody) -> dict[str, Any]:
     """`POST /v1/act` for a job of several ranks."""
-    request = act_requests.action(body, crew.caller, crew.service.settings)
+    request = act_requests.action(body, group.caller, group.service.settings)
     if body.scope == "host":
-        return _tagged(await crew.ask(_for_itself(request)), [])
+        return _tagged(await group.ask(_for_itself(request)), [])
     if body.now and body.action != "checkpoint":
         raise BadRequest(
             "`now` is for one rank: ranks that begin in the middle of a step do not begin together",
             hint="Name one rank: JOB/RANK.",
         )
-    async with _turn(crew):
+    async with _turn(group):
         if body.now:
-            return await _checkpoint_now(crew, body)
-        wait_s = body.wait_s or crew.service.settings.act_wait_s
-        outcome = await coordinator.do_together(crew, request.body, wait_s)
+            return await _checkpoint_now(group, body)
+        wait_s = body.wait_s or group.service.settings.act_wait_s
+        outcome = await coordinator.do_together(group, request.body, wait_s)
         if outcome is None:
-            return _merged(await _each_for_itself(crew, "/v1/act", body.model_dump(), request))
+            return _merged(await _each_for_itself(group, "/v1/act", body.model_dump(), request))
         return _done(outcome)
 
 
-async def _checkpoint_now(crew: Crew, body: ActBody) -> dict[str, Any]:
+async def _checkpoint_now(group: RankGroup, body: ActBody) -> dict[str, Any]:
     """A checkpoint of a job that hangs: each rank takes its part where it is, and none waits for a step."""
     named = {**body.arguments, "name": f"now-{uuid.uuid4().hex[:6]}"}
     body = body.model_copy(update={"arguments": named})
-    request = act_requests.action(body, crew.caller, crew.service.settings)
-    return _merged(await _each_for_itself(crew, "/v1/act", body.model_dump(), request))
+    request = act_requests.action(body, group.caller, group.service.settings)
+    return _merged(await _each_for_itself(group, "/v1/act", body.model_dump(), request))
 
 
-async def undo(crew: Crew, body: UndoBody) -> dict[str, Any]:
+async def undo(group: RankGroup, body: UndoBody) -> dict[str, Any]:
     """`POST /v1/undo` for a job of several ranks: of all of them, or of the one that did it alone."""
-    request = act_requests.undoing(body, crew.caller, crew.service.settings)
+    request = act_requests.undoing(body, group.caller, group.service.settings)
     if not body.id.startswith("all-"):
-        alone = [one for one in crew.here if str(one.meta.pid) == body.id.partition("-")[0]]
+        alone = [one for one in group.here if str(one.meta.pid) == body.id.partition("-")[0]]
         if alone:
-            return await crew.service.handover.ask_process(alone[0], request)
+            return await group.service.agent_queue.ask_process(alone[0], request)
         raise ActionUnknown(
             f"no rank of this job on this host has an action {body.id!r}",
             hint="`probe JOB actions` lists them; `probe JOB/RANK undo` is for what one rank did.",
         )
-    async with _turn(crew):
+    async with _turn(group):
         asked = {**request.body, "undo": body.id}
-        outcome = await coordinator.do_together(crew, asked, body.wait_s or crew.service.settings.act_wait_s)
+        wait_s = body.wait_s or group.service.settings.act_wait_s
+        outcome = await coordinator.do_together(group, asked, wait_s)
         assert outcome is not None
         return {**_done(outcome), "id": body.id}
 
 
 @asynccontextmanager
-async def _turn(crew: Crew) -> AsyncIterator[None]:
+async def _turn(group: RankGroup) -> AsyncIterator[None]:
     """One after the other for each job, in order of arrival."""
-    with crew.service.handover.place():
-        async with _turns.setdefault(crew.found.endpoint or "", asyncio.Lock()):
+    with group.service.agent_queue.place():
+        async with _turns.setdefault(group.found.endpoint or "", asyncio.Lock()):
             yield
 
 
 async def _each_for_itself(
-    crew: Crew, path: str, body: dict[str, Any], request: Request
+    group: RankGroup, path: str, body: dict[str, Any], request: Request
 ) -> dict[str, Any]:
     """What each rank answers; who cannot answer is there with the reason."""
     given = {name: value for name, value in body.items() if name not in ("endpoint", "scope")}
     there = fanout.ask(
-        crew.service, crew.found, crew.caller, "POST", path, given, request.timeout_s
+        group.service, group.found, group.caller, "POST", path, given, request.timeout_s
     )
-    replies, asked = await asyncio.gather(crew.ask(_for_itself(request)), there)
+    replies, asked = await asyncio.gather(group.ask(_for_itself(request)), there)
     tagged = _tagged(replies, asked.missing)
     for part in asked.parts:
         tagged["answers"] += (part.answer or {}).get("answers") or []

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from probe.base import clock
-from probe.base.commit_vote import EARLY, GO, STAY, Ballot, Decision, remove_old
+from probe.base.commit_vote import EARLY, GO, STAY, CommitVote, Decision, remove_old
 from probe.base.errors import (
     ActionFailed,
     AgentMissing,
@@ -34,7 +34,7 @@ from probe.base.errors import (
 from probe.base.rank_sets import as_text
 from probe.server.hosts import agreed_step, vote_relay
 from probe.server.hosts.agreed_step import Place
-from probe.server.hosts.rank_group import Crew, Reply, ask_phase, by_text
+from probe.server.hosts.rank_group import RankGroup, Reply, ask_phase, by_text
 
 LEAD_S = (0.4, 0.8, 1.6, 3.2)
 """So long before the agreed step all are to know of it; more in each further try."""
@@ -63,15 +63,15 @@ class Outcome(NamedTuple):
         return self.go is not None and not self.go.yes and self.go.why == EARLY
 
 
-async def do_together(crew: Crew, asked: dict[str, Any], wait_s: float) -> Outcome | None:
+async def do_together(group: RankGroup, asked: dict[str, Any], wait_s: float) -> Outcome | None:
     """Have every rank do what is asked, or none. None: it only reads, and nothing was done yet.
 
     Raises what all ranks refuse it with, or `NotTogether`."""
-    if crew.found.missing:
-        raise NotTogether("; ".join(crew.found.missing), hint="`probe JOB ranks` lists the ranks.")
+    if group.found.missing:
+        raise NotTogether("; ".join(group.found.missing), hint="`probe JOB ranks` lists the ranks.")
     deadline = time.monotonic() + wait_s
     for lead_s in LEAD_S:
-        found = await _Try(crew, asked, deadline).run(lead_s)
+        found = await _Try(group, asked, deadline).run(lead_s)
         if found is None or not found.too_early or time.monotonic() > deadline:
             break
     if found is not None:
@@ -82,13 +82,13 @@ async def do_together(crew: Crew, asked: dict[str, Any], wait_s: float) -> Outco
 class _Try:
     """One round of the four phases."""
 
-    def __init__(self, crew: Crew, asked: dict[str, Any], deadline: float) -> None:
-        self._crew = crew
+    def __init__(self, group: RankGroup, asked: dict[str, Any], deadline: float) -> None:
+        self._crew = group
         self._asked = asked
         self._deadline = deadline
-        self._settings = crew.service.settings
+        self._settings = group.service.settings
         self._name = f"all-{secrets.token_hex(3)}"
-        self._ballot = Ballot(crew.service.registry.directory, self._name)
+        self._ballot = CommitVote(group.service.registry.directory, self._name)
         self._questions: tuple[str, ...] = (GO,)
 
     async def run(self, lead_s: float) -> Outcome | None:
@@ -182,8 +182,8 @@ class _Try:
     async def _drop(self, replies: Sequence[Reply], why: str) -> None:
         """Nothing stays prepared on those that have it."""
         if replies:
-            crew = self._crew.only([reply.rank for reply in replies])
-            await crew.phase(self._phase("drop", {"why": why}, _MOST_ACK_S))
+            group = self._crew.only([reply.rank for reply in replies])
+            await group.phase(self._phase("drop", {"why": why}, _MOST_ACK_S))
 
     def _left_s(self) -> float:
         return max(0.0, self._deadline - time.monotonic())
@@ -205,18 +205,18 @@ def _places(prepared: Sequence[Reply]) -> dict[int, Place]:
     return found
 
 
-async def host_phase(crew: Crew, body: dict[str, Any]) -> dict[str, Any]:
+async def host_phase(group: RankGroup, body: dict[str, Any]) -> dict[str, Any]:
     """`POST /v1/together`: one phase for the ranks of this host, asked by the server of another."""
-    directory, name, phase = crew.service.registry.directory, str(body["id"]), body["phase"]
+    directory, name, phase = group.service.registry.directory, str(body["id"]), body["phase"]
     if phase in ("open", "gather", "decide"):
         until_s = time.monotonic() + body["timeout_s"]
         return await vote_relay.answer(directory, name, phase, body["asked"], until_s)
     if phase == "arm":
         try:
-            Ballot(directory, name).make()
+            CommitVote(directory, name).make()
         except OSError as error:
             raise NotTogether(f"no vote can be held here: {error.strerror or error}") from None
-    replies = await ask_phase(crew.service, crew.here, body)
+    replies = await ask_phase(group.service, group.here, body)
     if phase == "outcome" and all(reply.answer is not None for reply in replies):
         # The other server still asks what was decided here.
         asyncio.get_running_loop().call_later(_KEPT_S, vote_relay.remove, directory, name)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from probe.server.agents import act_requests
 from probe.server.agents.agent_queue import Request
 from probe.server.hosts import act_on_all, fanout
-from probe.server.hosts.rank_group import Crew
+from probe.server.hosts.rank_group import RankGroup
 from probe.server.runtime import access
 from probe.server.runtime.request_bodies import ActBody, EvalBody, UndoBody
 from probe.server.service import Service
@@ -30,15 +30,15 @@ _B = TypeVar("_B", EvalBody, ActBody, UndoBody)
 
 async def on_one_or_all(
     service: Service, body: _B, caller: access.Caller, asked: Request,
-    on_all: Callable[[Crew, _B], Awaitable[dict[str, Any]]],
+    on_all: Callable[[RankGroup, _B], Awaitable[dict[str, Any]]],
 ) -> dict[str, Any]:
     """Ask the one process that is meant, here or on another host, or all ranks of the job."""
     endpoint = access.endpoint(body.endpoint, caller)
-    answer = await service.handover.ask(endpoint, asked)
+    answer = await service.agent_queue.ask(endpoint, asked)
     if answer is not None:
         return answer
     found = await fanout.find(service, endpoint, caller, body.scope)
     if found.elsewhere is not None:
         path, timeout_s = asked.target, asked.timeout_s
         return await fanout.forward(service, found, caller, "POST", path, body.model_dump(), timeout_s)
-    return await on_all(Crew(service, found, caller), body)
+    return await on_all(RankGroup(service, found, caller), body)

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from probe.base.errors import AccessDenied, EndpointUnknown, HostUnreachable, ProbeError
 from probe.base.rank_sets import as_text
 from probe.server.peers import peer_discovery
-from probe.server.peers.peer_client import Host, Met, Part
+from probe.server.peers.peer_client import Host, Part, PeerInfo
 from probe.server.recordings.registry import LIVE, Recorded, Registry
 from probe.server.runtime import access
 from probe.server.runtime.access import Scope
@@ -37,7 +37,7 @@ class Found(NamedTuple):
 
     here: list[Recorded]
     endpoint: str = ""
-    met: tuple[Met, ...] = ()
+    met: tuple[PeerInfo, ...] = ()
     lost: tuple[Part, ...] = ()
     missing: tuple[str, ...] = ()
     elsewhere: Host | None = None
@@ -71,7 +71,7 @@ async def find(service: Service, endpoint: str, caller: access.Caller, scope: Sc
             raise unknown
         return own
     hosts = await service.call(candidates, service, name)
-    met, lost = await service.everywhere.meet(hosts, name, role_of(caller)) if hosts else ([], [])
+    met, lost = await service.peers.meet(hosts, name, role_of(caller)) if hosts else ([], [])
     if rank is not None:
         return _one_rank(name, rank, met, lost, unknown)
     if unknown is not None and not any(one.ranks for one in met):
@@ -105,9 +105,9 @@ async def ask(
         return Asked([], list(found.missing), [])
     asked = {**body, "endpoint": found.endpoint}
     hosts = [one.host for one in found.met]
-    parts = await service.everywhere.ask(hosts, method, path, asked, timeout_s, role_of(caller))
+    parts = await service.peers.ask(hosts, method, path, asked, timeout_s, role_of(caller))
     failed = [part for part in parts if part.error is not None]
-    service.everywhere.failed(failed)
+    service.peers.failed(failed)
     missing = [_without(part.host.ranks, part.error) for part in failed if part.error is not None]
     return Asked([part for part in parts if part.error is None], [*found.missing, *missing], failed)
 
@@ -120,9 +120,9 @@ async def forward(
     assert found.elsewhere is not None
     asked = {**body, "endpoint": found.endpoint}
     role = role_of(caller)
-    (part,) = await service.everywhere.ask([found.elsewhere], method, path, asked, timeout_s, role)
+    (part,) = await service.peers.ask([found.elsewhere], method, path, asked, timeout_s, role)
     if part.error is not None:
-        service.everywhere.failed([part])
+        service.peers.failed([part])
         raise part.error
     return part.answer or {}
 
@@ -217,7 +217,7 @@ def _complete(here: list[Recorded]) -> bool:
 
 
 def _one_rank(
-    name: str, rank: int, met: list[Met], lost: list[Part], unknown: EndpointUnknown | None
+    name: str, rank: int, met: list[PeerInfo], lost: list[Part], unknown: EndpointUnknown | None
 ) -> Found:
     has = [one for one in met if rank in one.ranks]
     if has:
@@ -236,7 +236,9 @@ def _nobody(unknown: EndpointUnknown, lost: list[Part]) -> ProbeError:
     return HostUnreachable(message, hint=unknown.hint)
 
 
-def _found(registry: Registry, here: list[Recorded], name: str, met: list[Met], lost: list[Part]) -> Found:
+def _found(
+    registry: Registry, here: list[Recorded], name: str, met: list[PeerInfo], lost: list[Part]
+) -> Found:
     """What belongs to the newest attempt, and what is missing of it."""
     own = _facts(registry, here)
     having = [one for one in met if one.ranks]

@@ -1,4 +1,4 @@
-"""Crew: all ranks of one job, asked the same thing at once, on this host and through the others' servers.
+"""RankGroup: all ranks of one job, asked the same thing at once, on this host and through other servers.
 
 Runs on the server's event loop; files are read on threads. May import numpy through the ring reader.
 """
@@ -16,7 +16,7 @@ from probe.recording.reader import open_ring
 from probe.server.agents import asking
 from probe.server.agents.agent_queue import Request
 from probe.server.hosts import fanout
-from probe.server.peers.peer_client import Met
+from probe.server.peers.peer_client import PeerInfo
 from probe.server.recordings.registry import Recorded
 from probe.server.runtime import access
 from probe.server.service import Service
@@ -42,7 +42,7 @@ class Reply(NamedTuple):
         return {**who, "answer": self.answer} if self.error is None else {**who, **self.error.as_dict()}
 
 
-class Crew:
+class RankGroup:
     """The ranks of one job."""
 
     def __init__(self, service: Service, found: fanout.Found, caller: access.Caller) -> None:
@@ -56,16 +56,16 @@ class Crew:
         return self.found.here
 
     @property
-    def hosts(self) -> tuple[Met, ...]:
+    def hosts(self) -> tuple[PeerInfo, ...]:
         """The other hosts that have some."""
         return self.found.met
 
-    def only(self, ranks: Sequence[int]) -> Crew:
+    def only(self, ranks: Sequence[int]) -> RankGroup:
         """Some of them."""
         wanted = set(ranks)
         here = [one for one in self.here if one.meta.rank in wanted]
         met = tuple(one for one in self.hosts if wanted.intersection(one.ranks))
-        return Crew(self.service, self.found._replace(here=here, met=met), self.caller)
+        return RankGroup(self.service, self.found._replace(here=here, met=met), self.caller)
 
     async def ask(self, request: Request) -> list[Reply]:
         """What every rank of this host answers to the same request, in order of rank."""
@@ -94,7 +94,7 @@ class Crew:
             for one in asked:
                 one.cancel()
 
-    async def ask_host(self, met: Met, body: dict[str, Any]) -> dict[str, Any]:
+    async def ask_host(self, met: PeerInfo, body: dict[str, Any]) -> dict[str, Any]:
         """What another host answers to one phase; raises why it does not."""
         only = self.found._replace(met=(met,), missing=())
         asked = await fanout.ask(
@@ -104,7 +104,7 @@ class Crew:
             raise part.error or HostUnreachable(f"host {met.host.name} does not answer")
         return asked.parts[0].answer or {}
 
-    async def _host(self, met: Met, body: dict[str, Any]) -> list[Reply]:
+    async def _host(self, met: PeerInfo, body: dict[str, Any]) -> list[Reply]:
         try:
             answer = await self.ask_host(met, body)
             return [_reply(met.host.name, one) for one in answer["ranks"]]
@@ -138,7 +138,7 @@ async def ask_rank(service: Service, recorded: Recorded, request: Request) -> Re
     try:
         status = await service.call(service.registry.status, recorded)
         asking.require_live(recorded, status)
-        answer = await service.handover.ask_process(recorded, request)
+        answer = await service.agent_queue.ask_process(recorded, request)
     except ProbeError as error:
         return Reply(meta.rank, meta.pid, meta.host, None, error)
     return Reply(meta.rank, meta.pid, meta.host, answer, None)

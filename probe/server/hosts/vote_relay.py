@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from probe.base.commit_vote import COME, DID, GO, STAY, Ballot, Decision
+from probe.base.commit_vote import COME, DID, GO, STAY, CommitVote, Decision
 from probe.base.errors import BadRequest, NotTogether, ProbeError
 
 ARBITER = "arbiter"
@@ -36,7 +36,7 @@ async def answer(
     directory: Path, name: str, phase: str, asked: dict[str, Any], until_s: float
 ) -> dict[str, Any]:
     """What another host's server does in a phase that is about its ballot. `until_s` is monotonic."""
-    ballot = Ballot(directory, name)
+    ballot = CommitVote(directory, name)
     question = str(asked.get("question") or GO)
     if question not in MARKS:
         raise BadRequest(f"`question` must be one of {', '.join(MARKS)}")
@@ -55,7 +55,7 @@ async def answer(
         raise NotTogether(f"there is no such vote here: {error.strerror or error}") from None
 
 
-async def _gather(ballot: Ballot, question: str, until_s: float) -> dict[str, Any]:
+async def _gather(ballot: CommitVote, question: str, until_s: float) -> dict[str, Any]:
     while time.monotonic() < until_s and ballot.folder.exists():
         decision = ballot.decision(question)
         if decision is not None:
@@ -68,11 +68,11 @@ async def _gather(ballot: Ballot, question: str, until_s: float) -> dict[str, An
 
 def remove(directory: Path, name: str) -> None:
     """All ranks of this host have said what came of it."""
-    Ballot(directory, name).remove()
+    CommitVote(directory, name).remove()
 
 
 async def join(
-    ballot: Ballot, number: int, ask: AskHost, questions: tuple[str, ...], who: str, until_s: float
+    ballot: CommitVote, number: int, ask: AskHost, questions: tuple[str, ...], who: str, until_s: float
 ) -> None:
     """The arbiter's side for one other host: until every question is decided there as here."""
     try:
@@ -95,7 +95,7 @@ async def join(
             ballot.cast(question, False, error.message)
 
 
-async def _decided(ballot: Ballot, question: str, until_s: float) -> Decision:
+async def _decided(ballot: CommitVote, question: str, until_s: float) -> Decision:
     while True:
         decision = ballot.decision(question)
         if decision is not None:

@@ -37,7 +37,7 @@ from probe.server.answers import (
     summaries,
 )
 from probe.server.hosts import act_on_all, coordinator, dispatch, fanout
-from probe.server.hosts.rank_group import Crew
+from probe.server.hosts.rank_group import RankGroup
 from probe.server.http import cluster_routes, json_answers, monitor_routes
 from probe.server.recordings import listing
 from probe.server.recordings.pruner import Wanted
@@ -248,7 +248,7 @@ def _add_acting(app: FastAPI, service: Service) -> None:
             access.require_code(caller, service.settings, "eval")
         found = await fanout.find(service, body.endpoint, caller, "host")
         asked = {**body.asked, "caller": caller._asdict()}
-        ranks = Crew(service, found, caller)
+        ranks = RankGroup(service, found, caller)
         return await coordinator.host_phase(ranks, {**body.model_dump(), "asked": asked})
 
 

@@ -35,7 +35,7 @@ def add(app: FastAPI, service: Service) -> None:
         name = access.endpoint(run, access.caller(request))
         hosts = await service.call(fanout.candidates, service, name)
         return {
-            "id": service.everywhere.id, "host": os.uname().nodename,
+            "id": service.peers.id, "host": os.uname().nodename,
             "held": await service.call(fanout.held, service.registry, name),
             "peers": [{"name": host.name, "url": host.url} for host in hosts if host.url],
         }
@@ -56,7 +56,7 @@ def add(app: FastAPI, service: Service) -> None:
         hosts = [Host(one.name, one.url, "peer") for one in body.hosts]
         if any(peer_discovery.url_of(host.url, service.settings) != host.url for host in hosts):
             raise BadRequest("a host's address is none")
-        content = await service.everywhere.relay(
+        content = await service.peers.relay(
             hosts, body.method, body.path, body.body, body.timeout_s, body.role
         )
         return Response(content, media_type=packed_answers.MEDIA_TYPE)

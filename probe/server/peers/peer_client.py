@@ -22,7 +22,7 @@ from probe.server.peers.peer_discovery import MOST_HOSTS, Host, url_of
 from probe.server.peers.peer_link import Answer, Links
 from probe.server.runtime import packed_answers
 
-__all__ = ["Everywhere", "Host", "Met", "Part"]
+__all__ = ["Host", "Part", "PeerClient", "PeerInfo"]
 AT_ONCE = 64
 """Hosts that are asked at the same time."""
 DIRECT = 32
@@ -50,7 +50,7 @@ class Part(NamedTuple):
     content: bytes = b""
 
 
-class Met(NamedTuple):
+class PeerInfo(NamedTuple):
     """What a host says of itself, and of a run: its ranks there, of which attempt, when the newest of them
     began and when the last ended (None while one lives)."""
 
@@ -66,7 +66,7 @@ class Met(NamedTuple):
     elapsed_s: float
 
 
-class Everywhere:
+class PeerClient:
     """The other hosts, as one server knows them."""
 
     def __init__(self, settings: Settings, token: Callable[[], str]) -> None:
@@ -75,16 +75,16 @@ class Everywhere:
         self._settings = settings
         self._slots = asyncio.Semaphore(AT_ONCE)
         self.links = Links(settings, token)
-        self._met: dict[tuple[str, str], tuple[float, Met | ProbeError]] = {}
+        self._met: dict[tuple[str, str], tuple[float, PeerInfo | ProbeError]] = {}
         self._had: dict[tuple[str, str], Host] = {}
 
     # Meeting ------------------------------------------------------------------
 
-    async def meet(self, hosts: Sequence[Host], run: str, role: str) -> tuple[list[Met], list[Part]]:
+    async def meet(self, hosts: Sequence[Host], run: str, role: str) -> tuple[list[PeerInfo], list[Part]]:
         """Who of these, and of those they know, is there: (each once, this server not; who is not, and why).
 
         `run` is a run's or a job's name."""
-        met: dict[str, Met] = {}
+        met: dict[str, PeerInfo] = {}
         lost: dict[str, Part] = {}
         seen: set[str] = set()
         wanted = list(hosts)
@@ -95,7 +95,7 @@ class Everywhere:
             seen.update(fresh)
             wanted = []
             for host, found in await self._introduced(list(fresh.values()), run, role):
-                if isinstance(found, Met):
+                if isinstance(found, PeerInfo):
                     if found.id != self.id:
                         met.setdefault(found.id, found)
                         wanted += found.peers
@@ -106,13 +106,13 @@ class Everywhere:
 
     async def _introduced(
         self, hosts: list[Host], run: str, role: str
-    ) -> list[tuple[Host, Met | ProbeError]]:
+    ) -> list[tuple[Host, PeerInfo | ProbeError]]:
         now = time.monotonic()
-        known: list[tuple[Host, Met | ProbeError]] = []
+        known: list[tuple[Host, PeerInfo | ProbeError]] = []
         asked: list[Host] = []
         for host in hosts:
             at, found = self._met.get((host.url, run), (0.0, None))
-            lasts_s = MET_S if isinstance(found, Met) else GONE_S
+            lasts_s = MET_S if isinstance(found, PeerInfo) else GONE_S
             if not host.url:
                 known.append((host, HostUnreachable(f"host {host.name} cannot be asked: {host.why}")))
             elif found is not None and now - at < lasts_s:
@@ -125,7 +125,7 @@ class Everywhere:
         for part in await self.ask(asked, "GET", "/v1/peers", {"run": run}, MEET_S, role):
             result = part.error or _met(part, self._settings)
             self._met[part.host.url, run] = (time.monotonic(), result)
-            if isinstance(result, Met):
+            if isinstance(result, PeerInfo):
                 self._had[part.host.url, run] = result.host
             known.append((part.host, result))
         return known
@@ -279,7 +279,7 @@ async def _part(host: Host, answer: Answer | ProbeError) -> Part:
     return Part(host, decoded, None, answer.elapsed_s)
 
 
-def _met(part: Part, settings: Settings) -> Met | ProbeError:
+def _met(part: Part, settings: Settings) -> PeerInfo | ProbeError:
     """Who answered, from what it said; nothing in it is taken on trust."""
     said = part.answer or {}
     who = f"host {part.host.name} ({part.host.url})"
@@ -297,7 +297,7 @@ def _met(part: Part, settings: Settings) -> Met | ProbeError:
         return nonsense
     world_size, ended_ns = (value if type(value) is int else None for value in optional)
     peers = [(its_name, url_of(url, settings)) for its_name, url in further]
-    return Met(
+    return PeerInfo(
         part.host._replace(name=name, ranks=ranks), number, ranks, run, facts[0], world_size, facts[1],
         ended_ns, tuple(Host(its_name, url, "peer") for its_name, url in peers if url),
         part.elapsed_s or 0.0,

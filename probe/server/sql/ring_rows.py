@@ -24,7 +24,7 @@ _OWNER = (("rank", "BIGINT"), ("run", "VARCHAR"), ("attempt", "BIGINT"), ("pid",
 Columns = tuple[tuple[str, str], ...]
 
 
-class Tails:
+class RingRows:
     """Rows for the table `target`, in the order in which they are added; `flush` puts in what waits."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, table: Table, target: str) -> None:

@@ -26,7 +26,7 @@ from probe.recording.reader import RingFile, damaged_texts, with_texts
 from probe.recording.strings import read_strings
 from probe.recording.tables import COMMON, RINGS, TABLES, Table, columns_of
 from probe.server.sql.remote_rows import NOT_CARRIED, Carried, wanted_columns
-from probe.server.sql.ring_rows import Tails
+from probe.server.sql.ring_rows import RingRows
 from probe.server.sql.source import Source
 
 _TAILS = "ring_tails"
@@ -126,7 +126,7 @@ def _ring_table(
         f"CREATE TABLE {tail} ({', '.join(f'{_name(column.name)} {column.type}' for column in columns)})"
     )
     files: list[str] = []
-    tails = Tails(connection, table, tail)
+    tails = RingRows(connection, table, tail)
     for source in plan.sources:
         try:
             before = len(notes)
@@ -181,7 +181,7 @@ class _Read(NamedTuple):
 
 
 def _add_source(
-    table: Table, tails: Tails, source: Source, recent: Recent | None, notes: list[str]
+    table: Table, tails: RingRows, source: Source, recent: Recent | None, notes: list[str]
 ) -> _Read:
     """Copy the unsealed rows of one process into the tails."""
     folder = places.segments_folder(source.folder, table.full_name, source.rank)
@@ -265,7 +265,7 @@ def _newest(sealed: Sequence[segments.Segment], rows: int) -> list[segments.Segm
 
 
 def _read_tail(
-    table: Table, tails: Tails, source: Source, after: int, notes: list[str]
+    table: Table, tails: RingRows, source: Source, after: int, notes: list[str]
 ) -> tuple[int, int]:
     """Number of the last row that was written, and how many rows after `after` were copied."""
     with RingFile(source.rings / f"{table.full_name}.ring", source.owner) as ring:
