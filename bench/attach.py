@@ -1,12 +1,13 @@
-"""Whether attaching works in every state a job can be in, how long it takes, and what the job notices.
+"""Checks that attaching works in every state a job can be in, how long it takes, and what the job notices.
 
     python bench/attach.py [--targets N] [--states NAME …] [--quick]
 
-For each state N fresh processes of `tests/programs/attach_states.py` are attached to, each once, a moment
-after it said that it is there; the first time is the dangerous one, when the library is loaded. Each checks
-its own arithmetic all the while. The main thread's pause is the longest gap between two rounds of its loop,
-where that does many rounds in a second; beside it the longest gap of processes that nobody attached to and
-that ran as long. As many runs again are made of the way without gdb, where there is one. Prints Markdown.
+For each state, N fresh processes of `tests/programs/attach_states.py` are attached to, each once, shortly
+after it reports that it is ready; the first attach is the dangerous one, because it loads the library. Each
+process checks its own arithmetic throughout. The main thread's pause is the longest gap between two
+iterations of its loop, for states that iterate many times a second; beside it is the longest gap of
+processes that were never attached to and ran for as long. The same number of runs repeats the method without
+gdb, where there is one. Prints Markdown.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What recording collectives costs: each call, a step of a job of two ranks, a look at the Flight Recorder.
+"""Measures the cost of recording collectives: per call, per step of a two-rank job, per Flight Recorder read.
 
     python bench/collectives.py [--calls N] [--blocks N]
 
-A world of one makes N all_reduces in a block, with the wrappers and without in turns, in one process; then
-two ranks do the same together; then two ranks train with DistributedDataParallel, the wrappers being in on
-every other block of steps. Times are CPU time of the calling thread, where alone the wrappers run; each
-figure is the median over neighbouring blocks, with its 95 % bootstrap interval, beside what the wrappers'
-own clock says (wall time). Prints Markdown.
+With a world size of one, a single process makes N all_reduces per block, alternating with and without the
+wrappers; then two ranks do the same together; then two ranks train with DistributedDataParallel, with the
+wrappers installed on every other block of steps. Times are CPU time of the calling thread, the only thread
+the wrappers run on; each figure is the median over neighbouring blocks, with its 95 % bootstrap interval,
+beside the wrappers' own clock (wall time). Prints Markdown.
 """
 
 from __future__ import annotations

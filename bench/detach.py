@@ -1,11 +1,11 @@
-"""What is left in the step time of a job that was attached to and detached from again.
+"""Measures what remains in a job's step time after attaching and detaching.
 
     python bench/detach.py [--rounds N] [--steps N] [--width N]
 
-Two processes of the same job take turns, a block of steps each: one is never touched, the other is
-attached to with `probe PID attach` and left with `probe PID detach` in the middle of the run. A block of
-the one divided by the neighbouring block of the other is free of what the machine does meanwhile; how
-that ratio differs between before, while and after is what attaching costs and what it leaves.
+Two processes of the same job alternate, a block of steps each: one is never touched, the other is
+attached to with `probe PID attach` and left with `probe PID detach` in the middle of the run. Dividing a
+block of one by the neighbouring block of the other cancels other load on the machine; how that ratio
+differs between before, during and after is what attaching costs and what it leaves behind.
 Prints a Markdown table; figures are medians with a 95 % bootstrap interval.
 """
 

@@ -1,12 +1,12 @@
-"""Plants each distributed fault in real jobs of 2-4 gloo ranks, several times, and says how it was found.
+"""Plants each distributed fault in real jobs of 2-4 gloo ranks, several times, and reports how it was found.
 
     python bench/faults.py [--seeds N] [--only NAME …] [--clean-seconds S] [--json OUT]
-    python bench/faults.py --learning [--help]         # faults of learning: bench/learning.py
+    python bench/faults.py --learning [--help]         # learning faults: bench/learning.py
 
-A seed chooses the number of ranks, the rank at fault, the step, and how gradients are averaged. Of each
-trial: how long after the fault the server wrote an alarm by itself (detection), when `diagnose` first gave
-the right rank and cause (verdict), and whether the first alarm named them. Clean jobs are watched for alarms
-and for notices of stragglers. Prints a table and whether the bars hold: detected within five seconds or
+A seed chooses the number of ranks, the faulty rank, the step, and how gradients are averaged. Measured in
+each trial: how long after the fault the server raised an alarm by itself (detection), when `diagnose` first
+gave the right rank and cause (verdict), and whether the first alarm named them. Clean jobs are watched for
+alarms and straggler notices. Prints a table and whether the targets are met: detected within five seconds or
 five usual steps, the right verdict within 20 s in 95 %, the right rank in 97.5 %, no false alarm.
 
 One machine, one job at a time; a trial takes 10-20 s.

@@ -2,15 +2,15 @@
 
     python bench/fleet.py '{"job": "fleet", "run": "r1", "ranks": [0, 1], "world_size": 2, "steps": 1000}'
 
-PROBE_DIR and PROBE_RINGS_DIR say where. Each rank has a process that only waits, for its pid; this process
-writes all their rows: `steps` rows of python.steps, batches and losses, and two collectives a step, as a
-job that trains data parallel would, one rank of which computes slowly. All but the last tenth is sealed into
-Parquet segments by the server's own sealer, in `portions` files a table; the rest stays in the rings (of
-2 MB, so that a thousand ranks fit into memory). It answers at every rank's control socket as an agent would:
+PROBE_DIR and PROBE_RINGS_DIR give the locations. Each rank has an idle process that provides its pid; this
+process writes all their rows: `steps` rows of python.steps, batches and losses, and two collectives per step,
+as in data-parallel training with one rank that computes slowly. All but the last tenth is sealed into
+Parquet segments by the server's own sealer, in `portions` files per table; the rest stays in the rings (of
+2 MB, so that a thousand ranks fit into memory). It answers on every rank's control socket as an agent would:
 stacks of 24 frames, all ranks in an all_reduce but every 64th.
 
-Prints `READY` and its folder. `go N` on stdin writes N steps a second for each rank from then on, until
-`halt`; the end of stdin ends it.
+Prints `READY` and its folder. `go N` on stdin then writes N steps a second for each rank until `halt`;
+end of file on stdin ends the process.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Runs one program of `tests/programs` as a job and leaves its figures in a file.
+"""Runs one program of `tests/programs` as a job and writes its figures to a file.
 
     python bench/job.py OUT PROGRAM [ARGUMENTS…]
 
-OUT gets the program's RESULT, with the CPU time and the peak memory of the
-process. With BENCH_TOGGLE=N, probe (which must be on) has its instruments taken
-out and put in again every N steps, and OUT says which steps had them: pairs from
-one process, free of what differs from one start to the next. With
-BENCH_TRACE_STEP=1 every step runs inside `traceml.trace_step`, as its users write it.
+OUT receives the program's RESULT, with the CPU time and the peak memory of the
+process. With BENCH_TOGGLE=N, probe (which must be on) has its instruments removed
+and reinstalled every N steps, and OUT says which steps had them: pairs from
+one process, free of differences between two starts. With BENCH_TRACE_STEP=1 every
+step runs inside `traceml.trace_step`, as its users write it.
 """
 
 from __future__ import annotations

@@ -1,17 +1,17 @@
-"""How long a person waits for an answer: the commands, and SQL over a million rows.
+"""How long a user waits for an answer: the commands, and SQL over a million rows.
 
     python bench/latency.py [--runs N] [--peers] [--quick]
 
 Every run of a command is a fresh process, timed from its start to its end, output
-read to the end. The commands take turns, round after round, forwards and backwards,
-so that what else the machine does falls on all of them, and so does
-`python -c pass`, the price of any Python command. Once while the GPT of
-`tests/programs` trains on all cores, once while it has trained and waits. With
+read to the end. The commands alternate, round after round, forwards and backwards,
+so that other load on the machine affects all of them equally, including
+`python -c pass`, the baseline of any Python command. Measured once while the GPT of
+`tests/programs` trains on all cores, once after it has trained and is waiting. With
 --peers another job runs under `probing` in its own environment (made under bench/out
-on first use); while one tool is asked, the other's job is stopped. `py-spy dump` is
-measured where it is installed.
+on first use); while one tool is measured, the other's job is stopped. `py-spy dump`
+is measured if it is installed.
 
-The million rows are written by the ring and sealed by the sealer of every job; the
+The million rows are written by the same ring and sealer that every job uses; the
 time is the one the query worker itself reports (`elapsed_ms`). Prints Markdown tables.
 """
 

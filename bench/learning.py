@@ -1,10 +1,10 @@
-"""Plants each learning fault in a real small training, several seeds each, and asks `probe PID diagnose`.
+"""Plants each learning fault in a real small training, several seeds each, and runs `probe PID diagnose`.
 
     python bench/faults.py --learning [--seeds N] [--first-seed N] [--only NAME …] [--json OUT]
 
-Of each trial: whether the right recipe was named, with the step or the parameter where the fault has one, how
-long after the fault that was, and what else was said above `info`. Clean trainings are asked all the while:
-everything above `info` is a false alarm. `probe` is the installed command; a trial takes 10-40 s.
+Recorded in each trial: whether the right recipe was named, with the step or the parameter if the fault has
+one, how long after the fault, and what else was reported above `info`. Clean trainings are diagnosed
+throughout: anything above `info` is a false alarm. `probe` is the installed command; a trial takes 10-40 s.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""A recording with many rows, made by the writer and the sealer of every job; waits until stdin ends.
+"""Makes a recording with many rows, with the writer and sealer that every job uses; waits until stdin ends.
 
     python bench/million_rows.py ROWS
 
-Writes python.torch_trace as a GPT of six blocks on every step would, with durations and
-memory that vary like measured ones (nothing compresses away), in portions that fit into
-the ring, with a look of the sealer after each. Prints `READY FOLDER` and
-stays alive, so that the recording is a running job's: most rows in segments, the last in the ring.
+Writes python.torch_trace as a GPT of six blocks would if every step were sampled, with durations
+and memory that vary like measured ones (so they do not compress away), in portions that fit into
+the ring, with one pass of the sealer after each. Prints `READY FOLDER` and stays alive, so that
+the recording is a running job's: most rows in segments, the last in the ring.
 """
 
 from __future__ import annotations

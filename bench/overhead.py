@@ -1,14 +1,14 @@
-"""What recording costs a training job, beside the same job without probe and beside peers.
+"""Measures what recording costs a training job, beside the same job without probe and beside peers.
 
     python bench/overhead.py [--rounds N] [--jobs gpt,millisecond,modules] [--peers] [--quick]
 
-Every variant is a fresh process; the variants take turns, round after round, and
+Every variant is a fresh process; the variants alternate, round after round, and
 each is compared with the plain run of its own round. A figure is the median of
 the rounds with a 95 % bootstrap interval. Two more figures come from one process
-in which probe's instruments are taken out and put in every few steps (`paired`):
-they resolve what the differences between two starts of a process hide.
+in which probe's instruments are removed and reinstalled every few steps (`paired`):
+they resolve costs that are hidden by the differences between two process starts.
 
-Peers run in environments of their own, made under bench/out on first use:
+Peers run in separate environments, made under bench/out on first use:
 `probing` with PROBING=1 and with PROBING_TORCH_PROFILING=on, `traceml-ai` with
 its `run` command and `trace_step` around every step. Prints one Markdown table per job.
 """

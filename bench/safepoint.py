@@ -1,11 +1,11 @@
-"""What a place between two steps costs while nobody uses it, and what a snippet or an action there costs.
+"""Measures the cost of an idle step boundary, and of a snippet or an action that runs there.
 
     python bench/safepoint.py [--times N] [--quick]
 
-The empty place: how long the training thread looks whether somebody waits, in a loop of millions of looks
-less the same loop without, in CPU time. Then three jobs that train on one thread are asked over their agent's
-socket, N times each, in turns; "answered" is from the request to the answer, "held" is what the agent itself
-measured on the training thread. Prints Markdown tables.
+Idle boundary: how long the training thread takes to check for pending work, in CPU time: a loop of millions
+of checks minus the same loop without them. Then three jobs that train on one thread get requests over their
+agent's socket, N times each, alternating; "answered" is from request to answer, "held" is what the agent
+itself measured on the training thread. Prints Markdown tables.
 """
 
 from __future__ import annotations

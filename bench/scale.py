@@ -1,18 +1,17 @@
-"""How it scales with the ranks of a job: merging stacks, SQL over all ranks, the commands about all ranks.
+"""Measures scaling with the number of ranks: merging stacks, SQL over all ranks, commands on all ranks.
 
     python bench/scale.py [--runs N] [--quick] [--only merge|one|several]
 
-*Merging* is the function that the server calls, over captures as they come from agents, decoded: stacks of
-24 frames, half of them the user's. Ranks share the texts of file and function names, as those of one program
-do. `40 classes`: each rank is in one of 40 places. `all different`: no two stacks are equal (they part in the
-innermost frame).
+*Merging* is the function that the server calls, on decoded captures as agents send them: stacks of 24
+frames, half of them the user's. Ranks share the strings of file and function names, as the ranks of one
+program do. `40 classes`: each rank is in one of 40 places. `all different`: no two stacks are equal (they
+differ in the innermost frame).
 
 *Ranks* are simulated by `bench/fleet.py`: real recordings made by probe's own writers and sealer (1,000
 steps: 900 in Parquet segments, 100 in the rings; PROBE_DIR in memory), a process for each rank's pid, and
 agents that answer. Servers, query workers and commands are the real ones. `one host`: all recordings in one
-PROBE_DIR.
-`several hosts`: a PROBE_DIR, a server and a TCP port each, all on this machine, found through PROBE_PEERS.
-Each command is a process of its own, timed from its start to its end. Prints Markdown tables.
+PROBE_DIR. `several hosts`: a PROBE_DIR, a server and a TCP port each, all on this machine, found through
+PROBE_PEERS. Each command is a separate process, timed from its start to its end. Prints Markdown tables.
 """
 
 from __future__ import annotations

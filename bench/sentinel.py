@@ -1,11 +1,11 @@
-"""What the sentinel costs: its share of a step, and the fork when it fires.
+"""Measures the cost of the sentinel: its share of a step, and the fork when it fires.
 
     python bench/sentinel.py [--blocks N] [--steps N] [--memory BYTES]
 
-A network with a DataLoader trains in steps of about a millisecond; the sentinel is taken out and put in every
-few steps of one process, with phases, losses and batches recorded throughout, and neighbouring blocks are
-compared. CPU time of the training thread; the median with its 95 % bootstrap interval. Then a process that
-holds so many bytes forks itself as the sentinel does. Prints Markdown.
+A network with a DataLoader trains in steps of about a millisecond; the sentinel is removed and reinstalled
+every few steps of one process, with phases, losses and batches recorded throughout, and neighbouring blocks
+are compared. CPU time of the training thread; the median with its 95 % bootstrap interval. Then a process
+that holds the given number of bytes forks itself as the sentinel does. Prints Markdown.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A training loop that runs as many steps as it is asked for on stdin and answers with their times.
+"""A training loop that runs as many steps as requested on stdin and answers with their times.
 
     python bench/steps_on_request.py [--width N]
 
 One line `N` on stdin: N steps, then one line on stdout, a JSON list of their wall times in ns.
-Knows nothing of probe; `bench/detach.py` attaches to it.
+It does not depend on probe; `bench/detach.py` attaches to it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How long it takes that all ranks of a job change before the same step, and how long each is held for it.
+"""Measures how long it takes to change all ranks of a job at the same step, and how long each rank is held.
 
     .venv/bin/python bench/together.py [--ranks 4] [--times 20] [--pace-ms 5 50]
 
-Starts gloo ranks on this machine, halves and doubles their learning rate again and again, and reads from
-python.steps what each rank did: every change has to be at the same step on all. Prints a table of
+Starts gloo ranks on this machine, repeatedly halves and doubles their learning rate, and reads from
+python.steps what each rank did: every change has to be at the same step on all. Prints a table for
 docs/act.md.
 """
 
