@@ -116,13 +116,11 @@ a class of the job's own overrides is not taken for the library's. Nothing is ru
 and numpy's is therefore `changing`, though it may well be harmless: the snippet then waits for the next
 step boundary, and that is all.
 
-A snippet is read from top to bottom; of each variable the guard keeps whose its value is. What the snippet
-makes itself (a list, a counter, a clone of a tensor) it may change and still be `reading`; what it takes
-from the job (an element of a list of the job's, a view of a tensor) it may not, nor what it takes out of its
-own containers. What goes out of sight (into a container, to a function) and can be called counts as called.
-Where a name is bound more than once, it is the least that it is bound to. Adding in place (`+=`) counts as
-changing wherever the left side may be the job's tensor. So does going through a `DataLoader`, a generator or
-a file of the job's (it takes from them) and drawing random numbers of any kind.
+What the snippet makes itself (a list, a counter, a clone of a tensor) it may change and still be `reading`;
+what it takes from the job (an element of a list of the job's, a view of a tensor) it may not. Adding in
+place (`+=`) counts as changing wherever the left side may be the job's tensor. So does going through a
+`DataLoader`, a generator or a file of the job's (it takes from them) and drawing random numbers of any
+kind.
 
 Looking at gradients is a class of its own, `settled`. The thread that trains may read `.grad` between two
 steps; beside it nobody may: with torch 2.13 a process in which one thread reads `.grad` in a loop while
@@ -130,29 +128,6 @@ another trains dies within seconds.
 
 Numbers and sequences that constants make absurdly large (`3**10**9`, `[0] * 10**12`), and endless iterators
 handed to a function written in C (`list(itertools.count())`), are refused, for nothing could stop them.
-
-Between the guard that followed values through containers, calls and classes and the one that reads on a list
-alone, these are the classes of the snippets in `tests/control/judged.py`:
-
-| class | snippets before | snippets now |
-| --- | --- | --- |
-| `reading` | 112 | 105 |
-| `blocking` | 19 | 19 |
-| `settled` | 20 | 20 |
-| `changing` | 197 | 204 |
-| `collective` | 25 | 25 |
-| `refused` | 60 | 60 |
-
-Seven that only read now wait for a step, none is judged milder, and all commands of this documentation are
-judged as before. What only reads and waits:
-
-- a snippet with a class of its own, or with a `SimpleNamespace`;
-- changing in place what lies in a container of the snippet's (`d[k].append(n)`, `d[k] += 1`), or a copy that
-  `copy.copy` made;
-- `next` of a generator function of the snippet's; a function of its own that gives back a module or function;
-- a name that is bound to a module in one place and to something else in another (`np = None`);
-- an attribute by its name, of what came out of a container or a call, that is not in the table below;
-- functions and methods that few use (`torch.fft`, `textwrap`, `decimal` …), which are in no table any more.
 
 ## While it runs
 
@@ -234,10 +209,7 @@ def _rules_of(kind: str) -> Iterator[tuple[str, str, str]]:
         yield f"`{of}`", _code(names), why
     if kind == rules.READING:
         yield "methods of what a reading call gave", _code(sorted(rules.PURE_METHODS)), "by their name"
-        own = rules.GROWING_METHODS | rules.IN_PLACE_METHODS
-        yield "methods of what the snippet made", _code(sorted(own)), "it is nobody else's"
-        attributes = _code(sorted(rules.PLAIN_ATTRIBUTES))
-        yield "attributes of what a reading call gave", attributes, "by their name"
+        yield "methods of what the snippet made", _code(sorted(rules.OWN_METHODS)), "it is nobody else's"
     elif kind == rules.BLOCKING:
         yield "methods of what the snippet made", _code(sorted(rules.BLOCKING_METHODS)), "wait"
     elif kind == rules.SETTLED:

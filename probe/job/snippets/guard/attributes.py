@@ -1,27 +1,51 @@
-"""What an attribute of a value is, found without asking the object for it, and whose a value is.
+"""What an attribute of a value is, found without asking the object for it.
 
-Standard library only.
+Part of the guard: see `guard.py`. Standard library only.
 """
 
 from __future__ import annotations
 
 import ast
-import sys
+import functools
 import types
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from probe.job.snippets.guard import lookup, rules
-from probe.job.snippets.guard.rules import CHANGING, SETTLED
-from probe.job.snippets.guard.tracked import Absent, Kind, Known, Method, Value, rulebook
-
-SPECIAL = frozenset(f"__{name}__" for name in rules.SPECIAL_METHODS)
-TEXT = frozenset({"__repr__", "__str__", "__format__", "__getattribute__", "extra_repr"})
-_BY_NAME = SPECIAL | TEXT | rules.PURE_METHODS | rules.PLAIN_ATTRIBUTES
-_OF_MODULES = (
-    SPECIAL | TEXT | rules.MODULE_METHODS | rules.PLAIN_ATTRIBUTES | {"_named_members", "_save_to_state_dict"}
+from probe.job.snippets.guard import lookup
+from probe.job.snippets.guard.rules import (
+    CHANGING,
+    LOOKS_AT_GRADIENTS,
+    SETTLED,
+    SETTLED_ATTRIBUTES,
+    SETTLED_PREFIXES,
+    SEVERITY,
 )
-_STORED = (types.GetSetDescriptorType, types.MemberDescriptorType)
+from probe.job.snippets.guard.tracked import (
+    NOTED,
+    NOTHING,
+    NUMBERS,
+    OPAQUE,
+    PURE,
+    Absent,
+    Attribute,
+    Class,
+    Function,
+    Known,
+    Method,
+    Own,
+    Some,
+    Value,
+    Values,
+    known,
+    rulebook,
+)
+
+_C_ATTRIBUTES = (types.GetSetDescriptorType, types.MemberDescriptorType)
+_REFLECTION = frozenset(
+    ("__dict__", "__globals__", "__builtins__", "__closure__", "__subclasses__", "f_globals", "f_locals",
+     "gi_frame", "tb_frame", "f_back", "__self__", "__func__", "__wrapped__")
+)
+"""Attributes through which one gets from anything to everything."""
 _LONGEST_SOURCE = 60
 
 
@@ -35,169 +59,286 @@ class Finding(NamedTuple):
     why: str
 
 
-class Attributes:
-    """Judges attributes, and what is used out of sight."""
+class State:
+    """What is known while a snippet is judged; the rounds go on until nothing is added to it."""
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         self.names = names
         self.rules = rulebook()
         self.found: dict[Finding, None] = {}
-        self._seen: dict[tuple[int, frozenset[str]], Any] = {}
-        """What was looked at already and runs nothing; kept, for it is known by its identity."""
+        self.env: dict[str, Values] = {}
+        """What the variables of the scope at hand may be at this point."""
+        self.ever: dict[str, set[Value]] = {}
+        """What each variable was ever given, in any scope."""
+        self.loose: set[str] = set()
+        """Variables that functions may assign at any time."""
+        self.contents: dict[tuple[int, int], set[Value]] = {}
+        self.fields: dict[tuple[int, str], set[Value]] = {}
+        """What attributes of instances of the snippet's own classes were ever given."""
+        self.imported: set[str] = set()
+        self.repeats = 0
+        """Loops and functions around this point: what is here may run more than once."""
+        self.grew = False
 
-    def note(self, node: ast.AST, why: str, kind: str = CHANGING) -> Kind:
+    def note(self, node: ast.AST, why: str, kind: str = CHANGING) -> None:
         """A finding at `node`."""
         what = " ".join(ast.unparse(node).split())
         if len(what) > _LONGEST_SOURCE:
             what = what[: _LONGEST_SOURCE - 1] + "…"
-        self.found[Finding(kind, getattr(node, "lineno", 1), what, why)] = None
-        return Kind.NOTED
+        self.found[Finding(kind, getattr(node, "lineno", 0), what, why)] = None
 
-    def runs(self, thing: Any, names: frozenset[str], node: ast.AST) -> bool:
-        """Whether something in an object may run somebody's own code of those names; notes it."""
-        if (id(thing), names) in self._seen:
-            return False
-        classes: set[int] = set()
-        for one in lookup.within(thing):
-            own = None if id(type(one)) in classes else lookup.own_code(type(one), names)
-            classes.add(id(type(one)))
-            if own is not None:
-                self.note(node, f"runs `{own}`, which is not known to be pure")
-                return True
-        self._seen[id(thing), names] = thing
-        return False
+    def findings(self) -> tuple[Finding, ...]:
+        """All, the worst first."""
+        return tuple(sorted(self.found, key=lambda one: (-SEVERITY[one.kind], one.line)))
 
-    def kind(self, thing: Any, node: ast.AST) -> Kind:
-        """Whose an object is and what may be done with it by name; notes what is not known to be plain."""
-        if type(thing) in lookup.IMMUTABLE or lookup.is_class(thing):
-            return (
-                Kind.FRESH
-                if not lookup.own_code(type(thing), SPECIAL)
-                else self.note(node, "uses a class whose class is somebody's own")
-            )
-        if lookup.is_torch_module(thing):
-            named: list[Any] = [
-                lookup.instance_dict(one).get("_modules") or () for one in lookup.within(thing)
-            ]
-            if any(rules.MODULE_METHODS.intersection(one) for one in named):
-                return self.note(node, "has a part that is called like a method")
-            return Kind.NOTED if self.runs(thing, _OF_MODULES, node) else Kind.MODULE
-        if self.runs(thing, _BY_NAME, node):
-            return Kind.NOTED
-        for one in lookup.within(thing):
-            kind = type(one)
-            if lookup.is_loader(kind):
-                return self.note(
-                    node, "takes batches from a loader: starts its workers and draws random numbers"
-                )
-            if lookup.find(kind, "__next__") is not None:
-                return self.note(node, "takes from an iterator of the job")
-            hidden = rules.PURE_METHODS.intersection(lookup.instance_dict(one))
-            if hidden or lookup.is_module(one) or lookup.is_torch_module(one):
-                return self.note(node, f"uses a `{lookup.class_name(kind)}` of the job out of sight")
-        return Kind.DATA
+    def add(self, to: set[Value], values: Values) -> None:
+        """Widen a set, and remember whether it grew."""
+        before = len(to)
+        to.update(values)
+        if len(to) > 500:  # more than can be looked at one by one; of anything, then
+            to.add(Some.OPAQUE)
+        self.grew = self.grew or len(to) != before
 
-    def attribute(self, value: Value, name: str, node: ast.AST) -> Value:
-        """What `value.name` is; notes what is more than reading in finding it."""
-        settled = name in rules.SETTLED_ATTRIBUTES or name.startswith(rules.SETTLED_PREFIXES)
-        if settled and (not isinstance(value, Known) or lookup.is_tensor_like(value.thing)):
-            self.note(node, rules.LOOKS_AT_GRADIENTS, SETTLED)
-            return Kind.DATA
-        if isinstance(value, Absent):
-            return Absent(f"{value.dotted}.{name}")
-        bound = isinstance(value, Known) and type(value.thing) in (types.FunctionType, *lookup.C_CALLABLES)
-        if name == "__call__" and (bound or isinstance(value, Method) or value is Kind.FUNCTION):
-            return value
-        if isinstance(value, Known):
-            return self._of_known(value.thing, name, node)
-        if value is Kind.NOTED or (name in rules.PLAIN_ATTRIBUTES and value in _HAVE_ATTRIBUTES):
-            return Kind.DATA if value is not Kind.NOTED else value
-        return self.note(node, f"`.{name}` of something that is not known here")
+    def put(self, own: Own, values: Values) -> None:
+        """Something goes into what the snippet made."""
+        if own.site:
+            self.add(self.contents.setdefault((own.site, own.level), set()), values - {own})
 
-    def _of_known(self, thing: Any, name: str, node: ast.AST) -> Value:
-        if lookup.is_module(thing):
-            return self._of_python_module(thing, name, node)
-        if name == "__class__":
-            return Known(type(thing))
-        kind = type(thing)
-        own = lookup.own_code(kind, frozenset({"__getattribute__", name}))
-        entry = lookup.find(kind, name)
-        held = lookup.instance_dict(thing)
-        if entry is None or (
-            type(entry[1]) is not property and lookup.find(type(entry[1]), "__set__") is None
-        ):
-            for table in (held, *(held.get(one) for one in ("_parameters", "_buffers", "_modules"))):
-                if type(table) is dict and name in table:
-                    return Known(table[name])
-        if lookup.is_class(thing):
-            return self._of_class(thing, name, node)
-        if name == "__dict__":
-            return Known(held)
-        if own is not None and (entry is None or type(entry[1]) is not types.FunctionType):
-            return self.note(node, f"`{own}` is computed by code that is not known to be pure")
-        if entry is None:
-            hook = lookup.find(kind, "__getattr__")
-            if hook is None or hook[0] is lookup.by_name("torch.nn.Module"):
-                return Kind.NOTED
-            return self.note(node, f"`{lookup.class_name(hook[0])}` makes `{name}` when it is asked for")
-        if type(entry[1]) is types.MethodType or type(entry[1]) in (
-            types.FunctionType,
-            classmethod,
-            *lookup.C_CALLABLES,
-        ):
-            return Method(thing, name)
-        computed = lookup.find(type(entry[1]), "__get__") is not None
-        if computed and type(entry[1]) is not staticmethod:
-            read = type(entry[1]) in _STORED or lookup.library_function(entry[1], entry[0])
-            if type(thing) is types.MethodType and name in ("__self__", "__func__"):
-                return Known(thing.__self__ if name == "__self__" else thing.__func__)
-            if type(thing) is types.FunctionType and name == "__globals__":
-                return Known(thing.__globals__)
-            if type(entry[1]) is types.MemberDescriptorType:
-                return Kind.OPAQUE
-            return (
-                Kind.DATA
-                if read and name not in ("f_locals", "gi_frame")
-                else self.note(node, "is not known to be pure")
-            )
-        return Known(lookup.unwrapped(entry[1]))
+    def inside(self, own: Own) -> Values:
+        """What is in something that the snippet made."""
+        found = frozenset(self.contents.get((own.site, own.level), ()))
+        return found if own.kind in ("container", "instance", "endless") else found | PURE
 
-    def _of_python_module(self, module: Any, name: str, node: ast.AST) -> Value:
-        entries = lookup.module_dict(module)
-        if name in entries or name == "__dict__":
-            return Known(entries.get(name, entries))
-        dotted = f"{entries.get('__name__')}.{name}"
-        if dotted in sys.modules or lookup.library_module(dotted):
-            return Known(sys.modules[dotted]) if dotted in sys.modules else Absent(dotted)
-        if type(module) is types.ModuleType and "__getattr__" not in entries:
-            return Kind.NOTED
-        return self.note(node, f"the module makes `{name}` when it is asked for")
+    def made(self, node: ast.AST, contents: Values = NOTHING, kind: str = "container", level: int = 0) -> Own:
+        """Something new made at `node`."""
+        own = Own(id(node), level, kind)
+        self.put(own, contents)
+        return own
 
-    def _of_class(self, cls: type, name: str, node: ast.AST) -> Value:
-        entry = lookup.find(cls, name)
-        if entry is None or name in (
-            "__name__",
-            "__qualname__",
-            "__module__",
-            "__mro__",
-            "__dict__",
-            "__doc__",
-        ):
-            return (
-                Kind.DATA
-                if not lookup.own_code(type(cls), _HOOKS)
-                else self.note(node, "is made when asked for")
-            )
-        if type(entry[1]) is classmethod:
-            return Known(types.MethodType(entry[1].__func__, cls))
-        if type(entry[1]) in (types.FunctionType, staticmethod, property, *_STORED, *lookup.C_CALLABLES):
-            return Known(lookup.unwrapped(entry[1]))
-        if lookup.find(type(entry[1]), "__get__") is not None and not lookup.library_function(
-            entry[1], entry[0]
-        ):
-            return self.note(node, "is computed by code that is not known to be pure")
-        return Known(entry[1])
+    def assign(self, name: str, values: Values) -> None:
+        """A variable of the scope at hand is given a value."""
+        self.add(self.ever.setdefault(name, set()), values)
+        self.env[name] = values
 
 
-_HOOKS = frozenset({"__getattr__", "__getattribute__"})
-_HAVE_ATTRIBUTES = (Kind.FRESH, Kind.HOLDER, Kind.HOLDER_OF_MODULES, Kind.DATA, Kind.MODULE)
+def attribute(state: State, value: Value, name: str, node: ast.AST) -> Values:
+    """What `value.name` may be; notes what is more than reading in finding it."""
+    if is_settled(name) and may_be_torchs(value):
+        state.note(node, LOOKS_AT_GRADIENTS, SETTLED)
+    if name == "f_locals":
+        state.note(node, "makes a frame keep a copy of its variables")
+    if isinstance(value, Known):
+        return of_object(state, value, name, node)
+    if name == "__call__" and isinstance(value, Function | Method | Attribute | Absent):
+        return frozenset({value})
+    if value is Some.OPAQUE:
+        state.note(node, f"`.{name}` of something that is not known here")
+        return NOTED
+    if isinstance(value, Method):
+        if name in ("__self__", "__func__", "__wrapped__"):
+            return frozenset({value.receiver}) if name == "__self__" else OPAQUE
+        return PURE
+    if name in _REFLECTION:
+        return OPAQUE
+    if isinstance(value, Absent):
+        return frozenset({Absent(f"{value.dotted}.{name}")})
+    if isinstance(value, Function):
+        return PURE
+    if isinstance(value, Class):
+        return class_attribute(state, value, name)
+    if isinstance(value, Attribute):
+        return NOTHING.union(*(attribute(state, one, name, node) for one in data(state, value)))
+    return frozenset({Attribute(value, name)})
+
+
+def is_settled(name: str) -> bool:
+    """Whether a tensor's attribute of that name is only to be touched while no backward runs."""
+    return name in SETTLED_ATTRIBUTES or name.startswith(SETTLED_PREFIXES)
+
+
+def may_be_torchs(value: Value) -> bool:
+    """Whether a value may be a tensor, or a node of the autograd graph."""
+    if isinstance(value, Known):
+        return not lookup.is_module(value.thing) and not lookup.is_class(value.thing) and (
+            lookup.module_name(type(value.thing)).partition(".")[0] == "torch"
+            or any(lookup.module_name(base) == "torch" for base in lookup.mro(type(value.thing)))
+        )
+    if isinstance(value, Own):
+        return value.site != 0 and value.kind == "fresh"
+    return isinstance(value, Some | Attribute)
+
+
+def data(state: State, value: Value) -> Values:
+    """A value that is used for what it is, and not called."""
+    if isinstance(value, Method):
+        return PURE
+    if not isinstance(value, Attribute):
+        return frozenset({value})
+    base = value.base
+    if not isinstance(base, Own):
+        return NOTED if base is Some.NOTED else PURE
+    if base.kind != "instance":
+        return state.inside(base) - {value} | PURE
+    named = state.fields.get((base.site, value.name))
+    if named is None:
+        return state.inside(base) - {value} | PURE
+    return frozenset(named) | frozenset(state.contents.get((base.site, -1), ())) - {value}
+
+
+def class_attribute(state: State, cls: Class, name: str) -> Values:
+    """Methods and variables of a class of the snippet."""
+    methods = [
+        Function(one) for one in cls.node.body
+        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) and one.name == name
+    ]
+    return frozenset(methods) | state.inside(Own(id(cls.node), 0, "instance"))
+
+
+def of_object(state: State, value: Known, name: str, node: ast.AST) -> Values:
+    """An attribute of an object of the job."""
+    thing = value.thing
+    if lookup.is_module(thing):
+        return _of_module(state, thing, name, node)
+    if name == "__class__":
+        return frozenset({Known(type(thing))})
+    hook = lookup.find(type(thing), "__getattribute__")
+    if hook is not None and not lookup.library_function(hook[1], hook[0]):
+        state.note(node, f"`{lookup.class_name(hook[0])}` runs code of its own for each attribute")
+        return NOTED
+    if lookup.is_class(thing):
+        return _of_class(state, thing, name, node)
+    if type(thing) is types.MethodType and name in ("__self__", "__func__"):
+        return frozenset({Known(thing.__self__ if name == "__self__" else thing.__func__)})
+    if name == "__call__":
+        return frozenset({value}) if callable(thing) else NOTHING
+    return _of_instance(state, value, name, node)
+
+
+def _of_module(state: State, module: Any, name: str, node: ast.AST) -> Values:
+    entries = lookup.module_dict(module)
+    if name in entries:
+        return frozenset({Known(entries[name])})
+    dotted = entries.get("__name__")
+    if any(one == f"{dotted}.{name}" or one.startswith(f"{dotted}.{name}.") for one in state.imported):
+        return frozenset({Absent(f"{dotted}.{name}")})
+    if name == "__dict__":
+        return frozenset({Known(entries)})
+    if type(module) is not types.ModuleType or "__getattr__" in entries:
+        if lookup.library_module(str(dotted)):
+            return frozenset({Absent(f"{dotted}.{name}")})
+        state.note(node, f"the module makes `{name}` when it is asked for")
+        return NOTED
+    return NOTHING
+
+
+def _of_class(state: State, cls: type, name: str, node: ast.AST) -> Values:
+    if name == "__dict__":
+        return PURE
+    entry = lookup.find(cls, name)
+    if entry is None:
+        return PURE if lookup.library_class(type(cls)) else _unknown_hook(state, type(cls), name, node)
+    kind = type(entry[1])
+    if kind is classmethod:
+        return frozenset({Known(types.MethodType(entry[1].__func__, cls))})
+    if kind is property or kind in _C_ATTRIBUTES:
+        return PURE
+    if kind not in (types.FunctionType, staticmethod, *lookup.C_CALLABLES) and _computes(entry[1]):
+        return _unknown_descriptor(state, entry, name, node)
+    return frozenset({Known(lookup.unwrapped(entry[1]))})
+
+
+def _unknown_hook(state: State, cls: type, name: str, node: ast.AST) -> Values:
+    if lookup.find(cls, "__getattr__") is None:
+        return PURE
+    state.note(node, f"`{lookup.class_name(cls)}` makes `{name}` when it is asked for")
+    return NOTED
+
+
+def _unknown_descriptor(state: State, entry: tuple[type, Any], name: str, node: ast.AST) -> Values:
+    if lookup.library_function(entry[1], entry[0]) and lookup.library_class(type(entry[1])):
+        return PURE
+    state.note(node, f"`{lookup.class_name(entry[0])}.{name}` is computed by code that is not known to be "
+        "pure")
+    return OPAQUE
+
+
+def _computes(entry: Any) -> bool:
+    return lookup.find(type(entry), "__get__") is not None
+
+
+def _stores(entry: Any) -> bool:
+    return lookup.find(type(entry), "__set__") is not None
+
+
+def _of_instance(state: State, value: Known, name: str, node: ast.AST) -> Values:
+    thing = value.thing
+    entry = lookup.find(type(thing), name)
+    kind = type(entry[1]) if entry is not None else None
+    own = lookup.instance_dict(thing)
+    if entry is not None and kind in _C_ATTRIBUTES:
+        return _from_slot(entry, thing, name, own)
+    if entry is not None and (kind is property or (_computes(entry[1]) and _stores(entry[1]))):
+        return _unknown_descriptor(state, entry, name, node)
+    if own is not None and name in own:
+        return frozenset({Known(own[name])})
+    for table in ("_parameters", "_buffers", "_modules"):
+        entries: Any = None if own is None else own.get(table)
+        if type(entries) in lookup.MAPPINGS and name in entries:
+            return frozenset({Known(entries[name])})
+    if entry is None:
+        return _missing(state, value, name, node, own)
+    if kind is types.FunctionType or kind in lookup.C_CALLABLES:
+        return frozenset({Method(value, name)})
+    if kind is classmethod:
+        return frozenset({Known(types.MethodType(entry[1].__func__, type(thing)))})
+    if kind is staticmethod:
+        return frozenset({Known(entry[1].__func__)})
+    if kind is functools.cached_property or _computes(entry[1]):
+        return _unknown_descriptor(state, entry, name, node)
+    return frozenset({Known(entry[1])})
+
+
+def _from_slot(entry: tuple[type, Any], thing: Any, name: str, own: dict[str, Any] | None) -> Values:
+    """An attribute that is read in C."""
+    if name == "__dict__":
+        return PURE if own is None else frozenset({Known(own)})
+    if type(entry[1]) is types.MemberDescriptorType:
+        try:
+            return frozenset({Known(entry[1].__get__(thing))})
+        except AttributeError:  # a slot that is empty
+            return NOTHING
+    if type(thing) in lookup.IMMUTABLE:
+        return NUMBERS
+    return PURE if lookup.library_class(entry[0]) else OPAQUE
+
+
+def _missing(state: State, value: Known, name: str, node: ast.AST, own: dict[str, Any] | None) -> Values:
+    """An attribute that neither the object nor its class has."""
+    hook = lookup.find(type(value.thing), "__getattr__")
+    if hook is None:
+        return NOTHING
+    wrapped = (own or {}).get("_modules", {})
+    if type(wrapped) in lookup.MAPPINGS and "_orig_mod" in wrapped:  # what torch.compile gives
+        return attribute(state, Known(wrapped["_orig_mod"]), name, node)
+    modules = state.rules.module
+    if modules and hook[0] is modules[0]:
+        return NOTHING
+    state.note(node, f"`{lookup.class_name(hook[0])}` makes `{name}` when it is asked for")
+    return NOTED
+
+
+def elements(state: State, thing: Any) -> Values:
+    """What is in a container of the job."""
+    kind = type(thing)
+    if kind is range or kind in (str, bytes, bytearray):
+        return NUMBERS
+    for base in (list, tuple, set, frozenset):
+        if lookup.derives(kind, (base,)):
+            return known(*base.__iter__(thing))
+    if kind in lookup.CONTAINERS:
+        return known(*tuple(thing))
+    if lookup.derives(kind, (dict,)):
+        return known(*list(dict.keys(thing)))
+    if state.rules.module and lookup.derives(kind, state.rules.module):
+        return known(*lookup.children(thing))
+    return PURE

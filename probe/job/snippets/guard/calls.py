@@ -1,6 +1,6 @@
-"""What a call in a snippet does: the rules, applied to what is called and to its arguments.
+"""What a call in a snippet does: the rules, applied to a callee and its arguments.
 
-Standard library only.
+Part of the guard: see `guard.py`. Standard library only.
 """
 
 from __future__ import annotations
@@ -9,353 +9,476 @@ import ast
 import functools
 import sys
 import types
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from probe.job.snippets.guard import lookup, rules
-from probe.job.snippets.guard.attributes import SPECIAL, TEXT, Attributes
-from probe.job.snippets.guard.rules import BLOCKING, CHANGING, COLLECTIVE, READING, REFUSED, Group
-from probe.job.snippets.guard.tracked import OWN, Absent, Kind, Known, Method, Value
+from probe.job.snippets.guard import lookup
+from probe.job.snippets.guard.attributes import State
+from probe.job.snippets.guard.rules import (
+    BLOCKING,
+    BLOCKING_METHODS,
+    CHANGING_METHODS,
+    COLLECTIVE,
+    COLLECTIVE_METHODS,
+    COLLECTIVE_MODULES,
+    CONSUME,
+    ENDING,
+    FRESH,
+    FRESH_METHODS,
+    GATHER,
+    LOOK,
+    NEW_TENSOR_METHODS,
+    OWN_METHODS,
+    PAIR,
+    PURE_METHODS,
+    READING,
+    REFUSED,
+    SHOW,
+    STREAM_METHODS,
+    TAKE,
+    TENSOR_METHODS_CALLED_ALIKE,
+    Group,
+)
+from probe.job.snippets.guard.tracked import (
+    NOTED,
+    NOTHING,
+    NUMBER,
+    NUMBERS,
+    OPAQUE,
+    PURE,
+    Absent,
+    Attribute,
+    Class,
+    Function,
+    Known,
+    Method,
+    Own,
+    Some,
+    Value,
+    Values,
+    known,
+)
+from probe.job.snippets.guard.uses import Uses
 
 _FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial, *lookup.C_CALLABLES)
-_LOOKED_AT = frozenset(
-    {"__dir__", "__len__", "__instancecheck__", "__subclasscheck__", "__sizeof__", "__class__"}
-)
-_OF_MODULES = rules.MODULE_METHODS | {
-    "_named_members",
-    "_save_to_state_dict",
-    "__getattr__",
-    "__getattribute__",
-}
-_AT_ONCE = rules.words("list tuple set frozenset dict sorted Counter deque cycle max min sum any all")
-"""Functions that go through all of an argument before they return."""
-_CALLED = ("key", "default", "default_factory", "func", "repl", "cls", "object_hook", "target")
-_TREATED = {
-    "builtins": rules.words(
-        "getattr hasattr type vars __import__ next iter range pow open exec eval compile"
-    ),
-    "importlib": rules.words("import_module"),
-    "itertools": rules.words("count"),
-    "builtins.str": rules.words("format format_map"),
-}
-"""Functions whose arguments say what they do: each has a method here."""
-_NO_ARRAY = frozenset({"where", "clip", "clamp", "get", "quantile"})
+_NAMED = (types.FunctionType, *lookup.C_CALLABLES)
 
 
 class Arguments(NamedTuple):
-    """The arguments of a call; what is in those with `*` and `**` comes last."""
+    """The arguments of a call, as far as they can be told apart."""
 
-    positional: tuple[Value, ...] = ()
-    named: tuple[tuple[str, Value], ...] = ()
+    positional: tuple[Values, ...] = ()
+    keywords: tuple[tuple[str, Values], ...] = ()
+    others: Values = NOTHING
+    """From `*` and `**`."""
 
-    def everything(self) -> tuple[Value, ...]:
-        """All of them."""
-        return (*self.positional, *(value for _, value in self.named))
+    def everything(self) -> Values:
+        """All of them in one."""
+        named = (values for _, values in self.keywords)
+        return NOTHING.union(*self.positional, *named, self.others)
+
+    def named(self, name: str) -> Values | None:
+        """A keyword's; None when it is not given."""
+        return dict(self.keywords).get(name)
 
 
-class Calls(Attributes):
-    """Judges calls."""
+ANYTHING = Arguments(others=OPAQUE)
 
-    def unseen(self, value: Value, node: ast.AST) -> Kind:
-        """The kind of a value that goes where it is not followed: what can be called counts as called."""
-        if isinstance(value, Method | Absent) or (
-            isinstance(value, Known)
-            and not lookup.is_class(value.thing)
-            and (type(value.thing) in _FUNCTIONS or self.rules.of(value.thing) is not None)
-        ):
-            self.call(value, Arguments(), node)
-            return Kind.DATA
-        if isinstance(value, Known):
-            return self.kind(value.thing, node)
-        if value is Kind.OPAQUE:
-            return self.note(node, "uses something that is not known here")
-        return value
 
-    def shown(self, value: Value, node: ast.AST) -> Kind:
-        """A text is made of a value."""
-        if value is Kind.OPAQUE:
-            return self.note(node, "makes a text of something that is not known here")
-        if isinstance(value, Known | Method):
-            self.runs(value.thing, TEXT, node)
-        return Kind.FRESH
+class Calls(Uses):
+    """Judges calls. What needs the syntax tree is in `guard.py`."""
 
-    def touched(self, value: Value, node: ast.AST) -> None:
-        """An operator runs special methods."""
-        if isinstance(value, Known):
-            self.runs(value.thing, SPECIAL, node)
-        elif value is Kind.OPAQUE:
-            self.note(node, "uses something that is not known here")
+    def run(self, function: Function | Class, given: Arguments, node: ast.AST,
+        self_: Values = NOTHING) -> Values:
+        """Call a function or class of the snippet."""
+        raise NotImplementedError
 
-    def parts(self, value: Value, node: ast.AST, *, in_c: bool = True) -> Kind:
-        """What going through a value gives. `in_c`: no Python runs between two parts."""
-        span = value.thing if isinstance(value, Known) and type(value.thing) is range else range(0)
-        if in_c and (
-            value is Kind.ENDLESS or abs(span.stop - span.start) // abs(span.step) > rules.LONGEST_RANGE
-        ):
-            return self.note(
-                node, "goes through something that does not end in C, where nothing can stop it", REFUSED
-            )
-        kind = self.unseen(value, node)
-        whole = {Kind.HOLDER: Kind.DATA, Kind.HOLDER_OF_MODULES: Kind.MODULE, Kind.ENDLESS: Kind.DATA}
-        return whole.get(kind, kind)
+    def code(self, text: str, node: ast.AST) -> None:
+        """Judge text that the snippet executes."""
+        raise NotImplementedError
 
-    # -- what is called ------------------------------------------------------------------------
+    # -- what is called ----------------------------------------------------------------------
 
-    def call(self, callee: Value, given: Arguments, node: ast.AST) -> Value:
+    def call(self, callee: Value, given: Arguments, node: ast.AST) -> Values:
         """What calling a value gives; notes what makes it more than reading."""
-        if callee is Kind.NOTED:
-            return callee
-        if callee is Kind.FUNCTION:
-            for value in given.everything():
-                if self.unseen(value, node) in (Kind.MODULE, Kind.HOLDER_OF_MODULES):
-                    return self.note(node, "gives a module of the job to a function")
-            return Kind.DATA
-        if isinstance(callee, Absent):
-            group = self.rules.dotted(callee.dotted)
-            if group is not None:
-                return self._apply(group, callee.dotted.rpartition(".")[2], given, node)
-            if callee.dotted.startswith(rules.COLLECTIVE_MODULES):
-                return self.note(node, "waits for the other ranks", COLLECTIVE)
-        elif isinstance(callee, Method):
-            return self.method(Known(callee.thing), callee.name, given, node)
-        elif isinstance(callee, Known):
-            return self._call_known(callee.thing, given, node)
-        return self.note(node, "calls something that is not known to be pure")
+        match callee:
+            case Known():
+                return self._call_known(callee, given, node)
+            case Method():
+                return self._call_method(callee, given, node)
+            case Attribute():
+                return self._call_attribute(callee, given, node)
+            case Function() | Class():
+                return self.run(callee, given, node)
+            case Absent():
+                return self._call_absent(callee, given, node)
+            case Own(kind="wrapper"):
+                return given.everything() or PURE
+            case Own(kind="getter"):
+                return OPAQUE
+            case Some.NOTED:
+                return NOTED
+            case _:
+                self.note(node, "calls something that is not known here")
+                return NOTED
 
-    def _call_known(self, thing: Any, given: Arguments, node: ast.AST) -> Value:
-        function = thing.__func__ if type(thing) is types.MethodType else thing
-        group = self.rules.of(thing) or self.rules.of(function)
-        name = _name_of(function)
-        owner: Any = (
-            None if type(thing) not in (types.MethodType, types.BuiltinFunctionType) else thing.__self__
-        )
-        if group is None and type(thing) is types.BuiltinFunctionType and lookup.is_class(owner):
-            group = self.rules.method(owner, name)
-        if lookup.class_name(type(thing)) == "ufunc" and len(given.positional) > thing.nin:
-            self.note(node, "writes its result into something of the job")
-        if group is not None and (
-            type(thing) is not types.MethodType or lookup.is_class(owner) or group.kind == REFUSED
-        ):
-            return self._apply(group, name, given, node)
-        if owner is not None and not lookup.is_module(owner):
-            return self.method(Known(owner), name, given, node)
-        if type(thing) is functools.partial:
-            self.call(Known(thing.func), Arguments((Kind.DATA,)), node)
-            return self.note(node, "is not known to be pure")
-        if lookup.is_class(thing) and lookup.derives(thing, (BaseException,)) and lookup.library_class(thing):
-            for value in given.everything():
-                self.unseen(value, node)
-            return (
-                self.note(node, "ends the process", REFUSED)
-                if lookup.derives(thing, (SystemExit,))
-                else Kind.HOLDER
-            )
-        if _is_collective(thing):
-            return self.note(node, "waits for the other ranks", COLLECTIVE)
-        if lookup.is_torch_module(thing):
-            return self._call_module(thing, node)
-        return self._not_known(name, "is not known to be pure", node) if callable(thing) else Kind.NOTED
-
-    def _call_module(self, module: Any, node: ast.AST) -> Kind:
-        if any(_is_distributed(type(part)) for part in lookup.within(module)):
-            return self.note(node, "runs a model that waits for the other ranks", COLLECTIVE)
-        return self.note(node, "runs a model: statistics, random numbers and hooks change")
-
-    def _not_known(self, name: str, otherwise: str, node: ast.AST) -> Kind:
-        if name.endswith("_") and not name.endswith("__"):
-            otherwise = "changes something in place"
-        return self.note(node, rules.CHANGING_METHODS.get(name, otherwise))
-
-    # -- methods -------------------------------------------------------------------------------
-
-    def method(self, receiver: Value, name: str, given: Arguments, node: ast.AST) -> Value:
-        """What `receiver.name(…)` gives."""
-        if receiver is Kind.NOTED:
-            return receiver
-        if isinstance(receiver, Known):
-            return self._method_of_known(receiver, name, given, node)
-        if name in rules.COLLECTIVE_METHODS - rules.TENSOR_METHODS_CALLED_ALIKE:
-            return self.note(node, "waits for the other ranks", COLLECTIVE)
-        if name == "backward" and self._ranks_wait():
-            return self.note(node, "backward of a model on several ranks waits for the others", COLLECTIVE)
-        if receiver in OWN and name in rules.BLOCKING_METHODS:
-            self.note(node, "waits for something outside of the job", BLOCKING)
-            return Kind.FRESH
-        changes = name in rules.GROWING_METHODS or (name in rules.IN_PLACE_METHODS and receiver is Kind.FRESH)
-        known = (
-            rules.MODULE_METHODS if receiver in (Kind.MODULE, Kind.HOLDER_OF_MODULES) else rules.PURE_METHODS
-        )
-        if not (name in known and receiver not in (Kind.FUNCTION, Kind.WRAPPER, Kind.OPAQUE)) and not (
-            changes and receiver in OWN
-        ):
-            return self._not_known(name, f"`.{name}` of something that is not known here", node)
-        kinds = self._checked(name, given, node, 1)
-        if changes and name not in rules.IN_PLACE_METHODS:
-            self.stored(receiver, kinds, node)
-        if name in rules.IN_PLACE_METHODS:
-            return receiver
-        if name in rules.TENSOR_METHODS:
-            return Kind.HOLDER
-        gives = rules.HOLDS if name in rules.HOLDING_METHODS else rules.SHARED
-        kinds = [receiver if isinstance(receiver, Kind) else Kind.DATA, *kinds]
-        return self._gives(name, rules.FRESH if name in rules.FRESH_METHODS else gives, kinds)
-
-    def stored(self, into: Value, kinds: list[Kind], node: ast.AST) -> None:
-        """Something is put into what the snippet made, whose kind must still be right afterwards."""
-        for kind in kinds:
-            fits = (
-                kind in (Kind.FRESH, Kind.NOTED)
-                or into is Kind.HOLDER_OF_MODULES
-                or (into is Kind.HOLDER and kind in (Kind.DATA, Kind.HOLDER, Kind.FUNCTION))
-            )
-            if not fits:
-                self.note(node, "keeps something of the job in what is taken to hold none of it")
-
-    def _method_of_known(self, receiver: Known, name: str, given: Arguments, node: ast.AST) -> Value:
-        thing, kind = receiver.thing, type(receiver.thing)
-        group = self.rules.method(kind, name)
-        if (thing is sys.stdout or thing is sys.stderr) and name in ("write", "writelines", "flush"):
-            self._checked(name, given, node)
-            return Kind.FRESH
-        module = lookup.is_torch_module(thing)
-        if group is not None and module:
-            parts = list(lookup.within(thing))
-            bases = (
-                [base for part in parts for base in lookup.mro(type(part))] if name == "state_dict" else []
-            )
-            if any("fsdp" in lookup.module_name(base) for base in bases):
-                return self.note(node, "the state of a sharded model waits for the other ranks", COLLECTIVE)
-            hooked = bases and any(lookup.instance_dict(part).get("_state_dict_hooks") for part in parts)
-            if hooked or self.runs(thing, _OF_MODULES, node):
-                return self.note(node, "runs code of the job's, which is not known to be pure")
-        key = given.positional[0] if given.positional and name == "get" and type(thing) is dict else None
-        if isinstance(key, Known) and type(key.thing) is str and key.thing in thing:
-            return Known(thing[key.thing])
+    def _call_known(self, callee: Known, given: Arguments, node: ast.AST) -> Values:
+        thing = callee.thing
+        group = self.rules.of(thing)
         if group is not None:
-            return self._apply(group, name, given._replace(positional=(receiver, *given.positional)), node)
-        if module and name in ("__call__", "forward"):
-            return self._call_module(thing, node)
-        if name == "backward" and self._ranks_wait():
-            return self.note(node, "backward of a model on several ranks waits for the others", COLLECTIVE)
+            if lookup.class_name(type(thing)) == "ufunc" and len(given.positional) > thing.nin:
+                self.note(node, "writes its result into something of the job")
+            return self._apply(group, _name_of(thing), given, node)
+        if type(thing) is types.MethodType:
+            if self.rules.of(thing.__func__) is not None and lookup.is_class(thing.__self__):
+                return self._call_known(Known(thing.__func__), given, node)
+            return self._call_method(Method(Known(thing.__self__), thing.__func__.__name__), given, node)
+        if type(thing) is functools.partial:
+            return self.call(Known(thing.func), ANYTHING, node)
+        if type(thing) is types.BuiltinFunctionType and not lookup.is_module(thing.__self__ or sys):
+            owner: Any = thing.__self__
+            if lookup.is_class(owner):
+                group = self.rules.method(owner, thing.__name__)
+                if group is not None:
+                    return self._apply(group, thing.__name__, given, node)
+            return self._call_method(Method(Known(thing.__self__), thing.__name__), given, node)
+        if lookup.is_class(thing):
+            return self._call_class(thing, given, node)
+        if self._is_collective(thing):
+            self.note(node, "waits for the other ranks", COLLECTIVE)
+        elif lookup.derives(type(thing), self.rules.module):
+            self._call_module(thing, node)
+        elif not callable(thing):
+            return NOTHING
+        else:
+            self._unknown_call(thing, node)
+        return NOTED
+
+    def _unknown_call(self, thing: Any, node: ast.AST) -> None:
+        name = _name_of(thing)
+        if name.endswith("_") and not name.endswith("__"):
+            self.note(node, "changes a tensor in place")
+        else:
+            self.note(node, CHANGING_METHODS.get(name, "is not known to be pure"))
+
+    def _is_collective(self, thing: Any) -> bool:
+        if type(thing) is types.FunctionType:
+            module = thing.__globals__.get("__name__")
+            module = thing.__module__ if module in (None, "torch.distributed.c10d_logger") else module
+        elif type(thing) in lookup.C_CALLABLES:
+            module = getattr(thing, "__module__", None) or lookup.module_name(getattr(thing,
+                "__objclass__", int))
+        else:
+            module = lookup.module_name(thing if lookup.is_class(thing) else type(thing))
+        return type(module) is str and _is_in(module, COLLECTIVE_MODULES)
+
+    def _call_module(self, module: Any, node: ast.AST) -> None:
+        parts = lookup.modules_within(module)
+        if any(lookup.derives(type(part), self.rules.collective) for part in parts):
+            self.note(node, "runs a model that waits for the other ranks", COLLECTIVE)
+        else:
+            self.note(node, "runs a model: statistics, random numbers and hooks change")
+
+    def _call_class(self, cls: type, given: Arguments, node: ast.AST) -> Values:
+        if lookup.derives(cls, (BaseException,)) and lookup.library_class(cls):
+            if lookup.derives(cls, (SystemExit,)):
+                self.note(node, "ends the process", REFUSED)
+            return frozenset({self.made(node, given.everything())})
+        if self._is_collective(cls):
+            self.note(node, "waits for the other ranks", COLLECTIVE)
+        elif _is_record(cls) and not lookup.own_special(cls):
+            return frozenset({self.made(node, given.everything())})
+        else:
+            self.note(node, f"makes a `{lookup.class_name(cls)}`, which is not known to be pure")
+        return NOTED
+
+    def _call_absent(self, callee: Absent, given: Arguments, node: ast.AST) -> Values:
+        group = self.rules.dotted(callee.dotted)
+        if group is not None:
+            return self._apply(group, callee.dotted.rpartition(".")[2], given, node)
+        if callee.dotted.startswith(COLLECTIVE_MODULES):
+            self.note(node, "waits for the other ranks", COLLECTIVE)
+        else:
+            self.note(node, "is not known to be pure")
+        return NOTED
+
+    def _call_method(self, callee: Method, given: Arguments, node: ast.AST) -> Values:
+        thing, name = callee.receiver.thing, callee.name
+        receiver = frozenset({callee.receiver})
+        kind = type(thing)
+        group = self.rules.method(kind, name)
+        if (thing is sys.stdout or thing is sys.stderr) and name in STREAM_METHODS:
+            self.check(given, node)
+            return NUMBERS
+        if group is not None:
+            with_it = given._replace(positional=(receiver, *given.positional))
+            return self._apply(group, name, with_it, node)
+        if name in ("__call__", "forward") and lookup.derives(kind, self.rules.module):
+            self._call_module(thing, node)
+        elif name == "backward" and self._ranks_wait():
+            self.note(node, "backward of a model on several ranks waits for the others", COLLECTIVE)
+        elif self._collective_method(kind, name):
+            self.note(node, "waits for the other ranks", COLLECTIVE)
+        else:
+            self.note(node, self._why(name, f"`{lookup.class_name(kind)}.{name}` is not known to be pure"))
+        return NOTED
+
+    def _collective_method(self, kind: type, name: str) -> bool:
         entry = lookup.find(kind, name)
-        of_ranks = _is_in(lookup.module_name(kind if entry is None else entry[0]), rules.COLLECTIVE_MODULES)
-        distributed = _is_distributed(kind) and name in (*rules.COLLECTIVE_METHODS, "step")
-        if (of_ranks or distributed) and name not in ("train", "eval", "zero_grad"):
-            return self.note(node, "waits for the other ranks", COLLECTIVE)
-        return self._not_known(name, f"`{lookup.class_name(kind)}.{name}` is not known to be pure", node)
+        definer = kind if entry is None else entry[0]
+        if name in ("train", "eval", "zero_grad"):
+            return False
+        if name in COLLECTIVE_METHODS and lookup.derives(kind, self.rules.collective):
+            return True
+        module = lookup.module_name(definer)
+        return _is_in(module, COLLECTIVE_MODULES) or (
+            name == "step" and lookup.derives(kind, self.rules.collective)
+        )
 
     def _ranks_wait(self) -> bool:
+        if any(lookup.derives(type(thing), self.rules.collective) for thing in list(self.names.values())):
+            return True
         asks = lookup.by_name("torch.distributed.is_initialized")
-        asked = type(asks) is types.FunctionType and lookup.library_function(asks) and bool(asks())
-        return asked or any(_is_distributed(type(thing)) for thing in list(self.names.values()))
+        return type(asks) is types.FunctionType and lookup.library_function(asks) and bool(asks())
 
-    # -- rules ---------------------------------------------------------------------------------
+    @staticmethod
+    def _why(name: str, otherwise: str) -> str:
+        if name.endswith("_") and not name.endswith("__"):
+            return "changes something in place"
+        return CHANGING_METHODS.get(name, otherwise)
 
-    def _apply(self, group: Group, name: str, given: Arguments, node: ast.AST) -> Value:
-        address = given.positional[0] if given.positional and group in rules.ADDRESS_GROUPS else None
-        low = isinstance(address, Known) and type(address.thing) is int and address.thing < 4096
-        if group.kind != READING:
-            self.note(node, group.why, CHANGING if group in rules.ADDRESS_GROUPS and not low else group.kind)
-        if name in _TREATED.get(group.of, ()):
-            found: Value = getattr(self, f"_call_{name.strip('_')}")(given, node)
-            return found
-        if group.gives == rules.LOOK:
-            for value in given.everything():
-                if isinstance(value, Known) and lookup.own_code(type(value.thing), _LOOKED_AT):
-                    self.note(node, "runs code of the object's own, which is not known to be pure")
-            return Kind.FRESH
-        if group.gives == rules.SHOW:
-            for value in given.everything():
-                self.shown(value, node)
-            self._checked(name, Arguments((), given.named), node)
-            return Kind.FRESH
-        if group.gives == rules.ANYTHING:
-            return Kind.OPAQUE
-        array = group.of.startswith("numpy")  # whose functions take what they write into by its place, too
-        if array and isinstance(node, ast.Call) and any(isinstance(one, ast.Starred) for one in node.args):
-            self.note(node, "may write its result into something of the job")
-        kinds = self._checked(name, given, node, 2 if array else 99, calls=group.gives == rules.CALLS)
-        if name in _AT_ONCE or name in ("join", "reduce", "mean", "median") or group.of == "statistics":
-            for value in (Kind.ENDLESS if Kind.ENDLESS in kinds else Kind.FRESH, *given.everything()):
-                if value is Kind.ENDLESS or (isinstance(value, Known) and type(value.thing) is range):
-                    self.parts(value, node)
-        return self._gives(name, group.gives, kinds)
+    def _call_attribute(self, callee: Attribute, given: Arguments, node: ast.AST) -> Values:
+        base, name = callee.base, callee.name
+        if isinstance(base, Own):
+            return self._call_own(base, name, given, node)
+        if base is Some.PURE and name in PURE_METHODS:
+            self._check_targets(given, node)
+            self.may_call(given.everything(), node)
+            self.check(given, node)
+            if name in NEW_TENSOR_METHODS:
+                return frozenset({self.made(node, kind="fresh")})
+            return frozenset({self.made(node, PURE)}) if name in FRESH_METHODS else PURE
+        if name in COLLECTIVE_METHODS - TENSOR_METHODS_CALLED_ALIKE:
+            self.note(node, "waits for the other ranks", COLLECTIVE)
+        elif name == "backward" and self._ranks_wait():
+            self.note(node, "backward of a model on several ranks waits for the others", COLLECTIVE)
+        elif base is not Some.NOTED:
+            self.note(node, self._why(name, f"`.{name}` of something that is not known here"))
+        return NOTED
 
-    def _gives(self, name: str, gives: str, kinds: list[Kind]) -> Value:
-        modules = Kind.MODULE in kinds or Kind.HOLDER_OF_MODULES in kinds
-        endless = kinds.count(Kind.ENDLESS)
-        if gives == rules.FRESH:
-            wraps = name in ("no_grad", "enable_grad", "inference_mode", "itemgetter")
-            return Kind.WRAPPER if wraps else Kind.FRESH
-        if gives == rules.SHARED:
-            module = Kind.MODULE if modules else Kind.DATA
-            return module if any(kind is not Kind.FRESH for kind in kinds) or not kinds else Kind.FRESH
-        if name in ("wraps", "lru_cache", "cache"):
-            return Kind.WRAPPER
-        ends = name in ("islice", "takewhile", "zip_longest") or (name == "zip" and endless < len(kinds))
-        if name == "cycle" or (name == "repeat" and len(kinds) < 2) or (endless and not ends):
-            return Kind.ENDLESS
-        return Kind.HOLDER_OF_MODULES if modules and gives != rules.TENSORS else Kind.HOLDER
-
-    def _checked(
-        self, name: str, given: Arguments, node: ast.AST, free: int = 99, *, calls: bool = False
-    ) -> list[Kind]:
-        """The kinds of arguments; notes what is called, and what is written into."""
-        kinds = []
-        for place, value in enumerate(given.positional):
-            constant = isinstance(value, Known) and type(value.thing) in lookup.IMMUTABLE
-            if calls and place == 0:
-                self._called(value, given.positional[1:], node)
+    def _call_instance(self, base: Own, name: str, given: Arguments, node: ast.AST) -> Values:
+        """A method of an instance of a class of the snippet, or something that is called like one."""
+        own = frozenset({base})
+        results = NOTHING
+        found = False
+        for one in self.fields.get((base.site, name), set()) | set(self.inside(base)):
+            method = isinstance(one, Function) and getattr(one.node, "name", "") == name
+            if not method and one not in self.fields.get((base.site, name), ()):
                 continue
-            kind = self.unseen(value, node)
-            if place >= free and not constant and kind is Kind.DATA and name not in _NO_ARRAY:
-                self.note(node, "may write its result into something of the job")
-            kinds.append(kind)
-        for word, value in given.named:
-            nothing = isinstance(value, Known) and value.thing in (None, False)
-            standard = isinstance(value, Known) and (value.thing is sys.stdout or value.thing is sys.stderr)
-            if (
-                word in ("out", "inplace", "file", "stream", "where")
-                and not nothing
-                and not standard
-                and value not in OWN
-            ):
+            found = True
+            bound = own if method else NOTHING
+            if isinstance(one, Function):
+                results |= self.run(one, given, node, bound)
+            else:
+                results |= self.call(one, given, node)
+        self.may_call(self.contents.get((base.site, -1), ()), node)
+        if not found:
+            self.note(node, f"`.{name}` is not a method that the snippet defines")
+            return NOTED
+        return results
+
+    def _call_own(self, base: Own, name: str, given: Arguments, node: ast.AST) -> Values:
+        inside = self.inside(base)
+        if base.kind == "instance":
+            return self._call_instance(base, name, given, node)
+        self._check_targets(given, node)
+        self.may_call(inside - {one for one in inside if isinstance(one, Function)}, node)
+        in_place = name.endswith("_") and not name.startswith("_") and base.site != 0
+        if name in BLOCKING_METHODS and base.kind == "fresh":
+            self.note(node, "waits for something outside of the job", BLOCKING)
+            return frozenset({self.made(node, kind="fresh")})
+        if not (name in OWN_METHODS or name in PURE_METHODS or (in_place and base.kind == "fresh")):
+            self.note(node, self._why(name, f"`.{name}` is not known to be pure"))
+            return NOTED
+        self.check(given, node)
+        everything = given.everything()
+        if name in ("extend", "update", "subtract", "writelines", "extendleft"):
+            stored = self.opened(NOTHING.union(*(self._members(one, node) for one in everything)), node)
+        else:
+            stored = everything
+        self.may_call(dict(given.keywords).get("key", NOTHING), node, strict=True)
+        if name in OWN_METHODS:
+            self.put(base, stored)
+        if name in ("items", "most_common"):
+            return frozenset({self.made(node, frozenset({self.made(node, inside | NUMBERS, level=1)}))})
+        if name in ("keys", "values", "copy", "elements", "union", "difference", "intersection"):
+            return frozenset({self.made(node, inside | everything)})
+        if name in ("get", "pop", "popleft", "popitem", "setdefault", "__next__", "__getitem__"):
+            return inside | stored
+        return frozenset({base}) if in_place else frozenset({self.made(node, kind="fresh")})
+
+    # -- rules -------------------------------------------------------------------------------
+
+    def _apply(self, group: Group, name: str, given: Arguments, node: ast.AST) -> Values:
+        if group.kind != READING and group.gives != "address":
+            self.note(node, group.why, group.kind)
+        self._check_targets(given, node)
+        special: Callable[[str, Group, Arguments, ast.AST], Values] | None
+        special = getattr(self, "_gives_" + group.gives, None)
+        if special is not None:
+            found: Values = special(name, group, given, node)
+            return found
+        everything = given.everything()
+        if group.gives == SHOW:
+            self.shown(everything, node)
+            self._check_stream(given, node)
+            return NUMBERS
+        if group.gives == LOOK:
+            return PURE
+        if group.gives in (GATHER, CONSUME, PAIR, TAKE):
+            return self._gathered(name, group.gives, given, node)
+        self.may_call(everything, node)
+        if name == "len":
+            self.touch(everything, node)
+            return NUMBERS
+        self.check(given, node)
+        if group.gives == FRESH:
+            self._runs_through(everything, node)
+            return frozenset({self.made(node, kind="fresh")})
+        return PURE
+
+    def _gathered(self, name: str, gives: str, given: Arguments, node: ast.AST) -> Values:
+        """What goes through its arguments gives."""
+        everything = given.everything()
+        inside = NOTHING.union(*(self._members(one, node) for one in everything))
+        if name in ("dict", "OrderedDict", "Counter", "ChainMap"):  # their pairs, and what is named
+            inside = self.opened(inside, node).union(*(values for _, values in given.keywords))
+        functions = frozenset(one for one in everything if isinstance(one, Function))
+        for one in functions | (given.named("key") or NOTHING):
+            if one != Known(None):
+                self.may_call([one], node, strict=True, given=Arguments((inside,)))
+        self.may_call(everything - functions, node)
+        self.check(given, node)
+        endless = [one for one in everything if isinstance(one, Own) and one.kind == "endless"]
+        if gives in (CONSUME, TAKE):
+            self._runs_through(everything, node)
+        if gives == TAKE:
+            return inside | everything | NUMBERS
+        if gives == PAIR:
+            for one in everything:
+                if isinstance(one, Known) and lookup.derives(type(one.thing), (dict,)):
+                    inside |= known(*list(dict.values(one.thing)))
+            inside = frozenset({self.made(node, inside | NUMBERS, level=1)})
+            ends = len(endless) < len(everything) or name in ENDING
+        else:
+            ends = gives == CONSUME or name in ENDING
+        return frozenset({self.made(node, inside, "endless" if endless and not ends else "container")})
+
+    def _members(self, value: Value, node: ast.AST) -> Values:
+        """What a function that goes through its arguments gets out of one of them."""
+        if isinstance(value, Known) and lookup.derives(type(value.thing), (dict,)):
+            both = known(*list(dict.keys(value.thing))) | known(*list(dict.values(value.thing)))
+            return both if self.rules.method(type(value.thing),
+                "__iter__") else self.iterate(frozenset({value}), node)
+        if isinstance(value, Known) and lookup.find(type(value.thing), "__iter__") is None:
+            return NOTHING
+        return self.iterate(frozenset({value}), node, in_c=False)
+
+    def check(self, given: Arguments, node: ast.AST) -> None:
+        """Arguments whose special methods a library's function may run, or which it may use up."""
+        everything = given.everything()
+        self.touch(everything, node)
+        for value in everything:
+            if isinstance(value, Known):
+                kind = type(value.thing)
+                if lookup.find(kind, "__next__") is not None or lookup.derives(kind, self.rules.loader):
+                    self.note(node, "may take from an iterator of the job")
+
+    def opened(self, values: Values, node: ast.AST) -> Values:
+        """Values, and what is in those that are pairs."""
+        found = values
+        for value in values:
+            if isinstance(value, Own) and value.kind == "container":
+                found |= self.inside(value)
+            elif isinstance(value, Known) and type(value.thing) in (tuple, list):
+                found |= known(*value.thing)
+        return found
+
+    def _check_targets(self, given: Arguments, node: ast.AST) -> None:
+        """Arguments that a result is written into."""
+        for word in ("out", "inplace"):
+            target = given.named(word) or NOTHING
+            if any(not isinstance(one, Own) and one not in (Known(None), Known(False)) for one in target):
                 self.note(node, f"`{word}=` writes into something of the job")
-            elif word in _CALLED and not nothing:
-                self._called(value, given.positional, node)
-            elif not standard:
-                kinds.append(self.unseen(value, node))
-        return kinds
 
-    def _called(self, value: Value, others: tuple[Value, ...], node: ast.AST) -> None:
-        """A function calls one of its arguments with what it gets out of the others."""
-        if value is Kind.FUNCTION:
-            if any(self.unseen(one, node) in (Kind.MODULE, Kind.HOLDER_OF_MODULES) for one in others):
-                self.note(node, "gives modules of the job to a function")
-        elif value is not Kind.WRAPPER and not (isinstance(value, Known) and value.thing is None):
-            self.call(value, Arguments(tuple(self.parts(one, node, in_c=False) for one in others)), node)
+    def may_call(
+        self, values: Iterable[Value], node: ast.AST, *, strict: bool = False, given: Arguments = ANYTHING
+    ) -> None:
+        """Functions among arguments: whoever gets them may call them.
 
+        `strict`: will call them, whatever they are; with `given`."""
+        waiting, seen = list(values), set()
+        while waiting:
+            value = waiting.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            if isinstance(value, Own) and value.site and not (strict and value.kind == "wrapper"):
+                waiting.extend(self.contents.get((value.site, value.level), ()))
+            elif isinstance(value, Known):
+                if type(value.thing) in _FUNCTIONS or (strict and callable(value.thing)):
+                    self.call(value, Arguments(), node)
+            elif isinstance(value, Method | Function):
+                self.call(value, given if isinstance(value, Function) else Arguments(), node)
+            elif isinstance(value, Attribute):
+                suspect = value.name in CHANGING_METHODS or value.name in COLLECTIVE_METHODS
+                if strict or suspect or (value.name.endswith("_") and not value.name.startswith("_")):
+                    self.call(value, Arguments(), node)
+            elif isinstance(value, Absent) or (strict and isinstance(value, Some | Own) and value != NUMBER):
+                self.call(value, Arguments(), node)
 
-def _name_of(thing: Any) -> str:
-    if lookup.is_class(thing):
-        return lookup.class_name(thing)
-    return str(thing.__name__) if type(thing) in (types.FunctionType, *lookup.C_CALLABLES) else ""
+    def _check_stream(self, given: Arguments, node: ast.AST) -> None:
+        for value in (given.named("file") or NOTHING) | (given.named("stream") or NOTHING):
+            known_stream = isinstance(value, Known) and (
+                value.thing is sys.stdout or value.thing is sys.stderr or value.thing is None
+            )
+            if not known_stream and not isinstance(value, Own):
+                self.note(node, "writes into a file of the job")
+        for name in ("default", "cls", "object_hook"):
+            self.may_call(given.named(name) or NOTHING, node, strict=True)
+
+def _is_record(cls: type) -> bool:
+    """A named tuple or a dataclass: made without any code of its own."""
+    made = ("__new__", "__init__", "__post_init__")
+    found = [entry for name in made if (entry := lookup.find(cls, name)) is not None]
+    plain = all(lookup.library_function(entry[1], entry[0]) for entry in found)
+    named = lookup.derives(cls, (tuple,)) and lookup.find(cls, "_fields") is not None
+    return plain and (named or "__dataclass_fields__" in lookup.class_dict(cls))
 
 
 def _is_in(module: str, packages: tuple[str, ...]) -> bool:
     return any(module == one or module.startswith(one + ".") for one in packages)
 
 
-def _is_distributed(cls: type) -> bool:
-    found = (lookup.by_name(name) for name in rules.COLLECTIVE_CLASSES)
-    return any(one is not None and lookup.derives(cls, (one,)) for one in found)
+def _name_of(thing: Any) -> str:
+    if lookup.is_class(thing):
+        return lookup.class_name(thing)
+    return str(thing.__name__) if type(thing) in _NAMED else ""
 
 
-def _is_collective(thing: Any) -> bool:
-    if type(thing) is types.FunctionType:
-        module = thing.__globals__.get("__name__")
-        module = thing.__module__ if module in (None, "torch.distributed.c10d_logger") else module
-    elif type(thing) in lookup.C_CALLABLES:
-        module = getattr(thing, "__module__", None) or lookup.module_name(getattr(thing, "__objclass__", int))
-    else:
-        module = lookup.module_name(thing if lookup.is_class(thing) else type(thing))
-    return type(module) is str and _is_in(module, rules.COLLECTIVE_MODULES)
+def blocking(state: State, node: ast.AST, why: str) -> None:
+    """A finding that something waits."""
+    state.note(node, why, BLOCKING)
+
+
+def load(state: State, dotted: str, node: ast.AST) -> Values:
+    """What importing a module gives; notes an import of what is not loaded."""
+    module = sys.modules.get(dotted)
+    state.imported.add(dotted)
+    if module is not None:
+        return frozenset({Known(module)})
+    if dotted.partition(".")[0] not in sys.stdlib_module_names:
+        blocking(state, node, f"imports {dotted}, which the job has not loaded")
+    return frozenset({Absent(dotted)})
+
+

@@ -1,377 +1,427 @@
-"""What an expression of a snippet is, and what in it is more than reading. Standard library only."""
+"""What an expression of a snippet may be, and what in it is more than reading.
+
+Part of the guard: see `guard.py`. Standard library only.
+"""
 
 from __future__ import annotations
 
 import ast
 import builtins
-import contextlib
 import math
 import operator
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from probe.base.isolation import capture
 from probe.job.snippets.guard import lookup
+from probe.job.snippets.guard.attributes import attribute, data, elements
 from probe.job.snippets.guard.calls import Arguments
-from probe.job.snippets.guard.rules import READING
+from probe.job.snippets.guard.rules import LARGEST_RESULT, READING, SPECIAL_METHODS
 from probe.job.snippets.guard.special import Special
-from probe.job.snippets.guard.tracked import OWN, Kind, Known, Value
+from probe.job.snippets.guard.tracked import (
+    NOTED,
+    NOTHING,
+    NUMBERS,
+    OPAQUE,
+    PURE,
+    Absent,
+    Attribute,
+    Class,
+    Function,
+    Known,
+    Own,
+    Some,
+    Value,
+    Values,
+    known,
+)
 
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
-    ast.LShift: operator.lshift,
-    ast.RShift: operator.rshift,
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod, ast.Pow: operator.pow, ast.LShift: operator.lshift, ast.RShift: operator.rshift,
 }
-_MINE_FIRST = (Kind.FRESH, Kind.HOLDER, Kind.DATA, Kind.MODULE)
+_SEQUENCES = (ast.List, ast.Tuple, ast.ListComp)
+_OPERATORS = SPECIAL_METHODS & frozenset(
+    ("add", "radd", "sub", "rsub", "mul", "rmul", "matmul", "rmatmul", "truediv", "rtruediv", "floordiv",
+     "rfloordiv", "mod", "rmod", "pow", "rpow", "lshift", "rlshift", "rshift", "rrshift", "and", "rand", "or",
+     "ror", "xor", "rxor", "neg", "pos", "invert", "iadd", "torch_function", "array_ufunc")
+)
+_COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "contains", "hash", "torch_function"})
+_TRUTH = frozenset({"bool", "len"})
+_KEYS = frozenset({"hash", "eq", "index"})
 
 
 class Expressions(Special):
-    """Judges expressions, and keeps what the names in a snippet are."""
+    """Judges expressions; `value` is the way in."""
 
-    def __init__(self, tree: ast.Module, names: Mapping[str, Any]) -> None:
-        super().__init__(names)
-        self._tree = tree
-        self._bound = Counter(name for node in ast.walk(tree) for name in bound_by(node))
-        self._values: dict[str, Value] = {}
-        self._maybe = 0
-        """Statements around this place that may not run, or not now."""
-        self._unsure = False
-        """A name was used for more than it is, or before it was bound: all is to be read again."""
+    inner = False
+    """Whether the code at hand is in a function."""
 
-    @contextlib.contextmanager
-    def scope(self, names: Sequence[str]) -> Iterator[None]:
-        """Names that mean something else within."""
-        before = {name: self._values.pop(name) for name in names if name in self._values}
-        yield
-        for name in names:
-            self._values.pop(name, None)
-        self._values.update(before)
-
-    # -- names -----------------------------------------------------------------------------------
-
-    def _Name(self, node: ast.Name) -> Value:
-        if node.id in self._values:
-            return self._values[node.id]
-        if node.id in self.names:
-            return Known(self.names[node.id])
-        if node.id in vars(builtins) or node.id == "__builtins__":
-            return Known(vars(builtins).get(node.id, builtins))
-        self._unsure = self._unsure or node.id in self._bound
-        return Kind.FRESH if node.id in ("__name__", "__file__", "__doc__") else Kind.NOTED
-
-    def assign(self, name: str, value: Value, node: ast.AST) -> None:
-        """A name is bound. One that is bound once is what it is bound to; others only of one kind."""
-        elsewhere = name in self.names or name in vars(builtins)
-        same = isinstance(value, Known) and value.thing is self.names.get(name, self)
-        if self._bound[name] == 1 and (same or not elsewhere or not self._maybe):
-            self._values[name] = value
-            return
-        kind = self.unseen(value, node)
-        before = self._values.get(name, self.names.get(name, kind))
-        if not isinstance(before, Kind):
-            before = self.unseen(Known(before), node)
-        if name in vars(builtins) and name not in self.names:
-            self.note(node, "takes the name of a function of Python's")
-        self._values[name] = self.merged(before, kind, node)
-        self._unsure = self._unsure or self._values[name] is not before
-
-    def merged(self, one: Kind, other: Kind, node: ast.AST) -> Kind:
-        """Something that is of one kind or of the other."""
-        kinds = {one, other} - {Kind.NOTED}
-        if len(kinds) < 2:
-            return next(iter(kinds), Kind.NOTED)
-        if Kind.HOLDER_OF_MODULES in kinds:
-            return Kind.HOLDER_OF_MODULES if kinds & {Kind.FRESH, Kind.HOLDER} else Kind.MODULE
-        if not kinds <= set(_MINE_FIRST):
-            return self.note(node, "is one of several things that have nothing in common")
-        return max(kinds, key=_MINE_FIRST.index)
-
-    def bind(self, target: ast.expr, value: Value) -> None:
-        """Assign to a target; notes what changes something of the job."""
-        if isinstance(target, ast.Name):
-            self.assign(target.id, value, target)
-        elif isinstance(target, ast.Tuple | ast.List):
-            inside = self.parts(value, target)
-            for part in target.elts:
-                self.bind(part, inside)
-        elif isinstance(target, ast.Starred):
-            held = Kind.HOLDER_OF_MODULES if value is Kind.MODULE else Kind.HOLDER
-            self.bind(target.value, held)
-        elif isinstance(target, ast.Subscript):
-            base = self.value(target.value)
-            kinds = [self.unseen(self.value(target.slice), target), self.unseen(value, target)]
-            if base in OWN:
-                self.stored(base, kinds, target)
-            elif base is not Kind.NOTED:
-                self.note(target, "is assigned to, and may be the job's")
-        elif isinstance(target, ast.Attribute):
-            self.value(target.value)
-            self.note(target, "is assigned to, and may be the job's")
-
-    def block(self, body: Sequence[ast.AST]) -> None:
-        """Statements, one after the other."""
-        raise NotImplementedError
-
-    def maybe(self, body: Sequence[ast.AST]) -> None:
-        """Statements that may not run, or not now."""
-        raise NotImplementedError
-
-    # -- expressions -----------------------------------------------------------------------------
-
-    def value(self, node: ast.expr) -> Value:
-        """What an expression is."""
-        handler: Callable[[Any], Value] | None = getattr(self, "_" + type(node).__name__, None)
+    def value(self, node: ast.expr) -> Values:
+        """What an expression may be."""
+        handler: Callable[[Any], Values] | None = getattr(self, "_" + type(node).__name__, None)
         if handler is not None:
             return handler(node)
-        self.block(list(ast.iter_child_nodes(node)))
-        return self.note(node, f"`{type(node).__name__}` is not understood")
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                self.value(child)
+        self.note(node, f"`{type(node).__name__}` is not understood")
+        return NOTED
 
-    def _Constant(self, node: ast.Constant) -> Value:
-        return Known(node.value)
+    def used(self, node: ast.expr | None) -> Values:
+        """The same, as something that is not called."""
+        if node is None:
+            return NOTHING
+        return NOTHING.union(*(data(self, value) for value in self.value(node)))
 
-    def _NamedExpr(self, node: ast.NamedExpr) -> Value:
-        value = self.value(node.value)
-        self.bind(node.target, value)
-        return value
+    # -- names and constants -----------------------------------------------------------------
 
-    def _Attribute(self, node: ast.Attribute) -> Value:
-        return self.attribute(self.value(node.value), node.attr, node)
+    def _Constant(self, node: ast.Constant) -> Values:
+        return frozenset({Known(node.value)})
 
-    def _Call(self, node: ast.Call) -> Value:
-        callee: Value | None = None
-        receiver = Kind.NOTED
-        if isinstance(node.func, ast.Attribute):
-            value = self.value(node.func.value)
-            if isinstance(value, Kind) and value is not Kind.FUNCTION:
-                receiver = value
-            else:
-                callee = self.attribute(value, node.func.attr, node.func)
-        else:
-            callee = self.value(node.func)
-        positional = [self.value(one) for one in node.args]
-        named = [(one.arg, self.value(one.value)) for one in node.keywords if one.arg is not None]
-        opened = [self.parts(self.value(one.value), node) for one in node.keywords if one.arg is None]
-        named_here = callee is Kind.FUNCTION or (isinstance(callee, Known) and callee.thing is dict)
-        if opened and not named_here:
-            self.note(node, "is called with arguments whose names are not seen here")
-        given = Arguments((*positional, *opened), tuple(named))
-        if callee is None and isinstance(node.func, ast.Attribute):
-            return self.method(receiver, node.func.attr, given, node)
-        return self.call(callee or Kind.NOTED, given, node)
+    def _Name(self, node: ast.Name) -> Values:
+        return self.variable(node.id)
 
-    def _Starred(self, node: ast.Starred) -> Value:
-        return self.parts(self.value(node.value), node)
+    def variable(self, name: str) -> Values:
+        """What a name may be here."""
+        if name in self.env and name not in self.loose:
+            return self.env[name]
+        found = frozenset(self.ever.get(name, ()))
+        if name in self.env or (found and self.inner and name not in self.names):
+            return found | self.env.get(name, NOTHING)
+        if name in self.names:
+            return found | {Known(self.names[name])}
+        if name in vars(builtins):
+            return found | {Known(vars(builtins)[name])}
+        if name == "__builtins__":
+            return known(builtins)
+        return found | NUMBERS if name in ("__name__", "__file__", "__doc__") else found
 
-    def _display(self, node: ast.List | ast.Tuple | ast.Set) -> Value:
-        return self._holding([self.unseen(self.value(part), part) for part in node.elts])
+    def _Attribute(self, node: ast.Attribute) -> Values:
+        return NOTHING.union(*(attribute(self, value, node.attr, node) for value in self.value(node.value)))
+
+    def _NamedExpr(self, node: ast.NamedExpr) -> Values:
+        found = self.value(node.value)
+        self.assign(node.target.id, found)
+        return found
+
+    # -- things that are made ----------------------------------------------------------------
+
+    def _display(self, node: ast.List | ast.Tuple | ast.Set) -> Values:
+        inside = NOTHING
+        for part in node.elts:
+            inside |= self.iterate(self.used(part.value), part) if isinstance(part,
+                ast.Starred) else self.value(part)
+        if isinstance(node, ast.Set):
+            self.touch(inside, node, _KEYS)
+        return frozenset({self.made(node, inside)})
 
     _List = _Tuple = _Set = _display
 
-    def _Dict(self, node: ast.Dict) -> Value:
-        kinds = [self.unseen(self.value(key), key) for key in node.keys if key is not None]
+    def _Dict(self, node: ast.Dict) -> Values:
+        inside = NOTHING
         for key, part in zip(node.keys, node.values, strict=True):
-            value = self.value(part)
-            kinds.append(self.unseen(value, part) if key is not None else self.parts(value, part))
-        return self._holding(kinds)
+            if key is None:
+                given = self.used(part)
+                self.touch(given, part)
+                for value in given:
+                    inside |= self.opened(self._members(value, node), node)
+                continue
+            named = self.used(key)
+            self.touch(named, key, _KEYS)
+            inside |= named | self.value(part)
+        return frozenset({self.made(node, inside)})
 
-    @staticmethod
-    def _holding(kinds: Sequence[Value]) -> Kind:
-        modules = Kind.MODULE in kinds or Kind.HOLDER_OF_MODULES in kinds
-        return Kind.HOLDER_OF_MODULES if modules else Kind.HOLDER
+    def _JoinedStr(self, node: ast.JoinedStr) -> Values:
+        for part in node.values:
+            self.value(part)
+        return NUMBERS
 
-    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Value:
+    def _FormattedValue(self, node: ast.FormattedValue) -> Values:
+        self.shown(self.value(node.value), node.value)
+        if node.format_spec is not None:
+            self.value(node.format_spec)
+            for part in ast.walk(node.format_spec):
+                if isinstance(part, ast.Constant) and isinstance(part.value, str):
+                    digits = "".join(sign if sign.isdigit() else " " for sign in part.value).split()
+                    for number in digits:
+                        self.too_large(int(number) if len(number) < 20 else math.inf, node.value)
+        return NUMBERS
+
+    def _Lambda(self, node: ast.Lambda) -> Values:
+        self.define(node)
+        return frozenset({Function(node)})
+
+    def define(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> None:
+        """Judge the body of a function; in `guard.py`."""
+        raise NotImplementedError
+
+    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> Values:
+        outer = self.env
+        self.env = dict(outer)
+        self.repeats += 1
+        for generator in node.generators:
+            found = self.iterate(self.used(generator.iter), generator.iter, in_c=False)
+            self.bind(generator.target, found)
+            for condition in generator.ifs:
+                self.test(condition)
         parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
-        with self.scope([name for one in node.generators for name in names_in(one.target)]):
-            for one in node.generators:
-                found = self.parts(self.value(one.iter), one.iter, in_c=False)
-                if any(isinstance(part, ast.Attribute | ast.Subscript) for part in ast.walk(one.target)):
-                    self.note(one.target, "is assigned to, and may be the job's")
-                self._values.update(dict.fromkeys(names_in(one.target), found))
-                for condition in one.ifs:
-                    self.touched(self.value(condition), condition)
-            return self._holding([self.unseen(self.value(part), part) for part in parts])
+        inside = NOTHING.union(*(self.value(part) for part in parts))
+        self.repeats -= 1
+        self.env = outer
+        for part in ast.walk(node):
+            if isinstance(part, ast.NamedExpr):  # it outlives the comprehension
+                self.env[part.target.id] = frozenset(self.ever.get(part.target.id, ()))
+        return frozenset({self.made(node, inside)})
 
     _ListComp = _SetComp = _GeneratorExp = _DictComp = _comprehension
 
-    def _Lambda(self, node: ast.Lambda) -> Value:
-        self._function(node)
-        return Kind.FUNCTION
+    # -- operators ---------------------------------------------------------------------------
 
-    def _JoinedStr(self, node: ast.JoinedStr) -> Value:
-        self.block(node.values)
-        return Kind.FRESH
+    def _BinOp(self, node: ast.BinOp) -> Values:
+        left, right = self.used(node.left), self.used(node.right)
+        return self.binary(node.op, left, right, node)
 
-    def _FormattedValue(self, node: ast.FormattedValue) -> Value:
-        self.shown(self.value(node.value), node.value)
-        for part in ast.walk(node.format_spec) if node.format_spec is not None else ():
-            if isinstance(part, ast.FormattedValue | ast.Constant):
-                inner = self.value(part.value) if isinstance(part, ast.FormattedValue) else Known(part.value)
-                self.digits(str(inner.thing) if isinstance(inner, Known) else "", node.value)
-        self.block([node.format_spec] if node.format_spec is not None else [])
-        return Kind.FRESH
-
-    def _BinOp(self, node: ast.BinOp) -> Value:
-        left, right = self.value(node.left), self.value(node.right)
-        if isinstance(left, Known) and isinstance(right, Known):
-            found = self.folded(node.op, left.thing, right.thing, node)
-            if found is not Kind.NOTED:
-                return found
-        return self._operated(node, left, right)
-
-    def _operated(self, node: ast.BinOp | ast.AugAssign, left: Value, right: Value) -> Kind:
-        """What an operator gives: something new, which may hold what is in containers."""
-        plain = True
-        for one, other in ((left, right), (right, left)):
-            self.touched(one, node)
-            tensor = isinstance(one, Known) and lookup.is_tensor_like(one.thing)
-            plain = plain and (tensor or self.unseen(one, node) is Kind.FRESH)
-            times = other.thing if isinstance(other, Known) and isinstance(node.op, ast.Mult) else None
-            if type(times) is int and (
-                one in OWN or (isinstance(one, Known) and type(one.thing) in (list, tuple))
-            ):
-                self.limited(times, node)
-        if isinstance(node.op, ast.Mod):
+    def binary(self, op: ast.operator, left: Values, right: Values, node: ast.AST) -> Values:
+        """The result of an operator."""
+        constant = self._folded(op, left, right, node)
+        if constant is not None:
+            return constant
+        self.touch(left | right, node, _OPERATORS)
+        if isinstance(op, ast.Mod) and any(self._is_text(value) for value in left):
             self.shown(right, node)
-            if isinstance(left, Known) and type(left.thing) is str:
-                self.digits(left.thing, node)
-        return Kind.FRESH if plain else self._holding([left, right])
+            return NUMBERS
+        inside = NOTHING
+        for value in left | right:
+            if isinstance(value, Own):
+                inside |= self.inside(value) if value.kind != "fresh" else NOTHING
+            elif isinstance(value, Known) and type(value.thing) in lookup.CONTAINERS:
+                inside |= elements(self, value.thing)
+            elif value is Some.PURE:
+                inside |= PURE
+        return frozenset({self.made(node, inside, "container" if inside else "fresh")})
 
-    def folded(self, op: ast.operator, left: Any, right: Any, node: ast.AST) -> Value:
-        """The constant that an operator gives for two constants, NOTED where none is known."""
-        if isinstance(op, ast.Mult) and type(left) is int and type(right) in (str, bytes):
-            left, right = right, left
-        if type(left) in (str, bytes) and type(right) is int and isinstance(op, ast.Mult):
-            return (
-                Kind.FRESH
-                if self.limited(len(left) * right, node) or len(left) * right > 1000
-                else Known(left * right)
-            )
-        if type(left) is str and type(right) is str and isinstance(op, ast.Add):
-            return Known(left + right) if len(left) + len(right) < 1000 else Kind.FRESH
-        if type(left) is not int or type(right) is not int or type(op) not in _ARITHMETIC:
-            return Kind.NOTED
+    @staticmethod
+    def _is_text(value: Value) -> bool:
+        return isinstance(value, Known) and type(value.thing) in (str, bytes)
+
+    def _folded(self, op: ast.operator, left: Values, right: Values, node: ast.AST) -> Values | None:
+        """The constant that an operator gives for two constants; notes one that would be absurd."""
+        first, second = self.constant(left), self.constant(right)
+        if isinstance(op, ast.Mult):
+            self._repeated(left, first, second, node)
+            self._repeated(right, second, first, node)
+        if type(first) is not int or type(second) is not int:
+            return None
         size = 0.0
-        if isinstance(op, ast.Pow) and abs(left) > 1:
-            size = math.log2(abs(left)) * right if right < 2**60 else math.inf
-        elif isinstance(op, ast.LShift) and left:
-            size = left.bit_length() + right if right < 2**60 else math.inf
+        if isinstance(op, ast.Pow) and abs(first) > 1:
+            size = math.log2(abs(first)) * second if second < 2**60 else math.inf
+        elif isinstance(op, ast.LShift) and first:
+            size = first.bit_length() + second
         elif isinstance(op, ast.Mult):
-            size = left.bit_length() + right.bit_length()
-        if self.limited(size, node) or size > 10_000:
-            return Kind.FRESH
-        found, error = capture(lambda: _ARITHMETIC[type(op)](left, right))
-        return Kind.FRESH if error is not None else Known(found)
+            size = first.bit_length() + second.bit_length()
+        if size > LARGEST_RESULT:
+            self.too_large(size, node)
+            return NUMBERS
+        arithmetic = _ARITHMETIC.get(type(op))
+        literal = not any(isinstance(part, ast.Name) for part in ast.walk(node))
+        if arithmetic is None or size > 10_000 or (self.repeats and not literal) or not isinstance(node,
+            ast.BinOp):
+            return NUMBERS
+        try:
+            return frozenset({Known(arithmetic(first, second))})
+        except (ArithmeticError, ValueError):
+            return NUMBERS
 
-    def _UnaryOp(self, node: ast.UnaryOp) -> Value:
-        value = self.value(node.operand)
-        self.touched(value, node)
-        if isinstance(node.op, ast.USub) and isinstance(value, Known) and type(value.thing) in (int, float):
-            return Known(-value.thing)
-        return self.unseen(value, node) if isinstance(node.op, ast.UAdd) else Kind.FRESH
+    def _repeated(self, values: Values, constant: object, times: object, node: ast.AST) -> None:
+        if type(times) is not int:
+            return
+        if type(constant) in (str, bytes):
+            self.too_large(len(constant) * times, node)  # type: ignore[arg-type]
+        elif (values and all(isinstance(value,
+            Own) and value.kind == "container" for value in values)) or (values and all(isinstance(one,
+                Known) and type(one.thing) in (list, tuple) for one in values)):
+            self.too_large(times, node)
 
-    def _BoolOp(self, node: ast.BoolOp) -> Value:
-        found = Kind.NOTED
-        for part in node.values:
-            value = self.value(part)
-            self.touched(value, part)
-            found = self.merged(found, self.unseen(value, part), part)
+    def _UnaryOp(self, node: ast.UnaryOp) -> Values:
+        if isinstance(node.op, ast.Not):
+            self.test(node.operand)
+            return NUMBERS
+        found = self.used(node.operand)
+        constant = self.constant(found)
+        if isinstance(node.op, ast.USub) and type(constant) in (int, float):
+            return frozenset({Known(-constant)})  # type: ignore[operator]
+        self.touch(found, node, _OPERATORS)
+        return found if isinstance(node.op, ast.UAdd) else frozenset({self.made(node, kind="fresh")})
+
+    def _BoolOp(self, node: ast.BoolOp) -> Values:
+        return NOTHING.union(*(self.test(part) for part in node.values))
+
+    def _IfExp(self, node: ast.IfExp) -> Values:
+        self.test(node.test)
+        return self.value(node.body) | self.value(node.orelse)
+
+    def _Compare(self, node: ast.Compare) -> Values:
+        parts = [self.used(part) for part in (node.left, *node.comparators)]
+        for number, op in enumerate(node.ops):
+            if isinstance(op, ast.In | ast.NotIn):
+                self._search(parts[number + 1], node)
+            if not isinstance(op, ast.Is | ast.IsNot):
+                self.touch(parts[number] | parts[number + 1], node, _COMPARISONS)
+        return frozenset({self.made(node, kind="fresh")})
+
+    def _search(self, values: Values, node: ast.AST) -> None:
+        for value in values:
+            method = self.rules.method(type(value.thing), "__contains__") if isinstance(value,
+                Known) else None
+            if method is None:
+                self.iterate(frozenset({value}), node)
+
+    def test(self, node: ast.expr) -> Values:
+        """An expression whose truth is asked."""
+        found = self.value(node)
+        self.touch(NOTHING.union(*(data(self, value) for value in found)), node, _TRUTH)
         return found
 
-    def _IfExp(self, node: ast.IfExp) -> Value:
-        self.touched(self.value(node.test), node.test)
-        either = [self.unseen(self.value(part), part) for part in (node.body, node.orelse)]
-        return self.merged(either[0], either[1], node)
+    # -- subscripts --------------------------------------------------------------------------
 
-    def _Compare(self, node: ast.Compare) -> Value:
-        values = [self.value(part) for part in (node.left, *node.comparators)]
-        for place, op in enumerate(node.ops):
-            if isinstance(op, ast.In | ast.NotIn):
-                self.parts(values[place + 1], node)
-            if not isinstance(op, ast.Is | ast.IsNot):
-                self.touched(values[place], node)
-                self.touched(values[place + 1], node)
-        return Kind.FRESH
+    def _Subscript(self, node: ast.Subscript) -> Values:
+        bases, index = self.used(node.value), self.used(node.slice)
+        self.touch(index, node, _KEYS)
+        return NOTHING.union(*(self._item(base, index, node) for base in bases))
 
-    def _Slice(self, node: ast.Slice) -> Value:
+    def _Slice(self, node: ast.Slice) -> Values:
         for part in (node.lower, node.upper, node.step):
-            if part is not None:
-                self.touched(self.value(part), part)
-        return Kind.FRESH
+            self.touch(self.used(part), node, _KEYS)
+        return frozenset({Some.PURE})
 
-    def _Subscript(self, node: ast.Subscript) -> Value:
-        base, index = self.value(node.value), self.value(node.slice)
-        self.touched(index, node)
+    def _item(self, base: Value, index: Values, node: ast.Subscript) -> Values:
+        if isinstance(base, Own):
+            inside = self.inside(base)
+            return frozenset({self.made(node, inside)}) if isinstance(node.slice, ast.Slice) else inside
+        if base is Some.PURE or isinstance(base, Absent):
+            return PURE
+        if base is Some.NOTED:
+            return NOTED
+        if base is Some.OPAQUE:
+            self.note(node, "looks into something that is not known here")
+            return NOTED
         if not isinstance(base, Known):
-            return self.parts(base, node) if base is not Kind.ENDLESS else Kind.NOTED
-        thing, key = base.thing, index.thing if isinstance(index, Known) else None
+            return NOTHING if isinstance(base, Class) else PURE
+        thing = base.thing
         if lookup.is_class(thing):
-            return Kind.FRESH
+            return NUMBERS
         rule = self.rules.method(type(thing), "__getitem__")
         if rule is None or rule.kind != READING:
-            return self.note(
-                node, f"looks into a `{lookup.class_name(type(thing))}`, which is not known to be pure"
-            )
-        if lookup.derives(type(thing), (dict,)) and lookup.find(type(thing), "__missing__") is not None:
-            return self.note(node, "adds the key when it is missing; `.get` does not")
-        inside = lookup.children(thing) if lookup.is_torch_module(thing) else thing
-        if type(inside) in (list, tuple) and type(key) is int and -len(inside) <= key < len(inside):
-            return Known(inside[key])
-        if type(inside) is dict and type(key) is str and key in inside:
-            return Known(inside[key])
-        return self.kind(thing, node)
+            if lookup.find(type(thing), "__getitem__") is None:
+                return NOTHING
+            self.note(node, f"looks into a `{lookup.class_name(type(thing))}`, which is not known to be "
+                "pure")
+            return OPAQUE
+        return self._item_of(thing, index, node)
 
-    def _given_back(self, node: ast.Return | ast.Yield | ast.YieldFrom) -> Value:
-        kind = self.unseen(self.value(node.value), node) if node.value is not None else Kind.FRESH
-        if isinstance(node, ast.YieldFrom):
-            kind = self.parts(kind, node)
-        if kind in (Kind.MODULE, Kind.HOLDER_OF_MODULES, Kind.ENDLESS):
-            self.note(node, "gives back a module of the job, or something without an end")
-        return (
-            Kind.NOTED
-            if isinstance(node, ast.Return)
-            else self.note(node, "is sent something")
-            if (self._is_sent(node))
-            else Kind.FRESH
-        )
+    def _item_of(self, thing: Any, index: Values, node: ast.Subscript) -> Values:
+        key = self.constant(index)
+        if isinstance(node.slice, ast.Slice):
+            copied = type(thing) in (list, tuple, str, bytes, range)
+            return frozenset({self.made(node, elements(self, thing))}) if copied else PURE
+        if lookup.derives(type(thing), (dict,)):
+            pairs = list(dict.items(thing))
+            for one, value in pairs:
+                if key is not None and type(one) is type(key) and one == key:
+                    return frozenset({Known(value)})
+            if lookup.find(type(thing), "__missing__") is not None:
+                self.note(node, "adds the key when it is missing; `.get` does not")
+            return NOTHING if key is not None else known(*(value for _, value in pairs))
+        if type(thing) in (list, tuple) and type(key) is int:
+            length = len(thing)
+            return frozenset({Known(thing[key])}) if -length <= key < length else NOTHING
+        if lookup.derives(type(thing), self.rules.module):
+            children = lookup.children(thing)
+            if type(key) is int and -len(children) <= key < len(children):
+                return frozenset({Known(children[key])})
+            return known(*children)
+        return elements(self, thing)
 
-    _Return = _Yield = _YieldFrom = _given_back
+    # -- calls -------------------------------------------------------------------------------
 
-    def _is_sent(self, node: ast.AST) -> bool:
-        alone = (one.value for one in ast.walk(self._tree) if isinstance(one, ast.Expr))
-        return not any(one is node for one in alone)
+    def _Call(self, node: ast.Call) -> Values:
+        callees = self.value(node.func)
+        given = self._arguments(node)
+        return NOTHING.union(*(self.call(callee, given, node) for callee in callees))
 
-    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> None:
-        for default in (*node.args.defaults, *node.args.kw_defaults):
-            if default is not None and self.unseen(self.value(default), default) is Kind.MODULE:
-                self.note(default, "is a module of the job that a function gets")
-        arguments = [one for one in ast.walk(node.args) if isinstance(one, ast.arg)]
-        self.block([one.annotation for one in arguments if one.annotation is not None])
-        with self.scope([one.arg for one in arguments]):
-            self._values.update({one.arg: Kind.DATA for one in arguments})
-            if isinstance(node, ast.Lambda):
-                self._given_back(ast.copy_location(ast.Return(node.body), node))
+    def _arguments(self, node: ast.Call) -> Arguments:
+        positional: list[Values] = []
+        others = NOTHING
+        for part in node.args:
+            if isinstance(part, ast.Starred):
+                others |= self.iterate(self.used(part.value), part)
+            elif others:
+                others |= self.value(part)
             else:
-                self.maybe([*([node.returns] if node.returns is not None else []), *node.body])
+                positional.append(self.value(part))
+        named: list[tuple[str, Values]] = []
+        for keyword in node.keywords:
+            if keyword.arg is not None:
+                named.append((keyword.arg, self.value(keyword.value)))
+                continue
+            given = self.used(keyword.value)
+            self.touch(given, keyword.value)
+            for value in given:
+                others |= self._members(value, node)
+        return Arguments(tuple(positional), tuple(named), others)
 
+    def _Starred(self, node: ast.Starred) -> Values:
+        return self.iterate(self.used(node.value), node)
 
-def names_in(target: ast.expr) -> set[str]:
-    """Names that a target binds."""
-    return {part.id for part in ast.walk(target) if isinstance(part, ast.Name)}
+    def _Await(self, node: ast.Await) -> Values:
+        self.value(node.value)
+        self.note(node, "waits for something that is not known here")
+        return NOTED
 
+    def _Yield(self, node: ast.Yield) -> Values:
+        self.given_back(self.value(node.value) if node.value is not None else NUMBERS)
+        return OPAQUE
 
-def bound_by(node: ast.AST) -> list[str]:
-    """Names that a part of the tree binds by itself."""
-    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
-        return [node.id]
-    if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-        return [node.target.id]
-    if isinstance(node, ast.alias):
-        return [node.asname or node.name.partition(".")[0]]
-    name = getattr(node, "name", None) or getattr(node, "rest", None)
-    return [name] if isinstance(name, str) else []
+    def _YieldFrom(self, node: ast.YieldFrom) -> Values:
+        self.given_back(self.iterate(self.used(node.value), node, in_c=False))
+        return OPAQUE
+
+    def given_back(self, values: Values) -> None:
+        """What the function at hand returns or yields; in `guard.py`."""
+        raise NotImplementedError
+
+    # -- targets -----------------------------------------------------------------------------
+
+    def bind(self, target: ast.expr, values: Values) -> None:
+        """Assign to a target; notes what changes something of the job."""
+        if isinstance(target, ast.Name):
+            self.assign(target.id, values)
+        elif isinstance(target, ast.Tuple | ast.List):
+            inside = self.iterate(NOTHING.union(*(data(self, value) for value in values)), target)
+            for part in target.elts:
+                self.bind(part, inside)
+        elif isinstance(target, ast.Starred):
+            self.bind(target.value, frozenset({self.made(target, values)}))
+        elif isinstance(target, ast.Attribute | ast.Subscript):
+            stored = values
+            if isinstance(target, ast.Subscript):
+                index = self.used(target.slice)
+                self.touch(index, target, _KEYS)
+                stored = values | index
+            self.store(target, stored)
+
+    def store(self, target: ast.Attribute | ast.Subscript, values: Values) -> None:
+        """Assign into an object: only into what the snippet made."""
+        # What is kept is what it is now: two attributes that were given each other have no end.
+        now = (data(self, one) if isinstance(one, Attribute) else {one} for one in values)
+        values = frozenset(one for some in now for one in some)
+        for base in self.value(target.value):
+            if isinstance(base, Class):
+                base = Own(id(base.node), 0, "instance")
+            if isinstance(base, Own):
+                self.put(base, values)
+                if isinstance(target, ast.Attribute):
+                    self.add(self.fields.setdefault((base.site, target.attr), set()), values)
+            elif not isinstance(base, Function) and base is not Some.NOTED:
+                self.note(target, "is assigned to, and may be the job's")
+

@@ -15,7 +15,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from probe.job.snippets.guard.rules import LIBRARIES
+from probe.job.snippets.guard.rules import LIBRARIES, SPECIAL_METHODS
 
 _MRO = type.__dict__["__mro__"].__get__
 _CLASS_DICT = type.__dict__["__dict__"].__get__
@@ -24,14 +24,13 @@ _NAME = type.__dict__["__name__"].__get__
 _MODULE = type.__dict__["__module__"].__get__
 _STANDARD = tuple({sysconfig.get_paths()[name] + os.sep for name in ("stdlib", "platstdlib")})
 _INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
-_CONTAINERS = (list, tuple, set, frozenset, deque)
-_MAPPINGS = (dict, OrderedDict, defaultdict)
+CONTAINERS = (list, tuple, set, frozenset, deque)
+MAPPINGS = (dict, OrderedDict, defaultdict)
 IMMUTABLE = (int, float, complex, str, bytes, bool, type(None), type(Ellipsis), range, slice)
 C_CALLABLES = (
     types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
     types.ClassMethodDescriptorType, types.MethodWrapperType,
 )
-_MOST_LOOKED_AT = 100_000
 
 
 def mro(cls: type) -> tuple[type, ...]:
@@ -46,19 +45,14 @@ def class_dict(cls: type) -> Mapping[str, Any]:
     return found
 
 
-def derives(cls: type, bases: tuple[type, ...]) -> bool:
-    """`issubclass` by identity."""
-    return any(base is one for base in mro(cls) for one in bases)
-
-
 def is_class(thing: Any) -> bool:
     """Whether a thing is a class, whatever it says of itself."""
-    return derives(type(thing), (type,))
+    return any(base is type for base in mro(type(thing)))
 
 
 def is_module(thing: Any) -> bool:
     """Whether a thing is a module, be it one of a class of its own."""
-    return derives(type(thing), (types.ModuleType,))
+    return any(base is types.ModuleType for base in mro(type(thing)))
 
 
 def module_dict(module: Any) -> dict[str, Any]:
@@ -87,26 +81,38 @@ def find(cls: type, name: str) -> tuple[type, Any] | None:
     return None
 
 
-def instance_dict(thing: Any) -> dict[str, Any]:
-    """The instance's own attributes; empty when it has none or they cannot be had without running code."""
+def instance_dict(thing: Any) -> dict[str, Any] | None:
+    """The instance's own attributes; None when it has none or they cannot be had without running code."""
     found = find(type(thing), "__dict__")
     if found is None or type(found[1]) is not types.GetSetDescriptorType:
-        return {}
+        return None
     entries = found[1].__get__(thing)
-    return entries if type(entries) is dict else {}
+    return entries if type(entries) is dict else None
+
+
+def derives(cls: type, bases: tuple[type, ...]) -> bool:
+    """`issubclass` by identity."""
+    return any(base is one for base in mro(cls) for one in bases)
 
 
 def by_name(dotted: str) -> Any:
     """What a dotted name means in the modules that are loaded; None when there is nothing."""
     parts = dotted.split(".")
     for cut in range(len(parts), 0, -1):
-        thing: Any = sys.modules.get(".".join(parts[:cut]))
-        for part in parts[cut:] if thing is not None and is_module(thing) else ():
+        module = sys.modules.get(".".join(parts[:cut]))
+        if module is None or not is_module(module):
+            continue
+        thing: Any = module
+        for part in parts[cut:]:
             if is_module(thing):
                 thing = module_dict(thing).get(part)
-            else:
-                entry = find(thing, part) if is_class(thing) else None
+            elif is_class(thing):
+                entry = find(thing, part)
                 thing = None if entry is None else unwrapped(entry[1])
+            else:
+                thing = None
+            if thing is None:
+                break
         if thing is not None:
             return thing
     return None
@@ -124,9 +130,27 @@ def library_file(file: str) -> bool:
         return True
     if file.startswith(_STANDARD) and not any(part in file for part in _INSTALLED):
         return True
-    folders = (os.path.dirname(str(module_dict(sys.modules[name]).get("__file__"))) + os.sep
-        for name in LIBRARIES if name in sys.modules)
-    return any(file.startswith(folder) for folder in folders)
+    return any(file.startswith(folder) for folder in _library_folders())
+
+
+def _library_folders() -> Iterator[str]:
+    for name in LIBRARIES:
+        module = sys.modules.get(name)
+        file = module_dict(module).get("__file__") if module is not None and is_module(module) else None
+        if type(file) is str:
+            yield os.path.dirname(file) + os.sep
+
+
+def library_module(name: str) -> bool:
+    """Whether a module of that name is of the standard library, torch or numpy."""
+    top = name.partition(".")[0]
+    if top in sys.builtin_module_names or name == "builtins":
+        return True
+    if top not in sys.stdlib_module_names and top not in LIBRARIES:
+        return False
+    module = sys.modules.get(name) or sys.modules.get(top)
+    file = module_dict(module).get("__file__") if module is not None and is_module(module) else None
+    return type(file) is not str or library_file(file)
 
 
 def library_class(cls: type) -> bool:
@@ -134,82 +158,128 @@ def library_class(cls: type) -> bool:
     return library_module(module_name(cls))
 
 
-def library_module(name: str) -> bool:
-    """Whether a module of that name is of the standard library, torch or numpy."""
-    top = name.partition(".")[0]
-    if top not in sys.stdlib_module_names and top not in LIBRARIES:
-        return top in sys.builtin_module_names
-    module = sys.modules.get(name) or sys.modules.get(top)
-    file = module_dict(module).get("__file__") if module is not None and is_module(module) else None
-    return type(file) is not str or library_file(file)
-
-
 def library_function(entry: Any, definer: type | None = None) -> bool:
     """Whether a function, or what lies in a class, is of the standard library, torch or numpy."""
-    entry = entry.fget if type(entry) is property else unwrapped(entry)
+    entry = unwrapped(entry)
+    if type(entry) is property:
+        return entry.fget is None or library_function(entry.fget, definer)
     if type(entry) is functools.partial:
         return library_function(entry.func)
-    if type(entry) is not types.FunctionType:
-        return definer is None or library_class(definer)
-    file = entry.__code__.co_filename
-    if library_file(file):
-        return True
-    of_library = definer is not None and library_class(definer)
-    of_dataclass = definer is not None and "__dataclass_fields__" in class_dict(definer)
-    return (of_library and file.startswith("<")) or (of_dataclass and file == "<string>")
+    if type(entry) is types.FunctionType:
+        file = entry.__code__.co_filename
+        if definer is not None and _made_by_dataclasses(entry, definer):
+            return True
+        return library_file(file) or (file.startswith("<") and definer is not None and library_class(definer))
+    return definer is None or library_class(definer)
 
 
-def own_code(cls: type, names: frozenset[str]) -> str | None:
-    """A method or property of those names that is somebody's own code; None when there is none."""
-    for base in mro(cls):
-        if not library_class(base):
-            for name, entry in tuple(class_dict(base).items()):
-                plain = type(entry) in (*IMMUTABLE, types.MemberDescriptorType)
-                if name in names and not plain and not library_function(entry, base):
-                    return f"{class_name(base)}.{name}"
+def _made_by_dataclasses(function: types.FunctionType, definer: type) -> bool:
+    entries = class_dict(definer)
+    file = function.__code__.co_filename
+    if "__dataclass_fields__" in entries:
+        # `__repr__` is wrapped in a function of reprlib or dataclasses; the rest is made from text.
+        return file == "<string>" or library_file(file)
+    return "_fields" in entries and library_file(file)
+
+
+def own_special(thing_type: type, names: frozenset[str] = SPECIAL_METHODS) -> str | None:
+    """A special method of a class that is somebody's own code; None when there is none."""
+    for base in mro(thing_type):
+        if library_class(base):
+            continue
+        for name, entry in tuple(class_dict(base).items()):
+            plain = name[2:-2] if type(name) is str and name[:2] == "__" and name[-2:] == "__" else ""
+            if plain in names and entry is not None and not library_function(entry, base):
+                return f"{class_name(base)}.{name}"
+            if plain in names and type(entry) not in (types.FunctionType, *C_CALLABLES, type(None)):
+                return f"{class_name(base)}.{name}"
     return None
 
 
-def within(thing: Any) -> Iterator[Any]:
-    """A thing and all in its containers, modules and fields; MemoryError where that is very much."""
+def own_text(thing: Any, room: int = 2000) -> str | None:
+    """Somebody's own code that making a text of a thing would run; None when there is none.
+
+    Looks at no more than `room` things."""
     waiting, seen = [thing], set()
-    while waiting:
+    while waiting and room > 0:
+        room -= 1
         one = waiting.pop()
-        kind = type(one)
-        if kind not in IMMUTABLE and id(one) not in seen:
-            seen.add(id(one))
-            if len(seen) > _MOST_LOOKED_AT:
-                raise MemoryError
-            yield one
-            if kind in _CONTAINERS:
-                waiting.extend(one)
-            elif kind in _MAPPINGS:
-                waiting.extend(part for pair in list(one.items()) for part in pair)
-            elif find(kind, "__dataclass_fields__") is not None or kind is types.SimpleNamespace:
-                waiting.extend(instance_dict(one).values())
-            else:
-                waiting.extend(children(one))
+        if type(one) in IMMUTABLE or id(one) in seen:
+            continue
+        seen.add(id(one))
+        found = own_special(type(one), _TEXT) or _own_extra(type(one))
+        if found is not None:
+            return found
+        waiting.extend(_inside(one, room))
+    return None
+
+
+_TEXT = frozenset({"repr", "str", "format", "getattribute"})
+
+
+def _own_extra(kind: type) -> str | None:
+    found = find(kind, "extra_repr")  # what a torch module's text asks its class for
+    return None if found is None or library_function(found[1], found[0]) else f"{class_name(kind)}.extra_repr"
+
+
+def _inside(thing: Any, room: int) -> list[Any]:
+    kind = type(thing)
+    if kind in CONTAINERS:
+        return list(thing)[:room]
+    if kind in MAPPINGS:
+        pairs = list(thing.items())[:room]
+        return [part for pair in pairs for part in pair]
+    entries = instance_dict(thing)
+    if entries is None:
+        return []
+    if type(entries.get("_modules")) in MAPPINGS:
+        return children(thing)[:room]
+    if find(kind, "__dataclass_fields__") is not None or kind is types.SimpleNamespace:
+        return list(entries.values())[:room]
+    return []
+
+
+def modules_within(module: Any, most: int = 3000) -> list[Any]:
+    """A module and all in it, from its dictionaries; at most so many."""
+    found: list[Any] = []
+    waiting, seen = [module], set()
+    while waiting and len(found) < most:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        found.append(one)
+        waiting.extend(children(one))
+    return found
 
 
 def children(module: Any) -> list[Any]:
     """The direct children of a torch module, from its dictionary."""
-    within: Any = instance_dict(module).get("_modules")
-    return [one for one in within.values() if one is not None] if type(within) in _MAPPINGS else []
+    entries = instance_dict(module) or {}
+    within: Any = entries.get("_modules")
+    return [one for one in within.values() if one is not None] if type(within) in MAPPINGS else []
 
 
-def is_torch_module(thing: Any) -> bool:
-    """Whether a thing is a module of torch, by what each of them holds."""
-    held = instance_dict(thing)
-    return "_modules" in held and "_parameters" in held
+def plain(thing: Any, room: int = 20_000) -> bool:
+    """Whether a thing and all that its containers hold is of Python's own types, torch's or numpy's."""
+    waiting = [thing]
+    while waiting:
+        room -= 1
+        if room < 0:
+            return False
+        one = waiting.pop()
+        kind = type(one)
+        if kind in IMMUTABLE:
+            continue
+        if kind in CONTAINERS:
+            waiting.extend(one)
+        elif kind in MAPPINGS:
+            waiting.extend(part for pair in list(one.items()) for part in pair)
+        elif not library_class(kind):
+            return False
+    return True
 
 
-def is_tensor_like(thing: Any) -> bool:
-    """Whether a thing is a tensor, or a node of the autograd graph."""
-    return not is_module(thing) and not is_class(thing) and any(
-        module_name(base).partition(".")[0] == "torch" for base in mro(type(thing)))
-
-
-def is_loader(cls: type) -> bool:
-    """Whether going through one starts workers or draws random numbers."""
-    return any(module_name(base).startswith("torch.utils.data") and "__iter__" in class_dict(base)
-        for base in mro(cls))
+def scalar_key(thing: Any) -> tuple[type, Any] | None:
+    """What makes two constants equal; None for everything else."""
+    return (type(thing), thing) if type(thing) in IMMUTABLE and type(thing) is not slice else None
