@@ -44,6 +44,8 @@ from typing import Any
 _HIGH = 512
 """Kept descriptors have numbers from here on: the kernel's table for them is 8 KiB."""
 _READ_BYTES = 1 << 16
+_TRIES = 4
+"""Of opening a path that is renamed at that very moment, there and back."""
 _CLOSED = "the job has closed this descriptor of probe's"
 
 
@@ -98,14 +100,15 @@ class Descriptor:
 def opened(path: str | os.PathLike[str], flags: int, mode: int = 0o600, *, keep: bool = False) -> Descriptor:
     """Open a file; children that the job starts do not inherit it. Raises `OSError`."""
     keep = keep or flags & os.O_ACCMODE != os.O_RDONLY  # what goes astray is to be a read
-    before = _file_at(path)
-    if before is None and flags & os.O_CREAT:
-        return _created(path, flags, mode, keep)
-    number = os.open(path, flags | os.O_CLOEXEC, mode)
-    own = identity(number)
-    if before != own and not _is_of(path, number, own):
-        raise OSError(errno.EBADF, _CLOSED)
-    return Descriptor(number, own, keep=keep)
+    for _ in range(_TRIES):
+        before = _file_at(path)
+        if before is None and flags & os.O_CREAT:
+            return _created(path, flags, mode, keep)
+        number = os.open(path, flags | os.O_CLOEXEC, mode)
+        own = identity(number)
+        if before == own or _is_of(path, number, own):
+            return Descriptor(number, own, keep=keep)
+    raise OSError(errno.EBADF, _CLOSED)
 
 
 def _created(path: str | os.PathLike[str], flags: int, mode: int, keep: bool) -> Descriptor:

@@ -90,7 +90,7 @@ def diagnose(state: Finding, checks: Sequence[Check], symptom: str = "", endpoin
         rows.insert(0, (PROCESS, "the process itself", outcome, f"{state.state}: {state.what}"))
     conclusion, beside = _conclude(symptom, state if wrong else None, checks, len(rows), endpoint)
     if beside:
-        label = "with it" if conclusion.recipe else "seen"
+        label = "also" if conclusion.recipe else "seen"
         conclusion = replace(conclusion, why=[*conclusion.why, f"{label}: {', '.join(beside)}"])
     steps = [_step(number, *row) for number, row in enumerate(rows, 1)]
     position = None if of_process or state.severity == OK else 0

@@ -70,7 +70,7 @@ def test_of_a_symptom_every_check_is_written_and_the_cause_comes_last(command: C
     ]
     conclusion = {
         "state": "cause", "what": "bad data: a NaN in it", "cause": "data", "consequences": ["loss-nan"],
-        "severity": "alarm", "why": ["seen", "with it: loss-nan"], "next": ["probe 7 skip-nonfinite on"],
+        "severity": "alarm", "why": ["seen", "also: loss-nan"], "next": ["probe 7 skip-nonfinite on"],
     }
     found = [finding("loss-nan", "alarm"), finding("data", "notice")]
     of_symptom = {"position": None, "symptom": "nan", "checks": checks, "conclusion": conclusion}

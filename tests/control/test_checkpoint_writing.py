@@ -26,6 +26,7 @@ from control.saved import Site, left_in, save, trained, values
 from probe.base.errors import ActionFailed, ActionRefused, BadRequest
 from probe.checkpoint.file import read_checkpoint
 from probe.job.actions.saving import checkpoint as checkpoint_action
+from probe.job.actions.saving import save as saving
 from probe.job.actions.saving import snapshot, verified_file
 from probe.job.actions.saving.checkpoint import Automatic
 from probe.job.actions.saving.plain_data import memory_available_bytes
@@ -201,7 +202,7 @@ def test_where_memory_is_short_the_training_thread_writes_itself_and_that_is_sai
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     named = trained()
-    monkeypatch.setattr(checkpoint_action, "memory_available_bytes", lambda: 100)
+    monkeypatch.setattr(saving, "memory_available_bytes", lambda: 100)
     one = Save(Site(**named), tmp_path / "a.pt")  # type: ignore[arg-type]
     one.begin()
     expected = [values(thing) for thing in named.values()]
@@ -217,7 +218,7 @@ def test_where_memory_is_short_the_training_thread_writes_itself_and_that_is_sai
 def test_a_checkpoint_that_failed_holds_on_to_nothing_of_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint_action, "memory_available_bytes", lambda: 100)
+    monkeypatch.setattr(saving, "memory_available_bytes", lambda: 100)
     taken: list[weakref.ref[snapshot.Snapshot]] = []
     real = snapshot.take
 
@@ -238,7 +239,7 @@ def test_a_checkpoint_that_failed_holds_on_to_nothing_of_the_job(
 
 
 def test_one_that_is_given_up_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint_action, "_FINISH_S", 0.0)
+    monkeypatch.setattr(saving, "_FINISH_S", 0.0)
     one = Save(Site(model=nn.Linear(2, 2)), tmp_path / "a.pt")  # type: ignore[arg-type]
     one.begin()
     one._idle.clear()
