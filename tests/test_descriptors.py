@@ -238,7 +238,7 @@ IMPORTS_LATE = """
 import sys
 import torch
 import probe.job.agent.lifecycle
-from probe.job.agent.late_imports import ProvenImports
+from probe.job.agent.late_imports import proven_imports
 opened = []
 
 def note(event, arguments):
@@ -249,8 +249,11 @@ def note(event, arguments):
         opened.append((by.f_code.co_filename.rpartition("/")[2], str(arguments[0])))
 
 sys.addaudithook(note)
-with ProvenImports():
+finders = list(sys.meta_path)
+with proven_imports():
+    assert sys.meta_path == finders, "other threads go through it"
     import probe.job.agent.requests
+assert sys.meta_path == finders and "_ProvenFinder" not in str(sys.path_importer_cache.values())
 print([path for file, path in opened if file != "descriptors.py"])
 print(len(opened) > 50, probe.job.agent.requests.__spec__.loader.__class__.__name__)
 """

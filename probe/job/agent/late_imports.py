@@ -6,44 +6,53 @@ then (decision 17). Runs on the agent's threads. Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import shlex  # noqa: F401 - of what comes later, all that torch does not bring
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 
-from probe.base import descriptors, package
+from probe.base import descriptors
 
 
-class ProvenImports:
-    """While it is entered, modules of ours are found by their path and read by way of the proof.
+@contextlib.contextmanager
+def proven_imports() -> Iterator[None]:
+    """In the block, modules of ours are found and read by way of the proof.
 
-    A finder in `sys.meta_path`, before all others, for names that begin with `probe.`; everything else goes
-    the usual way. Entered by one thread at a time."""
+    Only the importers of our own folders are replaced. `sys.meta_path` stays as it is: other threads of the
+    job go through that list meanwhile, and skip a finder when one before it is removed."""
+    known = sys.path_importer_cache
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "probe":
+            for folder in getattr(module, "__path__", ()):
+                known[folder] = _ProvenFinder(folder)
+    try:
+        yield
+    finally:
+        for folder, finder in list(known.items()):
+            if isinstance(finder, _ProvenFinder):
+                del known[folder]
 
-    def __enter__(self) -> None:
-        sys.meta_path.insert(0, self)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        sys.meta_path.remove(self)
+class _ProvenFinder:
+    """Finds the modules of one of our folders by their path, without listing it."""
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Where a module of ours is; None for others, and for what is not in a file of its own."""
-        top, _, rest = name.partition(".")
-        if top != "probe" or not rest:
-            return None
-        place = Path(package.FOLDER, *rest.split("."))
-        for file, folders in ((place / "__init__.py", [str(place)]), (place.with_suffix(".py"), None)):
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def find_spec(self, name: str, target: ModuleType | None = None) -> ModuleSpec | None:
+        """The module's place; None when it has no file of its own."""
+        place = Path(self._folder, name.rpartition(".")[2])
+        for file, inside in ((place / "__init__.py", [str(place)]), (place.with_suffix(".py"), None)):
             if file.is_file():
+                if inside:
+                    sys.path_importer_cache[str(place)] = _ProvenFinder(str(place))
                 loader = _ProvenLoader(name, str(file))
                 return importlib.util.spec_from_file_location(
-                    name, file, loader=loader, submodule_search_locations=folders
+                    name, file, loader=loader, submodule_search_locations=inside
                 )
         return None
 

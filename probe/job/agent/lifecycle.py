@@ -29,7 +29,7 @@ from probe.job.agent.control_socket import ControlSocket
 from probe.job.agent.deleted import Deleted
 from probe.job.agent.endings import Endings
 from probe.job.agent.identity import identify, several_hosts
-from probe.job.agent.late_imports import ProvenImports
+from probe.job.agent.late_imports import proven_imports
 from probe.job.agent.tracing import name_tracer
 from probe.job.instruments.comm.flight_recorder import keep_entries
 from probe.job.instruments.core.patch import Patches
@@ -125,7 +125,7 @@ class Agent:
         """What may be done to the job. Loaded when first asked for, on the agent's thread: 7 MB and 35 ms
         that a job which is only watched does not pay."""
         if self._requests is None:
-            with ProvenImports():
+            with proven_imports():
                 from probe.job.agent.requests import Requests
 
             self._requests = Requests(
