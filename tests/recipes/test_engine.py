@@ -179,7 +179,7 @@ def test_the_cause_is_the_first_that_is_found_and_follows_from_no_other() -> Non
     conclusion = found["conclusion"]
     assert (conclusion["cause"], conclusion["severity"]) == ("origin", "alarm")
     assert set(conclusion["consequences"]) == {"sign", "effect"}
-    assert conclusion["why"][-1].startswith("with it: ")
+    assert conclusion["why"][-1].startswith("also: ")
     assert conclusion["next"] == ["probe 4242 lr --scale 0.1"]
 
 

@@ -214,7 +214,9 @@ def _explained(pid: int, kernel: Mapping[int, Task], said: str) -> ProbeError:
     """The error that says why a process could not be read."""
     if life(pid) is None:
         return EndpointUnknown(f"process {pid} ended while it was read")
-    stuck = [task for task in kernel.values() if task.state == "uninterruptible"]
+    # A thread that reads a page from the disk is uninterruptible for a moment: stuck is who still is.
+    waited = {task.tid for task in kernel.values() if task.state == "uninterruptible"}
+    stuck = [task for task in tasks.tasks(pid) if task.state == "uninterruptible" and task.tid in waited]
     if stuck:  # nothing more is read of it: that may wait for the same lock
         return StacksUnavailable(
             f"the memory of process {pid} cannot be read while thread {stuck[0].tid} is stuck in the kernel"
