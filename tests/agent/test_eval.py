@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -17,7 +17,7 @@ from agent.asking import ask, evaluate, query, tell, without_times
 from agent.nursery import Forked, Nursery, forked
 from harness import PATIENCE_S, Place
 from probe.base.errors import BadRequest, EvalBusy, EvalTimeout, LimitReached
-from probe.job.boundary.safe_point import SafePoint
+from probe.job.boundary.task_queue import TaskQueue
 from probe.job.introspection.snippet_names import Scope
 from probe.job.snippets.evaluator import Evaluator, Snippet, Surroundings
 
@@ -319,7 +319,7 @@ def test_a_deadline_at_the_very_end_of_a_snippet_harms_nothing(monkeypatch: pyte
     escaped: list[object] = []
     monkeypatch.setattr(threading, "excepthook", escaped.append)
     job = Surroundings(lambda: Scope(None, dict), lambda: False, lambda: False, str, lambda: True)
-    evaluator = Evaluator(job, cast("SafePoint", None), OUTPUT_BYTES)
+    evaluator = Evaluator(job, TaskQueue(lambda: None), OUTPUT_BYTES)
     streams = (sys.stdin, sys.stdout, sys.stderr)
     chance = random.Random(0)
     usual_s = statistics.median(timed(evaluator, code) for _ in range(20))

@@ -11,13 +11,13 @@ import platform
 import sys
 import threading
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from probe.base import isolation
 from probe.base.errors import LimitReached
 from probe.base.settings import Settings
 from probe.job.agent import control_socket, identity, lifecycle
-from probe.job.boundary.safe_point import SafePoint
+from probe.job.boundary.task_queue import TaskQueue
 from probe.job.introspection import python_frames, snippet_names, thread_stacks
 from probe.job.snippets.evaluator import Evaluator, Snippet, Surroundings
 from probe.recording.process import current_boot_id, life
@@ -61,8 +61,7 @@ def ask(snippets: list[str]) -> list[dict[str, Any]]:
     job = Surroundings(
         lambda: snippet_names.Scope(main, dict), lambda: False, lambda: False, str, lambda: True
     )
-    nowhere = cast("SafePoint", None)  # all of them run beside the training
-    evaluator = Evaluator(job, nowhere, 65536)
+    evaluator = Evaluator(job, TaskQueue(lambda: None), 65536)
 
     def answer(code: str, timeout_s: float) -> dict[str, Any]:
         return evaluator.take(Snippet(code, timeout_s, 60.0, "now", force=False), lambda _row: None)()

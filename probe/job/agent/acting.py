@@ -22,6 +22,7 @@ from probe.base.errors import (
     ActionRefused,
     ActionUnknown,
     BadRequest,
+    EvalBusy,
     NoBoundary,
     NotTogether,
     NotUndoable,
@@ -32,7 +33,8 @@ from probe.base.isolation import Isolation, capture, describe
 from probe.job.actions.action import Action, Site, path_of_rank
 from probe.job.agent.action_catalogue import ACTIONS
 from probe.job.boundary.coordinated import Prepared
-from probe.job.boundary.safe_point import SafePoint, Visit
+from probe.job.boundary.safe_point import SafePoint
+from probe.job.boundary.task_queue import Task
 
 KEPT = 200
 """Actions that are done and can still be undone; older ones are forgotten."""
@@ -58,7 +60,7 @@ class Entry:
         self.what: str | None = None
         self.step: int | None = None
         self.held_s: float | None = None
-        self.visit: Visit | None = None
+        self.task: Task | None = None
 
 
 class Acting:
@@ -71,6 +73,7 @@ class Acting:
         self._site = site
         self._job = job
         self._safepoint = safepoint
+        self._queue = safepoint.queue
         self._isolation = isolation
         self._optimizers = optimizers
         self._journal = journal
@@ -96,7 +99,7 @@ class Acting:
         if not action.reading:
             self._remember(entry)
             if not body.get("now"):
-                entry.visit = self._submit(entry, lambda: self._begin(entry))
+                entry.task = self._add(entry)
         return lambda: self._answer(entry, wait_s)
 
     def undo(self, body: dict[str, Any], caller: dict[str, Any]) -> Answer:
@@ -109,15 +112,13 @@ class Acting:
                 "alone, its replicas would drift away from the others",
                 hint=f"`{self._undo_command(entry)}` undoes it on all.",
             )
-        waiting = entry.visit if entry.visit is not None and not entry.visit.done.is_set() else None
-        if waiting is not None and self._safepoint.take_back(waiting):
-            waiting.error = NoBoundary(f"{entry.action_id} was undone before a step ended")
-            waiting.done.set()
+        undone = NoBoundary(f"{entry.action_id} was undone before a step ended")
+        if entry.task is not None and entry.task.cancel(undone):
             return lambda: self._undone(entry, None, "it had not begun, and will not")
         before, entry.caller = entry.state, caller
         self._note(entry, "undoing")
-        visit = self._safepoint.submit(lambda: self._undo_now(entry))
-        return lambda: self._undo(entry, visit, wait_s, before)
+        task = self._queue.add(Task(lambda: self._undo_now(entry)))  # waits for nothing else of its client
+        return lambda: self._undo(entry, task, wait_s, before)
 
     # With all other ranks: the agent's thread -------------------------------
 
@@ -132,8 +133,8 @@ class Acting:
             self._note(entry, "asked")
             self._remember(entry)
 
-        def answer(visit: Visit) -> dict[str, Any]:
-            entry.visit = visit
+        def answer(task: Task) -> dict[str, Any]:
+            entry.task = task
             return self._answer(entry, 0.0)
 
         return Prepared(
@@ -158,7 +159,7 @@ class Acting:
 
         return Prepared(
             {"action": entry.action.name}, work=lambda: self._undo_now(entry), take_back=None,
-            answer=lambda visit: self._undo(entry, visit, 0.0, before), give_up=give_up,
+            answer=lambda task: self._undo(entry, task, 0.0, before), give_up=give_up,
         )
 
     def _asked(
@@ -202,7 +203,7 @@ class Acting:
                 }
                 for entry in self._standing if entry.action.standing
             ],
-            "waiting": self._safepoint.waiting, "paused": self._safepoint.paused,
+            "waiting": self._queue.waiting, "paused": self._safepoint.paused,
         }
 
     def tidy(self) -> None:
@@ -235,7 +236,7 @@ class Acting:
             action = entry.action
             if action.standing and action.ends_on_training_thread:
                 if self._site.recorder.elsewhere():
-                    self._safepoint.submit(action.cancel).done.wait(wait_s)
+                    self._queue.add(Task(action.cancel)).done.wait(wait_s)
                 else:
                     self._isolation.attempt(f"action {entry.action_id}", action.cancel)
 
@@ -277,22 +278,22 @@ class Acting:
 
     def _finish(self, entry: Entry, wait_s: float) -> dict[str, Any]:
         action = entry.action
-        if entry.visit is None:
+        if entry.task is None:
             entry.step = self._site.recorder.counted_step
             self._begin(entry)
         else:
-            self._safepoint.wait(entry.visit, wait_s, self._where)
-            entry.step, entry.held_s = entry.visit.step, entry.visit.held_s
-            entry.visit.outcome()
+            self._queue.wait(entry.task, wait_s, self._where)
+            entry.step, entry.held_s = entry.task.step, entry.task.held_s
+            entry.task.outcome()
         if action.waits_s:
             action.finished.wait(action.waits_s)
         return action.report()
 
-    def _undo(self, entry: Entry, visit: Visit, wait_s: float, before: str) -> dict[str, Any]:
-        _, error = capture(lambda: self._safepoint.wait(visit, wait_s, self._where))
-        error = error or visit.error
+    def _undo(self, entry: Entry, task: Task, wait_s: float, before: str) -> dict[str, Any]:
+        self._queue.wait(task, wait_s, self._where)
+        error = task.error
         if error is None:
-            return self._undone(entry, visit.step, visit.outcome())
+            return self._undone(entry, task.step, task.result)
         self._note(entry, before)
         if isinstance(error, ProbeError):
             raise error
@@ -306,7 +307,7 @@ class Acting:
         return {"id": entry.action_id, "step": step, "what": what, "notes": self._of_one_rank(entry.action)}
 
     def _give_up(self, entry: Entry, error: ProbeError) -> None:
-        cancelled = isinstance(error, (NoBoundary, NotTogether, TooMany))
+        cancelled = isinstance(error, (NoBoundary, NotTogether, EvalBusy, TooMany))
         self._isolation.attempt(f"action {entry.action_id}", entry.action.cancel)
         self._install()
         entry.what = error.message
@@ -362,9 +363,9 @@ class Acting:
         entry.action.standing = False
         return what
 
-    def _submit(self, entry: Entry, work: Callable[[], None]) -> Visit:
+    def _add(self, entry: Entry) -> Task:
         try:
-            return self._safepoint.submit(work)
+            return self._queue.add(Task(lambda: self._begin(entry), entry.caller.get("pid")))
         except ProbeError as error:
             self._give_up(entry, error)
             raise
@@ -377,7 +378,7 @@ class Acting:
         self._optimizers.before_step = self._hooks(standing, "before_step")
         self._optimizers.after_step = self._hooks(standing[::-1], "after_step")
         residents = [entry for entry in standing if _has(entry.action, "at_boundary")]
-        self._safepoint.reside(
+        self._safepoint.call_at_boundaries(
             tuple(self._resident(entry) for entry in residents),
             random_states=any(entry.action.needs_random_states for entry in residents),
         )

@@ -230,7 +230,7 @@ class Agent:
     def _whereabouts(self) -> str:
         """What the training thread does, for who waits in vain for the end of a step."""
         recorder = self.instruments.recorder
-        if recorder.waiting is None and not self.instruments.installed:
+        if not self.instruments.installed:
             return "steps are not recorded (PROBE_INSTRUMENTS)"
         taken = capture(
             recorder.thread, recorder.counted_step, recorder.phase, self.instruments.module_path,

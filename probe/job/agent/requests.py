@@ -51,7 +51,7 @@ class Requests:
         job = Surroundings(
             scope, lambda: several_ranks(meta.world_size), held, where, lambda: recorder.alone
         )
-        self._evaluator = Evaluator(job, safepoint, settings.eval_output_bytes)
+        self._evaluator = Evaluator(job, safepoint.queue, settings.eval_output_bytes)
         directory = Path(meta.socket).parent.parent
         self._together = Together(
             safepoint, instruments.recorder, isolation, directory, meta.rank, where
@@ -87,7 +87,7 @@ class Requests:
 
     def abandon(self) -> None:
         """In a forked child."""
-        self._evaluator.abandon()
+        self.safepoint.queue.abandon()
 
     # Routes -----------------------------------------------------------------
 

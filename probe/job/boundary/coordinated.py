@@ -23,7 +23,8 @@ from typing import Any, NamedTuple
 from probe.base.commit_vote import COME, DID, EARLY, GO, STAY, CommitVote, Decision
 from probe.base.errors import ActionFailed, ActionUnknown, LimitReached, NotTogether, ProbeError, TooMany
 from probe.base.isolation import Isolation, capture, describe
-from probe.job.boundary.safe_point import Appointment, SafePoint, Visit, as_interrupt
+from probe.job.boundary.safe_point import Appointment, SafePoint
+from probe.job.boundary.task_queue import Task, as_interrupt
 from probe.job.instruments.core.recorder import Recorder
 
 COMING_RATIO = 0.8
@@ -49,7 +50,7 @@ class Prepared(NamedTuple):
     work: Callable[[], Any]
     take_back: Callable[[], Any] | None
     """Puts back what `work` did, at the same boundary; None where that cannot be or need not."""
-    answer: Callable[[Visit], dict[str, Any]]
+    answer: Callable[[Task], dict[str, Any]]
     give_up: Callable[[ProbeError], object]
     announce: Callable[[], object] = lambda: None
 

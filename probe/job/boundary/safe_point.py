@@ -1,18 +1,23 @@
 """Safe point: work that the training thread does between two optimizer steps.
 
-Any thread submits; the training thread finds out at the end of a step (one look
-at one attribute, `Recorder.waiting`) and works at the beginning of the next one,
-when everything that belongs to the step (schedule, scaler, logging) is over and
-nothing of the next has begun:
+Any thread adds a task to the queue (`task_queue`). The training thread finds out at the end of a step, by one
+read of `Recorder.end_awaited`, and works at the beginning of the next one, when everything that belongs to
+the step (schedule, scaler, logging) is over and nothing of the next has begun:
 
     data       the training loader is asked for the next batch
     forward    the first module is called with gradients on, in jobs without a loader
     step end   at the next step's end, where neither was seen in between
 
-Work is done in the order of submission, each piece at most once; what is not
-reached in time is taken back. An appointment is for the boundary before one step and
-no other. While anything runs, the instruments are silent. HOT
-PATH: `_arm` and `_visit`, only while somebody waits. Standard library only.
+An appointment is for the boundary before one step and no other, and comes before the queue. While anything
+runs, the instruments are silent. HOT PATH: `step_ended` and `step_begins`, only while something waits.
+Standard library only.
+
+No task is lost in the race between the thread that adds it and the training thread that stops listening, and
+neither takes a lock: they go in opposite order. Adding writes the queue first and sets `end_awaited` second.
+`_listen_if_needed` clears `end_awaited` first, reads the queue second, and sets `end_awaited` again if it
+finds something. Either the task was in the queue when that was read, or `end_awaited` was set after it was
+cleared. Reading first and clearing second would lose a task that is added in between. An appointment,
+callbacks, and a task whose client's earlier request has just been answered follow the same order.
 """
 
 from __future__ import annotations
@@ -20,65 +25,24 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from probe.base.errors import NoBoundary, ProbeError
-from probe.base.isolation import Isolation, capture, describe
+from probe.base.errors import ProbeError
+from probe.base.isolation import Isolation, capture
 from probe.checkpoint.random_states import random_states
-from probe.job.boundary.signal_errors import from_signal
+from probe.job.boundary.task_queue import Task, TaskQueue
 from probe.job.instruments.core.recorder import Recorder
 from probe.recording.layout import NULL_STRING
 
 PASS_S = 1.0
-"""No further piece is begun in one visit after so long; the rest waits for the next step."""
-_LOOK_S = 1.0
-"""While paused, the thread looks so often whether it still is to be."""
+"""No further task is begun at one boundary after so long; the rest waits for the next step."""
+_PAUSE_CHECK_S = 1.0
+"""How often a paused training thread checks whether the pause is over."""
 
 
-class Visit:
-    """One piece of work. `held_s`, `step` and `where` are known when it is done."""
-
-    __slots__ = ("_claim", "done", "error", "held_s", "interrupt", "result", "step", "where", "work")
-
-    def __init__(self, work: Callable[[], Any]) -> None:
-        self.work = work
-        self.done = threading.Event()
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.interrupt: BaseException | None = None
-        """What a signal's handler raised meanwhile: not the work's outcome, it means the training."""
-        self.held_s: float | None = None
-        self.step: int | None = None
-        self.where: str | None = None
-        self._claim = threading.Lock()
-
-    def claim(self) -> bool:
-        """Whether the caller is the first: who runs it, or who takes it back."""
-        return self._claim.acquire(blocking=False)
-
-    def run(self, step: int | None, where: str) -> None:
-        """Do it, once; whatever it raises is the outcome."""
-        if self.claim():
-            self.step, self.where = step, where
-            begun_s = time.monotonic()
-            self.result, self.error = capture(self.work)
-            self.held_s = time.monotonic() - begun_s
-            if self.error is not None and _is_interrupt(self.error):
-                self.interrupt = self.error  # two threads that raise one exception mix up its traceback
-                self.error = InterruptedError(f"a signal's handler raised {describe(self.interrupt)}")
-            self.done.set()
-
-    def outcome(self) -> Any:
-        """What the work returned; raises what it raised."""
-        if self.error is not None:
-            raise self.error
-        return self.result
-
-
-class Appointment(Visit):
-    """Work for the boundary before one step and no other: see `control.together`. One at a time."""
+class Appointment(Task):
+    """Work for the boundary before one step and no other: see `boundary.coordinated`. One at a time."""
 
     __slots__ = ("at_step", "due")
 
@@ -88,88 +52,56 @@ class Appointment(Visit):
         self.due = False
         """Whether that boundary has begun."""
 
-    def meet(self, step: int | None, where: str) -> None:
-        """On the training thread, at the boundary."""
-        if self.claim():
-            self.step, self.where = step, where
-            begun_s = time.monotonic()
-            self.keep()
-            self.held_s = time.monotonic() - begun_s
-            self.done.set()
-
-    def keep(self) -> None:
-        """Do it, when all others do."""
-        raise NotImplementedError
-
     def passed(self) -> None:
         """On the training thread: the boundary is over, and nothing could be done there."""
         raise NotImplementedError
 
 
 class SafePoint:
-    """The place between two steps of this process's training thread."""
+    """The place between two steps of this process's training thread; the recorder's `StepListener`."""
 
     def __init__(self, recorder: Recorder, isolation: Isolation) -> None:
+        self.queue = TaskQueue(self._listen)
         self._recorder = recorder
         self._isolation = isolation
-        self._queue: deque[Visit] = deque()
         self._appointment: Appointment | None = None
         self._closed: ProbeError | None = None
         self._paused_until_s: float | None = None
         self._wake = threading.Event()
-        self._resided_in: int | None = None
-        self.residents: tuple[Callable[[], object], ...] = ()
-        """Called at every boundary; see `reside`."""
-        self.residents_need_random_states = False
+        self._callbacks: tuple[Callable[[], object], ...] = ()
+        self._callbacks_need_random_states = False
+        self._called_in_step: int | None = None
         self.leave_with: int | None = None
         """Set by work on the training thread: the thread ends by SystemExit with this, after the work."""
         self.boundary = ""
-        """Where the visit under way takes place."""
+        """Which boundary the training thread works at; empty while it trains."""
         self.random_at_step_end: dict[str, Any] | None = None
-        """Random states right after the step that is over; only while a visit is under way."""
+        """Random states right after the step that is over; only while the training thread works here."""
+        recorder.listener = self
 
     # Any thread -------------------------------------------------------------
 
-    def submit(self, work: Callable[[], Any]) -> Visit:
-        """Have `work` done at the next boundary. Raises when nothing is done there any more."""
-        if self._closed is not None:
-            raise self._closed
-        visit = Visit(work)
-        self._queue.append(visit)
-        self._recorder.waiting = self._arm
+    def _listen(self) -> None:
+        """Something was added."""
+        self._recorder.end_awaited = True
         self._wake.set()
-        return visit
-
-    def wait(self, visit: Visit, wait_s: float, where: Callable[[], str]) -> None:
-        """Wait until it is done; after `wait_s` take it back and raise `NoBoundary`.
-
-        One that has begun is waited for: whoever submitted it bounds how long it takes.
-        `where` says what the training thread does instead."""
-        if not visit.done.wait(wait_s) and self.take_back(visit):
-            raise NoBoundary(f"no step ended within {wait_s:g} s: {where()}. Nothing was changed")
-        visit.done.wait()
 
     def appoint(self, appointment: Appointment) -> bool:
-        """Have it kept at its boundary; False when that may be past already. Raises like `submit`."""
+        """Have it kept at its boundary; False when that may be past already. Raises when probe leaves."""
         if self._closed is not None:
             raise self._closed
         recorder = self._recorder
         self._appointment = appointment
-        recorder.waiting = self._arm  # before the look: a step that ends after it sees this
+        self._listen()  # before the step is read: one that ends after that sees this
         step = recorder.counted_step
-        self._wake.set()
         return step is not None and (
             step < appointment.at_step or (step == appointment.at_step and self.paused)
         )
 
     def withdraw(self, appointment: Appointment) -> None:
-        """It is over, or called off: steps are not looked at for it any more."""
+        """It is over, or called off."""
         if self._appointment is appointment:
             self._appointment = None
-
-    def take_back(self, visit: Visit) -> bool:
-        """Whether it was not begun, and will not be."""
-        return visit.claim()  # it stays in the queue, and is passed over there
 
     def guard(self, name: str, hook: Callable[..., Any]) -> Callable[..., Any]:
         """See `Isolation.guard`."""
@@ -180,17 +112,14 @@ class SafePoint:
         """Whether there are no boundaries any more: probe leaves the process."""
         return self._closed is not None
 
-    def reside(self, residents: tuple[Callable[[], object], ...], *, random_states: bool) -> None:
-        """Call these at every boundary from now on; `random_states`: they need `random_at_step_end`."""
-        self.residents = residents
-        self.residents_need_random_states = random_states
-        if residents:
-            self._recorder.waiting = self._arm
-
-    @property
-    def waiting(self) -> int:
-        """Pieces of work that have not been begun."""
-        return len(self._queue)
+    def call_at_boundaries(
+        self, callbacks: tuple[Callable[[], object], ...], *, random_states: bool
+    ) -> None:
+        """Call these once a step from now on; `random_states`: they need `random_at_step_end`."""
+        self._callbacks = callbacks
+        self._callbacks_need_random_states = random_states
+        if callbacks:
+            self._recorder.end_awaited = True
 
     @property
     def paused(self) -> bool:
@@ -217,89 +146,88 @@ class SafePoint:
     def close(self, why: ProbeError) -> None:
         """Nothing is done here any more: what waits is answered with `why`."""
         self._closed = why
-        self.residents = ()
-        self._recorder.waiting = self._recorder.visit = None
-        for visit in list(self._queue):
-            if visit.claim():
-                visit.error = why
-                visit.done.set()
-        self._queue.clear()
+        self._callbacks = ()
+        self._recorder.end_awaited = self._recorder.begin_awaited = False
+        self.queue.close(why)
         self.resume()
 
     # The training thread ----------------------------------------------------
 
-    def _arm(self, boundary: str) -> None:
-        """A step has ended: work now, or when the next begins."""
+    def step_ended(self, boundary: str) -> None:
+        """Work now, or when the next step begins."""
         recorder = self._recorder
-        appointed = self._is_due()
-        if not (appointed or self._queue or self.residents or recorder.visit is not None):
+        appointed, unseen = self._is_due(), recorder.begin_awaited
+        queued = self.queue.next_at_boundary() is not None
+        if not (appointed or queued or self._callbacks or unseen):
             if self._appointment is None:  # it was called off
-                recorder.waiting = None
-                if self._queue or self.residents or self._appointment is not None:
-                    recorder.waiting = self._arm
+                self._listen_if_needed()
             return
-        if boundary != "optimizer" or recorder.visit is not None:
-            unvisited = recorder.visit is not None
+        if boundary != "optimizer" or unseen:
             self.random_at_step_end = None
             self._work("step end")
-            if not unvisited or recorder.waiting is None:
-                return  # else who waits still is not to miss every other step
-        if self._queue or appointed or self.residents_need_random_states:
+            if not unseen or not recorder.end_awaited:
+                return  # else what still waits would miss every other step
+        if queued or appointed or self._callbacks_need_random_states:
             self.random_at_step_end = random_states()
-        recorder.visit = self._visit
-        recorder.expect_forward()
+        recorder.await_begin()
 
-    def _visit(self, where: str, loader: int) -> None:
-        """A step begins: is this the place? Not for the batch of an evaluation, and not in the
-        forward of a job whose steps begin with a batch: that is in the middle of a round of its loop."""
+    def step_begins(self, where: str, loader: int) -> None:
+        """Work, if this is the place. Not for the batch of an evaluation, and not in the forward of a job
+        whose steps begin with a batch: that is in the middle of a round of its loop."""
         fed_by = self._recorder.fed_by
         if loader == fed_by if where == "data" else fed_by == NULL_STRING:
             self._work(where)
 
     def _work(self, where: str) -> None:
         recorder = self._recorder
-        recorder.visit = None
+        recorder.begin_awaited = False
         if _capturing():
             return  # nothing may be done while a CUDA graph is captured; an appointment is then passed
         self.boundary = where
         self._isolation.hush()
         begun_s = time.monotonic()
         try:
-            if recorder.step != self._resided_in:  # once a step
-                self._resided_in = recorder.step
-                for resident in self.residents:
-                    resident()
+            if recorder.step != self._called_in_step:
+                self._called_in_step = recorder.step
+                for callback in self._callbacks:
+                    callback()
             self._keep_appointment(where)
-            self._do_queued(where, begun_s)
+            self._run_queued(where, begun_s)
             while self._is_paused() and self.leave_with is None:
                 self._wake.clear()
-                if not self._queue:
+                if self.queue.next_at_boundary() is None:
                     if recorder.phase != "paused":
                         recorder.hold("paused")
-                    _, interrupt = capture(lambda: self._wake.wait(_LOOK_S))
+                    _, interrupt = capture(lambda: self._wake.wait(_PAUSE_CHECK_S))
                     if interrupt is not None:
                         self._isolation.let_through(interrupt)
                 self._keep_appointment(where)
-                self._do_queued(where, time.monotonic())
+                self._run_queued(where, time.monotonic())
         finally:
             self._isolation.speak()
             self.boundary = ""
             self.random_at_step_end = None
             if recorder.phase != "other":
                 recorder.let_go()
-            recorder.waiting = None
-            if (self._queue or self.residents or self._appointment) and self._closed is None:
-                recorder.waiting = self._arm
+            self._listen_if_needed()
         if self.leave_with is not None:
             self._paused_until_s = None
             raise SystemExit(self.leave_with)
+
+    def _listen_if_needed(self) -> None:
+        """Stop listening to the ends of steps, unless something waits: see the module on the order."""
+        recorder = self._recorder
+        recorder.end_awaited = False
+        waits = self._callbacks or self._appointment or self.queue.next_at_boundary() is not None
+        if waits and self._closed is None:
+            recorder.end_awaited = True
 
     def _is_due(self) -> bool:
         """Whether the boundary that begins is the one of the appointment."""
         appointment, step = self._appointment, self._recorder.step
         if appointment is None or step < appointment.at_step:
             return False
-        if step == appointment.at_step or (appointment.due and self._recorder.visit is not None):
+        if step == appointment.at_step or (appointment.due and self._recorder.begin_awaited):
             appointment.due = True  # in the latter case no place of the step before was seen
             return True
         self._appointment = None
@@ -310,36 +238,24 @@ class SafePoint:
         appointment = self._appointment
         if appointment is not None and (appointment.due or self._is_due()):
             self._appointment = None
-            self._recorder.hold("acting")
-            appointment.meet(self._recorder.counted_step, where)
-            interrupt, appointment.interrupt = appointment.interrupt, None
-            if interrupt is not None:
-                self._isolation.let_through(interrupt)
+            self._run(appointment, where)
 
-    def _do_queued(self, where: str, begun_s: float) -> None:
-        if self._queue:
+    def _run_queued(self, where: str, begun_s: float) -> None:
+        while time.monotonic() - begun_s < PASS_S and (task := self.queue.next_at_boundary()) is not None:
+            self._run(task, where)
+
+    def _run(self, task: Task, where: str) -> None:
+        if self._recorder.phase != "acting":
             self._recorder.hold("acting")
-        while self._queue and time.monotonic() - begun_s < PASS_S:
-            visit = self._queue.popleft()
-            visit.run(self._recorder.counted_step, where)
-            interrupt, visit.interrupt = visit.interrupt, None
-            if interrupt is not None:
-                self._isolation.let_through(interrupt)
+        interrupt = self.queue.run(task, self._recorder.counted_step, where)
+        if interrupt is not None:
+            self._isolation.let_through(interrupt)
 
     def _is_paused(self) -> bool:
         until_s = self._paused_until_s
         if until_s is not None and time.monotonic() >= until_s:
             self._paused_until_s = None
         return self._paused_until_s is not None
-
-
-def as_interrupt(error: BaseException | None) -> BaseException | None:
-    """What a signal's handler of the job raised; None for anything else."""
-    return error if error is not None and _is_interrupt(error) else None
-
-
-def _is_interrupt(error: BaseException) -> bool:
-    return isinstance(error, (KeyboardInterrupt, SystemExit)) or from_signal(error)
 
 
 def _capturing() -> bool:

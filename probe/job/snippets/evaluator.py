@@ -1,10 +1,8 @@
-"""Evaluator: snippets in line, each judged, sent to its place, and answered once.
+"""Evaluator: classifies a snippet, queues it where it belongs, and makes its one answer.
 
-`take` runs on the agent's thread: it judges a snippet (`guard`) and puts it in
-line, so that the order is that of arrival. What it returns runs on the request's
-own thread and waits: for the snippets in front, of which one at a time runs on a
-thread of its own, or for the training thread's next boundary. Standard library
-only.
+`take` runs on the agent's thread: it has the guard classify the snippet and adds it to the task queue, so
+that snippets keep the order of arrival. What it returns runs on the request's own thread: it waits for the
+training thread's next boundary, or starts the snippet on a thread of its own. Standard library only.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ from __future__ import annotations
 import ast
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -27,7 +24,7 @@ from probe.base.errors import (
 )
 from probe.base.isolation import capture, describe
 from probe.job.boundary.coordinated import Prepared
-from probe.job.boundary.safe_point import SafePoint, Visit
+from probe.job.boundary.task_queue import GRACE_S, Task, TaskQueue
 from probe.job.introspection.snippet_names import Scope, names_used
 from probe.job.snippets.evaluation import AT_BOUNDARY, AT_ONCE, Evaluation, explained, parse
 from probe.job.snippets.guard import rules
@@ -35,8 +32,6 @@ from probe.job.snippets.guard.attributes import Finding
 from probe.job.snippets.guard.classify import Judgement, classify
 from probe.job.snippets.guard.watching import SnippetForbidden, SnippetTimeout
 
-_GRACE_S = 0.5
-"""How long a snippet that was told to stop is waited for."""
 WHEN = ("auto", "now", "step")
 """`now`: at once, whatever it is; `step`: at a boundary, also when it only reads."""
 _MOST_REASONS = 5
@@ -46,7 +41,7 @@ Note = Callable[[Mapping[str, Any]], object]
 
 
 class Snippet(NamedTuple):
-    """What was asked. `force`: also what concerns other ranks."""
+    """A request to run a snippet. `force`: also what concerns other ranks."""
 
     code: str
     timeout_s: float
@@ -54,37 +49,15 @@ class Snippet(NamedTuple):
     when: str
     force: bool
     client: object = None
-    """Who asked: snippets of one client run in the order in which they came. None: not known."""
+    """Who asked: what one client asks for runs in order. None: not known."""
     together: str = ""
     """Not empty when every rank runs it at the same boundary: names it alike on all of them."""
 
 
-class Turn:
-    """A snippet's place among those of its client."""
-
-    def __init__(self, place: str, before: Turn | None) -> None:
-        self.place = place
-        self.entered = threading.Event()
-        self.done = threading.Event()
-        self._after = None
-        if before is not None:
-            # Those of one place keep their order by themselves once they are in line there.
-            self._after = before.entered if before.place == place else before.done
-
-    def is_free(self) -> bool:
-        """Whether nothing of the client's is in front of it."""
-        return self._after is None or self._after.is_set()
-
-    def wait(self, wait_s: float) -> None:
-        """Until it is free; raises `EvalBusy` when that takes too long."""
-        if self._after is not None and not self._after.wait(wait_s):
-            raise EvalBusy(f"an earlier snippet of the same client has not run for {wait_s:g} s")
-
-
 class Surroundings(NamedTuple):
-    """Of the job: where names are looked for, whether other ranks wait for this one, whether it trains
-    no more (held at its end: there will be no boundary), what the training thread does, and whether one
-    thread does all the training."""
+    """Of the job: where names are looked up; whether other ranks wait for this one; whether it is held at its
+    end, and there will be no boundary; what the training thread does; whether one thread does all the
+    training."""
 
     scope: Callable[[], Scope]
     several_ranks: Callable[[], bool]
@@ -96,19 +69,15 @@ class Surroundings(NamedTuple):
 class Evaluator:
     """Runs snippets for one agent."""
 
-    def __init__(self, surroundings: Surroundings, safepoint: SafePoint, output_bytes: int) -> None:
+    def __init__(self, surroundings: Surroundings, queue: TaskQueue, output_bytes: int) -> None:
         self._job = surroundings
-        self._safepoint = safepoint
+        self._queue = queue
         self._output_bytes = output_bytes
-        self._line: deque[Evaluation] = deque()
-        self._turn = threading.Condition()
-        self._current: Evaluation | None = None
-        self._last: dict[object, Turn] = {}
 
     def take(self, snippet: Snippet, note: Note) -> Callable[[], dict[str, Any]]:
-        """Judge a snippet and put it in line; the returned function waits and returns the answer.
+        """Classify a snippet and queue it; the returned function waits and returns the answer.
 
-        Raises `SnippetRefused`. The answer has the shape of ARCHITECTURE.md; waiting raises
+        Raises `SnippetRefused`. The answer has the shape of docs/protocols.md; waiting raises
         `EvalBusy`, `EvalTimeout`, `NoBoundary`, `LimitReached`."""
         tree, error = capture(lambda: parse(snippet.code))
         if error is not None:
@@ -116,112 +85,91 @@ class Evaluator:
             note({"outcome": "raised", "duration_s": 0.0})
             answer = _unparsed(error)
             return lambda: answer
-        judgement, names = self._judge(tree)
-        self._refuse(snippet, judgement, note)
-        at_once = self._place(snippet, judgement) == AT_ONCE
-        known = {"class": judgement.kind, "place": AT_ONCE if at_once else AT_BOUNDARY}
-        note({"outcome": "started", **known})
-        evaluation = Evaluation(
-            snippet.code, tree, self._job.scope, self._output_bytes, snippet.timeout_s,
-            collectives=snippet.force or not self._job.several_ranks(), together=snippet.together,
+        run, names = self._classified(snippet, tree, note)
+        evaluation = run.evaluation
+        if self._runs_at_once(snippet, run.judgement):
+            run.place = AT_ONCE
+            evaluation.names = names  # those that were classified: a frame may have moved on since
+            evaluation.ended = self._queue.ended
+        run.note("started")
+        task = Task(
+            evaluation.run_at_boundary, snippet.client, evaluation if run.place == AT_ONCE else None
         )
-        evaluation.leaves_nothing = judgement.only_looks
-        if at_once:
-            evaluation.names = names  # those that were judged: a frame may have moved on since
-        turn = self._turn_of(snippet.client, known["place"])
-        run = (self._beside if at_once else self._between)(evaluation, snippet, turn)
-
-        def end(row: Mapping[str, Any]) -> None:
-            note({**row, **known, **_at(evaluation)})
+        wait = self._beside if run.place == AT_ONCE else self._at_boundary
+        _, closed = capture(lambda: self._queue.add(task))
+        if closed is not None:
+            run.note("cancelled")
+            raise closed
 
         def answer_once() -> dict[str, Any]:
             try:
-                return self._answer(evaluation, judgement, run, end, snippet)
+                return run.answer(lambda: wait(run, task))
             finally:
-                turn.entered.set()
-                turn.done.set()
+                self._queue.leave(task)
 
         return answer_once
 
     def prepare(self, snippet: Snippet, note: Note) -> Prepared:
-        """Judge a snippet that every rank is asked to run; nothing runs, and nothing is noted, yet.
+        """Classify a snippet that every rank is asked to run; nothing runs, and nothing is noted, yet.
 
         Its `told` has the class; what only reads is then taken on each rank for itself. Raises
         `SnippetRefused`."""
         tree, error = capture(lambda: parse(snippet.code))
+        run, _ = self._classified(snippet, ast.Module([], []) if error is not None else tree, note)
         if error is not None:
-            tree = ast.Module([], [])  # each rank says so itself
-        judgement, _ = self._judge(tree)
-        self._refuse(snippet, judgement, note)
-        known = {"class": judgement.kind, "place": AT_BOUNDARY}
+            run.evaluation.error = explained(error)
+        return Prepared(
+            told={"class": run.judgement.kind, "why": _reasons(run.judgement)},
+            work=run.evaluation.run_at_boundary, take_back=None,
+            answer=lambda task: run.answer(lambda: self._at_boundary(run, task)),
+            give_up=lambda error: None, announce=lambda: run.note("started"),
+        )
+
+    # Where it belongs -------------------------------------------------------
+
+    def _classified(
+        self, snippet: Snippet, tree: ast.Module, note: Note
+    ) -> tuple[_Run, dict[str, Any]]:
+        """A snippet that may run, and the objects that its names meant when it was classified."""
+        names, error = capture(lambda: self._job.scope().resolve(names_used(tree)))
+        if error is None:
+            judgement = classify(tree, names)
+        else:
+            names, why = {}, f"names cannot be looked up: {describe(error)}"
+            judgement = Judgement(rules.CHANGING, (Finding(rules.CHANGING, 1, "the snippet", why),))
+        refusal = self._refusal(snippet, judgement)
+        if refusal is not None:
+            note({"outcome": "refused", "class": judgement.kind, "place": None})
+            raise refusal
         evaluation = Evaluation(
             snippet.code, tree, self._job.scope, self._output_bytes, snippet.timeout_s,
             collectives=snippet.force or not self._job.several_ranks(), together=snippet.together,
         )
         evaluation.leaves_nothing = judgement.only_looks
+        return _Run(snippet, judgement, evaluation, note), names
 
-        def end(row: Mapping[str, Any]) -> None:
-            note({**row, **known, **_at(evaluation)})
-
-        def answer(visit: Visit) -> dict[str, Any]:
-            def run() -> float | None:
-                evaluation.step = visit.step
-                visit.outcome()
-                return visit.held_s
-
-            return self._answer(evaluation, judgement, run, end, snippet)
-
-        return Prepared(
-            told={"class": judgement.kind, "why": _reasons(judgement)}, work=evaluation.run_at_boundary,
-            take_back=None, answer=answer, give_up=lambda error: None,
-            announce=lambda: note({"outcome": "started", **known}),
-        )
-
-    def _turn_of(self, client: object, place: str) -> Turn:
-        """After what this client has asked before."""
-        self._last = {who: turn for who, turn in self._last.items() if not turn.done.is_set()}
-        turn = Turn(place, self._last.get(client))
-        if client is not None:
-            self._last[client] = turn
-        return turn
-
-    # Where it belongs -------------------------------------------------------
-
-    def _judge(self, tree: ast.Module) -> tuple[Judgement, dict[str, Any]]:
-        """The class of a snippet, and the objects its names meant when it was judged."""
-        found, error = capture(lambda: self._job.scope().resolve(names_used(tree)))
-        if error is None:
-            return classify(tree, found), found
-        why = f"names cannot be looked up: {describe(error)}"
-        return Judgement(rules.CHANGING, (Finding(rules.CHANGING, 1, "the snippet", why),)), {}
-
-    def _refuse(self, snippet: Snippet, judgement: Judgement, note: Note) -> None:
-        allowed = snippet.force or bool(snippet.together)
-        alone = judgement.kind == rules.COLLECTIVE and self._job.several_ranks() and not allowed
-        held_up = judgement.kind == rules.BLOCKING and (snippet.when == "step" or bool(snippet.together))
-        torn = self._would_tear(snippet, judgement)
-        if judgement.kind != rules.REFUSED and not alone and not held_up and not torn:
-            return
-        note({"outcome": "refused", "class": judgement.kind, "place": None})
+    def _refusal(self, snippet: Snippet, judgement: Judgement) -> SnippetRefused | None:
         why = "; ".join(_reasons(judgement))
-        if alone:
-            raise SnippetRefused(
+        allowed = snippet.force or bool(snippet.together)
+        if judgement.kind == rules.COLLECTIVE and self._job.several_ranks() and not allowed:
+            return SnippetRefused(
                 f"a collective on one rank of several: {why}",
                 hint="The other ranks would wait for it for ever, or take it for their own next one. "
                 "`--together`, with the name of the job, runs it on all ranks at the same step; `--force` "
                 "runs it here alone all the same.",
             )
-        if held_up:
-            raise SnippetRefused(
+        if judgement.kind == rules.BLOCKING and (snippet.when == "step" or snippet.together):
+            return SnippetRefused(
                 f"it would hold the training up: {why}",
                 hint="Without `--at-step` and `--together` it runs on a thread of its own.",
             )
+        torn = self._would_tear(snippet, judgement)
         if torn:
-            raise SnippetRefused(f"torch's memory could break: {why}", hint=torn)
-        raise SnippetRefused(f"refused: {why}")
+            return SnippetRefused(f"torch's memory could break: {why}", hint=torn)
+        return SnippetRefused(f"refused: {why}") if judgement.kind == rules.REFUSED else None
 
     def _would_tear(self, snippet: Snippet, judgement: Judgement) -> str:
-        """What to do instead of looking at gradients while a backward may write them; empty: none may."""
+        """What to do instead of reading gradients while a backward may write them; empty: none may."""
         settled = any(one.kind == rules.SETTLED for one in judgement.findings)
         if not settled or snippet.force or self._job.held():
             return ""
@@ -237,177 +185,118 @@ class Evaluator:
             )
         return ""
 
-    def _place(self, snippet: Snippet, judgement: Judgement) -> str:
+    def _runs_at_once(self, snippet: Snippet, judgement: Judgement) -> bool:
         if snippet.when == "step" or snippet.together:
-            return AT_BOUNDARY
+            return False
         harmless = judgement.kind in (rules.READING, rules.BLOCKING)
-        return AT_ONCE if harmless or snippet.when == "now" or self._job.held() else AT_BOUNDARY
+        return harmless or snippet.when == "now" or self._job.held()
 
-    # Running it -------------------------------------------------------------
+    # Running it: the request's thread ---------------------------------------
 
-    def _between(
-        self, evaluation: Evaluation, snippet: Snippet, turn: Turn
-    ) -> Callable[[], float | None]:
-        """Between two steps; returns what waits, and then how long the training thread was held."""
+    def _at_boundary(self, run: _Run, task: Task) -> float | None:
+        """Wait until it ran between two steps; how long the training thread was held."""
+        self._queue.wait(task, run.snippet.wait_s, self._job.where)
+        run.evaluation.step = task.step
+        task.outcome()
+        return task.held_s
 
-        def enter() -> Visit:
-            visit = self._safepoint.submit(evaluation.run_at_boundary)
-            turn.entered.set()
-            return visit
+    def _beside(self, run: _Run, task: Task) -> None:
+        """Run it on a thread of its own, and wait for that."""
+        evaluation = run.evaluation
+        self._queue.begin(task, run.snippet.wait_s)
+        evaluation.thread.join(run.snippet.timeout_s)
+        if evaluation.thread.is_alive():
+            evaluation.press(GRACE_S)
+        evaluation.finish()
 
-        entered = enter() if turn.is_free() else None
+    # The agent's thread, and ends -------------------------------------------
 
-        def run() -> float | None:
-            turn.wait(snippet.wait_s)
-            visit = entered or enter()
-            self._safepoint.wait(visit, snippet.wait_s, self._job.where)
-            evaluation.step = visit.step
-            visit.outcome()
-            return visit.held_s
+    def insist(self) -> None:
+        """Tell a snippet that is over its time to stop, once more. On the agent's thread, every second."""
+        running = self._queue.running
+        if running is not None and time.monotonic() > running.deadline:
+            running.interrupt()
 
-        return run
+    def end(self, wait_s: float) -> None:
+        """Stop whatever runs, waiting at most `wait_s`: a thread inside C++ at exit aborts the process."""
+        running = self._queue.running
+        if running is not None and running.thread is not threading.current_thread():
+            running.press(wait_s)
 
-    def _beside(self, evaluation: Evaluation, snippet: Snippet, turn: Turn) -> Callable[[], None]:
-        """On a thread of its own, after those that are in front of it."""
-        evaluation.ended = self._next
 
-        def enter() -> None:
-            with self._turn:
-                self._line.append(evaluation)
-            turn.entered.set()
+class _Run:
+    """One snippet that was classified, and its audit."""
 
-        free = turn.is_free()
-        if free:
-            enter()
+    def __init__(self, snippet: Snippet, judgement: Judgement, evaluation: Evaluation, note: Note) -> None:
+        self.snippet = snippet
+        self.judgement = judgement
+        self.evaluation = evaluation
+        self.place = AT_BOUNDARY
+        self._note = note
 
-        def run() -> None:
-            turn.wait(snippet.wait_s)
-            if not free:
-                enter()
-            self._start(evaluation, snippet)
-            evaluation.thread.join(snippet.timeout_s)
-            if evaluation.thread.is_alive():
-                evaluation.press(_GRACE_S)
-            evaluation.finish()
+    def note(self, outcome: str, **figures: float | None) -> None:
+        """Write down what became of it."""
+        self._note(
+            {"outcome": outcome, **figures, "class": self.judgement.kind, "place": self.place, **self._step()}
+        )
 
-        return run
+    def _step(self) -> dict[str, int]:
+        """After which step it ran; empty where it did not run between two."""
+        return {} if self.evaluation.step is None else {"step": self.evaluation.step}
 
-    def _start(self, evaluation: Evaluation, snippet: Snippet) -> None:
-        with self._turn:
-            if not self._turn.wait_for(lambda: self._is_next(evaluation), self._patience_s(snippet)):
-                self._line.remove(evaluation)
-                self._turn.notify_all()
-                ran_s = time.monotonic() - self._current.started if self._current else 0.0
-                raise EvalBusy(f"an earlier snippet has been running for {ran_s:.1f} s")
-            self._line.popleft()
-            self._current = evaluation
-            _, error = capture(evaluation.start)
-        if error is not None:
-            self._current = None
-            self._next()
-            raise LimitReached(f"the job cannot start a thread for the snippet: {error}")
-
-    def _is_next(self, evaluation: Evaluation) -> bool:
-        return self._line[0] is evaluation and self._running() is None
-
-    def _patience_s(self, snippet: Snippet) -> float:
-        """Not at all behind one that is over its time and does not end."""
-        current = self._running()
-        late = current is not None and time.monotonic() > current.deadline + _GRACE_S
-        return 0.0 if late else snippet.wait_s
-
-    def _next(self) -> None:
-        """The running one ends."""
-        with self._turn:
-            self._current = None
-            self._turn.notify_all()
-
-    def _running(self) -> Evaluation | None:
-        current = self._current
-        return current if current is not None and current.thread.is_alive() else None
-
-    # Answering --------------------------------------------------------------
-
-    def _answer(
-        self, evaluation: Evaluation, judgement: Judgement, run: Callable[[], float | None], note: Note,
-        snippet: Snippet,
-    ) -> dict[str, Any]:
-        held_s, error = capture(run)
+    def answer(self, wait: Callable[[], float | None]) -> dict[str, Any]:
+        """The answer, once `wait` has returned: how long the training thread was held, or None."""
+        evaluation = self.evaluation
+        held_s, error = capture(wait)
         if isinstance(error, ProbeError):
-            outcome = "cancelled" if isinstance(error, (NoBoundary, NotTogether, EvalBusy)) else "raised"
-            note({"outcome": outcome, "duration_s": None})
+            cancelled = isinstance(error, (NoBoundary, NotTogether, EvalBusy))
+            self.note("cancelled" if cancelled else "raised", duration_s=None)
             raise error
         if error is not None:  # by a signal's handler: the training thread has it
-            note({"outcome": "cancelled", "duration_s": evaluation.elapsed_s, "held_s": held_s})
+            self.note("cancelled", duration_s=evaluation.elapsed_s, held_s=held_s)
             raise LimitReached(f"a signal ended the snippet: {describe(error)}")
-        self._cut_short(evaluation, note, held_s, snippet)
+        self._raise_if_cut_short(held_s)
         outcome = "ok" if evaluation.error is None else "raised"
-        note({"outcome": outcome, "duration_s": evaluation.elapsed_s, "held_s": held_s})
+        self.note(outcome, duration_s=evaluation.elapsed_s, held_s=held_s)
         return {
             "output": evaluation.buffer.text(),
             "dropped_bytes": evaluation.buffer.dropped_bytes,
             "value": evaluation.value,
             "error": evaluation.error,
             "elapsed_ms": (evaluation.elapsed_s or 0.0) * 1e3,
-            "class": judgement.kind,
-            "why": _reasons(judgement),
+            "class": self.judgement.kind,
+            "why": _reasons(self.judgement),
             "where": AT_ONCE if held_s is None else AT_BOUNDARY,
             "held_ms": None if held_s is None else held_s * 1e3,
             "kept": evaluation.kept,
-            **_at(evaluation),
+            **self._step(),
         }
 
-    def _cut_short(
-        self, evaluation: Evaluation, note: Note, held_s: float | None, snippet: Snippet
-    ) -> None:
-        """Raise for one that did not come to its end."""
+    def _raise_if_cut_short(self, held_s: float | None) -> None:
+        evaluation = self.evaluation
         ended, cause = not evaluation.thread.is_alive(), evaluation.cut_short
         if ended and cause is None:
             return
-        timeout = not ended or isinstance(cause, SnippetTimeout)
-        row = {"duration_s": time.monotonic() - evaluation.started, "held_s": held_s}
+        figures = {"duration_s": time.monotonic() - evaluation.started, "held_s": held_s}
         printed = evaluation.buffer.text()[-200:]
         tail = f" It had printed: {printed!r}." if printed else ""
-        if timeout:
-            note({"outcome": "timeout", **row})
+        if not ended or isinstance(cause, SnippetTimeout):
+            self.note("timeout", **figures)
             if ended:
-                raise EvalTimeout(f"the snippet was stopped after {snippet.timeout_s:g} s.{tail}")
+                raise EvalTimeout(f"the snippet was stopped after {self.snippet.timeout_s:g} s.{tail}")
             raise EvalTimeout(
-                f"the snippet did not end within {snippet.timeout_s:g} s and still runs: it is inside a "
-                "call that cannot be interrupted, or catches what would end it. It is told again every "
-                f"second.{tail}"
+                f"the snippet did not end within {self.snippet.timeout_s:g} s and still runs: it is inside a "
+                f"call that cannot be interrupted, or it catches the exception that stops it. probe tries to "
+                f"stop it again every second.{tail}"
             )
-        note({"outcome": "refused" if isinstance(cause, SnippetForbidden) else "raised", **row})
         if isinstance(cause, SnippetForbidden):
+            self.note("refused", **figures)
             raise SnippetRefused(
                 f"stopped before it called {cause.what}: {cause.why}.{tail}",
-                hint="What it did before that is done. docs/guard.md says what is classed how.",
+                hint="What it did before that is done. docs/guard.md lists the classes of snippets.",
             )
-        raise LimitReached(f"the snippet was stopped: {cause}.{tail}", hint="Have it make less at a time.")
-
-    # The agent's thread, and ends -------------------------------------------
-
-    def insist(self) -> None:
-        """Tell a snippet that is over its time to stop, once more. On the agent's thread, every second."""
-        current = self._running()
-        if current is not None and time.monotonic() > current.deadline:
-            current.interrupt()
-
-    def end(self, wait_s: float) -> None:
-        """Stop whatever runs, waiting at most `wait_s`: a thread inside C++ at exit aborts the process."""
-        current = self._running()
-        if current is not None and current.thread is not threading.current_thread():
-            current.press(wait_s)
-
-    def abandon(self) -> None:
-        """In a forked child: see `Evaluation.abandon`."""
-        if self._current is not None:
-            self._current.abandon()
-
-
-def _at(evaluation: Evaluation) -> dict[str, int]:
-    """After which step it ran; empty where it did not run between two."""
-    return {} if evaluation.step is None else {"step": evaluation.step}
+        self.note("raised", **figures)
+        raise LimitReached(f"the snippet was stopped: {cause}.{tail}", hint="Use less memory at a time.")
 
 
 def _reasons(judgement: Judgement) -> list[str]:
@@ -417,7 +306,7 @@ def _reasons(judgement: Judgement) -> list[str]:
 
 
 def _unparsed(error: BaseException) -> dict[str, Any]:
-    """The answer to what is no Python."""
+    """The answer to what is not Python."""
     return {
         "output": "", "dropped_bytes": 0, "value": None, "error": explained(error), "elapsed_ms": 0.0,
         "class": None, "why": [], "where": None, "held_ms": None, "kept": [],

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import deque
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from probe.base.clock import ANCHOR_NS
 from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_INTEGER, NULL_STRING
@@ -45,6 +45,26 @@ class StepCost(NamedTuple):
     cost_ns: int
 
 
+class StepListener(Protocol):
+    """Works between two steps: `boundary.safe_point`. Called on the training thread, only while it waits."""
+
+    def step_ended(self, boundary: str) -> None:
+        """While `Recorder.end_awaited`: a step has ended, by `boundary` of python.steps."""
+
+    def step_begins(self, where: str, loader: int) -> None:
+        """While `Recorder.begin_awaited`: the next begins with its `data` (from `loader`) or `forward`."""
+
+
+class _NoListener:
+    """Until there is one."""
+
+    def step_ended(self, boundary: str) -> None:
+        """See `StepListener`."""
+
+    def step_begins(self, where: str, loader: int) -> None:
+        """See `StepListener`."""
+
+
 class Recorder:
     """State of the training loop as the instruments see it. One per process.
 
@@ -55,13 +75,14 @@ class Recorder:
         "_append_loss", "_append_pulse", "_append_step", "_backward_id", "_boundary_ids", "_forward_id",
         "_held_from_ns", "_held_ids", "_optimizer_id", "_other_id", "_trainer", "_trainers",
         "allocated_bytes", "alone", "arm_forward",
-        "backward_ns", "comm_ns", "cost_ns", "data_ns", "disarm_forward", "ends", "explicit", "fed_by",
-        "forward_ns", "forward_start_ns", "grad_norm", "held_ns", "intern", "last_row", "loader",
+        "backward_ns", "begin_awaited", "comm_ns", "cost_ns", "data_ns", "disarm_forward", "end_awaited",
+        "ends", "explicit", "fed_by", "forward_ns", "forward_start_ns", "grad_norm", "held_ns", "intern",
+        "last_row", "listener", "loader",
         "loss_count", "loss_scale", "loss_sum", "micro_step", "modules_fixed", "modules_interval",
         "next_sample", "optimizer_ns", "peak_allocated_bytes", "phase", "recent", "reserved_bytes", "rings",
         "rss_bytes", "samples", "sampling", "saw_comm", "saw_data", "saw_forward", "stale_gradients",
         "start_sampling", "step", "step_start_ns", "stop_sampling", "thread", "timed_every", "timing",
-        "tokens", "training_mode", "visit", "waiting",
+        "tokens", "training_mode",
     )
 
     def __init__(self, recording: Recording, *, modules_interval: int, midway: bool = False) -> None:
@@ -99,10 +120,12 @@ class Recorder:
         self.loader = self.fed_by = NULL_STRING
         """Names of the loaders that gave the first batch of this step (after an evaluation, if there was
         one), and of the last."""
-        self.waiting: Any = None
-        """Called at the end of a step while somebody waits for one: see `control.safepoint`."""
-        self.visit: Any = None
-        """Called at the beginning of the next step while somebody waits for that."""
+        self.listener: StepListener = _NoListener()
+        """Set once, when somebody first asks for something."""
+        self.end_awaited = False
+        """Whether the listener is to be told when a step ends. It sets and clears this, from any thread."""
+        self.begin_awaited = False
+        """Whether it is to be told when the next step begins; see `await_begin`."""
 
         self.modules_fixed = modules_interval > 0
         self.modules_interval = modules_interval or 10
@@ -348,8 +371,8 @@ class Recorder:
             self._append_pulse(self.step, 0, now_ns + ANCHOR_NS, self._other_id)
         self._choose_next(shadow_allowed=boundary != "batch")
         self.cost_ns = _now() - now_ns
-        if self.waiting is not None:
-            self.waiting(boundary)
+        if self.end_awaited:
+            self.listener.step_ended(boundary)
 
     def _after_sample(self, wall: int, spent: int) -> None:
         """Space the next sample by what this one cost, before the governor knows better.
@@ -375,11 +398,16 @@ class Recorder:
             self.sampling = self.start_sampling()
         self.expect_forward()
 
+    def await_begin(self) -> None:
+        """Tell the listener when the next step begins."""
+        self.begin_awaited = True
+        self.expect_forward()
+
     def expect_forward(self) -> None:
         """Watch for the next micro step's first module call, or stop watching."""
         if self.arm_forward is None:
             return
-        if (self.timing or self.visit is not None) and not self.sampling:
+        if (self.timing or self.begin_awaited) and not self.sampling:
             self.arm_forward()
         else:
             self.disarm_forward()

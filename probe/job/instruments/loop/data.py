@@ -160,8 +160,8 @@ class Data:
 
     def _begin(self, iterator: Any) -> list[int]:
         recorder = self.recorder
-        if recorder.visit is not None and not recorder.saw_forward:
-            recorder.visit("data", self._label(iterator))
+        if recorder.begin_awaited and not recorder.saw_forward:
+            recorder.listener.step_begins("data", self._label(iterator))
         now = _now()
         if recorder.saw_forward and not (
             recorder.micro_step or recorder.explicit or self._made_optimizer()

@@ -146,8 +146,8 @@ class Forward:
     def begin(self, module: Any, args: Any = None) -> None:
         """The training thread calls an outermost module; `args` when called by torch's hook."""
         recorder = self.recorder
-        if recorder.visit is not None and not recorder.saw_forward and self._grad_enabled():
-            recorder.visit("forward", NULL_STRING)
+        if recorder.begin_awaited and not recorder.saw_forward and self._grad_enabled():
+            recorder.listener.step_begins("forward", NULL_STRING)
         now = _now()
         if not recorder.forward_start_ns:
             recorder.forward_begins(now)
@@ -203,7 +203,7 @@ class Forward:
 
     def _compiled_call(self, compiled: Any) -> None:
         recorder = self.recorder
-        if not (recorder.timing or recorder.visit is not None) or recorder.forward_start_ns:
+        if not (recorder.timing or recorder.begin_awaited) or recorder.forward_start_ns:
             return
         if self.trains():
             self.begin(compiled._orig_mod)
