@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from probe.base.errors import EndpointUnknown
 from probe.base.settings import Settings
 from probe.server.agents import asking
-from probe.server.agents.agent_queue import AgentQueue
+from probe.server.agents.forwarding import Forwarder
 from probe.server.peers.peer_client import PeerClient
 from probe.server.recordings.gathered_facts import FactsGatherer
 from probe.server.recordings.pruner import Pruner
@@ -52,7 +52,7 @@ class Service:
         self.last_request = time.monotonic()
         self.queries = Counter[str]()
         self.facts = FactsGatherer(registry)
-        self.agent_queue = AgentQueue(self._find, self._status)
+        self.forwarder = Forwarder(self._find, self._status)
         self.threads = Threads(16, "probe-request")
         self.agents = Threads(2 * IN_FLIGHT, "probe-agents")
 

@@ -97,7 +97,7 @@ def test_detaching_from_a_job_that_cannot_run_says_so_and_happens_when_it_can(pl
     with running(place, "stall_hangs", "--way", "none") as job:
         job.signal(signal.SIGSTOP)
         refused = run_probe(place, str(job.pid), "detach")
-        assert refused.returncode == 3 and "has been asked to leave" in refused.stderr
+        assert refused.returncode == 3 and "was told to detach" in refused.stderr
         job.signal(signal.SIGCONT)
         deadline = time.monotonic() + PATIENCE_S
         while accepts(place, job.pid):

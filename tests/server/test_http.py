@@ -27,7 +27,7 @@ from probe.base import wire
 from probe.base.errors import BY_CODE
 from probe.recording import places
 from probe.recording.process import life
-from probe.server.agents import agent_queue
+from probe.server.agents import forwarding
 from probe.server.http import limits
 from probe.server.runtime.access import NEEDS
 from server.beside import Beside, Writer, until
@@ -397,7 +397,7 @@ def test_a_hundred_requests_of_ten_callers_reach_the_agent_once_and_in_order(
         until(lambda: int(writer.tell("asked").split()[1]) == 100, "all have been handed over")
         assert server.call("GET", "/v1/processes")["processes"], "others are answered meanwhile"
         with contextlib.ExitStack() as more:
-            few = [more.enter_context(send(0, number)) for number in range(agent_queue.WAITING - 100)]
+            few = [more.enter_context(send(0, number)) for number in range(forwarding.PENDING - 100)]
             with send(0, 0) as one_more:
                 assert status_and_error(read_to_end(one_more))[0] == 429
             writer.tell("hear")

@@ -176,7 +176,7 @@ class ControlSocket:
             self._answer(connection, lambda: handler(request, peer))
             return False
         if len(self._aside) >= MOST_WAITING:
-            wire.write_error(connection, TooMany(f"{MOST_WAITING} requests are waited for already"))
+            wire.write_error(connection, TooMany(f"too many pending requests (limit {MOST_WAITING})"))
             return False
         return self._answer_aside(connection, lambda: handler(request, peer))
 

@@ -1,7 +1,7 @@
-"""What an agent is asked when somebody evaluates, acts or undoes: the body and the patience for it.
+"""The requests for snippets, actions and undoing that the server sends to an agent, with their timeouts.
 
-The agent keeps the deadlines that it is given; those here are longer and only end
-what would never end. Runs on the server's event loop. Standard library only.
+The agent keeps the deadlines in a request; the timeouts here are longer and end only what would never end.
+Runs on the server's event loop. Standard library only.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ import json
 
 from probe.base.errors import BadRequest
 from probe.base.settings import Settings
-from probe.server.agents.agent_queue import Request
+from probe.server.agents.forwarding import Request
 from probe.server.runtime.access import Caller
 from probe.server.runtime.request_bodies import ActBody, EvalBody, UndoBody
 
 RUNS_CODE = frozenset({"watch"})
-"""Actions that evaluate expressions: over TCP these are allowed where `eval` is."""
+"""Actions that evaluate expressions: over TCP they need the same permission as `eval`."""
 _WAY_BACK_S = 2.0
-"""The agent answers at its own deadline; this is for the way back."""
+"""For the way back of an answer that the agent gives at its own deadline."""
 _ACTION_S = 10.0
-"""From then on it is looked whether the agent still hears."""
+"""After so long without an answer, check whether the agent hears."""
 _LONGEST_ACTION_S = 120.0
-"""What an action may take after the step's end it waited for: a large checkpoint on a slow disk."""
+"""How long an action may take once it has begun: a large checkpoint on a slow disk."""
 
 
 def runs_code(action: object, arguments: object) -> bool:
-    """Whether an action evaluates expressions: a watch that only looks deep into steps does not."""
+    """Whether an action evaluates expressions: a watch without any does not."""
     return action in RUNS_CODE and not (
         isinstance(arguments, dict) and arguments.get("expressions") is None
     )
@@ -43,11 +43,11 @@ def evaluation(body: EvalBody, caller: Caller, settings: Settings) -> Request:
 
 
 def action(body: ActBody, caller: Caller, settings: Settings) -> Request:
-    """The agent's side of `POST /v1/act`. Raises `BadRequest` for numbers that JSON has no words for."""
+    """The agent's side of `POST /v1/act`. Raises `BadRequest` for NaN and infinity, which JSON lacks."""
     try:
         json.dumps(body.arguments, allow_nan=False)
     except ValueError:
-        raise BadRequest("arguments: NaN and infinity are no numbers for an action") from None
+        raise BadRequest("arguments must be finite numbers, not NaN or infinity") from None
     wait_s = body.wait_s or settings.act_wait_s
     asked = {
         "action": body.action, "arguments": body.arguments, "wait_s": wait_s, "now": body.now,

@@ -1,7 +1,7 @@
-"""Asking the agent of a live process what it answers at once: its stacks, to leave.
+"""Requests to an agent that it answers at once: stacks, detaching. And the errors of all requests to agents.
 
-Called on the server's request threads: `probe.base.wire.call` blocks for at most its
-timeout. What may wait for a step's end goes through `agent_queue`. Standard library only.
+Runs on the server's request threads: `ask` blocks for at most its timeout. What may wait for the end of a
+step goes through `forwarding`. Standard library only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from probe.server.recordings import exit_report
 from probe.server.recordings.registry import LIVE, Recorded, Registry, Status
 
 DETACH_TIMEOUT_S = 10.0
-"""A snippet that runs is waited for, and a step that goes through its hooks."""
+"""A running snippet may have to end first, and a step that is in our hooks."""
 
 
 def who(recorded: Recorded) -> str:
@@ -27,11 +27,11 @@ def who(recorded: Recorded) -> str:
 
 
 def why_silent(recorded: Recorded) -> str:
-    """What may keep the agent of a living process from answering: only what is known is said for certain."""
+    """Why the agent of a living process may not answer."""
     process = life(recorded.meta.pid)
     if process is not None and process.state in "Tt":
         return "it is stopped"
-    return "something in it holds the GIL, or this busy machine has no core for it"
+    return "something in it holds the GIL, or it gets no CPU on this busy machine"
 
 
 def require_live(recorded: Recorded, status: Status) -> None:
@@ -63,24 +63,36 @@ def ask(
             f"{name} did not answer within {timeout_s:g} s: {why_silent(recorded)}"
         ) from None
     except FileNotFoundError:
-        raise AgentMissing(f"{name} lives and its agent has no socket (it starts, or was stopped)") from None
+        raise without_socket(recorded) from None
     except OSError as error:
         waited_s = time.monotonic() - started
         what = error.strerror or error
         raise AgentUnreachable(f"{name} did not answer ({what}, {waited_s:.1f} s)") from None
+    return answer_of(recorded, answer)
+
+
+def answer_of(recorded: Recorded, answer: object) -> dict[str, Any]:
+    """What an agent answered, if that is an object; raises `AgentUnreachable`."""
     if not isinstance(answer, dict):
-        raise AgentUnreachable(f"{name} gave no answer that can be understood")
+        raise AgentUnreachable(f"{who(recorded)} sent an answer that is not a JSON object")
     return answer
 
 
+def without_socket(recorded: Recorded) -> AgentMissing:
+    """The error about a living process whose agent has no socket."""
+    return AgentMissing(
+        f"{who(recorded)} is alive, but its agent has no socket (it is starting, or was stopped)"
+    )
+
+
 def detach(registry: Registry, recorded: Recorded) -> dict[str, Any]:
-    """Have the agent leave its process; raises `AgentUnreachable` when that is not confirmed yet."""
+    """Have the agent leave its process; raises `AgentUnreachable` if it does not confirm in time."""
     try:
         answer = ask(registry, recorded, "POST", "/v1/stop", {}, DETACH_TIMEOUT_S)
     except AgentUnreachable as error:
         raise AgentUnreachable(
-            f"{error.message}. It has been asked to leave, and does when it can run again",
-            hint=f"`probe {recorded.meta.pid} diagnose` says what holds it.",
+            f"{error.message}. It was told to detach, and will when it can run again",
+            hint=f"`probe {recorded.meta.pid} diagnose` shows what blocks it.",
         ) from None
     return {
         "pid": recorded.meta.pid, "name": recorded.name, "folder": str(recorded.folder),

@@ -97,7 +97,7 @@ async def _take_deep_statistics(
     )
     try:
         asked = act_requests.action(body, caller, service.settings)
-        await asyncio.wait_for(service.agent_queue.ask(body.endpoint, asked), DEEP_S)
+        await asyncio.wait_for(service.forwarder.forward(body.endpoint, asked), DEEP_S)
     except (ProbeError, asyncio.TimeoutError) as error:
         why = error.message if isinstance(error, ProbeError) else "no step ended in time"
         return [], [f"deep statistics were not taken: {why}"]

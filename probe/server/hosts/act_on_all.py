@@ -23,7 +23,7 @@ from probe.base.errors import (
     from_dict,
 )
 from probe.server.agents import act_requests
-from probe.server.agents.agent_queue import Request
+from probe.server.agents.forwarding import Request
 from probe.server.hosts import coordinator, fanout
 from probe.server.hosts.rank_group import RankGroup, Reply, common
 from probe.server.runtime.request_bodies import ActBody, EvalBody, UndoBody
@@ -109,7 +109,7 @@ async def undo(group: RankGroup, body: UndoBody) -> dict[str, Any]:
     if not body.id.startswith("all-"):
         alone = [one for one in group.here if str(one.meta.pid) == body.id.partition("-")[0]]
         if alone:
-            return await group.service.agent_queue.ask_process(alone[0], request)
+            return await group.service.forwarder.forward_to(alone[0], request)
         raise ActionUnknown(
             f"no rank of this job on this host has an action {body.id!r}",
             hint="`probe JOB actions` lists them; `probe JOB/RANK undo` is for what one rank did.",
@@ -125,7 +125,7 @@ async def undo(group: RankGroup, body: UndoBody) -> dict[str, Any]:
 @asynccontextmanager
 async def _turn(group: RankGroup) -> AsyncIterator[None]:
     """One after the other for each job, in order of arrival."""
-    with group.service.agent_queue.place():
+    with group.service.forwarder.place():
         async with _turns.setdefault(group.found.endpoint or "", asyncio.Lock()):
             yield
 

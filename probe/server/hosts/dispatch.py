@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from probe.server.agents import act_requests
-from probe.server.agents.agent_queue import Request
+from probe.server.agents.forwarding import Request
 from probe.server.hosts import act_on_all, fanout
 from probe.server.hosts.rank_group import RankGroup
 from probe.server.runtime import access
@@ -34,7 +34,7 @@ async def on_one_or_all(
 ) -> dict[str, Any]:
     """Ask the one process that is meant, here or on another host, or all ranks of the job."""
     endpoint = access.endpoint(body.endpoint, caller)
-    answer = await service.agent_queue.ask(endpoint, asked)
+    answer = await service.forwarder.forward(endpoint, asked)
     if answer is not None:
         return answer
     found = await fanout.find(service, endpoint, caller, body.scope)

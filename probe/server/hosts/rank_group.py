@@ -14,7 +14,7 @@ from probe.base.errors import HostUnreachable, ProbeError, RecordingError, from_
 from probe.recording.layout import NULL_INTEGER
 from probe.recording.reader import open_ring
 from probe.server.agents import asking
-from probe.server.agents.agent_queue import Request
+from probe.server.agents.forwarding import Request
 from probe.server.hosts import fanout
 from probe.server.peers.peer_client import PeerInfo
 from probe.server.recordings.registry import Recorded
@@ -138,7 +138,7 @@ async def ask_rank(service: Service, recorded: Recorded, request: Request) -> Re
     try:
         status = await service.call(service.registry.status, recorded)
         asking.require_live(recorded, status)
-        answer = await service.agent_queue.ask_process(recorded, request)
+        answer = await service.forwarder.forward_to(recorded, request)
     except ProbeError as error:
         return Reply(meta.rank, meta.pid, meta.host, None, error)
     return Reply(meta.rank, meta.pid, meta.host, answer, None)

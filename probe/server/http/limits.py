@@ -29,7 +29,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 CONNECTIONS = 256
-"""More than may wait for the end of a step (`agent_queue.WAITING`): who looks must still get in."""
+"""More than may wait for the end of a step (`forwarding.PENDING`): who looks must still get in."""
 HEAD_TIMEOUT_S = 5.0
 """A request's head must be complete this long after the connection, or after the answer before."""
 BODY_TIMEOUT_S = 10.0
