@@ -157,7 +157,7 @@ class SafePoint:
         """Work now, or when the next step begins."""
         recorder = self._recorder
         appointed, unseen = self._is_due(), recorder.begin_awaited
-        queued = self.queue.next_at_boundary() is not None
+        queued = bool(self.queue.tasks) and self.queue.next_at_boundary() is not None
         if not (appointed or queued or self._callbacks or unseen):
             if self._appointment is None:  # it was called off
                 self._listen_if_needed()
@@ -241,7 +241,10 @@ class SafePoint:
             self._run(appointment, where)
 
     def _run_queued(self, where: str, begun_s: float) -> None:
-        while time.monotonic() - begun_s < PASS_S and (task := self.queue.next_at_boundary()) is not None:
+        while self.queue.tasks and time.monotonic() - begun_s < PASS_S:
+            task = self.queue.next_at_boundary()
+            if task is None:
+                return
             self._run(task, where)
 
     def _run(self, task: Task, where: str) -> None:

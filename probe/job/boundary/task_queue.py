@@ -120,7 +120,8 @@ class TaskQueue:
     def __init__(self, notice: Callable[[], object]) -> None:
         """`notice` is called, on any thread, when a task can run at a boundary that could not before."""
         self._notice = notice
-        self._tasks: dict[Task, None] = {}
+        self.tasks: dict[Task, None] = {}
+        """Read a copy: other threads add and take out."""
         self._last: dict[object, Task] = {}
         self._running: Task | None = None
         self._closed: ProbeError | None = None
@@ -138,7 +139,7 @@ class TaskQueue:
                 earlier = self._last.get(task.client)
                 task.after = None if earlier is None else earlier.done
                 self._last[task.client] = task
-            self._tasks[task] = None
+            self.tasks[task] = None
         self._tell()
         return task
 
@@ -167,7 +168,7 @@ class TaskQueue:
             )
             if not task.claim():
                 raise task.error or _behind(wait_s)
-            self._tasks.pop(task, None)
+            self.tasks.pop(task, None)
             if not is_next:
                 raise self._busy(task, wait_s)
             self._running = task
@@ -184,16 +185,16 @@ class TaskQueue:
     def leave(self, task: Task) -> None:
         """It is over, or cancelled: what its client asked for next may begin."""
         task.done.set()
-        self._tasks.pop(task, None)
+        self.tasks.pop(task, None)
         self._tell()
 
     def close(self, why: ProbeError) -> None:
         """Nothing begins any more: what waits is answered with `why`."""
         with self._changed:
             self._closed = why
-            for task in list(self._tasks):
+            for task in list(self.tasks):
                 task.cancel(why)
-            self._tasks.clear()
+            self.tasks.clear()
             self._changed.notify_all()
 
     @property
@@ -211,7 +212,7 @@ class TaskQueue:
     @property
     def waiting(self) -> int:
         """Tasks that wait for a boundary."""
-        return sum(task.beside is None for task in list(self._tasks))
+        return sum(task.beside is None for task in list(self.tasks))
 
     def _tell(self) -> None:
         with self._changed:
@@ -222,7 +223,7 @@ class TaskQueue:
     def _is_next(self, task: Task) -> bool:
         if self.running is not None:
             return False
-        free = (one for one in list(self._tasks) if one.beside is not None and one.is_free())
+        free = (one for one in list(self.tasks) if one.beside is not None and one.is_free())
         return next(free, None) is task
 
     def _is_overdue(self) -> bool:
@@ -240,14 +241,14 @@ class TaskQueue:
 
     def next_at_boundary(self) -> Task | None:
         """The first that can run at a boundary now."""
-        for task in list(self._tasks):
+        for task in list(self.tasks):
             if task.beside is None and task.is_free():
                 return task
         return None
 
     def run(self, task: Task, step: int | None, where: str) -> BaseException | None:
         """Take it out, if it is here, and run it; what a signal's handler raised meanwhile."""
-        self._tasks.pop(task, None)
+        self.tasks.pop(task, None)
         task.run(step, where)
         interrupt, task.interrupt = task.interrupt, None
         return interrupt
