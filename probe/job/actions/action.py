@@ -18,7 +18,7 @@ import copy
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from probe.base.errors import BadRequest, NotUndoable
@@ -162,6 +162,8 @@ class Action:
     """One thing done to the job; see the module for its life."""
 
     name: ClassVar[str] = ""
+    takes: ClassVar[tuple[str, ...] | None] = None
+    """The arguments it knows; None where that depends on what is asked, and it checks them itself."""
     reading = False
     """Whether it changes nothing and needs no boundary."""
     waits_s = 0.0
@@ -177,6 +179,8 @@ class Action:
     """Whether, while standing, only the training thread can let go of what it holds."""
 
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
+        if self.takes is not None:
+            only(arguments, *self.takes)
         self.arguments = arguments
         self.site = site
         self.standing: bool = False
@@ -269,9 +273,28 @@ def number(
     return float(value)
 
 
-def whole_number(arguments: dict[str, Any], name: str, default: int | None = None, *, least: int = 0) -> int:
-    """A whole number among the arguments, at least `least`; raises `BadRequest`."""
+def whole_number(
+    arguments: dict[str, Any], name: str, default: int | None = None, *, least: int = 0,
+    most: int | None = None,
+) -> int:
+    """A whole number among the arguments, from `least` to `most`; raises `BadRequest`."""
     value = number(arguments, name, default, least=least)
     if value != int(value):
         raise BadRequest(f"`{name}` must be a whole number, not {value:g}", hint=_HELP)
+    if most is not None and value > most:
+        raise BadRequest(f"`{name}` must be at most {most}, not {value:g}", hint=_HELP)
     return int(value)
+
+
+def flag(arguments: dict[str, Any], name: str) -> bool:
+    """True or false among the arguments, false by default; raises `BadRequest`."""
+    value = arguments.get(name, False)
+    if not isinstance(value, bool):
+        raise BadRequest(f"`{name}` must be true or false, not {value!r}", hint=_HELP)
+    return value
+
+
+def enumerated(names: Sequence[str], most: int) -> str:
+    """The first names, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

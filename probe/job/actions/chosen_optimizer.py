@@ -10,10 +10,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from probe.base.errors import ActionRefused, BadRequest
-from probe.job.actions.action import Site
+from probe.job.actions.action import Site, enumerated
 
 NAMED = 4
-"""So many optimizers are named in a sentence."""
+"""Optimizers named in a sentence: some jobs have one for each parameter."""
 
 
 class Chosen(NamedTuple):
@@ -62,12 +62,6 @@ def _only_wraps(optimizer: Any) -> bool:
     return any(isinstance(one, Optimizer) and one.param_groups is groups for one in own)
 
 
-def enumerated(names: list[str]) -> str:
-    """The names, or the first ones and how many more: some jobs have an optimizer for each parameter."""
-    more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
 def _index(site: Site, alive: list[Any], names: list[str], wanted: object) -> int:
     if wanted is None:
         return 0
@@ -80,7 +74,7 @@ def _index(site: Site, alive: list[Any], names: list[str], wanted: object) -> in
     for index, one in enumerate(alive):
         if one is meant:
             return index
-    known = enumerated([f"{index} ({name})" for index, name in enumerate(names)])
+    known = enumerated([f"{index} ({name})" for index, name in enumerate(names)], NAMED)
     raise BadRequest(f"there is no optimizer {text!r}", hint=f"There are {known}.")
 
 

@@ -1,10 +1,10 @@
-"""Announcing: the ranks of other hosts learn where this host's server is, and this host where theirs are.
+"""Announcing: the hosts of a job tell each other where their servers are.
 
-Only in a job that runs on several hosts. The first rank of each host adds one line to a key of ours in the
-job's own store, over a connection of its own with a short timeout, and reads what the others added. That is
-done on a thread of its own, `probe-announce`, once the job has met at its store; it ends when all hosts are
-known or a few minutes later. The trainer's keys, its connection and its groups are never touched. What was
-learnt is kept beside the recording. Standard library; torch only once the job has made its process group.
+Only in a job on several hosts. The first rank of each host appends one line to a key of ours in the job's
+store, over a connection of its own with a short timeout, and reads the lines of the others: on a thread,
+`probe-announce`, from the time the job has its process group until all hosts are known, or for a few minutes.
+The trainer's keys, connection and groups are never touched. The result is written beside the recording.
+Standard library; torch only once the job has made its process group.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from probe.recording.announcement import Announcement, Peers
 from probe.recording.recording import Recording
 
 STORE_TIMEOUT_S = 2.0
-"""Of each word with the store: an end of the process waits at most so long for the thread."""
+"""Of each call to the store: an end of the process waits at most so long for the thread."""
 SERVER_WAIT_S = 20.0
-"""How long the server's address is waited for; without one the others are told that there is none."""
+"""How long to wait for the server's address; without one the others are told that there is none."""
 LEARNING_S = 300.0
 _PAUSES_S = (0.3, 0.5, 1.0, 1.0, 2.0, 2.0, 5.0)
 _LAST_PAUSE_S = 10.0
@@ -43,7 +43,7 @@ _TOGETHER_NS = 10 * 10**9
 
 
 class Announcing:
-    """What one agent does for it; `look` is called now and then on the agent's thread."""
+    """One agent's part; `check` is called on the agent's thread."""
 
     def __init__(
         self, recording: Recording, directory: Path, settings: Settings, isolation: Isolation
@@ -59,8 +59,8 @@ class Announcing:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def look(self) -> None:
-        """Begin when the job has met at its store and this host's server is there, or should be by now."""
+    def check(self) -> None:
+        """Begin once the job has a process group and this host's server is there, or should be by now."""
         if not self.wanted or self._thread is not None:
             return
         if self._candidates is None:
@@ -77,8 +77,8 @@ class Announcing:
         self._thread.start()
 
     def close(self) -> None:
-        """No more words with the store: a thread inside torch at the interpreter's end would end the process
-        by SIGABRT. Waits for the one that is being had."""
+        """No more calls to the store: a thread inside torch at the interpreter's end would end the process by
+        SIGABRT. Waits for the call under way."""
         self.wanted = False
         self._ended.set()
         if self._thread is not None and self._thread is not threading.current_thread():
@@ -94,7 +94,7 @@ class Announcing:
             self._recording.journal.append({"event": "not announced", "error": str(error)[:500]})
 
     def _exchange(self) -> None:
-        """Say where this host's server is, and learn where the others are. The announcing thread."""
+        """Tell the others where this host's server is, and read where theirs are. On `probe-announce`."""
         host, port = store_address(self._environ)
         store: Any = sys.modules["torch.distributed"].TCPStore(
             host, port, is_master=False, timeout=timedelta(seconds=STORE_TIMEOUT_S), wait_for_workers=False
@@ -126,8 +126,8 @@ class Announcing:
         return Announcement(meta.host, url, meta.run, meta.attempt, ranks, meta.started_ns)
 
     def _complete(self, lines: list[str]) -> bool:
-        """Whether every rank is on a host that has spoken since this attempt began: where the launcher keeps
-        its store, what was said in the one before stands there, too."""
+        """Whether every rank is on a host that announced itself since this attempt began: a launcher that
+        keeps its store still has the lines of the attempt before."""
         spoken: set[int] = set()
         began_ns = self._recording.meta.started_ns - _TOGETHER_NS
         for line in lines:
@@ -149,7 +149,7 @@ class Announcing:
 
 
 def server_url(directory: Path) -> str | None:
-    """Where the server of that directory answers over TCP; None when it does not, or does not say."""
+    """The URL of the directory's server, if it listens on TCP."""
     try:
         found: Any = checked.read_sealed(directory / "server.json")["url"]
     except (OSError, ValueError, KeyError):
@@ -158,9 +158,9 @@ def server_url(directory: Path) -> str | None:
 
 
 def store_address(environ: Mapping[str, str]) -> tuple[str, int]:
-    """Where the job's store listens: as the store itself says, else as the environment does.
+    """Host and port of the job's store: from the store itself, else from the environment.
 
-    Raises `KeyError` or `ValueError` where neither tells."""
+    Raises `KeyError` or `ValueError` if neither has them."""
     c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
     store: Any = getattr(c10d, "_get_default_store", lambda: None)()
     while hasattr(store, "underlying_store"):
@@ -172,9 +172,9 @@ def store_address(environ: Mapping[str, str]) -> tuple[str, int]:
 
 
 def reachable(url: str, store_host: str, store_port: int) -> str:
-    """The server's address as other hosts can use it; empty when they cannot.
+    """The server's URL as other hosts can use it; empty if they cannot.
 
-    A server that listens on all addresses is named by the one from which this host reaches the store."""
+    For a server on all addresses it has the address from which this host reaches the store."""
     scheme, _, rest = url.partition("://")
     host, _, port = rest.rpartition(":")
     if host not in ("0.0.0.0", "[::]"):
@@ -199,7 +199,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def candidates(environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Hosts that the job's environment names, as (name, source): whoever they are, this one left out."""
+    """The other hosts that the job's environment names, as (name, source)."""
     found: dict[str, str] = {}
     for name in nodes(environ.get("SLURM_STEP_NODELIST", "") or environ.get("SLURM_JOB_NODELIST", "")):
         found.setdefault(name, "slurm")
@@ -212,7 +212,7 @@ def candidates(environ: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def nodes(text: str) -> list[str]:
-    """The hosts of a Slurm node list: `gpu[01-03,07],login` is five of them. Empty for one that is none."""
+    """The hosts of a Slurm node list: `gpu[01-03,07],login` has five. Empty if it is not a node list."""
     found: list[str] = []
     for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
         names = [""]
@@ -226,7 +226,7 @@ def nodes(text: str) -> list[str]:
 
 
 def _numbers(ranges: str) -> list[str]:
-    """`01-03,07` as 01, 02, 03, 07; nothing for what is no range."""
+    """`01-03,07` as 01, 02, 03, 07; empty if it is not a list of ranges."""
     found: list[str] = []
     for part in ranges.split(","):
         first, separator, last = part.partition("-")

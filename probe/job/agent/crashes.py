@@ -1,11 +1,9 @@
-"""Crashes: what a fatal signal leaves behind, by the standard library's faulthandler.
+"""Crashes: the stacks of a process that a fatal signal ends, by the standard library's faulthandler.
 
-faulthandler writes the stacks of all threads into `crash.txt` and gives the signal
-on to whoever had it before, so the process dies as it would have. It belongs to
-the job: when the job has it on, turns it on, or has any handler of its own for a
-fatal signal, ours is not there. What the job asks of it (`is_enabled`, `disable`)
-is answered as if ours were not there. Started, stopped and taken out of forked
-children by `endings`. Standard library only.
+faulthandler writes the stacks of all threads into `crash.txt` and passes the signal on to whoever had it
+before, so the process dies as it would have. It belongs to the job: if the job enables it, or has a handler
+of its own for a fatal signal, ours steps aside; `is_enabled` and `disable` answer as if ours were not there.
+Installed, uninstalled and removed in forked children by `endings`. Standard library only.
 """
 
 from __future__ import annotations
@@ -82,9 +80,9 @@ class Crashes:
             if self._path.stat().st_size == 0:
                 self._path.unlink()
 
-    def look(self) -> None:
-        """Take the number back from faulthandler when the job has closed our file: it writes to a number,
-        whatever that means, and cannot look first. On the agent's thread, every second."""
+    def check(self) -> None:
+        """Take the number back from faulthandler if the job has closed our file: it writes to a number and
+        cannot check what that means by now. The agent's thread, every second."""
         if self._file is None or self._file.ours:
             return
         self._patches.undo()
@@ -138,13 +136,12 @@ class Crashes:
 
 
 def actions() -> dict[int, bytes]:
-    """What is done about each fatal signal now, as the kernel keeps it. Raises `OSError` when that cannot
-    be told."""
+    """The handler of each fatal signal, as the kernel keeps it. Raises `OSError`."""
     found: dict[int, bytes] = {}
     for number in FATAL:
         action = ctypes.create_string_buffer(_ACTION_BYTES)
         if _libc().sigaction(int(number), None, action) != 0:
-            raise OSError(f"what is done about {number.name} cannot be told")
+            raise OSError(f"the handler of {number.name} cannot be read")
         found[int(number)] = action.raw
     return found
 
@@ -160,5 +157,5 @@ def _libc() -> Any:
         libc = ctypes.CDLL(None)
         libc.sigaction  # noqa: B018
     except (OSError, AttributeError, TypeError) as error:
-        raise OSError(f"no C library to ask: {error}") from None
+        raise OSError(f"no C library: {error}") from None
     return libc

@@ -1,6 +1,6 @@
-"""Whether somebody deleted this process's recording: then nobody can read what is recorded any more.
+"""Notices when this process's recording is deleted: then nobody can read what is recorded any more.
 
-A look of the agent's own thread, every few seconds: two names. Standard library only.
+The agent's thread checks two names every few seconds. Standard library only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from probe.recording.recording import Recording
 
 
 class Deleted:
-    """Looks after the files of one recording; calls `leave` once, with what is gone."""
+    """Checks the files of one recording; calls `leave` once, with what is gone."""
 
     def __init__(self, recording: Recording, leave: Callable[[str], object]) -> None:
         rings = Path(recording.meta.rings)
@@ -23,12 +23,11 @@ class Deleted:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether the job has changed its root: a path leads somewhere else then, into its own files."""
+        """Whether the job has changed its root: paths lead into its own files then."""
         return _identity("/") != self._root
 
-    def look(self) -> None:
-        """Leave when a file that readers need is gone, unless only our own way to it is (a job may change
-        its root)."""
+    def check(self) -> None:
+        """Leave if a file that readers need is gone, and not just out of reach (changed root)."""
         if self._leave is None or self.elsewhere:
             return
         for folder, name in self._needed:
@@ -47,7 +46,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def _is_gone(path: Path) -> bool:
-    """Whether there is no such file; not where it is only forbidden to look."""
+    """Whether there is no such file; not if access is just denied."""
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):

@@ -1,11 +1,9 @@
-"""Endings: what brings the process down is written down before it is gone.
+"""Endings: records what brings the process down before it is gone.
 
-Exceptions that reach the top of a thread, `os._exit`, fatal signals (`crashes`), and
-the wait of PROBE_HOLD_S. Nothing that the job does or prints changes: no
-`sys.excepthook` is replaced, no exception or traceback is kept, no code of the
-job's is called. Runs on whichever thread ends, at the interpreter's end on the
-main thread, and on the agent's thread when the main thread has failed and waits for
-others. Standard library only.
+Exceptions at the top of a thread, `os._exit`, fatal signals (`crashes`), and the wait of PROBE_HOLD_S.
+Nothing that the job does or prints changes: no `sys.excepthook` is replaced, no exception or traceback is
+kept, no code of the job's is called. Runs on the thread that ends; at the interpreter's end on the main
+thread; on the agent's thread when the main thread has failed and waits for others. Standard library only.
 """
 
 from __future__ import annotations
@@ -13,19 +11,17 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import uuid
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
-from probe.base import clock
 from probe.base.isolation import Isolation, capture, say
 from probe.base.redaction import redact
 from probe.job.agent.crashes import Crashes
 from probe.job.instruments.core.patch import Patches
 from probe.job.instruments.core.recorder import Recorder
-from probe.job.introspection import python_frames
+from probe.job.introspection import python_frames, thread_stacks
 from probe.job.introspection.thread_stacks import DEEPEST, describe
 from probe.recording import places
 from probe.recording.captures import journal_rows
@@ -62,7 +58,7 @@ class Endings:
         """Whether the process waits because of PROBE_HOLD_S."""
 
     def install(self) -> None:
-        """Wrap what threads and `os._exit` end with; have fatal signals written down."""
+        """Wrap `threading.excepthook` and `os._exit`; record fatal signals."""
         guard = self._isolation.guard
         failed, leaves = guard("endings", self._thread_failed), guard("endings", self._leaves)
 
@@ -92,7 +88,7 @@ class Endings:
         self._isolation.attempt("crashes", self._crashes.uninstall)
 
     def leave(self) -> None:
-        """At the interpreter's end: as `uninstall`, but fatal signals are still written down."""
+        """At the interpreter's end: as `uninstall`, but fatal signals are still recorded."""
         self._patches.undo()
         self._isolation.attempt("crashes", self._crashes.leave)
 
@@ -103,10 +99,9 @@ class Endings:
 
     # Exceptions -------------------------------------------------------------
 
-    def look(self) -> None:
-        """Whether the main thread has failed and the process waits for its other threads; for the
-        agent's thread."""
-        self._crashes.look()
+    def check(self) -> None:
+        """If the main thread has failed while others run on, record that. On the agent's thread."""
+        self._crashes.check()
         if id(_last_error()) == self._noted:
             return
         main = sys._current_frames().get(threading.main_thread().ident or 0)
@@ -149,8 +144,8 @@ class Endings:
         found = main_failure() if self.holding else None
         if found is None:
             return None
-        main = threading.main_thread()
-        return self._thread(main, FAILED_THREAD, True, self._frames_of(found[1]))
+        main = threading.main_thread().native_id
+        return thread_stacks.thread_entry(main, FAILED_THREAD, True, self._frames_of(found[1]))
 
     def _note_main(self) -> None:
         """Note the exception that ended the main thread, once."""
@@ -171,7 +166,7 @@ class Endings:
     ) -> None:
         training = thread.ident == self._recorder.thread
         found = self._frames_of(trace)
-        taken = self._capture([self._thread(thread, thread.name, training, found)])
+        taken = self._capture(thread, training, found)
         where = next((frame for frame in found if frame["is_user"]), found[0] if found else None)
         row = {
             "t_ns": taken["t_ns"], "step": taken["step"], "type": type(error).__name__,
@@ -190,12 +185,8 @@ class Endings:
             return
         self._note_main()
         thread = threading.current_thread()
-        found = [
-            describe(depth, frame, frame.f_lineno, self._module_path)
-            for depth, frame in zip(range(DEEPEST), python_frames.walk(caller), strict=False)
-        ]
         training = thread.ident == self._recorder.thread
-        taken = self._capture([self._thread(thread, thread.name, training, found)])
+        taken = self._capture(thread, training, thread_stacks.frames(caller, self._module_path))
         self._journal.append({"table": "python.stacks", "rows": journal_rows(taken, "exit")})
         self._journal.append({"event": "os._exit", "status": status & 0xFF, "t_ns": taken["t_ns"]})
 
@@ -208,19 +199,11 @@ class Endings:
             for depth, (frame, line) in enumerate(reversed(kept))
         ]
 
-    def _capture(self, threads: list[dict[str, Any]]) -> dict[str, Any]:
-        return {
-            "capture_id": uuid.uuid4().hex[:12], "t_ns": clock.wall_ns(), "step": self._recorder.counted_step,
-            "phase": self._recorder.phase, "threads": threads,
-        }
-
-    def _thread(
-        self, thread: threading.Thread, name: str, training: bool, found: list[dict[str, Any]]
+    def _capture(
+        self, thread: threading.Thread, training: bool, found: list[dict[str, Any]]
     ) -> dict[str, Any]:
-        return {
-            "process_id": self._process, "thread_id": thread.native_id, "thread_name": name,
-            "training": training, "frames": found,
-        }
+        entry = thread_stacks.thread_entry(thread.native_id, thread.name, training, found)
+        return thread_stacks.captured(self._recorder.counted_step, self._recorder.phase, [entry])
 
 
 def main_failure() -> tuple[BaseException, TracebackType | None] | None:

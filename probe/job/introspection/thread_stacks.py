@@ -1,8 +1,7 @@
-"""Stacks: what every thread of this process is doing, as plain data.
+"""Stacks of the threads of this process, as plain data.
 
-Runs on the agent's thread. `sys._current_frames()` is one consistent look under
-the GIL; the frames go on running while they are read, so a line may be a moment
-old. Only Python frames are seen from here. Standard library only.
+Runs on the agent's thread. `sys._current_frames()` is one consistent snapshot under the GIL; the frames run
+on while they are read, so a line may be a moment old. Only Python frames. Standard library only.
 """
 
 from __future__ import annotations
@@ -30,41 +29,51 @@ def capture(
     *,
     all_threads: bool,
 ) -> dict[str, Any]:
-    """A capture in the shape of ARCHITECTURE.md (`GET /v1/stacks`).
+    """A capture in the shape of docs/protocols.md (`GET /v1/stacks`).
 
-    The training thread comes first; without `all_threads` it is the only one.
-    `module_path` gives the path of a module, None when it has none."""
+    The training thread comes first; without `all_threads` it is the only one. `module_path` gives the path of
+    a module, None when it has none."""
     names = {thread.ident: thread for thread in threading.enumerate()}
     threads = []
     for ident, frame in sys._current_frames().items():
         training = ident == training_thread
-        if not (training or all_threads):
-            continue
-        thread = names.get(ident)
-        threads.append(
-            {
-                "process_id": os.getpid(),
-                "thread_id": (thread.native_id if thread is not None else None) or ident,
-                "thread_name": thread.name if thread is not None else f"thread {ident}",
-                "training": training,
-                "frames": [
-                    describe(depth, one, one.f_lineno, module_path)
-                    for depth, one in zip(range(DEEPEST), python_frames.walk(frame), strict=False)
-                ],
-            }
-        )
+        if training or all_threads:
+            thread = names.get(ident)
+            name = thread.name if thread is not None else f"thread {ident}"
+            number = (thread.native_id if thread is not None else None) or ident
+            threads.append(thread_entry(number, name, training, frames(frame, module_path)))
     threads.sort(key=lambda entry: not entry["training"])
+    return captured(step, phase, threads)
+
+
+def captured(step: int | None, phase: str, threads: list[dict[str, Any]]) -> dict[str, Any]:
+    """A capture of these threads, now."""
     return {
-        "capture_id": uuid.uuid4().hex[:12],
-        "t_ns": wall_ns(),
-        "step": step,
-        "phase": phase,
+        "capture_id": uuid.uuid4().hex[:12], "t_ns": wall_ns(), "step": step, "phase": phase,
         "threads": threads,
     }
 
 
+def thread_entry(
+    thread_id: int | None, name: str, training: bool, found: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """A thread of a capture, with its frames."""
+    return {
+        "process_id": os.getpid(), "thread_id": thread_id, "thread_name": name, "training": training,
+        "frames": found,
+    }
+
+
+def frames(frame: FrameType | None, module_path: Callable[[Any], str | None]) -> list[dict[str, Any]]:
+    """A frame and its callers, the innermost first, as plain data."""
+    return [
+        describe(depth, one, one.f_lineno, module_path)
+        for depth, one in zip(range(DEEPEST), python_frames.walk(frame), strict=False)
+    ]
+
+
 def whereabouts(taken: dict[str, Any]) -> str:
-    """One line on where the training thread is in a capture: `train (train.py:41), in wait (…)`."""
+    """One line that says where the training thread is in a capture: `train (train.py:41), in wait (…)`."""
     found = [frame for thread in taken["threads"] if thread["training"] for frame in thread["frames"]]
     if not found:
         return "no thread has trained yet" if taken["step"] in (0, None) else "the training thread has ended"

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from probe.base import descriptors
-from probe.base.errors import ActionRefused, BadRequest
+from probe.base.errors import ActionRefused
 from probe.base.isolation import capture
+from probe.job.actions.action import flag
 from probe.job.actions.saving import verified_file
 from probe.job.actions.saving.verified_file import size_text
 
@@ -25,24 +26,18 @@ class Artifact(verified_file.Writing):
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         self.path = verified_file.place_of(arguments.get("path"))
-        self._overwrite = arguments.get("overwrite", False)
-        if not isinstance(self._overwrite, bool):
-            raise BadRequest(f"`overwrite` must be true or false, not {self._overwrite!r}")
+        self._overwrite = flag(arguments, "overwrite")
         if not self.path.parent.is_dir():
             raise ActionRefused(f"there is no folder {self.path.parent}", hint="Make it first.")
         verified_file.check_target(self.path, self._overwrite)
         super().__init__(self.path, threading.Event())
 
+    def __str__(self) -> str:
+        return f"{self.path} ({size_text(self.size_bytes)})"
+
     def check_room(self, size_bytes: int) -> None:
         """Raise `ActionRefused` when the disk has no room for so much."""
-        free = os.statvfs(self.path.parent)
-        free_bytes = free.f_bavail * free.f_frsize
-        if free_bytes < size_bytes:
-            raise ActionRefused(
-                f"{self.path.parent} has {size_text(free_bytes)} free, and {self.path.name} needs "
-                f"about {size_text(size_bytes)}",
-                hint="Free some room or name another folder. Nothing was written.",
-            )
+        verified_file.check_free(self.path.parent, size_bytes, self.path.name)
 
     def fill(self, write_to: Callable[[Path], object], *, ends_with: bytes = b"") -> int:
         """Have it written by a function that is given its path for now, and give it its name; its size.

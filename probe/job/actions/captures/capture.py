@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from probe.base.errors import ActionFailed, ActionRefused, BadRequest, NotUndoable
-from probe.job.actions.action import Action, Site, only, whole_number
+from probe.job.actions.action import Action, Site, whole_number
 from probe.job.actions.captures.artifact import Artifact
 from probe.job.actions.captures.profile import usual_step_s, waiting_s
 from probe.job.actions.saving.plain_data import memory_available_bytes
@@ -39,14 +39,12 @@ class Capture(Action):
     """Keep the tensors of the module at path `module` for the next `steps` steps, in the file `path`."""
 
     name = "capture"
+    takes = ("module", "steps", "path", "overwrite")
     writes = "path"
 
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
         super().__init__(arguments, site)
-        only(arguments, "module", "steps", "path", "overwrite")
-        self._wanted = whole_number(arguments, "steps", 1, least=1)
-        if self._wanted > MOST_STEPS:
-            raise BadRequest(f"`steps` must be at most {MOST_STEPS}, not {self._wanted}")
+        self._wanted = whole_number(arguments, "steps", 1, least=1, most=MOST_STEPS)
         if site.compiles:
             raise ActionRefused(
                 "the job compiles its model (torch.compile): hooks would not see the module, or would "
@@ -214,10 +212,9 @@ class Capture(Action):
                 hint="Modules that are called are in python.torch_trace.",
             )
         size_bytes = self._write(steps)
-        where = f"{self._artifact.path} ({size_text(size_bytes)})"
         calls = "1 call" if self._calls == 1 else f"{self._calls} calls"
         return {
-            "what": f"captured {self._path} in {_numbers(steps)}, {calls}, into {where}",
+            "what": f"captured {self._path} in {_numbers(steps)}, {calls}, into {self._artifact}",
             "notes": self._notes(steps), "path": str(self._artifact.path), "bytes": size_bytes,
             "module": self._path, "steps": len(steps), "calls": self._calls, "tensor_bytes": self._bytes,
         }

@@ -13,7 +13,7 @@ from typing import Any
 
 from probe.base import clock
 from probe.base.errors import ActionRefused, BadRequest
-from probe.job.actions.action import Site
+from probe.job.actions.action import Site, flag
 from probe.job.instruments.core import statistics
 from probe.job.instruments.tensors.gradient_rows import Asked
 
@@ -28,10 +28,7 @@ class DeepWatch:
     """What is switched on during the steps that are watched."""
 
     def __init__(self, arguments: dict[str, Any], steps: int, site: Site) -> None:
-        wanted = {kind: arguments.get(kind, False) for kind in KINDS}
-        wrong = [kind for kind, value in wanted.items() if not isinstance(value, bool)]
-        if wrong:
-            raise BadRequest(f"`{wrong[0]}` must be true or false")
+        wanted = {kind: flag(arguments, kind) for kind in KINDS}
         self.kinds = [kind for kind in KINDS if wanted[kind]]
         most = MOST_HISTOGRAM_STEPS if wanted["histograms"] else MOST_STEPS
         if self.kinds and steps > most:

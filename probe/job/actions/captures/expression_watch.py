@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from probe.base import clock
 from probe.base.errors import ActionRefused, BadRequest, NotUndoable
 from probe.base.isolation import capture, describe
-from probe.job.actions.action import Action, Site, only, whole_number
+from probe.job.actions.action import Action, Site, whole_number
 from probe.job.actions.captures import deep_statistics
 from probe.job.actions.captures.deep_statistics import KINDS, DeepWatch
 from probe.job.introspection.snippet_names import Scope, names_used
@@ -56,10 +56,10 @@ class WatchValues(Action):
     times."""
 
     name = "watch"
+    takes = ("expressions", "steps", "every", *KINDS)
 
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
         super().__init__(arguments, site)
-        only(arguments, "expressions", "steps", "every", *KINDS)
         deep = any(arguments.get(kind) for kind in KINDS)
         trees = [] if deep and arguments.get("expressions") is None else _parsed(arguments.get("expressions"))
         default = DEFAULT_STEPS if trees else deep_statistics.DEFAULT_STEPS

@@ -16,7 +16,7 @@ from typing import Any
 
 from probe.base import descriptors
 from probe.base.errors import ActionFailed
-from probe.job.actions.action import Action, Site, only
+from probe.job.actions.action import Action, Site
 from probe.job.actions.captures.artifact import Artifact
 from probe.job.actions.saving.verified_file import size_text
 
@@ -25,13 +25,13 @@ class MemorySnapshot(Action):
     """Write what holds memory to `path`, pickled."""
 
     name = "memory_snapshot"
+    takes = ("path", "overwrite")
     writes = "path"
     undoable = False
     begins_anywhere = True
 
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
         super().__init__(arguments, site)
-        only(arguments, "path", "overwrite")
         cuda = sys.modules["torch"].cuda
         self._on_device = cuda.is_available() and cuda.is_initialized()
         self._artifact = Artifact(arguments)
@@ -54,9 +54,8 @@ class MemorySnapshot(Action):
 
         size_bytes = self._artifact.fill(write)
         what, notes = _device_summary(snapshot) if self._on_device else _host_summary(snapshot)
-        where = f"{self._artifact.path} ({size_text(size_bytes)})"
         return {
-            "what": f"{what}, into {where}", "notes": notes, "path": str(self._artifact.path),
+            "what": f"{what}, into {self._artifact}", "notes": notes, "path": str(self._artifact.path),
             "bytes": size_bytes, "device": self._on_device,
         }
 

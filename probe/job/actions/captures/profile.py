@@ -17,10 +17,9 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from probe.base.errors import ActionFailed, ActionRefused, BadRequest, NotUndoable
-from probe.job.actions.action import Action, Site, only, whole_number
+from probe.base.errors import ActionFailed, ActionRefused, NotUndoable
+from probe.job.actions.action import Action, Site, whole_number
 from probe.job.actions.captures.artifact import Artifact
-from probe.job.actions.saving.verified_file import size_text
 from probe.job.instruments.core.patch import Patches
 
 MOST_STEPS = 100
@@ -46,15 +45,13 @@ class Profile(Action):
     """Profile the next `steps` steps and write the trace to `path`."""
 
     name = "profile"
+    takes = ("steps", "path", "overwrite")
     writes = "path"
     ends_on_training_thread = True
 
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
         super().__init__(arguments, site)
-        only(arguments, "steps", "path", "overwrite")
-        self._wanted = whole_number(arguments, "steps", DEFAULT_STEPS, least=1)
-        if self._wanted > MOST_STEPS:
-            raise BadRequest(f"`steps` must be at most {MOST_STEPS}, not {self._wanted}")
+        self._wanted = whole_number(arguments, "steps", DEFAULT_STEPS, least=1, most=MOST_STEPS)
         self._usual_s = usual_step_s(site)
         self.waits_s = waiting_s(self._wanted, self._usual_s)
         self._artifact = Artifact(arguments)
@@ -177,7 +174,7 @@ class Profile(Action):
         operators, events = hottest(results.events())
         covered = f"step {self._first}" if self._done == 1 else f"steps {self._first} to {self._last}"
         return {
-            "what": f"profiled {covered} into {self._artifact.path} ({size_text(size_bytes)})",
+            "what": f"profiled {covered} into {self._artifact}",
             "notes": [*_most(operators), *self._notes(events)],
             "path": str(self._artifact.path), "bytes": size_bytes,
             "steps": self._done, "first_step": self._first, "last_step": self._last, "events": events,

@@ -11,11 +11,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from probe.base.errors import ActionFailed, ActionRefused, BadRequest
-from probe.job.actions.action import Action, Site, only
+from probe.base.errors import ActionFailed, ActionRefused
+from probe.job.actions.action import Action, Site, flag
 from probe.job.actions.captures.artifact import Artifact
 from probe.job.actions.saving.plain_data import LEFT_OUT, Plain
-from probe.job.actions.saving.verified_file import size_text
 from probe.job.instruments.core.tensor_summaries import content_hash, tensors_in
 from probe.job.instruments.loop.batch_history import as_list
 
@@ -28,16 +27,14 @@ class SaveBatch(Action):
     """Write the batch kept to `path`, with `torch.save`; `drop`: and let go of it."""
 
     name = "save_batch"
+    takes = ("path", "overwrite", "drop")
     writes = "path"
     undoable = False
     reading = True
 
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
         super().__init__(arguments, site)
-        only(arguments, "path", "overwrite", "drop")
-        self._drop = arguments.get("drop", False)
-        if not isinstance(self._drop, bool):
-            raise BadRequest(f"`drop` must be true or false, not {self._drop!r}")
+        self._drop = flag(arguments, "drop")
         self._kept = site.kept_batch()
         if self._kept is None:
             raise ActionRefused(
@@ -85,9 +82,8 @@ class SaveBatch(Action):
         size_bytes = self._artifact.fill(write)
         if self._drop:
             self.site.drop_batch()
-        where = f"{self._artifact.path} ({size_text(size_bytes)})"
         return {
-            "what": f"batch of step {batch.step}, micro step {batch.micro_step}, into {where}",
+            "what": f"batch of step {batch.step}, micro step {batch.micro_step}, into {self._artifact}",
             "notes": self._notes, "path": str(self._artifact.path), "bytes": size_bytes,
             "step": batch.step, "micro_step": batch.micro_step, "indices": plain["indices"],
         }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from probe.base.errors import ActionRefused
-from probe.job.actions.action import Action, Site, number, only
+from probe.job.actions.action import Action, Site, number
 
 USUAL_S = 600.0
 """A pause that names no length: it ends by itself, in case nobody comes back."""
@@ -23,11 +23,11 @@ class Pause(Action):
     """Hold the training thread at the next boundary for at most `for_s`."""
 
     name = "pause"
+    takes = ("for_s",)
 
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
         self._until_s: float | None = None
         super().__init__(arguments, site)
-        only(arguments, "for_s")
         alone = site.several_ranks and not site.together
         longest_s = LONGEST_OF_SEVERAL_S if alone else LONGEST_S
         self._for_s = number(arguments, "for_s", min(USUAL_S, longest_s), above=True)
@@ -80,11 +80,11 @@ class Resume(Action):
     """End a pause."""
 
     name = "resume"
+    takes = ()
     undoable = False
 
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
         super().__init__(arguments, site)
-        only(arguments)
         if not site.safepoint.paused:
             raise ActionRefused("the training is not paused", hint="`probe PID diagnose` says what it does.")
 

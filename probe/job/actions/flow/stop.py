@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from probe.base.errors import ActionRefused, BadRequest, NotUndoable
-from probe.job.actions.action import Action, Site, only, whole_number
+from probe.base.errors import ActionRefused, NotUndoable
+from probe.job.actions.action import Action, Site, whole_number
 
 HIGHEST_EXIT_CODE = 255
 
@@ -19,14 +19,12 @@ class Stop(Action):
     """End the training thread by SystemExit at the next boundary."""
 
     name = "stop"
+    takes = ("checkpoint", "exit_code", "force")
     undoable = False
 
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
         super().__init__(arguments, site)
-        only(arguments, "checkpoint", "exit_code", "force")
-        self._exit_code = whole_number(arguments, "exit_code", 0)
-        if self._exit_code > HIGHEST_EXIT_CODE:
-            raise BadRequest(f"`exit_code` must be at most {HIGHEST_EXIT_CODE}")
+        self._exit_code = whole_number(arguments, "exit_code", 0, most=HIGHEST_EXIT_CODE)
         if site.several_ranks and not site.together and not arguments.get("force"):
             raise ActionRefused(
                 f"this is one rank of {site.world_size}: the others would wait for it for ever",

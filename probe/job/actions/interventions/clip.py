@@ -8,15 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from probe.job.actions.action import Site, number, only
-from probe.job.actions.device import capturing
-from probe.job.actions.interventions.gradient_scaling import (
-    coefficient,
-    gradients_of,
-    multiply,
-    total_norm,
-    unscaled,
-)
+from probe.job.actions.action import Site, number
+from probe.job.actions.interventions.gradient_scaling import coefficient, multiply, total_norm, unscaled
 from probe.job.actions.interventions.intervention import Intervention, plain, shown
 
 
@@ -45,22 +38,19 @@ class Clip(Intervention):
     """Clipping of the gradient norm."""
 
     name = "clip"
+    takes = ("max_norm", "norm_type", "optimizer", "force")
     about = "clipped"
 
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
-        only(arguments, "max_norm", "norm_type", "optimizer", "force")
         self._max_norm = number(arguments, "max_norm", above=True)
         infinite = arguments.get("norm_type") == "inf"
         self._kind = float("inf") if infinite else number(arguments, "norm_type", 2.0, above=True)
         self._norms: dict[int, Norms] = {}
         super().__init__(arguments, site)
 
-    def _meet(self, optimizer: Any) -> None:
+    def _meet(self, optimizer: Any, gradients: list[Any]) -> None:
         import torch
 
-        gradients = gradients_of(optimizer)
-        if not gradients or capturing(gradients[0]):
-            return
         with torch.no_grad():
             norm = total_norm(gradients, self._kind)
             if norm is None:
@@ -89,14 +79,10 @@ class Clip(Intervention):
         largest = shown(seen["largest_norm"])
         return f"it clipped {seen['clipped']} of {seen['steps']} steps, the largest norm was {largest}"
 
-    def report(self) -> dict[str, Any]:
-        """What is clipped from now on, and the first norm."""
-        seen = self.so_far()
+    def _what(self) -> str:
+        first = self.so_far()["first_norm"]
         what = f"gradients of {self.whose} are clipped to norm {self._max_norm:g} before each step"
-        if seen["first_norm"] is not None:
-            what += f"; the norm before the first was {shown(seen['first_norm'])}"
-        notes = []
-        if not self.steps:
-            notes.append("no step was seen since, so this is not verified")
-        kinds = {"max_norm": self._max_norm, "norm_type": str(self._kind)}
-        return {"what": what, "notes": notes, **kinds, **seen}
+        return what if first is None else f"{what}; the norm before the first was {shown(first)}"
+
+    def _limits(self) -> dict[str, Any]:
+        return {"max_norm": self._max_norm, "norm_type": str(self._kind)}

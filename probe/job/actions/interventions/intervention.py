@@ -12,15 +12,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from probe.base.errors import ActionRefused
-from probe.job.actions.action import Action, Site
-from probe.job.actions.chosen_optimizer import Chosen, choose, enumerated, refuse_alone
+from probe.job.actions.action import Action, Site, enumerated
+from probe.job.actions.chosen_optimizer import NAMED, Chosen, choose, refuse_alone
+from probe.job.actions.device import capturing, on_device
+from probe.job.actions.interventions.gradient_scaling import gradients_of
 
 LONGEST_WAIT_S = 5.0
 """How long the answer waits for the first step, at most."""
 
 
 class Intervention(Action):
-    """Base of the interventions; `_meet` is called before each step it is about."""
+    """Base of the interventions; `_meet` is called with the gradients of each step it is about."""
 
     about = ""
     """What it does to gradients, for whoever is refused."""
@@ -31,13 +33,13 @@ class Intervention(Action):
         self._chosen: Chosen | None = None if wanted is None else choose(site, wanted)
         self.steps = 0
         """How many steps it saw."""
+        self._waits_for_device = False
         refuse_alone(site, arguments, f"{self.about} here, the replicas on the other ranks would differ")
         candidates = site.optimizers() if self._chosen is None else [self._chosen.optimizer()]
         if not any(self.fits(one) for one in candidates):
             raise self._misfit(candidates)
-        self.whose = enumerated([
-            site.name_of(one, type(one).__name__) for one in candidates if self.fits(one)
-        ])
+        fitting = [site.name_of(one, type(one).__name__) for one in candidates if self.fits(one)]
+        self.whose = enumerated(fitting, NAMED)
         """The optimizers it is about, of those there are."""
         walls_s = [wall_ns / 1e9 for wall_ns, *_ in list(site.recorder.recent)] or [LONGEST_WAIT_S]
         self.waits_s = min(LONGEST_WAIT_S, 3.0 + 3 * statistics.median(walls_s))
@@ -68,12 +70,17 @@ class Intervention(Action):
         if not self.fits(optimizer):
             return
         self.steps += 1
-        self._meet(optimizer)
+        gradients = gradients_of(optimizer)
+        self._meet(optimizer, [] if gradients and capturing(gradients[0]) else gradients)
         self.finished.set()
 
-    def _meet(self, optimizer: Any) -> None:
-        """Look at the gradients of this step, and do something about them."""
+    def _meet(self, optimizer: Any, gradients: list[Any]) -> None:
+        """Do something about the gradients of this step; none while a CUDA graph is captured."""
         raise NotImplementedError
+
+    def _note_wait(self, gradients: list[Any]) -> None:
+        """Their values are read."""
+        self._waits_for_device = self._waits_for_device or on_device(next(iter(gradients), None))
 
     def so_far(self) -> dict[str, Any]:
         """What it saw and did until now, as plain JSON; from any thread, may wait for a device."""
@@ -82,6 +89,26 @@ class Intervention(Action):
     def in_words(self) -> str:
         """The same as a sentence."""
         raise NotImplementedError
+
+    def report(self) -> dict[str, Any]:
+        """What it does from now on, and what it has seen."""
+        notes = self._notes()
+        if self._waits_for_device:
+            notes.append("reading the gradients waits for the device once a step")
+        if not self.steps:
+            notes.append("no step was seen since, so this is not verified")
+        return {"what": self._what(), "notes": notes, **self._limits(), **self.so_far()}
+
+    def _what(self) -> str:
+        """What it does from now on."""
+        raise NotImplementedError
+
+    def _notes(self) -> list[str]:
+        return []
+
+    def _limits(self) -> dict[str, Any]:
+        """Its arguments, for the answer."""
+        return {}
 
     def undo(self) -> str:
         """From the next step on there is nothing in between any more."""

@@ -11,9 +11,8 @@ from collections import deque
 from typing import Any
 
 from probe.base.errors import BadRequest
-from probe.job.actions.action import Site, only
-from probe.job.actions.device import capturing, on_device
-from probe.job.actions.interventions.gradient_scaling import gradients_of, handled_by_scaler, total_norm
+from probe.job.actions.action import Site
+from probe.job.actions.interventions.gradient_scaling import handled_by_scaler, total_norm
 from probe.job.actions.interventions.intervention import Intervention
 
 LISTED = 100
@@ -25,25 +24,23 @@ class SkipNonfinite(Intervention):
 
     name = "skip_nonfinite"
     about = "skipping a step"
+    takes = ("on", "optimizer", "force")
     ends_on_training_thread = True  # a step that is being skipped has its gradients put away
 
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
-        only(arguments, "on", "optimizer", "force")
         if arguments.get("on", True) is not True:
             raise BadRequest("`on` must be true", hint="`probe PID undo ID` ends it.")
         self._skipped = 0
         self._numbers: deque[int | None] = deque(maxlen=LISTED)
-        self._waits_for_device = False
         self._hidden: tuple[Any, list[tuple[Any, Any]]] | None = None
         """The optimizer whose step is being skipped, and its parameters with their gradients."""
         super().__init__(arguments, site)
 
-    def _meet(self, optimizer: Any) -> None:
+    def _meet(self, optimizer: Any, gradients: list[Any]) -> None:
         self._hidden = None
-        gradients = gradients_of(optimizer)
-        if not gradients or capturing(gradients[0]) or handled_by_scaler(optimizer):
+        if handled_by_scaler(optimizer):
             return
-        self._waits_for_device = self._waits_for_device or on_device(gradients[0])
+        self._note_wait(gradients)
         if _all_finite(gradients):
             return
         self._skipped += 1
@@ -70,15 +67,8 @@ class SkipNonfinite(Intervention):
         """How many steps were skipped."""
         return f"it skipped {self._skipped} of {self.steps} steps"
 
-    def report(self) -> dict[str, Any]:
-        """What is skipped from now on."""
-        notes = []
-        if self._waits_for_device:
-            notes.append("looking at the gradients waits for the device once a step")
-        if not self.steps:
-            notes.append("no step was seen since, so this is not verified")
-        what = f"steps of {self.whose} whose gradients are not finite change nothing"
-        return {"what": what, "notes": notes, **self.so_far()}
+    def _what(self) -> str:
+        return f"steps of {self.whose} whose gradients are not finite change nothing"
 
 
 def _all_finite(gradients: list[Any]) -> bool:

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from probe.base.errors import ActionRefused
-from probe.job.actions.action import Site, number, only, whole_number
-from probe.job.actions.device import capturing, is_tensor, on_device
-from probe.job.actions.interventions.gradient_scaling import gradients_of, multiply, total_norm, unscaled
+from probe.job.actions.action import Site, number, whole_number
+from probe.job.actions.device import is_tensor
+from probe.job.actions.interventions.gradient_scaling import multiply, total_norm, unscaled
 from probe.job.actions.interventions.intervention import Intervention, shown
 
 WARM_UP_STEPS = 10
@@ -35,15 +35,14 @@ class SpikeGuard(Intervention):
 
     name = "spike_guard"
     about = "resetting momenta"
+    takes = ("threshold", "window", "optimizer", "force")
 
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
-        only(arguments, "threshold", "window", "optimizer", "force")
         self._threshold = number(arguments, "threshold", 5.0, least=1.0, above=True)
         self._window = whole_number(arguments, "window", 50, least=WARM_UP_STEPS)
         self._norms: dict[int, deque[float]] = {}
         self._spikes: deque[dict[str, Any]] = deque(maxlen=LISTED)
         self._count = 0
-        self._waits_for_device = False
         super().__init__(arguments, site)
 
     def fits(self, optimizer: Any) -> bool:
@@ -60,13 +59,10 @@ class SpikeGuard(Intervention):
             hint="`clip --max-norm` limits the gradients of any optimizer.",
         )
 
-    def _meet(self, optimizer: Any) -> None:
+    def _meet(self, optimizer: Any, gradients: list[Any]) -> None:
         import torch
 
-        gradients = gradients_of(optimizer)
-        if not gradients or capturing(gradients[0]):
-            return
-        self._waits_for_device = self._waits_for_device or on_device(gradients[0])
+        self._note_wait(gradients)
         with torch.no_grad():
             total = total_norm(gradients, 2.0)
             norm = math.nan if total is None else float(unscaled(total, optimizer))
@@ -97,19 +93,17 @@ class SpikeGuard(Intervention):
             f"usually {shown(last['usual_norm'])}; momenta that were reset stay so"
         )
 
-    def report(self) -> dict[str, Any]:
-        """What a spike is, and what is done about it."""
-        notes = [f"the first {WARM_UP_STEPS} steps only tell what is usual"]
-        if self._waits_for_device:
-            notes.append("looking at the gradients waits for the device once a step")
-        if not self.steps:
-            notes.append("no step was seen since, so this is not verified")
-        what = (
+    def _what(self) -> str:
+        return (
             f"gradients of {self.whose} beyond {self._threshold:g} times the usual norm are scaled down "
             "to it, and the momenta start anew"
         )
-        limits = {"threshold": self._threshold, "window": self._window}
-        return {"what": what, "notes": notes, **limits, **self.so_far()}
+
+    def _notes(self) -> list[str]:
+        return [f"the first {WARM_UP_STEPS} steps only tell what is usual"]
+
+    def _limits(self) -> dict[str, Any]:
+        return {"threshold": self._threshold, "window": self._window}
 
 
 def _forget_moments(optimizer: Any) -> None:

@@ -15,8 +15,8 @@ import weakref
 from typing import Any
 
 from probe.base.errors import ActionRefused, BadRequest
-from probe.job.actions.action import Action, Site, number, only, whole_number
-from probe.job.actions.chosen_optimizer import Chosen, choose, enumerated, refuse_alone, schedulers_of
+from probe.job.actions.action import Action, Site, enumerated, number, whole_number
+from probe.job.actions.chosen_optimizer import NAMED, Chosen, choose, refuse_alone, schedulers_of
 from probe.job.actions.device import capturing, is_tensor, on_device
 from probe.job.actions.rates import rate_words, schedules
 from probe.job.actions.rates.rate_rules import Rule, Rules, rules_of
@@ -34,11 +34,11 @@ class Lr(Action):
     """One look at the rates, or one change of them."""
 
     name = "lr"
+    takes = ("scale", "set", "group", "optimizer", "force")
     ends_on_training_thread = True  # a step that runs has a held rate on loan
 
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
         super().__init__(arguments, site)
-        only(arguments, "scale", "set", "group", "optimizer", "force")
         self._chosen: Chosen = choose(site, arguments.get("optimizer"))
         optimizer = self._chosen.optimizer()
         self._schedulers = [weakref.ref(one) for one in schedulers_of(site, optimizer)]
@@ -294,7 +294,7 @@ class Lr(Action):
                 "at an epoch's end say, has the last word"
             )
         if self._chosen.others and self.arguments.get("optimizer") is None:
-            notes.append(f"other optimizers keep their rates: {enumerated(self._chosen.others)}")
+            notes.append(f"other optimizers keep their rates: {enumerated(self._chosen.others, NAMED)}")
         return notes
 
     def _shown(self, optimizer: Any) -> dict[str, Any]:
@@ -302,13 +302,13 @@ class Lr(Action):
         rates = [rules.scheduled(index, groups[index]["lr"]) for index in self._groups]
         used = [to_float(rules.used(index, rate)) for index, rate in zip(self._groups, rates, strict=True)]
         what = f"{self._chosen.name} ({type(optimizer).__name__}): lr {rate_words.listed(used)}"
-        kinds = rate_words.kinds(self._alive())
+        kinds, others = rate_words.kinds(self._alive()), self._chosen.others
         return {
             "what": f"{what}; {kinds}" if kinds else f"{what}; no scheduler of torch",
-            "notes": [f"other optimizers: {enumerated(self._chosen.others)}"] if self._chosen.others else [],
+            "notes": [f"other optimizers: {enumerated(others, NAMED)}"] if others else [],
             "optimizer": self._chosen.name,
             "class": type(optimizer).__name__,
-            "others": self._chosen.others,
+            "others": others,
             "groups": [
                 {"group": index, "lr": rate, "scheduled": to_float(scheduled), **words(groups[index])}
                 for index, rate, scheduled in zip(self._groups, used, rates, strict=True)

@@ -9,7 +9,7 @@ import weakref
 from typing import Any, NamedTuple
 
 from probe.base.errors import ActionRefused, NotUndoable
-from probe.job.actions.action import Action, Site, number, only
+from probe.job.actions.action import Action, Site, number
 from probe.job.actions.chosen_optimizer import refuse_alone
 
 
@@ -26,10 +26,10 @@ class LossScale(Action):
     """One change of the loss scale."""
 
     name = "loss_scale"
+    takes = ("set", "force")
 
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
         super().__init__(arguments, site)
-        only(arguments, "set", "force")
         self._value = number(arguments, "set", above=True)
         found = site.scalers()
         if not found:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from probe.job.actions.device import capturing, is_tensor, on_device
-from probe.job.actions.rates.schedules import same, to_float
+from probe.job.actions.rates.schedules import fill, same, to_float
 
 
 class Rule(NamedTuple):
@@ -128,13 +128,7 @@ def rules_of(optimizer: Any) -> Rules:
 
 def _put(group: dict[str, Any], rate: Any) -> None:
     held = group["lr"]
-    if not is_tensor(held):
+    if is_tensor(held):
+        fill(held, rate)
+    else:
         group["lr"] = rate if not is_tensor(rate) else to_float(rate)
-        return
-    import torch
-
-    with torch.no_grad():
-        if is_tensor(rate):
-            held.copy_(rate)
-        else:
-            held.fill_(rate)

@@ -226,7 +226,7 @@ class Change:
     def _write(self, plan: Sequence[tuple[Place, tuple[Any, Any], Any, Any, Any]]) -> None:
         for place, (container, key), old, kept, new in plan:
             if place.in_group and is_tensor(old):
-                _fill(old, new)
+                fill(old, new)
                 self._written.append(Written(place, kept, new))
             else:
                 container[key] = new
@@ -246,7 +246,7 @@ class Change:
                 moved.append(place.name)
             back = old if still else self._revert(now)
             if place.in_group and is_tensor(now):
-                _fill(now, back)
+                fill(now, back)
             else:
                 container[key] = back
         self._written.clear()
@@ -285,7 +285,7 @@ def _like(old: Any, new: Any) -> Any:
         return new.detach() if is_tensor(new) else torch.full_like(old, new)
 
 
-def _fill(tensor: Any, value: Any) -> None:
+def fill(tensor: Any, value: Any) -> None:
     """In place: fused kernels, CUDA graphs and compiled steps hold this very tensor."""
     import torch
 

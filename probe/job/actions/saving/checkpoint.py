@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from probe.base.errors import BadRequest, NotUndoable, ProbeError
 from probe.base.isolation import capture, describe, say
-from probe.job.actions.action import Action, Site, only, whole_number
+from probe.job.actions.action import Action, Site, flag, only, whole_number
 from probe.job.actions.saving import verified_file
 from probe.job.actions.saving.checkpoint_of_all import SaveOfAll
 from probe.job.actions.saving.save import Save
@@ -49,9 +49,7 @@ class Checkpoint(Action):
             self.undoable = False
         elif "path" in arguments:
             only(arguments, "path", "overwrite")
-            overwrite = arguments.get("overwrite", False)
-            if not isinstance(overwrite, bool):
-                raise BadRequest("`overwrite` must be true or false")
+            overwrite = flag(arguments, "overwrite")
             path = verified_file.place_of(arguments["path"])
             verified_file.check_target(path, overwrite)
             self._one = Save(site, path, overwrite=overwrite)

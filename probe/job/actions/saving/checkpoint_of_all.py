@@ -17,7 +17,7 @@ from probe.base.isolation import capture, describe
 from probe.base.rank_sets import as_text
 from probe.checkpoint.all_ranks import SAME, is_shard
 from probe.checkpoint.loading import names_in
-from probe.job.actions.action import Site, only
+from probe.job.actions.action import Site, enumerated, only
 from probe.job.actions.saving import shards, snapshot, verified_file
 from probe.job.actions.saving.gathering import WAIT_S, Gathering, described
 from probe.job.actions.saving.plain_data import leaves
@@ -230,13 +230,11 @@ def _about(records: list[dict[str, Any]]) -> list[str]:
             f"the ranks call the step differently: {sorted(steps, key=str)}; rank 0's names the folder"
         )
     for record in records:
-        drifted = record["drifted"]
-        if drifted:
-            more = len(drifted) - 3
+        if record["drifted"]:
             notes.append(
-                f"rank {record['rank']} has other values than rank 0 in {', '.join(drifted[:3])}"
-                f"{f' and {more} more' if more > 0 else ''}, while other parameters are the same: the "
-                "replicas have drifted apart. Each rank's own are saved"
+                f"rank {record['rank']} has other values than rank 0 in {enumerated(record['drifted'], 3)}, "
+                "while other parameters are the same: the replicas have drifted apart. Each rank's own are "
+                "saved"
             )
     return notes[:MOST_LISTED]
 

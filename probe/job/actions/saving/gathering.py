@@ -34,10 +34,11 @@ from probe.base.rank_sets import as_text
 from probe.checkpoint.all_ranks import FORMAT, LATEST, MANIFEST, VERSION, part_name, read_manifest
 from probe.job.actions.saving.verified_file import (
     check_folder,
-    make_temporary,
+    make_readable,
     sha256_on_disk,
     sync_folder,
     umask,
+    whole_file,
 )
 from probe.recording import checked
 from probe.recording.process import alive, current_boot_id, life
@@ -171,7 +172,7 @@ class Gathering:
         sync_folder(self.folder)
         listed = {file["name"] for file in manifest["files"]} | {MANIFEST}
         with contextlib.suppress(OSError):
-            os.chmod(path / MANIFEST, 0o666 & ~umask())
+            make_readable(path / MANIFEST)
             os.chmod(path, 0o777 & ~umask())
             for name in descriptors.names(path):
                 if name not in listed:
@@ -273,20 +274,9 @@ class Gathering:
 
     def _write(self, path: Path, content: object, *, again: bool = False) -> None:
         """A small file, whole or not there; `again` replaces one."""
-        made, temporary = make_temporary(path)
         text = content if isinstance(content, str) and again else json.dumps(content)
-        try:
-            with descriptors.writing(made) as file:
-                file.write(text.encode())
-                file.flush()
-                os.fsync(file.fileno())
-            if again:
-                os.chmod(temporary, 0o666 & ~umask())
-            os.replace(temporary, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
+        with whole_file(path, readable=again) as file:
+            file.write(text.encode())
 
 
 def make_folder(folder: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from probe.base.errors import ActionFailed, ActionRefused
 from probe.base.isolation import capture
-from probe.job.actions.action import Site
+from probe.job.actions.action import Site, enumerated
 from probe.job.actions.saving import snapshot, verified_file
 from probe.job.actions.saving.plain_data import memory_available_bytes, stored_bytes, tensors_in
 from probe.job.actions.saving.verified_file import size_text
@@ -157,8 +157,7 @@ class Save:
         if self._nonfinite:
             notes.append(f"{self._describe_nonfinite()}: a run that continues from here begins with that")
         if taken.left_out:
-            more = len(taken.left_out) - MOST_LISTED
-            listed = ", ".join(taken.left_out[:MOST_LISTED]) + (f" and {more} more" if more > 0 else "")
+            listed = enumerated(taken.left_out, MOST_LISTED)
             notes.append(f"left out, being no plain data: {listed}")
         content = taken.content
         step = content["step"]
@@ -175,13 +174,9 @@ class Save:
         }
 
     def _describe_nonfinite(self) -> str:
-        names = ", ".join(name for name, _ in self._nonfinite[: snapshot.MOST_NAMED])
-        more = len(self._nonfinite) - snapshot.MOST_NAMED
+        names = enumerated([name for name, _ in self._nonfinite], snapshot.MOST_NAMED)
         total = sum(count for _, count in self._nonfinite)
-        return (
-            f"{total} values of the parameters are NaN or infinite, in {names}"
-            f"{f' and {more} more' if more > 0 else ''}"
-        )
+        return f"{total} values of the parameters are NaN or infinite, in {names}"
 
 
 def without_traces(error: BaseException) -> BaseException:

@@ -8,6 +8,7 @@ inside functions.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
@@ -17,11 +18,10 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from probe.base import descriptors
 from probe.base.errors import ActionFailed, ActionRefused
 from probe.checkpoint.all_ranks import SHARD, is_shard
 from probe.job.actions.saving.plain_data import check_tensor
-from probe.job.actions.saving.verified_file import Sink, make_temporary, name_new, sha256_on_disk, umask
+from probe.job.actions.saving.verified_file import Sink, name_new, sha256_on_disk, whole_file
 
 METADATA = ".metadata"
 
@@ -67,24 +67,19 @@ class Shards:
         pieces = [*self._own_pieces(), *_plain_pieces(extra)]
         if not pieces:
             return [], None
-        made, temporary = make_temporary(folder / self.file)
-        try:
-            with descriptors.writing(made, 1 << 20) as file:
-                sink = Sink(file, given_up)
-                for piece in pieces:
-                    piece["at"] = sink.size_bytes
-                    _save(piece.pop("value"), sink)
-                    piece["bytes"] = sink.size_bytes - piece["at"]
-                    piece["file"] = self.file
-                file.flush()
-                os.fsync(file.fileno())
+
+        def verify(temporary: Path, path: Path) -> None:
             if sha256_on_disk(temporary) != sink.hash.hexdigest():
                 raise OSError(errno.EIO, "what is on the disk is not what was written")
-            os.chmod(temporary, 0o666 & ~umask())
-            os.rename(temporary, folder / self.file)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+            os.rename(temporary, path)
+
+        with whole_file(folder / self.file, verify, readable=True) as file:
+            sink = Sink(file, given_up)
+            for piece in pieces:
+                piece["at"] = sink.size_bytes
+                _save(piece.pop("value"), sink)
+                piece["bytes"] = sink.size_bytes - piece["at"]
+                piece["file"] = self.file
         told = {"name": self.file, "bytes": sink.size_bytes, "sha256": sink.hash.hexdigest()}
         return pieces, told
 
@@ -219,15 +214,8 @@ def write_metadata(folder: Path, pieces: list[dict[str, Any]], paths: dict[str, 
         raise ActionFailed(f"the shards of {missing[0]} do not make up the whole; nothing was kept")
     planner_data = {key: tuple(path) for key, path in paths.items()}
     found = metadata.Metadata(tensors, planner_data, places)
-    made, temporary = make_temporary(folder / METADATA)
-    try:
-        with descriptors.writing(made) as file:
-            pickle.dump(found, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~umask())
-        name_new(temporary, folder / METADATA)
-    except FileExistsError:
-        pass
-    finally:
-        temporary.unlink(missing_ok=True)
+    with (
+        contextlib.suppress(FileExistsError),
+        whole_file(folder / METADATA, name_new, readable=True) as file,
+    ):
+        pickle.dump(found, file)

@@ -16,6 +16,7 @@ import os
 import resource
 import stat
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,18 +94,23 @@ def check_target(path: Path, overwrite: bool) -> None:
 def check_room(folder: Path, size_bytes: int) -> None:
     """Raise `ActionRefused` unless the disk, and the process's limit, have room for a file of that size."""
     needed = int(ROOM * size_bytes) + _BLOCK_BYTES
-    free = os.statvfs(folder)
-    free_bytes = free.f_bavail * free.f_frsize
-    if free_bytes < needed:
-        raise ActionRefused(
-            f"{folder} has {size_text(free_bytes)} free and the checkpoint needs {size_text(needed)}",
-            hint="Free some room or name another folder. Nothing was written.",
-        )
+    check_free(folder, needed, "the checkpoint")
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if limit not in (resource.RLIM_INFINITY, -1) and limit < needed:
         raise ActionRefused(
             f"the process may write files of {size_text(limit)} and the checkpoint needs {size_text(needed)}",
             hint="Its limit is `ulimit -f`. Nothing was written.",
+        )
+
+
+def check_free(folder: Path, needed: int, what: str) -> None:
+    """Raise `ActionRefused` unless the disk has so many bytes free."""
+    free = os.statvfs(folder)
+    free_bytes = free.f_bavail * free.f_frsize
+    if free_bytes < needed:
+        raise ActionRefused(
+            f"{folder} has {size_text(free_bytes)} free and {what} needs {size_text(needed)}",
+            hint="Free some space or name another folder. Nothing was written.",
         )
 
 
@@ -207,7 +213,7 @@ class Writing:
         """Give it its name; from here on it is there, whole, whatever happens."""
         assert self._temporary is not None
         try:
-            os.chmod(self._temporary, 0o666 & ~umask())
+            make_readable(self._temporary)
             if overwrite:
                 check_target(self._path, overwrite=True)
                 os.replace(self._temporary, self._path)
@@ -255,6 +261,33 @@ def make_temporary(path: Path) -> tuple[descriptors.Descriptor, Path]:
         except FileExistsError:
             continue
     raise FileExistsError(errno.EEXIST, f"{temporary} and 98 others like it exist already")
+
+
+@contextlib.contextmanager
+def whole_file(
+    path: Path, place: Callable[[Path, Path], object] = os.replace, *, readable: bool = False
+) -> Iterator[Any]:
+    """A file to write, which is at `path` once it is on the disk; or not at all, if that fails.
+
+    `place` gives it its name; `readable`: by others too, as far as the job's umask says."""
+    made, temporary = make_temporary(path)
+    try:
+        with descriptors.writing(made, _BLOCK_BYTES) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if readable:
+            make_readable(temporary)
+        place(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def make_readable(path: Path) -> None:
+    """Give a file the mode that the job's own files get."""
+    os.chmod(path, 0o666 & ~umask())
 
 
 def sha256_on_disk(path: Path) -> str:
