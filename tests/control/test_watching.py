@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from control.pythons import interpreter
 from harness import PATIENCE_S, PROGRAMS, ROOT
+from probe.job.instruments.core.host_memory import HostMemory
 from probe.job.snippets.guard import memory_allowance
 from probe.job.snippets.guard.watching import (
     CHECK_NAME,
@@ -196,26 +196,13 @@ def test_within_its_allowance_a_snippet_may_take_memory() -> None:
     assert len(Watched("kept = bytes(1 << 20)", memory_bytes=SOME_BYTES).run()["kept"]) == 1 << 20
 
 
-def test_the_allowance_is_a_share_of_what_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_allowance_is_a_share_of_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     free = memory_allowance_bytes()
     assert free is not None and 0 < free < os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    monkeypatch.setattr(memory_allowance, "_GROUPS", tmp_path)
-    entry = next(line for line in Path("/proc/self/cgroup").read_text().splitlines()
-                 if line.split(":")[1] in ("", "memory"))
-    _, controllers, path = entry.split(":", 2)
-    group = tmp_path / controllers / path.lstrip("/")
-    group.mkdir(parents=True, exist_ok=True)
-    (group / "memory.max").write_text(f"{1000 << 20}\n")
-    (group / "memory.current").write_text(f"{600 << 20}\n")
-    (group / "memory.stat").write_text(f"anon 1\ninactive_file {100 << 20}\n")
+    monkeypatch.setattr(memory_allowance.HostMemoryReader, "read", lambda _: HostMemory(500 << 20, None))
     assert memory_allowance_bytes() == int((500 << 20) * memory_allowance.SHARE)
-    (group / "memory.max").write_text("max\n")
-    unlimited = memory_allowance_bytes()
-    assert unlimited is not None and unlimited > 500 << 20
-    (group / "memory.limit_in_bytes").write_text(f"{200 << 20}\n")
-    (group / "memory.usage_in_bytes").write_text(f"{100 << 20}\n")
-    (group / "memory.stat").unlink()
-    assert memory_allowance_bytes() == int((100 << 20) * memory_allowance.SHARE)
+    monkeypatch.setattr(memory_allowance.HostMemoryReader, "read", lambda _: HostMemory(None, None))
+    assert memory_allowance_bytes() is None
 
 
 # Collectives ---------------------------------------------------------------------------------------

@@ -1,11 +1,11 @@
-"""Action: the one interface of everything that is done to a live job, and what it may use.
+"""Action: the interface of everything that is done to a live job, and what it may use.
 
 An action is one file in `probe/job/actions`. Its life:
 
     __init__   agent's thread      validate; a bad argument is a `BadRequest`
-    begin      training thread, at a boundary (with `now`, or when it only reads: a thread of its own)
+    begin      training thread, at a boundary (with `now`, or if it only reads: the request's thread)
     hooks      training thread, while `standing`
-    report     thread of the request: what came of it; slow work (files) belongs here
+    report     request's thread: the answer; slow work (files) belongs here
     undo       training thread, at a boundary
     cancel     any thread: probe leaves the process
 
@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import copy
 import os
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from probe.base.errors import BadRequest, NotUndoable
 from probe.base.settings import Settings
-from probe.job.introspection.snippet_names import Scope
+from probe.job.introspection.snippet_names import Scope, process_groups
 
 if TYPE_CHECKING:
     from probe.job.boundary.safe_point import SafePoint
@@ -51,7 +50,7 @@ class Site:
         self.together = False
         """Whether the action is done on every rank at the same step, or on none."""
         self.together_name = ""
-        """Of that one act, the same on all ranks."""
+        """The id of that action, the same on all ranks."""
         self._instruments = instruments
 
     def of_all_ranks(self) -> Site:
@@ -72,7 +71,7 @@ class Site:
 
     @property
     def boundary(self) -> str:
-        """Where the visit under way takes place (see `safepoint`); empty outside of one."""
+        """At which boundary the training thread works (see `safe_point`); empty while it trains."""
         return self.safepoint.boundary
 
     @property
@@ -90,7 +89,7 @@ class Site:
         return self._instruments.optimizers.alive()
 
     def schedulers(self, optimizer: Any) -> list[Any]:
-        """Learning-rate schedulers of an optimizer; of nested ones the outermost."""
+        """Learning-rate schedulers of an optimizer; the outermost of nested ones."""
         return self._instruments.optimizers.schedulers_of(optimizer)
 
     def scalers(self) -> list[Any]:
@@ -106,11 +105,11 @@ class Site:
         return self._instruments.names.roots()
 
     def module(self, path: str) -> Any:
-        """The module of that path; None when there is none."""
+        """The module at that path, or None."""
         return self._instruments.names.find(path)
 
     def module_paths(self) -> list[str]:
-        """Paths of all modules that are known."""
+        """Paths of all known modules."""
         return self._instruments.names.known()
 
     @property
@@ -120,17 +119,17 @@ class Site:
 
     @property
     def gradients(self) -> Gradients:
-        """Statistics of gradients, to be asked for."""
+        """Statistics of gradients, on request."""
         return self._instruments.gradients
 
     @property
     def activations(self) -> Activations:
-        """Statistics of what modules put out, to be asked for."""
+        """Statistics of the outputs of modules, on request."""
         return self._instruments.activations
 
     def guard(self, name: str, hook: Callable[..., Any]) -> Callable[..., Any]:
-        """`hook`, but never raising into the training, and silent while something is done between two
-        steps: for what an action puts into torch's tables."""
+        """`hook`, but it never raises into the training, and does nothing while work is done between two
+        steps. For what an action puts into torch's tables."""
         return self.safepoint.guard(name, hook)
 
     def data_position(self) -> dict[str, Any] | None:
@@ -139,8 +138,8 @@ class Site:
         return data.position() if data is not None else None
 
     def kept_batch(self) -> Any:
-        """The batch of the last event that the sentinel traced, else the last batch there was; None when
-        neither is held. See `instruments.nonfinite_events.KeptBatch`."""
+        """The batch of the last event that the sentinel traced, else the last batch; None if neither is held.
+        See `instruments.nan.nonfinite_events`."""
         sentinel = self._instruments.sentinel
         return sentinel.batch_to_save() if sentinel is not None else None
 
@@ -150,11 +149,11 @@ class Site:
             self._instruments.sentinel.kept = None
 
     def names(self, *wanted: str) -> dict[str, Any]:
-        """What names mean in the user's frames; those that do not exist are left out."""
+        """The values of names in the user's frames; names that do not exist are left out."""
         return self.scope().resolve(wanted)
 
     def name_of(self, thing: Any, default: str) -> str:
-        """The name of a variable in the user's frames that is bound to `thing`."""
+        """The name of a variable in the user's frames that holds `thing`."""
         return self.scope().name_of(thing) or default
 
 
@@ -188,18 +187,18 @@ class Action:
         self.finished = threading.Event()
 
     def begin(self) -> None:
-        """Do it. A `ProbeError` means that nothing was changed."""
+        """Do it. If it raises a `ProbeError`, nothing was changed."""
 
     def report(self) -> dict[str, Any]:
         """`what` (a sentence), `notes` (a list of them) and details, as plain JSON."""
         raise NotImplementedError
 
     def undo(self) -> str:
-        """Put back what was changed; a sentence that says so."""
-        raise NotUndoable(f"{self.name} changed nothing that could be put back")
+        """Revert what was changed; a sentence that says so."""
+        raise NotUndoable(f"{self.name} changed nothing that could be undone")
 
     def take_back(self) -> None:
-        """Put back what `begin` did at this very boundary, because another rank could not do it. Only of
+        """Revert what `begin` did at this very boundary, because another rank could not do it. Only for
         actions that `can_take_back`."""
         self.undo()
         self.standing = False
@@ -210,16 +209,16 @@ class Action:
         return self.undoable
 
     def cancel(self) -> None:
-        """Let go of everything: nobody asks any more."""
+        """Let go of everything."""
         self.standing = False
 
     def collect(self) -> dict[str, list[dict[str, Any]]]:
-        """Rows since the last time, by the name of their journal's table; those of python.variables without
-        their `watch_id`. On the agent's thread once a second while standing, and once more at the end."""
+        """New rows by table of the journal; those of python.variables without their `watch_id`. On the
+        agent's thread, once a second while standing and once at the end."""
         return {}
 
     def outcome(self) -> str:
-        """What came of it, when it has ended by itself; empty when there is nothing to say."""
+        """What it did, once it has ended by itself; may be empty."""
         return ""
 
     def before_step(self, optimizer: Any) -> None:
@@ -233,15 +232,14 @@ class Action:
 
 
 def several_ranks(world_size: int | None) -> bool:
-    """Whether other ranks train with this one: as the launcher told, or as torch.distributed knows."""
-    distributed: Any = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
-        return bool(distributed.get_world_size() > 1)
-    return world_size is not None and world_size > 1
+    """Whether other ranks train with this one: as torch.distributed says, else as the launcher did."""
+    distributed = process_groups()
+    size = world_size if distributed is None else distributed.get_world_size()
+    return size is not None and size > 1
 
 
 def path_of_rank(path: str, rank: int) -> str:
-    """Where a rank writes what all write at the same step: `trace.json` of rank 2 is `trace.rank2.json`."""
+    """The file of one rank where all ranks write one: `trace.json` of rank 2 is `trace.rank2.json`."""
     folder, name = os.path.split(path)
     stem, ending = os.path.splitext(name)
     return os.path.join(folder, f"{stem}.rank{rank}{ending}")

@@ -1,4 +1,4 @@
-"""Which optimizer an action is about, and whether one rank of several may have it alone.
+"""Chooses the optimizer of an action, and refuses changes on one rank of several.
 
 The agent's thread, before anything is done. Standard library only.
 """
@@ -32,7 +32,7 @@ class Chosen(NamedTuple):
 
 
 def choose(site: Site, wanted: object) -> Chosen:
-    """The optimizer of that name or number; without one the leading optimizer."""
+    """The optimizer with that name or number; by default the leading one."""
     known = site.optimizers()
     alive = [one for one in known if not _only_wraps(one)] or known
     if not alive:
@@ -47,7 +47,7 @@ def choose(site: Site, wanted: object) -> Chosen:
 
 
 def schedulers_of(site: Site, optimizer: Any) -> list[Any]:
-    """The schedulers of an optimizer, or of one that only wraps it; agent's thread."""
+    """The schedulers of an optimizer, or of one that only wraps it. Agent's thread."""
     groups = optimizer.param_groups
     same = [one for one in site.optimizers() if one is not optimizer and one.param_groups is groups]
     found = [scheduler for one in (optimizer, *same) for scheduler in site.schedulers(one)]
@@ -55,7 +55,7 @@ def schedulers_of(site: Site, optimizer: Any) -> list[Any]:
 
 
 def _only_wraps(optimizer: Any) -> bool:
-    """Whether it stands for another optimizer, whose groups it shows and whose step it calls."""
+    """Whether it only wraps another optimizer, whose groups it exposes and whose step it calls."""
     from torch.optim import Optimizer
 
     groups, own = optimizer.param_groups, list(vars(optimizer).values())
@@ -79,7 +79,7 @@ def _index(site: Site, alive: list[Any], names: list[str], wanted: object) -> in
 
 
 def refuse_alone(site: Site, arguments: dict[str, Any], otherwise: str) -> None:
-    """Refuse to change how one rank of several trains, unless forced; `otherwise` says what would follow."""
+    """Refuse to change how one rank of several trains, unless forced; `otherwise` says the consequence."""
     if site.several_ranks and not site.together and not arguments.get("force"):
         raise ActionRefused(
             f"this is rank {site.rank} alone, of {site.world_size}: {otherwise}",

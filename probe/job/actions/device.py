@@ -1,4 +1,4 @@
-"""Whether touching a tensor waits for a device, or goes into a CUDA graph. Any thread; standard library."""
+"""Tells whether reading a tensor waits for a device, or would be captured in a CUDA graph. Any thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def on_device(value: Any) -> bool:
 
 
 def capturing(value: Any) -> bool:
-    """Whether a CUDA graph is being recorded, into which anything done to this value would go for good."""
+    """Whether a CUDA graph is being captured, which would include anything done to this value."""
     return (
         is_tensor(value)
         and value.device.type == "cuda"

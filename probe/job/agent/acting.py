@@ -1,9 +1,8 @@
-"""Acting: requests for actions, from the asking to the undoing, each change of state journalled first.
+"""Acting: carries out actions and undoes them; each change of an action's state is journalled first.
 
-`act` and `undo` run on the agent's thread, validate and put the work in line;
-what they return is called on the request's own thread and waits for the answer.
-The work itself runs on the training thread at a boundary (`safepoint`), or on the
-request's thread when it only reads or is wanted now. Standard library only.
+`act` and `undo` run on the agent's thread: they validate, and add a task to the queue. What they return runs
+on the request's own thread and waits for the answer. The work itself runs on the training thread at a
+boundary (`safe_point`), or on the request's thread if it only reads or `now` was given. Standard library.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ KEPT = 200
 LONGEST_WAIT_S = 86_400.0
 _OVER = {
     "undoing": "being undone already", "undone": "undone already", "failed": "not done: it failed",
-    "refused": "not done: it was refused", "cancelled": "not done: no step ended in time",
+    "refused": "not done: it was refused", "cancelled": "not done: it could not begin in time",
 }
 """States in which there is nothing to undo."""
 _REFUSALS = (ActionRefused, BadRequest)
@@ -49,7 +48,7 @@ Answer = Callable[[], dict[str, Any]]
 
 
 class Entry:
-    """One action that was asked for."""
+    """One requested action and its state."""
 
     def __init__(self, action_id: str, action: Action, caller: dict[str, Any]) -> None:
         self.action_id = action_id
@@ -64,7 +63,7 @@ class Entry:
 
 
 class Acting:
-    """The actions of one agent. `where` says what the training thread does, for who waits in vain."""
+    """The actions of one agent. `where` says what the training thread does, for a request that timed out."""
 
     def __init__(
         self, site: Site, safepoint: SafePoint, isolation: Isolation, optimizers: Any,
@@ -87,11 +86,11 @@ class Acting:
     # Requests: the agent's thread -------------------------------------------
 
     def act(self, body: dict[str, Any], caller: dict[str, Any]) -> Answer:
-        """Put an action in line; the returned function waits for its answer."""
+        """Queue an action; the returned function waits for its answer."""
         kind, arguments, site = self._asked(body, together=bool(body.get("all_ranks")))
-        wait_s = self._wait_s(body)
+        wait_s = seconds(body, "wait_s", self._site.settings.act_wait_s)
         if body.get("now") and not (kind.begins_anywhere or kind.reading):
-            raise BadRequest(f"{kind.name} begins between two steps only", hint="Ask for it without `now`.")
+            raise BadRequest(f"{kind.name} begins only between two steps", hint="Leave out `now`.")
         action_id = f"{self._prefix}-{next(self._numbers)}"
         action = self._make(kind, arguments, action_id, caller, site)
         entry = Entry(action_id, action, caller)
@@ -103,14 +102,14 @@ class Acting:
         return lambda: self._answer(entry, wait_s)
 
     def undo(self, body: dict[str, Any], caller: dict[str, Any]) -> Answer:
-        """Put the undoing of an action in line; the returned function waits for its answer."""
-        wait_s = self._wait_s(body)
+        """Queue the undoing of an action; the returned function waits for its answer."""
+        wait_s = seconds(body, "wait_s", self._site.settings.act_wait_s)
         entry = self._undoable(body.get("id"))
         if entry.action.site.together:
             raise ActionRefused(
-                f"{entry.action_id} was done on all ranks at the same step: undone on rank {self._site.rank} "
-                "alone, its replicas would drift away from the others",
-                hint=f"`{self._undo_command(entry)}` undoes it on all.",
+                f"{entry.action_id} was done on all ranks at the same step: undoing it on rank "
+                f"{self._site.rank} alone would let its replicas drift away from the others",
+                hint=f"`{self._undo_command(entry)}` undoes it on all ranks.",
             )
         undone = NoBoundary(f"{entry.action_id} was undone before a step ended")
         if entry.task is not None and entry.task.cancel(undone):
@@ -144,7 +143,7 @@ class Acting:
         )
 
     def prepare_undo(self, body: dict[str, Any], caller: dict[str, Any]) -> Prepared:
-        """See that an action can be undone, which every rank is to do at the same step."""
+        """Validate the undoing of an action, which every rank is to do at the same step."""
         entry = self._undoable(body.get("id"))
         before, asked_by = entry.state, entry.caller
         if not entry.action.undoable or before == "asked":
@@ -165,11 +164,11 @@ class Acting:
     def _asked(
         self, body: dict[str, Any], *, together: bool
     ) -> tuple[type[Action], dict[str, Any], Site]:
-        """The action that a request names, its arguments, and the job as the action is to see it."""
+        """The class of a requested action, its arguments, and the job as the action sees it."""
         kind = ACTIONS.get(body.get("action", ""))
         if kind is None:
             raise ActionUnknown(
-                f"there is no action {body.get('action')!r}", hint=f"There are {', '.join(ACTIONS)}."
+                f"unknown action {body.get('action')!r}", hint=f"Actions: {', '.join(ACTIONS)}."
             )
         arguments = body.get("arguments") or {}
         if not isinstance(arguments, dict):
@@ -184,7 +183,7 @@ class Acting:
         entry = next((one for one in self._entries if one.action_id == wanted), None)
         if entry is None:
             raise ActionUnknown(
-                f"no action of this process has the id {wanted!r}, or it is too long ago",
+                f"no action of this process has the id {wanted!r}, or it was too long ago",
                 hint="`probe PID actions` lists them.",
             )
         if entry.state in _OVER:
@@ -194,7 +193,7 @@ class Acting:
     # What is in force -------------------------------------------------------
 
     def listing(self) -> dict[str, Any]:
-        """What is in force, for `GET /v1/actions`."""
+        """What is in force or waits, for `GET /v1/actions`."""
         return {
             "standing": [
                 {
@@ -207,8 +206,8 @@ class Acting:
         }
 
     def tidy(self) -> None:
-        """Journal what standing actions have seen, and take out what has ended by itself; a round of the
-        agent's thread."""
+        """Journal what standing actions have recorded, and remove those that ended by themselves. A round of
+        the agent's thread."""
         for entry in list(self._standing):
             self._collect(entry)
         ended = [one for one in list(self._entries) if one.state == "standing" and not one.action.standing]
@@ -227,11 +226,11 @@ class Acting:
                 if table == "python.variables":
                     rows = [{"watch_id": entry.action_id, **row} for row in rows]
                 if rows and self._journal({"table": table, "rows": rows}, bulk=True) is False:
-                    entry.what = f"{entry.what}; the recording has no room for more values"
+                    entry.what = f"{entry.what}; the recording is full"
                     self._isolation.attempt(f"action {entry.action_id}", entry.action.cancel)
 
     def settle(self, wait_s: float) -> None:
-        """Before probe leaves, while there are boundaries still: end what only the training thread can."""
+        """Before probe leaves, while there are boundaries: end what only the training thread can end."""
         for entry in list(self._standing):
             action = entry.action
             if action.standing and action.ends_on_training_thread:
@@ -241,7 +240,7 @@ class Acting:
                     self._isolation.attempt(f"action {entry.action_id}", action.cancel)
 
     def close(self, why: ProbeError) -> list[str]:
-        """Probe leaves the process: end everything that stands; sentences of what that was."""
+        """Probe leaves the process: end everything that stands; a sentence about each."""
         standing = [one for one in list(self._entries) if one.state == "standing"]
         self._standing = []
         self._optimizers.before_step = self._optimizers.after_step = None
@@ -335,7 +334,7 @@ class Acting:
         raise error
 
     def _remember(self, entry: Entry) -> None:
-        """For undoing; what is over and long ago is forgotten, what stands never."""
+        """Keep it for undoing; the oldest that is over is forgotten."""
         self._entries.append(entry)
         over = [one for one in self._entries if one.state not in ("asked", "standing", "undoing")]
         if len(over) > KEPT:
@@ -408,15 +407,6 @@ class Acting:
 
     # Notes ------------------------------------------------------------------
 
-    def _wait_s(self, body: dict[str, Any]) -> float:
-        wait_s = body.get("wait_s")
-        if wait_s is None:
-            return self._site.settings.act_wait_s
-        plain = isinstance(wait_s, (int, float)) and not isinstance(wait_s, bool)
-        if not plain or not 0 < wait_s <= LONGEST_WAIT_S:
-            raise BadRequest(f"`wait_s` must be above 0 and at most {LONGEST_WAIT_S:g}")
-        return float(wait_s)
-
     def _of_one_rank(self, action: Action) -> list[str]:
         if action.reading or action.site.together or not self._site.several_ranks:
             return []
@@ -427,7 +417,7 @@ class Acting:
         return f"probe {whose} undo {entry.action_id}"
 
     def _note(self, entry: Entry, state: str, name: str = "") -> None:
-        """Journal a change of state; before anything is done it is on record that it was asked."""
+        """Journal a change of state: `asked` before anything is done."""
         if entry.action.reading:
             return
         entry.state = state
@@ -437,11 +427,26 @@ class Acting:
             "action": name or entry.action.name, "arguments": json.dumps(entry.action.arguments, default=str),
             "state": state, "what": entry.what,
             "undo": self._undo_command(entry) if undoable else None,
-            "caller_uid": entry.caller.get("uid"), "caller_pid": entry.caller.get("pid"),
-            "caller_role": entry.caller.get("role"), "held_s": entry.held_s,
+            **caller_columns(entry.caller), "held_s": entry.held_s,
             "duration_s": None if state == "asked" else time.monotonic() - entry.asked_s,
         }
         self._journal({"table": "probe.actions", "rows": [row]})
+
+
+def caller_columns(caller: dict[str, Any]) -> dict[str, Any]:
+    """Who asked, for rows of the journal."""
+    return {f"caller_{name}": caller.get(name) for name in ("uid", "pid", "role")}
+
+
+def seconds(
+    body: dict[str, Any], name: str, default: float | None = None, most: float = LONGEST_WAIT_S
+) -> float:
+    """A time in a request; raises `BadRequest`."""
+    value = body.get(name)
+    value = default if value is None else value
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= most:
+        raise BadRequest(f"`{name}` must be seconds, above 0 and at most {most:g}")
+    return float(value)
 
 
 def _has(action: Action, hook: str) -> bool:

@@ -25,6 +25,7 @@ from probe.base import descriptors
 from probe.base.isolation import Isolation
 from probe.base.rank_sets import as_text
 from probe.base.settings import Settings
+from probe.job.introspection.snippet_names import process_groups
 from probe.recording import announcement, checked
 from probe.recording.announcement import Announcement, Peers
 from probe.recording.recording import Recording
@@ -66,8 +67,7 @@ class Announcing:
         if self._candidates is None:
             self._candidates = candidates(self._environ)
             self._keep([])
-        distributed = sys.modules.get("torch.distributed")
-        if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        if process_groups() is None:
             return
         now = time.monotonic()
         self._waits_until_s = self._waits_until_s or now + SERVER_WAIT_S

@@ -1,11 +1,9 @@
 """Control socket: the agent's thread, its requests and its rounds.
 
-One thread, `probe-agent`, asleep in `poll` on the listening socket; whoever wants it
-awake connects to that. Where the job closes the socket, it listens anew within a
-round. It answers one request at a time (each with a deadline; an eval runs on a
-thread of its own while others are answered) and makes a round every so often:
-memory sample, governor, names of new modules. It holds the GIL for well under a
-millisecond at a time. Standard library only.
+One thread, `probe-agent`, sleeps in `poll` on the listening socket; connecting wakes it. If the job closes
+the socket, it listens anew within a round. It accepts one request at a time, with a deadline; requests that
+wait are answered on threads of their own. In between it makes rounds: memory sample, governor, names of new
+modules. It holds the GIL for well under a millisecond at a time. Standard library only.
 """
 
 from __future__ import annotations
@@ -27,9 +25,9 @@ from probe.base.errors import BadRequest, LimitReached, NotYours, ProbeError, To
 from probe.base.isolation import Isolation, capture, describe
 
 REQUEST_TIMEOUT_S = 5.0
-"""A caller that has not sent its request by then is dropped."""
+"""A caller that has not sent its request by then is disconnected."""
 MOST_WAITING = 192
-"""Requests that wait at once, each on a thread of its own."""
+"""Pending requests, each on a thread of its own."""
 _NO_DESCRIPTOR_S = 0.05
 _NO_LISTENER_S = 0.25
 
@@ -39,10 +37,9 @@ Handler = Callable[[wire.Request, wire.Peer], Any]
 class ControlSocket:
     """Serves `routes` ("METHOD /path" to a handler) at `path`, and calls `rounds` regularly.
 
-    `slow` names routes whose answer takes time: their handler takes the request, on the
-    agent's thread and so in the order of arrival, and returns a function that is
-    called on a thread of its own for the answer. Each of `rounds` is (interval in seconds,
-    asked each time; action)."""
+    `slow` names routes whose answer takes time: their handler runs on the agent's thread, so in order of
+    arrival, and returns a function that makes the answer on a thread of its own. Each of `rounds` is a
+    function that gives the interval in seconds, and an action."""
 
     def __init__(
         self,
@@ -68,7 +65,7 @@ class ControlSocket:
         self.thread = threading.Thread(target=self._run, name="probe-agent", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; it binds the socket itself, so that starting costs the caller nothing."""
+        """Start the thread; it binds the socket itself, so starting costs the caller nothing."""
         self.thread.start()
 
     def stop(self, *, wait_s: float) -> None:
@@ -80,7 +77,7 @@ class ControlSocket:
             self.thread.join(wait_s)
 
     def abandon(self) -> None:
-        """In a forked child: give up the inherited descriptors; the thread is not here."""
+        """In a forked child, where the thread does not exist: close the inherited descriptors."""
         self._stopping = True
         for inherited in (self._listener, *self._connections):
             if inherited is not None:
@@ -103,11 +100,11 @@ class ControlSocket:
                 self._make_rounds()
 
     def _wait(self) -> descriptors.Socket | None:
-        """Until somebody connects or a round is due; the listener in the first case."""
+        """Wait for a connection or the next round; returns the listener if somebody connects."""
         if self._listener is None or not self._listener.ours:
             self._listen_anew()
         listener = self._listener
-        if listener is None:  # no descriptor is left, or the folder has gone: again in a while
+        if listener is None:  # no descriptor is left, or the folder is gone: try again later
             time.sleep(_NO_LISTENER_S)
             return None
         waiting = select.poll()  # select() refuses descriptors above 1023
@@ -115,7 +112,7 @@ class ControlSocket:
         return listener if waiting.poll(self._until_next_round_ms()) and not self._stopping else None
 
     def _listen_anew(self) -> None:
-        """At the start, and when the job has closed the socket: what has its number then is none of ours."""
+        """At the start, and when the job has closed the socket: its number is no longer ours then."""
         if self._listener is not None:
             self._listener.close()
         self._listener = None
@@ -138,7 +135,7 @@ class ControlSocket:
     def _accept(self, listener: descriptors.Socket) -> None:
         try:
             connection, _ = listener.accept()
-        except OSError:  # no descriptor left: who asks waits in the queue, and we do not spin
+        except OSError:  # no descriptor left: the caller waits in the backlog, and we do not spin
             time.sleep(_NO_DESCRIPTOR_S)
             return
         self._connections.add(connection)
@@ -152,14 +149,14 @@ class ControlSocket:
                 self._hang_up(connection)
 
     def _hang_up(self, connection: descriptors.Socket) -> None:
-        """End a connection also where a forked child inherited it: who waits for the end gets it."""
+        """Close a connection, also if a forked child inherited it: the caller sees the end."""
         self._connections.discard(connection)
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)
         connection.close()
 
     def _converse(self, connection: descriptors.Socket) -> bool:
-        """Read one request and answer it; True when a thread of its own will answer."""
+        """Read one request and answer it; True if a thread of its own will answer."""
         try:
             peer = wire.peer_of(connection)
             if peer.uid not in (os.getuid(), 0):
@@ -181,8 +178,8 @@ class ControlSocket:
         return self._answer_aside(connection, lambda: handler(request, peer))
 
     def _answer_aside(self, connection: descriptors.Socket, take: Callable[[], Callable[[], Any]]) -> bool:
-        """Take a request here and answer it on a thread of its own. The thread is there first: what was
-        taken and has nobody to wait for it would stand in the way of all that come after it."""
+        """Handle a request here and answer it on a thread of its own. The thread is started first: a task
+        that nobody waits for would block those behind it."""
         taken: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
         thread = threading.Thread(
             target=self._answer_and_hang_up, args=(connection, lambda: taken.get()()),
@@ -218,7 +215,7 @@ class ControlSocket:
             wire.write_error(connection, ProbeError(f"the agent failed: {describe(error)}"))
 
     def finish(self, wait_s: float) -> None:
-        """Let those who wait have their answers before the process ends."""
+        """Give pending requests a moment to be answered before the process ends."""
         until_s = time.monotonic() + wait_s
         for thread in list(self._aside):
             if thread is not threading.current_thread():

@@ -30,8 +30,8 @@ _LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|::1", re.IGNORECASE)
 
 
 class Identity(NamedTuple):
-    """`world_size` and `local_rank` are None when nobody told. `counted`: the launcher named nothing that
-    differs from one run to the next, so starts on this host are told apart by counting them as attempts."""
+    """`world_size` and `local_rank` are None if unknown. `counted`: nothing the launcher set differs between
+    runs, so starts on this host are counted as attempts."""
 
     job: str
     run: str
@@ -61,7 +61,7 @@ def identify(name: str, environ: Mapping[str, str] | None = None) -> Identity:
 
 
 def script_name() -> str:
-    """Name of the script or module that runs; `python` when there is none."""
+    """Name of the script or module that runs; `python` if there is none."""
     for flag, value in itertools.pairwise(sys.orig_argv):
         if flag == "-m":
             return value.rpartition(".")[2] or value
@@ -73,7 +73,7 @@ def script_name() -> str:
 
 
 def several_hosts(environ: Mapping[str, str]) -> bool:
-    """Whether the job runs on more hosts than this one, as far as its launcher says."""
+    """Whether the job runs on several hosts, according to its launcher."""
     world_size = _integer(environ, "WORLD_SIZE", "SLURM_NTASKS") or 1
     local = _integer(environ, "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
     if local is not None:
@@ -86,9 +86,11 @@ def several_hosts(environ: Mapping[str, str]) -> bool:
 
 
 def counted_attempt(run: Path, attempt: int, rank: int) -> int:
-    """The number of this start among those of one run on this host: the same for all ranks that one launcher
-    started together. `run` is the run's folder, `attempt` what the launcher itself counted. A launcher that
-    starts a rank once more, as a shell does, has started all of them once more."""
+    """The number of this start of a run on this host: the same for all ranks that a launcher started
+    together.
+
+    `run` is the run's folder, `attempt` what the launcher itself counted. If a launcher starts a rank again,
+    as a shell does, that counts as a new start of all ranks."""
     parent = life(os.getppid())
     mark = f"{os.getppid()}.{parent.start_ticks if parent else 0}.{attempt}"
     make_private(run)
@@ -117,7 +119,7 @@ def _taken(attempt: Path, rank: int) -> bool:
 
 
 def _mark(attempt: Path) -> str:
-    """Who started it; waits a moment for a rank that just made the file and has not written it yet."""
+    """Who started it; waits a moment for a rank that has made the file and not written it yet."""
     for _ in range(50):
         try:
             text = checked.read_bytes(attempt / LAUNCHER, _LONGEST_MARK_BYTES).decode("ascii")
@@ -130,8 +132,8 @@ def _mark(attempt: Path) -> str:
 
 
 def _run_key(environ: Mapping[str, str], rank: int | None) -> tuple[str, bool]:
-    """The same for all ranks of one run, on all its hosts; another for every run. Whether starts have to be
-    counted, because it is not."""
+    """A key that all ranks of a run share, on all hosts; and whether starts must be counted, because other
+    runs may have the same key."""
     elastic = environ.get("TORCHELASTIC_RUN_ID", "")
     if elastic not in ("", "none"):
         if redact(elastic) == elastic:
@@ -140,7 +142,7 @@ def _run_key(environ: Mapping[str, str], rank: int | None) -> tuple[str, bool]:
     if environ.get("SLURM_JOB_ID"):
         return f"{environ['SLURM_JOB_ID']}.{environ.get('SLURM_STEP_ID', '0')}", False
     if several_hosts(environ) and environ.get("MASTER_ADDR"):
-        # All that the hosts have in common: where rank 0 is met.
+        # All that the hosts have in common: the address of rank 0.
         return f"{environ['MASTER_ADDR']}-{environ.get('MASTER_PORT', '')}", True
     if rank is not None and (parent := life(os.getppid())) is not None:
         return f"{parent.pid}.{parent.start_ticks}", False

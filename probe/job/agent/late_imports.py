@@ -1,6 +1,6 @@
-"""Modules of ours that are imported after the job has begun, read by way of the proof.
+"""Imports our own modules after the job has begun, through proven descriptors.
 
-Python's importer lists a folder and opens a file, and closes their numbers without asking whose they are by
+Python's importer lists a folder and opens a file, and closes their numbers without checking whose they are by
 then (decision 17). Runs on the agent's threads. Standard library only.
 """
 
@@ -20,10 +20,10 @@ from probe.base import descriptors
 
 @contextlib.contextmanager
 def proven_imports() -> Iterator[None]:
-    """In the block, modules of ours are found and read by way of the proof.
+    """In the block, our own modules are found and read through proven descriptors.
 
-    Only the importers of our own folders are replaced. `sys.meta_path` stays as it is: other threads of the
-    job go through that list meanwhile, and skip a finder when one before it is removed."""
+    Only the importers of our folders are replaced. `sys.meta_path` stays as it is: other threads of the job
+    iterate over that list meanwhile, and would skip a finder if one before it were removed."""
     known = sys.path_importer_cache
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "probe":
@@ -38,13 +38,13 @@ def proven_imports() -> Iterator[None]:
 
 
 class _ProvenFinder:
-    """Finds the modules of one of our folders by their path, without listing it."""
+    """Finds the modules of one of our folders without listing it."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
 
     def find_spec(self, name: str, target: ModuleType | None = None) -> ModuleSpec | None:
-        """The module's place; None when it has no file of its own."""
+        """The module's place; None if it has no file of its own."""
         place = Path(self._folder, name.rpartition(".")[2])
         for file, inside in ((place / "__init__.py", [str(place)]), (place.with_suffix(".py"), None)):
             if file.is_file():
@@ -58,11 +58,11 @@ class _ProvenFinder:
 
 
 class _ProvenLoader(SourceFileLoader):
-    """Reads source and compiled code by way of the proof, and writes nothing."""
+    """Reads source and compiled code through proven descriptors, and writes nothing."""
 
     def get_data(self, path: str) -> bytes:
         """What a file holds."""
         return descriptors.read(path)
 
     def set_data(self, path: str, data: object, *, _mode: int = 0o666) -> None:
-        """Compiled code is not kept: writing it takes a number, too."""
+        """Does not write compiled code: that would take a descriptor, too."""

@@ -1,10 +1,8 @@
 """Lifecycle: the agent of this process, from start to stop. `_agent` is the only global of probe.
 
-`start` runs on the thread that imports torch (or calls `probe.start()`): it
-makes the recording, puts the instruments in place and starts the agent's
-thread; that thread binds the socket and sees to the server. A forked child has
-no agent: everything is taken out there and nothing is written. Standard library
-only, plus the job's torch inside the instruments.
+`start` runs on the thread that imports torch (or calls `probe.start()`): it makes the recording, installs the
+instruments and starts the agent's thread, which binds the socket and starts the server. A forked child has no
+agent: everything is removed there and nothing is written. Standard library, and torch inside the instruments.
 """
 
 from __future__ import annotations
@@ -47,11 +45,11 @@ _changing = threading.RLock()
 """Held while the agent starts or stops. A child forked meanwhile gets a new one."""
 _EXIT_WAIT_S, _STOP_WAIT_S = 0.1, 2.0
 _SNIPPET_WAIT_S = 3.0
-"""How long an end waits for a snippet that runs: torch ends the process by SIGABRT when a thread is
-inside its code at the interpreter's end."""
+"""How long an end waits for a running snippet: torch ends the process by SIGABRT if a thread is inside its
+code when the interpreter ends."""
 _ANSWERS_WAIT_S = 1.0
 _SETTLE_WAIT_S = 2.0
-"""How long the end of a step is waited for when something stands that only the training thread can end."""
+"""How long to wait for the end of a step if something stands that only the training thread can end."""
 _ROUND_S = 0.25
 _EAGER_S, _EAGER_ROUND_S = 10.0, 0.02
 _SERVER_LOOK_S = 5.0
@@ -105,7 +103,7 @@ class Agent:
                 (lambda: _SERVER_LOOK_S, self._deleted.check),
                 (lambda: _INSIST_S, self._note_training_thread),
                 (lambda: _INSIST_S, self.endings.check),
-                (lambda: _INSIST_S, self._look_after_requests),
+                (lambda: _INSIST_S, self._tidy_requests),
                 *([(lambda: _INSIST_S, self.announcing.check)] if self.announcing else []),
             ],
             self.isolation,
@@ -116,14 +114,14 @@ class Agent:
         )
 
     def _to_announce(self) -> Announcing:
-        """What lets the hosts of a job find each other; loaded only where there are several."""
+        """Lets the hosts of a job find each other; loaded only if there are several."""
         from probe.job.agent.announcing import Announcing
 
         return Announcing(self.recording, self.directory, self.settings, self.isolation)
 
     def _to_act(self) -> Requests:
-        """What may be done to the job. Loaded when first asked for, on the agent's thread: 7 MB and 35 ms
-        that a job which is only watched does not pay."""
+        """The routes that act on the job. Loaded at the first such request, on the agent's thread: a job that
+        is only watched saves 7 MB and 35 ms."""
         if self._requests is None:
             with proven_imports():
                 from probe.job.agent.requests import Requests
@@ -134,9 +132,9 @@ class Agent:
             )
         return self._requests
 
-    def _look_after_requests(self) -> None:
+    def _tidy_requests(self) -> None:
         if self._requests is not None:
-            self._requests.look_after()
+            self._requests.tidy()
 
     def start(self, *, late: bool) -> None:
         """Instruments first: the job's next line may already train."""
@@ -152,7 +150,7 @@ class Agent:
             raise
 
     def stop(self, event: str, *, wait_s: float) -> None:
-        """Take everything out; the recording stays."""
+        """Remove everything; the recording stays."""
         if self.announcing is not None:
             self.announcing.close()
         requests = self._requests
@@ -175,7 +173,7 @@ class Agent:
         self.recording.close()
 
     def forget(self) -> None:
-        """In a forked child: no hooks, no descriptors, and no write to what is the parent's."""
+        """In a forked child: remove hooks and descriptors, and write nothing to the parent's files."""
         self.isolation.end()
         self.endings.abandon()
         self.instruments.uninstall()
@@ -222,13 +220,13 @@ class Agent:
     # Notes ------------------------------------------------------------------
 
     def _round_s(self) -> float:
-        """Short at first: module names are wanted as soon as the first model was called."""
+        """Short at first: module names are needed as soon as the first model was called."""
         age_s = (clock.wall_ns() - self.recording.meta.started_ns) / 1e9
         named = self.instruments.names.ready
         return _ROUND_S if named or age_s > _EAGER_S else _EAGER_ROUND_S
 
     def _whereabouts(self) -> str:
-        """What the training thread does, for who waits in vain for the end of a step."""
+        """Where the training thread is, for a request that waited in vain for the end of a step."""
         recorder = self.instruments.recorder
         if not self.instruments.installed:
             return "steps are not recorded (PROBE_INSTRUMENTS)"
@@ -252,7 +250,7 @@ class Agent:
         )
 
     def _note_training_thread(self) -> None:
-        """For who reads the process from outside, where threads have the kernel's numbers."""
+        """For reading the process from outside, where threads have the kernel's numbers."""
         ident = self.instruments.recorder.thread
         if ident != self._training_thread:
             self._training_thread = ident
@@ -266,12 +264,12 @@ class Agent:
             )
 
     def _announce(self) -> None:
-        """The first thing on the agent's thread: the server's start costs the job nothing to wait for."""
+        """The first thing on the agent's thread."""
         midway = not self.instruments.from_start
         self.recording.journal.append({"event": "start", "t_ns": clock.wall_ns(), "midway": midway})
 
     def _leave_deleted(self, what: str) -> None:
-        """Nobody can read what is recorded: give its memory back, on a thread that may wait for this one."""
+        """Nobody can read the recording any more: free its memory, on a thread that may wait for this one."""
         say(f"not recording any more: {what}. `probe {self.pid} attach` begins another recording")
         rings = self.recording.meta.rings
 
@@ -282,8 +280,8 @@ class Agent:
         threading.Thread(target=leave, name="probe-request", daemon=True).start()
 
     def _see_to_server(self) -> None:
-        """Start the server when there is none; a job without one records all the same. Not from another root:
-        what is made there is made among the job's files."""
+        """Start the server if there is none; a job without one still records. Not from another root: its
+        files would land among the job's."""
         if self._deleted.elsewhere:
             return
         self._tracer = name_tracer(self.directory, self._tracer)
@@ -297,10 +295,10 @@ class Agent:
 
 @harmless
 def start(name: str | None = None) -> None:
-    """Start recording in this process. Does nothing when it is on already.
+    """Start recording in this process. Does nothing if it is on already.
 
-    Imports torch if the program has not done so yet. Where nothing can be recorded the program goes on
-    without: one line on stderr says why."""
+    Imports torch if the program has not done so yet. If recording is not possible, the program runs on
+    without it and one line on stderr says why."""
     quietly(lambda: _start_here(name), "not recording")
 
 
@@ -318,7 +316,7 @@ def _start_here(name: str | None) -> None:
 
 
 def _start(name: str, *, late: bool, settings: Settings | None = None, midway: bool = False) -> bool:
-    """Whether an agent was started; there is one afterwards. `midway`: the job trains already."""
+    """Start an agent unless there is one; whether it was started. `midway`: the job trains already."""
     global _agent
     _watch_forks()
     with _changing:
@@ -345,8 +343,8 @@ def start_from_environment(deferred: bool = False) -> None:
 
 
 def _keep_flight_entries() -> None:
-    """Before the first process group: torch reads it once. A rank made by multiprocessing makes its
-    groups before its optimizer, and so before there is an agent."""
+    """Before the first process group, when torch reads the setting. A rank made by multiprocessing makes its
+    groups before its optimizer, and so before it has an agent."""
     with contextlib.suppress(ProbeError):  # said when the agent starts
         settings = Settings()
         if "collectives" in settings.instruments:
@@ -356,8 +354,8 @@ def _keep_flight_entries() -> None:
 def start_attached(environ: Mapping[str, str], *, midway: bool) -> bool:
     """Start because somebody attached; whether there was no agent before.
 
-    `environ` is the job's with the settings of who attached. Raises `ProbeError`, and whatever of ours
-    fails: who attached is told."""
+    `environ` is the job's with the settings of the user who attached. Raises `ProbeError`, and whatever of
+    ours fails, for the user to see."""
     import torch  # noqa: F401 - waits for the thread that imports it just now
 
     return _start("", late=True, settings=Settings(environ), midway=midway)
@@ -365,7 +363,7 @@ def start_attached(environ: Mapping[str, str], *, midway: bool) -> bool:
 
 @harmless
 def stop() -> None:
-    """Stop recording: hooks, thread and socket gone, the recording kept. Nothing when it is off."""
+    """Stop recording: remove hooks, thread and socket, keep the recording. Does nothing if it is off."""
     global _agent
     with _changing:
         agent, _agent = _agent, None
@@ -376,9 +374,9 @@ def stop() -> None:
 
 @harmless
 def log(name: str, value: float) -> None:
-    """Record a value under a name at the current step (python.scalars). Nothing when recording is off.
+    """Record a value under a name at the current step (python.scalars). Does nothing if recording is off.
 
-    A value that is no number, or a name that is no text, is left out; the first time a line says so."""
+    A value that is not a number, or a name that is not a text, is ignored; the first time a line says so."""
     agent = _agent
     if agent is not None:
         agent.isolation.attempt("log", lambda: agent.instruments.recorder.log(name, value), said_at=1)
@@ -386,21 +384,21 @@ def log(name: str, value: float) -> None:
 
 @harmless
 def step() -> None:
-    """Say that a step ended, in a loop without an optimizer. From then on only this counts steps."""
+    """Mark the end of a step, in a loop without an optimizer. From then on only this counts steps."""
     agent = _agent
     if agent is not None:
         agent.isolation.attempt("step", agent.instruments.recorder.call_step)
 
 
 def agent_here() -> Agent | None:
-    """The agent of this process, None when nothing is recorded."""
+    """The agent of this process; None if nothing is recorded."""
     return _agent
 
 
 def _start_with_first_optimizer() -> None:
     """For children of multiprocessing: a data worker has no optimizer, a rank makes or unpickles one.
 
-    Not at its first step: torch is then going through its tables of hooks, which must not change."""
+    Not at its first step: torch iterates over its tables of hooks then, which must not change."""
     from torch.optim.optimizer import Optimizer
 
     patches = Patches()
@@ -420,7 +418,7 @@ def _start_with_first_optimizer() -> None:
 
 @functools.cache
 def _watch_forks() -> None:
-    """Once per process: such a hook cannot be taken back."""
+    """Once per process: such a hook cannot be removed."""
     os.register_at_fork(after_in_child=_in_child)
 
 

@@ -26,7 +26,7 @@ from probe.recording.recording import VERSION, Meta, Recording, ring_scale, ring
 
 
 def make_directory(settings: Settings) -> Path:
-    """Where recordings go. Who makes another folder than the usual one says so, once for all jobs."""
+    """The folder of recordings. If it is not the usual one, whoever makes it says so, once for all jobs."""
     directory = places.make_home(settings)
     elsewhere = places.why_elsewhere(directory, settings)
     if elsewhere and not (directory / "agents").exists():
@@ -36,7 +36,7 @@ def make_directory(settings: Settings) -> Path:
 
 
 def make_recording(directory: Path, identity: Identity, settings: Settings) -> Recording:
-    """A new recording of this process. Raises `NoRoom`, with each reason."""
+    """A new recording of this process. Raises `NoRoom` with the reasons."""
     ring_scale(settings.rings_bytes)
     identity, process = _new_folder(directory, identity, own_pid())
     name = f"{identity.run}.{identity.attempt}.{identity.rank}.{own_pid()}"
@@ -69,7 +69,7 @@ def _meta(identity: Identity, directory: Path, rings: Path, environ: Mapping[str
 
 
 def _working_folder() -> str:
-    """Where the job is; empty when that folder was deleted."""
+    """The job's folder; empty if it was deleted."""
     try:
         return os.getcwd()
     except OSError:
@@ -77,7 +77,7 @@ def _working_folder() -> str:
 
 
 def _new_folder(directory: Path, identity: Identity, pid: int) -> tuple[Identity, Path]:
-    """A folder that no recording has: one that starts again in the same process is another run."""
+    """A folder without a recording: a second start in the same process is another run."""
     if identity.counted:
         folder = places.make_private(places.recordings(directory)) / f"run={identity.run}"
         identity = identity._replace(attempt=counted_attempt(folder, identity.attempt, identity.rank))

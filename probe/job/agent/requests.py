@@ -1,7 +1,6 @@
-"""Requests to act: snippets, actions, undoing. From the wire to who does it, with who asked.
+"""Requests: the routes of the agent that run snippets, act and undo.
 
-Runs on the agent's thread; what it returns runs on the request's. Standard
-library only.
+They run on the agent's thread; what they return runs on the request's. Standard library only.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from probe.base.errors import AgentMissing, BadRequest, NotTogether
 from probe.base.isolation import Isolation
 from probe.base.settings import Settings
 from probe.job.actions.action import Site, several_ranks
-from probe.job.agent.acting import LONGEST_WAIT_S, Acting
-from probe.job.boundary.coordinated import Prepared, Together
+from probe.job.agent.acting import Acting, caller_columns, seconds
+from probe.job.boundary.coordinated import Coordinated, Prepared
 from probe.job.boundary.safe_point import SafePoint
 from probe.job.instruments.installation import Installation
 from probe.job.introspection.snippet_names import Scope
@@ -27,7 +26,7 @@ from probe.recording.recording import Recording
 
 LONGEST_SNIPPET_S = 3600.0
 PHASES = ("judge", "prepare", "arm", "drop", "outcome")
-"""Of what all ranks do at the same step; `judge` only asks what a snippet is."""
+"""Of what all ranks do at the same step; `judge` only classifies a snippet."""
 AT_ONCE = ("reading", "blocking")
 """Classes of snippets that each rank may run for itself."""
 Answer = Callable[[], dict[str, Any]]
@@ -40,7 +39,7 @@ class Requests:
         self, instruments: Installation, isolation: Isolation, recording: Recording, settings: Settings,
         scope: Callable[[], Scope], where: Callable[[], str], held: Callable[[], bool],
     ) -> None:
-        """`where` says what the training thread does; `held`, whether the process waits at its end."""
+        """`where` says what the training thread does; `held`, whether the process is held at its end."""
         meta, journal, prefix = recording.meta, recording.journal.append, str(os.getpid())
         self.safepoint = safepoint = SafePoint(instruments.recorder, isolation)
         site = Site(instruments, safepoint, scope, settings, meta.rank, meta.world_size)
@@ -53,9 +52,7 @@ class Requests:
         )
         self._evaluator = Evaluator(job, safepoint.queue, settings.eval_output_bytes)
         directory = Path(meta.socket).parent.parent
-        self._together = Together(
-            safepoint, instruments.recorder, isolation, directory, meta.rank, where
-        )
+        self._together = Coordinated(safepoint, recorder, isolation, directory, meta.rank, where)
         self._recorder = recorder
         self._site = site
         self._settings = settings
@@ -65,18 +62,18 @@ class Requests:
 
     # The end, and rounds of the agent's thread ------------------------------
 
-    def look_after(self) -> None:
-        """One round: what is over its time, what has ended by itself."""
+    def tidy(self) -> None:
+        """A round of the agent's thread: stop what is over its time, tidy up what has ended."""
         self._evaluator.insist()
         self._acting.tidy()
-        self._together.look_after()
+        self._together.tidy()
 
     def settle(self, wait_s: float) -> None:
-        """Before the hooks go: end what only the training thread can."""
+        """Before the hooks go: end what only the training thread can end."""
         self._acting.settle(wait_s)
 
     def close(self) -> list[str]:
-        """End everything that stands or waits; sentences of what stood."""
+        """End everything that stands or waits; a sentence about each that stood."""
         why = AgentMissing("probe left the process before a step ended", hint="Nothing was changed.")
         self._together.close(why)
         return self._acting.close(why)
@@ -98,26 +95,26 @@ class Requests:
         snippet = self._snippet(body, caller["pid"])
         note = self._noting(snippet, caller)
         if body.get("all_ranks") and self._evaluator.prepare(snippet, note).told["class"] not in AT_ONCE:
-            raise NotTogether("names in the snippet mean something else by now", hint="Ask again.")
+            raise NotTogether("names in the snippet mean something else by now", hint="Try again.")
         answer = self._evaluator.take(snippet, note)
         return lambda: self._at_step(answer())
 
     def _noting(self, snippet: Snippet, caller: dict[str, Any], eval_id: str = "") -> Note:
-        """Writes down what becomes of one snippet."""
+        """What journals the outcome of one snippet."""
         eval_id = eval_id or f"{self._prefix}-e{next(self._numbers)}"
 
         def note(row: Mapping[str, Any]) -> None:
             whole = {
                 "eval_id": eval_id, "t_ns": clock.wall_ns(), "step": self._recorder.counted_step,
-                "caller_uid": caller["uid"], "caller_pid": caller["pid"], "caller_role": caller["role"],
-                "code": snippet.code, "duration_s": None, "held_s": None, "class": None, "place": None, **row,
+                **caller_columns(caller), "code": snippet.code, "duration_s": None, "held_s": None,
+                "class": None, "place": None, **row,
             }
             self._journal({"table": "probe.evals", "rows": [whole]})
 
         return note
 
     def _at_step(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """With the step it was in, where it ran in no place between two."""
+        """With the step in which it ran, unless it ran between two."""
         answer.setdefault("step", self._recorder.counted_step)
         return answer
 
@@ -136,13 +133,13 @@ class Requests:
         return self._acting.listing()
 
     def together(self, request: wire.Request, peer: wire.Peer) -> Answer:
-        """`POST /v1/together`: one phase of what all ranks do at the same step (`control.together`)."""
+        """`POST /v1/together`: one phase of what all ranks do at the same step (`boundary.coordinated`)."""
         body = _body(request)
         name, phase = body.get("id"), body.get("phase")
         if not isinstance(name, str) or phase not in PHASES:
             raise BadRequest(f"`id` must be a text, `phase` one of {', '.join(PHASES)}")
         if phase == "outcome":
-            return self._together.outcome(name, _seconds(body, "wait_s"))
+            return self._together.outcome(name, seconds(body, "wait_s"))
         if phase == "judge":
             found = self._prepared(name, body, caller_of(body, peer)).told
         elif phase == "prepare":
@@ -153,14 +150,14 @@ class Requests:
             step = body.get("step")
             if not isinstance(step, int):
                 raise BadRequest("`step` must be a whole number")
-            hold_s = min(_seconds(body, "hold_s"), self._settings.rank_hold_s)  # the job's own word
-            found = self._together.arm(name, step, hold_s, _seconds(body, "wait_s"))
+            hold_s = min(seconds(body, "hold_s"), self._settings.rank_hold_s)  # the job's own limit
+            found = self._together.arm(name, step, hold_s, seconds(body, "wait_s"))
         else:
             found = self._together.drop(name, str(body.get("why") or "called off"))
         return lambda: found
 
     def _prepared(self, name: str, body: dict[str, Any], caller: dict[str, Any]) -> Prepared:
-        """What is asked of all ranks: a snippet, an action, or an undoing."""
+        """What all ranks are to do: a snippet, an action, or undoing one."""
         if "code" in body:
             snippet = self._snippet(body, caller["pid"])
             if body.get("together"):
@@ -172,17 +169,15 @@ class Requests:
 
     def _snippet(self, body: dict[str, Any], client: object) -> Snippet:
         code, when = body.get("code"), body.get("when") or "auto"
-        timeout_s = body.get("timeout_s") or self._settings.eval_timeout_s
-        wait_s = body.get("wait_s") or self._settings.act_wait_s
-        if not isinstance(code, str) or not _within(timeout_s, LONGEST_SNIPPET_S):
-            raise BadRequest("eval needs `code`, a text, and `timeout_s`, above 0 and at most 3600")
-        if not _within(wait_s, LONGEST_WAIT_S) or when not in WHEN:
-            raise BadRequest(f"`wait_s` must be above 0, `when` one of {', '.join(WHEN)}")
-        return Snippet(code, float(timeout_s), float(wait_s), when, bool(body.get("force")), client)
+        timeout_s = seconds(body, "timeout_s", self._settings.eval_timeout_s, LONGEST_SNIPPET_S)
+        wait_s = seconds(body, "wait_s", self._settings.act_wait_s)
+        if not isinstance(code, str) or when not in WHEN:
+            raise BadRequest(f"`code` must be a text, `when` one of {', '.join(WHEN)}")
+        return Snippet(code, timeout_s, wait_s, when, bool(body.get("force")), client)
 
 
 def caller_of(body: dict[str, Any], peer: wire.Peer) -> dict[str, Any]:
-    """Who asked: as the server says, which has the same user as we, or else the peer itself."""
+    """Who asked: as the server says, which runs as the same user, else the peer itself."""
     told = body.get("caller")
     if not isinstance(told, dict):
         return {"uid": peer.uid, "pid": peer.pid, "role": "owner"}
@@ -195,14 +190,3 @@ def caller_of(body: dict[str, Any], peer: wire.Peer) -> dict[str, Any]:
 
 def _body(request: wire.Request) -> dict[str, Any]:
     return request.body if isinstance(request.body, dict) else {}
-
-
-def _seconds(body: dict[str, Any], name: str) -> float:
-    value = body.get(name)
-    if not isinstance(value, (int, float)) or not _within(value, LONGEST_WAIT_S):
-        raise BadRequest(f"`{name}` must be seconds, above 0 and at most {LONGEST_WAIT_S:g}")
-    return float(value)
-
-
-def _within(value: object, most: float) -> bool:
-    return not isinstance(value, bool) and isinstance(value, (int, float)) and 0 < value <= most

@@ -1,9 +1,8 @@
-"""Naming the server as the process that may read this one, where Yama asks for that.
+"""Allows the server to trace this process if Yama restricts that.
 
-With `kernel.yama.ptrace_scope` 1 (Debian's and Ubuntu's default) only a process's
-ancestors may trace it: the server, which is nobody's parent, could not read a job
-that hangs. The job may name one more (PR_SET_PTRACER); it and its children may then.
-The agent's thread; standard library only, ctypes inside.
+With `kernel.yama.ptrace_scope` 1 (Debian's and Ubuntu's default) only a process's ancestors may trace it, so
+the server could not read a job that hangs. The job may name one more process (PR_SET_PTRACER): that one and
+its children may then. The agent's thread. Standard library only.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ _CONNECT_S = 0.5
 def name_tracer(directory: Path, named: int) -> int:
     """Name the server of `directory`, unless it is `named` already; the pid that is named afterwards.
 
-    0 when nobody is: there is no Yama, it does not ask for names, or no server runs. Its pid is the kernel's
-    word on who listens: one that a file names may be somebody else's by now."""
+    0 if none is: there is no Yama, it does not restrict tracing, or no server runs. The kernel says which pid
+    listens; a pid from a file may belong to another process by now."""
     try:
         if descriptors.read(SCOPE).strip() != b"1":
             return 0

@@ -1,15 +1,15 @@
-"""Together: what all ranks of a job do at the same step, or none does. One rank's side of it.
+"""Coordinated steps: work that all ranks of a job do at the same step, or none does. One rank's side of it.
 
-    prepare   agent's thread: validate and build it; nothing is in line yet
-    arm       agent's thread: an appointment at the boundary before step S; refused when that is past
-    meet      training thread, at that boundary: hold until all have come (`vote`), do it, and where one
-              could not, take it back before the step begins
-    outcome   a thread of the request: what came of it
+    prepare   agent's thread: validate and build it; nothing is queued yet
+    arm       agent's thread: an appointment for the boundary before step S; refused if that is past
+    keep      training thread, at that boundary: hold until all ranks have arrived (`CommitVote`), do it, and
+              if a rank could not, revert it before the step begins
+    outcome   the request's thread: the answer
 
-Who brings the ranks together is the server (`server.hosts.coordinator`); it may be killed at any moment.
-What is prepared ends by itself, what is armed too, and at the agreed step the ranks decide by the vote
-alone: held for at most PROBE_RANK_HOLD_S, and not at all while not all are known to be appointed (unless
-the training is paused anyway). Standard library only.
+The server (`server.hosts.coordinator`) coordinates and may be killed at any moment: what is prepared or armed
+expires, and at the agreed step the ranks decide by the vote alone. A rank holds for at most
+PROBE_RANK_HOLD_S, and not at all unless all are known to be appointed (or the training is paused). Standard
+library only.
 """
 
 from __future__ import annotations
@@ -28,28 +28,27 @@ from probe.job.boundary.task_queue import Task, as_interrupt
 from probe.job.instruments.core.recorder import Recorder
 
 COMING_RATIO = 0.8
-"""Share of the longest hold that is for waiting until all have come; the rest is for doing it."""
+"""Share of the longest hold for waiting until all have arrived; the rest is for doing it."""
 _PREPARED_S = 12.0
-"""What was prepared and not armed is forgotten after so long: whoever asked is gone."""
+"""Prepared work that is not armed expires after this time: the server that asked is gone."""
 _EAGER_S = 0.01
 _POLL_S = (0.0002, 0.001)
-"""How often a held thread looks for the decision: at first, and later on."""
-_LOOK_S = 0.02
-"""How often it is looked whether an appointment that is still to come was called off."""
+"""How often a held thread reads the decision: at first, and later on."""
+_CHECK_S = 0.02
+"""How often to check whether a pending appointment was called off."""
 _ANSWER_S = 600.0
 """How long an answer that nobody fetches is kept."""
 
 
 class Prepared(NamedTuple):
-    """Something that is validated and can be done. `work` and `take_back` run on the training thread,
-    `answer` waits for nothing but slow work of its own and gives the answer or raises, `give_up` lets go of
-    it; `announce` writes down that it is about to be done."""
+    """Validated work. `work` and `take_back` run on the training thread; `answer` makes the answer, or
+    raises; `give_up` lets go of it; `announce` journals that it is about to be done."""
 
     told: dict[str, Any]
-    """What whoever brings the ranks together has to know: class, whether it only reads."""
+    """What the server has to know: class, whether it only reads."""
     work: Callable[[], Any]
     take_back: Callable[[], Any] | None
-    """Puts back what `work` did, at the same boundary; None where that cannot be or need not."""
+    """Reverts `work` at the same boundary; None if it cannot or need not be reverted."""
     answer: Callable[[Task], dict[str, Any]]
     give_up: Callable[[ProbeError], object]
     announce: Callable[[], object] = lambda: None
@@ -61,16 +60,16 @@ class Meeting(Appointment):
     def __init__(
         self, prepared: Prepared, vote: CommitVote, name: str, at_step: int, hold_s: float, until_s: float
     ) -> None:
-        """`name` is this rank's in the vote; `until_s`, monotonic, the end of waiting for the step."""
+        """`name` is this rank's in the vote; `until_s`, monotonic, is when waiting for the step ends."""
         super().__init__(prepared.work, at_step)
         self.vote = vote
         self.name = name
         self.hold_s = hold_s
         self.until_s = until_s
         self.came = False
-        """Whether it was held at the step, whatever was decided."""
+        """Whether this rank arrived at the step, whatever was decided."""
         self.held_anyway = False
-        """Whether the training is paused: then it may wait until all are appointed."""
+        """Whether the training is paused: then it may wait until all ranks are appointed."""
         self._take_back = prepared.take_back
         self._go: Decision | None = None
         self._stay: Decision | None = None
@@ -79,10 +78,10 @@ class Meeting(Appointment):
     # The training thread ----------------------------------------------------
 
     def keep(self) -> None:
-        """Hold until it is decided, do it, and see that it stays or goes with the others'.
+        """Hold until it is decided, do it, and keep or revert it as all ranks do.
 
-        A signal's handler that raises meanwhile means the training (`interrupt`): this rank then asks the
-        others not to do it, goes by the answer all the same, and lets the training have it."""
+        What a signal's handler raises meanwhile belongs to the training (`interrupt`): this rank then votes
+        `no`, follows the decision all the same, and passes the exception on."""
         self.came = True
         begun_s = time.monotonic()
         while not self._over:
@@ -94,9 +93,9 @@ class Meeting(Appointment):
                 self._lose(error)
 
     def _advance(self, begun_s: float) -> None:
-        """From wherever it was interrupted to the end."""
+        """From where it was interrupted to the end."""
         if self._go is None:
-            self._go = self._ask(GO, COME, begun_s + COMING_RATIO * self.hold_s)
+            self._go = self._decided(GO, COME, begun_s + COMING_RATIO * self.hold_s)
         if not self._go.yes:
             self.error = NotTogether(self._go.why)
         elif not self._begun:
@@ -107,25 +106,25 @@ class Meeting(Appointment):
                 self.interrupt = found
                 self.error = InterruptedError(f"a signal's handler raised {describe(found)}")
         if self._go.yes and self._take_back is not None:
-            self._see_through(self._take_back, begun_s + self.hold_s)
+            self._keep_or_revert(self._take_back, begun_s + self.hold_s)
         self._over = True
 
-    def _see_through(self, take_back: Callable[[], Any], until_s: float) -> None:
-        """It was begun here: keep it when all have done it, else put it back."""
+    def _keep_or_revert(self, take_back: Callable[[], Any], until_s: float) -> None:
+        """It was begun here: keep it if all ranks have done it, else revert it."""
         if self._stay is None and self.error is not None:
             self._stay = self.vote.cast(STAY, False, f"rank {self.name}: {_words(self.error)}")
         elif self._stay is None:
-            self._stay = self._ask(STAY, DID, until_s)
+            self._stay = self._decided(STAY, DID, until_s)
         if self._stay.yes or self.error is not None:
             return
-        self.error = NotTogether(f"{self._stay.why}; what was done here was put back before the step began")
+        self.error = NotTogether(f"{self._stay.why}; what was done here was reverted before the step began")
         _, error = capture(take_back)
         if error is not None:
             self.interrupt = as_interrupt(error) or self.interrupt
-            self.error = ActionFailed(f"{self._stay.why}; putting it back here failed: {describe(error)}")
+            self.error = ActionFailed(f"{self._stay.why}; reverting it here failed: {describe(error)}")
 
-    def _ask(self, question: str, mark: str, until_s: float) -> Decision:
-        """Wait for the answer to a question: `yes` when all members have left the mark."""
+    def _decided(self, question: str, mark: str, until_s: float) -> Decision:
+        """Wait for the decision on a question: `yes` if all members have left the mark."""
         while self.vote.members() is None:
             decision = self.vote.decision(question)
             if decision is not None:
@@ -136,7 +135,7 @@ class Meeting(Appointment):
         self.vote.mark(mark, self.name)
         begun_s = time.monotonic()
         if not self.vote.missing(mark):
-            return self.vote.cast(question, True)  # the last to come decides
+            return self.vote.cast(question, True)  # the last to arrive decides
         while True:
             decision = self.vote.decision(question)
             now_s = time.monotonic()
@@ -155,7 +154,7 @@ class Meeting(Appointment):
         return f"rank {who} {did} the agreed step within {self.hold_s:g} s of the others"
 
     def _lose(self, error: BaseException) -> None:
-        """The vote cannot be read or written: `no`, and that it may be different on other ranks."""
+        """The vote cannot be read or written: `no`, which other ranks may not share."""
         lost = Decision(False, f"rank {self.name}: the vote cannot be read or written: {describe(error)}")
         if self._go is None:
             self._go = lost
@@ -169,14 +168,14 @@ class Meeting(Appointment):
         self.call_off(f"rank {self.name} passed the agreed step without a moment between two steps")
 
     def call_off(self, why: str) -> None:
-        """Answer `no` for all, unless it is decided; for who has not come: it will not be done here."""
+        """Vote `no`, unless it is decided; if this rank has not arrived, it will not be done here."""
         decision, _ = capture(lambda: self.vote.cast(GO, False, why))
         if self.claim():
             self.error = NotTogether(why if decision is None or decision.yes else decision.why)
             self.done.set()
 
-    def look(self) -> None:
-        """Whether it was called off meanwhile, or is over its time."""
+    def check(self) -> None:
+        """Call it off here if another rank has, or if its time is over."""
         decision, _ = capture(lambda: self.vote.decision(GO))
         if decision is not None and not decision.yes:
             self.call_off(decision.why)
@@ -185,7 +184,7 @@ class Meeting(Appointment):
 
 
 class _Kept:
-    """What was prepared under one name, until its answer was fetched."""
+    """Prepared work, until its answer is fetched."""
 
     def __init__(self, prepared: Prepared, until_s: float) -> None:
         self.prepared = prepared
@@ -200,9 +199,9 @@ class _Kept:
         return self.meeting is not None and self.meeting.done.is_set()
 
 
-class Together:
-    """What one agent has prepared or armed. Its methods run on the agent's thread, what they return on
-    that of the request."""
+class Coordinated:
+    """What one agent has prepared or armed. Its methods run on the agent's thread; what they return, on the
+    request's."""
 
     def __init__(
         self, safepoint: SafePoint, recorder: Recorder, isolation: Isolation, directory: Path, rank: int,
@@ -218,13 +217,13 @@ class Together:
         self._kept: dict[str, _Kept] = {}
 
     def require_free(self) -> None:
-        """Raise `TooMany` while something is prepared or armed: one after the other."""
+        """Raise `TooMany` while something is prepared or armed: one at a time."""
         busy = next((key for key, one in self._kept.items() if not one.met), None)
         if busy is not None:
             raise TooMany(f"{busy} is being agreed upon by the ranks")
 
     def prepare(self, name: str, prepared: Prepared) -> dict[str, Any]:
-        """Keep it for a moment."""
+        """Keep it until it is armed, or expires."""
         self._kept[name] = _Kept(prepared, time.monotonic() + _PREPARED_S)
         recorder = self._recorder
         return {
@@ -240,9 +239,9 @@ class Together:
         kept.meeting = meeting = Meeting(kept.prepared, vote, self._name, at_step, hold_s, until_s)
         meeting.held_anyway = self._safepoint.paused
         kept.prepared.announce()
-        # The answer is made whether or not somebody is left to fetch it: it is written down.
+        # The answer is made, and journalled, whether or not somebody is left to fetch it.
         thread = threading.Thread(
-            target=self._see_to, args=(kept, meeting), name="probe-request", daemon=True
+            target=self._finish, args=(kept, meeting), name="probe-request", daemon=True
         )
         _, error = capture(thread.start)
         if error is not None:
@@ -256,7 +255,7 @@ class Together:
         return {"step": self._recorder.counted_step}
 
     def drop(self, name: str, why: str) -> dict[str, Any]:
-        """It will not be done; nothing when it is not known any more."""
+        """Call it off; nothing happens if it is not known any more."""
         kept = self._kept.get(name)
         if kept is not None and kept.meeting is None:
             self._forget(name, NotTogether(why))
@@ -265,7 +264,7 @@ class Together:
         return {}
 
     def outcome(self, name: str, wait_s: float) -> Callable[[], dict[str, Any]]:
-        """What came of it, once that is known."""
+        """Waits for its answer."""
         kept = self._find(name)
 
         def answer() -> dict[str, Any]:
@@ -276,12 +275,12 @@ class Together:
 
         return answer
 
-    def look_after(self) -> None:
-        """A round of the agent's thread: forget what nobody came back for."""
+    def tidy(self) -> None:
+        """A round of the agent's thread: forget what has expired."""
         now_s = time.monotonic()
         for name, kept in list(self._kept.items()):
             if kept.meeting is None and now_s > kept.until_s:
-                self._forget(name, NotTogether("whoever asked for it did not come back"))
+                self._forget(name, NotTogether("it was prepared and never armed: the server may be gone"))
             elif kept.answered.is_set() and now_s > kept.until_s + _ANSWER_S:
                 self._kept.pop(name, None)
 
@@ -296,7 +295,7 @@ class Together:
     def _find(self, name: str) -> _Kept:
         kept = self._kept.get(name)
         if kept is None:
-            raise ActionUnknown(f"rank {self._name} has nothing prepared as {name!r}, or it is too long ago")
+            raise ActionUnknown(f"rank {self._name} has nothing prepared as {name!r}, or it has expired")
         return kept
 
     def _forget(self, name: str, why: ProbeError) -> None:
@@ -306,10 +305,10 @@ class Together:
 
     # A thread for each meeting ----------------------------------------------
 
-    def _see_to(self, kept: _Kept, meeting: Meeting) -> None:
-        """Until it was kept or called off; then make the answer."""
-        while not meeting.done.wait(_LOOK_S):
-            meeting.look()
+    def _finish(self, kept: _Kept, meeting: Meeting) -> None:
+        """Wait until it was kept or called off, and make the answer."""
+        while not meeting.done.wait(_CHECK_S):
+            meeting.check()
         self._safepoint.withdraw(meeting)
         where = "" if meeting.came else self._isolation.attempt("together", self._where)
         answer, error = capture(lambda: kept.prepared.answer(meeting))

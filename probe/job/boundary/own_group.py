@@ -1,13 +1,12 @@
-"""Own group: where the collectives of a snippet go that runs on all ranks at the same boundary.
+"""Own group: carries the collectives of a snippet that runs on all ranks at the same boundary.
 
-A collective on the job's default group would count there, and one that the ranks do not all call alike
-would hang the job or end it: gloo aborts the process that receives more bytes than it expects. So,
-while such a snippet runs, its calls on the default group go to a group of ours (`Session`): made at the
-first of them, from a connection of our own to the job's store, known to none of torch's tables, closed at
-the snippet's end. Before each call the ranks compare through the store what they are about to call; when
-that is not the same everywhere, or one does not come, it is an exception in the snippet and nothing is
-called. Always gloo, which takes tensors of any device: NCCL's watchdog would end the process when a
-collective of the snippet's is late.
+A collective on the job's default group would count there, and if the ranks did not all call the same, it
+would hang the job or end it: gloo aborts a process that receives more bytes than it expects. So the snippet's
+calls on the default group go to a group of ours (`Session`): made at the first call, over a connection of our
+own to the job's store, registered in none of torch's tables, closed at the snippet's end. Before each call
+the ranks compare through the store what they are about to call; if that differs, or a rank does not arrive,
+the snippet gets an exception and nothing is called. Always gloo, which takes tensors of any device: NCCL's
+watchdog would end the process if a collective of the snippet were late.
 
 The training thread, between two steps. Standard library only; torch inside functions.
 """
@@ -39,27 +38,27 @@ REFUSED = (
     "send", "recv", "recv_anysource", "_start_coalescing", "_end_coalescing", "abort", "shutdown",
     "split_group", "merge_remote_group",
 )
-"""Those that only some ranks call, or that change the group."""
+"""Methods that only some ranks call, or that change the group."""
 _NAME = "probe"
-"""Of the group, in torch's own records of collectives."""
+"""The group's name in torch's records of collectives."""
 _SPARE_S = 1.0
-"""So much longer than rank 0 the others wait: it says who did not come."""
+"""The other ranks wait this much longer than rank 0, which says who did not arrive."""
 _PART = 0.9
-"""Of its time a snippet waits so much for other ranks: then it is told why, before it is stopped."""
+"""Share of its time that a snippet waits for other ranks: then it learns why, before it is stopped."""
 _ENDED = "ended"
 _WORDS = {"reduceOp": "op", "rootRank": "root"}
 _EXCHANGES = ("alltoall", "alltoall_base", "all_to_all_single")
 _ONE_SIDED = {"gather": 1, "scatter": 0}
-"""Where one rank alone has the lists: the argument, by position, that all ranks have alike."""
+"""Calls in which only one rank has the lists: the position of the argument that all ranks share."""
 
 
 @contextlib.contextmanager
 def carry(session: str, timeout_s: float, *, force: bool = False) -> Iterator[None]:
-    """While in the block, this thread's collectives on the default group are carried by ours.
+    """In the block, our group carries this thread's collectives on the default group.
 
-    `session` names the snippet alike on all ranks and is never used twice. Within the block a call that
-    the ranks do not agree upon raises `NotTogether`; one on any other group `SnippetRefused`, unless
-    `force`, which lets it pass to that group. Outside of a job with process groups nothing is done."""
+    `session` names the snippet alike on all ranks and is never used twice. A call on which the ranks do not
+    agree raises `NotTogether`; one on another group raises `SnippetRefused`, unless `force` lets it pass.
+    Without process groups this does nothing."""
     distributed = _distributed()
     if distributed is None:
         yield
@@ -96,7 +95,7 @@ class Session:
     # Diverting --------------------------------------------------------------
 
     def divert(self) -> None:
-        """Have every call of this thread looked at."""
+        """Intercept the calls of this thread."""
         kind = self._distributed.ProcessGroup
         for name in CALLS:
             if hasattr(kind, name):
@@ -106,7 +105,7 @@ class Session:
                 self._patches.wrap(kind, name, functools.partial(self._forbidden, name))
 
     def restore(self) -> None:
-        """Nothing is looked at any more."""
+        """Intercept no more."""
         self._patches.undo()
 
     def _is_snippets(self) -> bool:
@@ -152,7 +151,7 @@ class Session:
             )
 
     def _kept(self, work: Any) -> Any:
-        """Works that the snippet may leave unfinished are waited for at its end."""
+        """Remember work that the snippet may leave unfinished; it is waited for at the end."""
         self._works = [one for one in self._works if not one.is_completed()]
         if hasattr(work, "is_completed"):
             self._works.append(work)
@@ -161,7 +160,7 @@ class Session:
     # Agreeing ---------------------------------------------------------------
 
     def _agreed(self, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """The group to call, once every rank is about to call the same; raises `NotTogether`."""
+        """The group to call, once all ranks are about to call the same; raises `NotTogether`."""
         if self._broken:
             raise NotTogether(self._broken)
         verdict = self._exchange(_call(name, arguments, named))
@@ -175,7 +174,7 @@ class Session:
         return self._group
 
     def _exchange(self, call: dict[str, Any], *, wait: bool = True) -> str:
-        """Tell the others what this rank is about to call; why that is not to be, or nothing."""
+        """Tell the others what this rank is about to call; returns why not to call it, or nothing."""
         number, self._count = self._count, self._count + 1
         store = self._connected()
         if self.rank != 0:
@@ -190,7 +189,7 @@ class Session:
         return verdict
 
     def _collated(self, number: int, own: dict[str, Any]) -> str:
-        """On rank 0: what all ranks are about to call, compared."""
+        """On rank 0: compare what all ranks are about to call."""
         keys = [self._key(number, rank) for rank in range(1, self.size)]
         if not self._wait(keys):
             missing = [rank for rank, key in enumerate(keys, 1) if not self._store.check([key])]
@@ -216,7 +215,7 @@ class Session:
         return f"probe/eval/{self._name}/{number}/{whose}"
 
     def _connected(self) -> Any:
-        """A connection of our own: a wait on the job's would keep its other threads from the store."""
+        """A connection of our own: waiting on the job's would block its other threads."""
         if self._store is None:
             store = self._distributed._get_default_store()
             with contextlib.suppress(RuntimeError, AttributeError):  # a store without, or an older torch
@@ -225,7 +224,7 @@ class Session:
         return self._store
 
     def _made(self) -> Any:
-        """The group, connected to all ranks: each has said that it is about to use it."""
+        """The group, connected to all ranks, which are all about to use it."""
         import torch
         from torch._C._distributed_c10d import PrefixStore, ProcessGroup, ProcessGroupGloo
 
@@ -245,7 +244,7 @@ class Session:
     # The end ----------------------------------------------------------------
 
     def _break(self, why: str) -> None:
-        """No rank is to wait for this one any more."""
+        """Tell the other ranks not to wait for this one any more."""
         if not self._broken:
             self._broken = why
             self._say_ended(why)
@@ -255,7 +254,7 @@ class Session:
             self._exchange({"op": _ENDED, "why": why}, wait=False)
 
     def end(self) -> None:
-        """The snippet is over: tell who waits for this rank, and close the group when all are done."""
+        """The snippet is over: tell ranks that wait for this one, and close the group when all are done."""
         if self._group is None:
             if not self._broken:
                 self._say_ended("")
@@ -269,7 +268,7 @@ class Session:
         self._group = self._store = None
 
     def _tidy(self) -> None:
-        """Take out of the store what every rank has read: all of this rank's but the last."""
+        """Delete from the store what every rank has read: all of this rank's keys but the last."""
         whose = "verdict" if self.rank == 0 else self.rank
         for number in range(self._count - 1):
             self._store.delete_key(self._key(number, whose))
@@ -287,7 +286,7 @@ def _distributed() -> Any:
 
 
 def _call(name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
-    """What has to be the same on all ranks, in plain JSON."""
+    """What must be the same on all ranks, as plain JSON."""
     told: list[Any] = []
     for position, argument in enumerate((*arguments, *named.values())):
         if name in _ONE_SIDED and position != _ONE_SIDED[name] and isinstance(argument, (list, tuple)):
@@ -299,7 +298,7 @@ def _call(name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> dict[
 
 
 def _plain(argument: Any) -> Any:
-    """A tensor by its number of elements and type, options by what they say; None for what may differ."""
+    """A tensor as number of elements, type and device; options by value; None for what may differ."""
     import torch
 
     if isinstance(argument, torch.Tensor):
@@ -324,7 +323,7 @@ def _operation(value: Any) -> str:
 
 
 def difference(calls: list[dict[str, Any]]) -> str:
-    """Why these calls, one of each rank, are not one collective; empty when they are."""
+    """Why these calls, one of each rank, are not one collective; empty if they are."""
     ended = [rank for rank, call in enumerate(calls) if call["op"] == _ENDED]
     if len(ended) == len(calls):
         return ""
@@ -347,7 +346,7 @@ def difference(calls: list[dict[str, Any]]) -> str:
 
 
 def _exchange_difference(calls: list[dict[str, Any]]) -> str:
-    """Of an all_to_all: what rank i sends to j is to be what j expects of i."""
+    """Of an all_to_all: rank i must send to j what j expects of i."""
     sent, expected = [], []
     for call in calls:
         out, given, *splits = call["arguments"]
@@ -373,7 +372,7 @@ def _exchange_difference(calls: list[dict[str, Any]]) -> str:
 
 
 def _cut(tensor: list[Any], splits: list[int], size: int) -> list[list[Any]]:
-    """The parts of a tensor, by number of elements and type: cut evenly where no sizes are given."""
+    """The parts of a tensor as number of elements and type: even ones without sizes."""
     rows = splits or [1] * size
     width = tensor[0] / (sum(rows) or 1)
     return [[count * width, tensor[1]] for count in rows]

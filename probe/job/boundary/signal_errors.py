@@ -1,6 +1,6 @@
-"""Signal errors: whether an exception came from a signal's handler, and so is the training's own.
+"""Signal errors: tells exceptions raised by a signal's handler, which belong to the training, from others.
 
-Called on the thread that caught it. Standard library only.
+Called on the thread that caught the exception. Standard library only.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from types import TracebackType
 
 
 def from_signal(error: BaseException) -> bool:
-    """Whether a signal's handler raised this, and not the snippet: Ctrl-C and SIGTERM mean the training."""
+    """Whether a signal's handler raised this, and not the snippet: Ctrl-C and SIGTERM are for the
+    training."""
     handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()}
     innermost = None
     for trace in traces(error.__traceback__):
@@ -30,6 +31,6 @@ def traces(trace: TracebackType | None) -> Iterator[TracebackType]:
 
 
 def _raises(trace: TracebackType) -> bool:
-    """Whether a frame was left by a `raise` of its own: Python's handler of Ctrl-C has no frame."""
+    """Whether a frame was left by its own `raise`: Python's handler of Ctrl-C has no frame."""
     at = [one for one in dis.get_instructions(trace.tb_frame.f_code) if one.offset == trace.tb_lasti]
     return bool(at) and at[0].opname in ("RAISE_VARARGS", "RERAISE")

@@ -1,14 +1,11 @@
-"""Frames of other threads: whose code they are, and their variables, read without traces.
+"""Frames of other threads: whose code they are, and their variables, read without a trace.
 
-Runs on the agent's threads with the GIL, never on the training thread. Standard
-library only.
+Runs on the agent's threads with the GIL, never on the training thread. Standard library only.
 
-Before Python 3.13 `frame.f_locals` is a copy of the variables that the frame
-keeps until it ends, and that it brings up to date at each reading. Read like that,
-main() of a training script would hold on to a batch and a loss for ever, and what
-`locals()` gave it an hour ago would change under its hands. So on 3.12 each
-variable is asked for by itself; before that the copy is emptied again right after
-reading, and a function that calls `locals()`, `vars()` or `exec()` is left alone.
+Before Python 3.13 `frame.f_locals` is a copy of the variables that the frame keeps until it ends and updates
+at each reading. Reading it would make main() of a training script hold on to a batch and a loss for ever, and
+change what `locals()` returned an hour ago. So on 3.12 each variable is read by itself; before that the copy
+is emptied right after reading, and a function that calls `locals()`, `vars()` or `exec()` is left alone.
 """
 
 from __future__ import annotations
@@ -50,7 +47,7 @@ def walk(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def variables(frame: FrameType) -> dict[str, Any]:
-    """The local variables of a frame as they are now; none when the frame is to be left alone."""
+    """The local variables of a frame as they are now; none if the frame must be left alone."""
     code = frame.f_code
     # Only a function's frame has a copy: that of a module or class body is the real thing.
     if sys.version_info >= (3, 13) or not code.co_flags & inspect.CO_OPTIMIZED:

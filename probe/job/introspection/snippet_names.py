@@ -1,11 +1,9 @@
 """Names: what `model`, `optimizer`, `train_loader`, … mean in a snippet.
 
-Runs on the eval thread. A name is looked for in the training thread's frames,
-the user's own from the innermost outwards, locals before globals; then in
-`__main__`; then among the objects the instruments have seen; `rank` and `world_size`
-mean something in every job. A name of a builtin
-(`input`, `max`) means the user's variable only where Python would say so too: in
-the innermost of those frames. Standard library only.
+Runs on the eval thread. A name is looked up in the user's frames of the training thread, from the innermost
+outwards, locals before globals; then in `__main__`; then among the objects the instruments have seen; `rank`
+and `world_size` exist in every job. The name of a builtin (`input`, `max`) means the user's variable only in
+the innermost of those frames, as in Python. Standard library only.
 """
 
 from __future__ import annotations
@@ -28,14 +26,14 @@ def names_used(tree: ast.AST) -> set[str]:
 
 
 class Scope:
-    """Everything a snippet may name, in the order of the search."""
+    """Everything a snippet may name, in the order of lookup."""
 
     def __init__(
         self, training_thread: int | None, seen: Callable[[], dict[str, Any]],
         failed: Sequence[FrameType] = (), job: Callable[[], dict[str, Any]] = dict,
     ) -> None:
-        """`failed`: frames of an exception, innermost first, to be searched instead of the thread's.
-        `job`: what is known of the job where nobody else has a name for it (`place_in_job`)."""
+        """`failed`: frames of an exception, innermost first, which are used instead of the thread's. `job`:
+        names that every job has (`place_in_job`)."""
         found: Iterable[FrameType] = failed
         if training_thread is not None and not failed:
             found = python_frames.walk(sys._current_frames().get(training_thread))
@@ -45,7 +43,7 @@ class Scope:
 
     @property
     def closed(self) -> list[str]:
-        """Functions whose variables cannot be read without a trace, and were not."""
+        """Functions whose variables were not read, because that would leave a trace."""
         unreadable = [frame for frame in self._frames if not python_frames.readable(frame)]
         return [python_frames.function_name(frame) for frame in unreadable]
 
@@ -67,7 +65,7 @@ class Scope:
         return found
 
     def name_of(self, thing: Any) -> str | None:
-        """The first name, in the order of the search, that means exactly this object."""
+        """The first name, in the order of lookup, for exactly this object."""
         for layer in self._layers():
             for name, value in list(layer.items()):
                 if value is thing and isinstance(name, str) and not name.startswith("_"):
@@ -95,7 +93,14 @@ class Scope:
 
 def place_in_job(rank: int, world_size: int | None) -> dict[str, Any]:
     """`rank` and `world_size`: as torch.distributed says, else as the launcher did."""
-    distributed: Any = sys.modules.get("torch.distributed")
-    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+    distributed = process_groups()
+    if distributed is not None:
         return {"rank": distributed.get_rank(), "world_size": distributed.get_world_size()}
     return {"rank": rank, "world_size": 1 if world_size is None else world_size}
+
+
+def process_groups() -> Any:
+    """`torch.distributed` in a job that has made its default group; else None. Imports nothing."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    made = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    return distributed if made else None

@@ -1,15 +1,13 @@
-"""Evaluate: one run of one snippet, on whichever thread it belongs.
+"""Evaluation: one run of one snippet.
 
-On a thread of its own (`probe-eval`) or, at a boundary, on the training thread.
-What it prints, its last value and its exception are the answer; nothing it
-raises, SystemExit included, leaves it. It is watched while it runs (deadline,
-memory, what it may not call: `watching`), and afterwards the process is as it was
-but for what it meant to change (`keeping`). Standard library only.
+On a thread of its own (`probe-eval`) or, at a boundary, on the training thread. What it prints, its last
+value and its exception are the answer; nothing it raises, SystemExit included, leaves it. It is watched while
+it runs (deadline, memory, calls: `guard.watching`), and what it changed by accident is put back afterwards
+(`state_restore`). Standard library only.
 
-A snippet on its own thread that is late in a call (a sleep, a lock) is also told
-by an exception in *its own* thread, again and again: a C call cannot be cut
-short. Never on the training thread: there such an exception could arrive in the
-training.
+If a snippet on its own thread is late in a call (a sleep, a lock), an exception is raised in *its own*
+thread, repeatedly, because a C call cannot be interrupted. Never on the training thread: there the exception
+could arrive in the training.
 """
 
 from __future__ import annotations
@@ -48,9 +46,9 @@ from probe.job.snippets.values import short_repr
 FILE = "<probe eval>"
 _ROUNDS = 1000
 _AGAIN_S = 0.05
-"""Time between two times of telling a snippet that it is late."""
+"""Time between two interrupts of a snippet that is late."""
 CUTS = (SnippetTimeout, SnippetForbidden, SnippetMemory)
-"""What ends a snippet before its end."""
+"""Exceptions that stop a snippet."""
 Cut = TypeVar("Cut", bound=BaseException)
 AT_ONCE, AT_BOUNDARY = "at once", "step boundary"
 
@@ -61,9 +59,9 @@ def parse(code: str) -> ast.Module:
 
 
 class Evaluation:
-    """One run. `scope` is asked for names when it begins; `collectives`: whether it may call them.
+    """One run. `scope` resolves names when it begins; `collectives`: whether it may call them.
 
-    `together` is not empty where all ranks run it at the same boundary, and then names it alike on all: its
+    `together` is not empty if all ranks run it at the same boundary, and then names it alike on all: its
     collectives on the default group go to a group of our own (`own_group`)."""
 
     def __init__(
@@ -77,7 +75,7 @@ class Evaluation:
         self._together = together
         self._timeout_s = timeout_s
         self.names: dict[str, Any] | None = None
-        """What names mean, when that was decided before; else they are looked up when it begins."""
+        """What names mean, if that is known already; else they are looked up when it begins."""
         self.step: int | None = None
         """The step after which it ran, at a boundary."""
         self.leaves_nothing = False
@@ -175,15 +173,15 @@ class Evaluation:
     def _try(self, watch: Watch, training_thread: bool) -> None:
         _, error = capture(lambda: self._execute(watch))
         try:
-            self._judge(error, training_thread)
+            self._conclude(error, training_thread)
         finally:
             del error  # its frames lead to this one: what was made would wait for the collector
             variables, self._variables = self._variables, {}
             if self.leaves_nothing:
                 variables.clear()
 
-    def _judge(self, error: BaseException | None, training_thread: bool) -> None:
-        """What came of it. Raises what a signal of the job's raised."""
+    def _conclude(self, error: BaseException | None, training_thread: bool) -> None:
+        """Set the outcome. Raises what a signal's handler of the job raised."""
         if error is None:
             return
         if not isinstance(error, CUTS):

@@ -1,8 +1,7 @@
-"""Artifacts: files that an action makes for people to look at: traces, tensors, memory.
+"""Artifacts: files that an action writes for people: traces, tensors, memory.
 
-Made as a checkpoint is (`saving`): beside its place, named by one rename, so that
-there is the whole file or none, and none that was there before is harmed. On the
-thread of the request. Standard library only.
+Written like a checkpoint (`saving`), under a temporary name that is then renamed: there is a complete file or
+none, and an existing one is never damaged. On the request's thread. Standard library only.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from probe.job.actions.saving.verified_file import size_text
 
 
 class Artifact(verified_file.Writing):
-    """One file on its way to its place. `arguments`: `path`, and `overwrite` to replace what is there."""
+    """One file. `arguments`: `path`, and `overwrite` to replace an existing one."""
 
     def __init__(self, arguments: dict[str, Any]) -> None:
         self.path = verified_file.place_of(arguments.get("path"))
@@ -36,13 +35,13 @@ class Artifact(verified_file.Writing):
         return f"{self.path} ({size_text(self.size_bytes)})"
 
     def check_room(self, size_bytes: int) -> None:
-        """Raise `ActionRefused` when the disk has no room for so much."""
+        """Raise `ActionRefused` if the disk has not this much space."""
         verified_file.check_free(self.path.parent, size_bytes, self.path.name)
 
     def fill(self, write_to: Callable[[Path], object], *, ends_with: bytes = b"") -> int:
-        """Have it written by a function that is given its path for now, and give it its name; its size.
+        """Have a function write it under a temporary name, and rename it; its size.
 
-        `ends_with`: how the last bytes read, for writers that tell nobody of a full disk. Raises
+        `ends_with`: the last bytes of a complete file, for writers that do not report a full disk. Raises
         `ActionFailed`."""
         _, error = capture(lambda: self._fill(write_to, ends_with))
         if error is not None:

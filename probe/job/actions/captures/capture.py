@@ -1,11 +1,9 @@
-"""Capture: what one module was given, what it made of it, and the gradients, for some steps.
+"""Capture: inputs, outputs and gradients of one module, for some steps.
 
-torch's global forward hooks, filtered by identity, registered and removed at
-boundaries only; nothing is put on the module itself. Values are copied to the
-host where they arise; the gradient of an output is read on the graph node that
-made the output, and returned as it was. The request's thread writes the file.
-HOT PATH for the captured steps: every call of that module. Standard library
-only; torch inside functions.
+Uses torch's global forward hooks, filtered by identity, registered and removed at boundaries only; nothing is
+put on the module itself. Values are copied to the host where they arise; the gradient of an output is read on
+the graph node that made the output, and returned unchanged. The request's thread writes the file. HOT PATH
+for the captured steps: every call of that module. Standard library only; torch inside functions.
 """
 
 from __future__ import annotations
@@ -26,10 +24,10 @@ from probe.job.actions.saving.verified_file import size_text
 MOST_STEPS = 20
 MOST_BYTES = 1 << 30
 MOST_RATIO = 0.2
-"""Of the memory that is available; the lesser of the two is the bound."""
+"""Of the available memory; the lesser of the two is the limit."""
 MOST_CALLS = 10_000
 DEEPEST = 6
-"""Levels of containers that are looked into."""
+"""Levels of nested containers."""
 VERSION = 1
 _ATOMS = (type(None), bool, int, float, complex, str)
 _LONGEST_TEXT = 200
@@ -131,12 +129,12 @@ class Capture(Action):
             self._watch_gradient(tensor, call["output_grads"])
 
     def _foreign(self) -> bool:
-        """Whether this is another thread than the one that trains, or its stand-in in backward."""
+        """Whether this is neither the training thread nor one that runs its backward."""
         recorder = self.site.recorder
         return recorder.elsewhere() and recorder.phase != "backward"
 
     def _watch_gradient(self, tensor: Any, gradients: list[Any]) -> None:
-        """On the node, not on the tensor: that changes owner when it is changed in place."""
+        """On the graph node, not on the tensor, whose node changes if it is modified in place."""
         place = len(gradients)
         gradients.append(None)
         node, number = tensor.grad_fn, tensor.output_nr
@@ -164,7 +162,7 @@ class Capture(Action):
     # Copies -----------------------------------------------------------------
 
     def _kept(self, value: Any, depth: int = DEEPEST) -> Any:
-        """A value as plain data: tensors copied to the host, anything else that is no number as text."""
+        """A value as plain data: tensors copied to the host, other objects as text."""
         kind = type(value)
         if kind in _ATOMS:
             return value
@@ -263,15 +261,15 @@ class Capture(Action):
         return f"the capture ended after {len(self._steps)} of {self._wanted} steps"
 
     def cancel(self) -> None:
-        """Nobody waits any more. Tables of module hooks are copied before they are gone through, so any
-        thread may take hooks out."""
+        """End it. torch copies its tables of module hooks before it iterates, so any thread may remove
+        hooks."""
         if self.standing:
             self._end()
         self._steps = []
 
 
 def _named(path: object, site: Site) -> tuple[str, Any]:
-    """The module of that path; raises with names like it."""
+    """The module at that path; an error lists similar ones."""
     if not isinstance(path, str) or not path:
         raise BadRequest(
             "`module` must be the path of a module, as in python.torch_trace", hint="Such as `blocks.0.mlp`."
@@ -290,7 +288,7 @@ def _named(path: object, site: Site) -> tuple[str, Any]:
 
 
 def _tensors(value: Any, depth: int = DEEPEST) -> list[Any]:
-    """The tensors in an output, in the order in which they are kept."""
+    """The tensors in an output, in order."""
     kind = type(value)
     if issubclass(kind, sys.modules["torch"].Tensor):
         return [value]

@@ -1,9 +1,9 @@
 """Deep watch: statistics of all gradients, updates, outputs of modules and distributions, for some steps.
 
-A part of `watch`. The instruments do the work (`tensors/gradients`, `tensors/activations`) and write
-python.gradients and python.activations themselves; here they are switched on between two steps, and off
-again. Distributions become rows of python.histograms, which the agent's thread journals (`collect`). Nothing
-communicates, so one rank may watch without the others. Standard library only.
+Part of `watch`. The instruments do the work (`tensors/gradients`, `tensors/activations`) and write
+python.gradients and python.activations; here they are switched on and off between two steps. Distributions
+become rows of python.histograms, which the agent's thread journals (`collect`). Nothing communicates, so one
+rank may watch without the others. Standard library only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_HISTOGRAMS = 20_000
 
 
 class DeepWatch:
-    """What is switched on during the steps that are watched."""
+    """The statistics that are on during the watched steps."""
 
     def __init__(self, arguments: dict[str, Any], steps: int, site: Site) -> None:
         wanted = {kind: flag(arguments, kind) for kind in KINDS}
@@ -88,13 +88,13 @@ class DeepWatch:
             self._site.gradients.claimed = self._claims = False
 
     def on(self) -> None:
-        """Look at the step that begins."""
+        """Record the step that begins."""
         self._site.gradients.ask(self._asked)
         if self._modules:
             self._site.activations.begin(self._tell)
 
     def off(self) -> None:
-        """Look no more; from any thread."""
+        """Stop recording; from any thread."""
         if self._asked is not None:
             self._site.gradients.ask(None)
         if self._modules:
@@ -102,7 +102,7 @@ class DeepWatch:
 
     @property
     def arriving(self) -> bool:
-        """Whether figures are still on their way from a device."""
+        """Whether a device still has to deliver figures."""
         return self._site.gradients.delivery.pending
 
     # Rows -------------------------------------------------------------------
@@ -132,11 +132,11 @@ class DeepWatch:
         return found
 
     def notes(self) -> list[str]:
-        """What is not as it was asked for."""
+        """What differs from the request."""
         return list(self._notes)
 
     def in_words(self) -> str:
-        """What came of it."""
+        """What was recorded."""
         asked, seen = self._asked, self._site.activations
         parts = []
         if asked is not None:

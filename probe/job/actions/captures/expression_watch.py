@@ -1,9 +1,9 @@
 """Watch: the values of expressions at the end of every so many steps, in python.variables; and, when asked
 for, deep statistics of the same steps (`deep_watch`).
 
-Each expression is judged first: only what reads, and does not wait for anything, is
-evaluated on the training thread. Rows are put into memory there, and journalled
-by the agent's thread (`collect`). Standard library only; torch inside functions.
+Each expression is classified first: only those that read, and wait for nothing, are evaluated, on the
+training thread. Rows are kept in memory there and journalled by the agent's thread (`collect`). Standard
+library only; torch inside functions.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from probe.job.snippets.values import short_repr
 
 FILE = "<probe watch>"
 DEADLINE_S = 0.1
-"""For all expressions of one row together: the training thread waits."""
+"""For all expressions at one boundary together: the training thread waits."""
 DEFAULT_STEPS = 100
 MOST_EXPRESSIONS = 20
 MOST_VALUES = 20_000
-"""Rows of one watch in all: a journal holds 64 MB, and every other rare row of the recording is in it."""
+"""Rows of one watch: a journal holds 64 MB, and all other rare rows of the recording are in it, too."""
 LATE_TIMES = 3
 """A watch whose expressions take too long ends by itself after so many times."""
 LONGEST_TEXT = 200
@@ -44,7 +44,7 @@ _OUTPUT_BYTES = 1000
 
 
 class Expression(NamedTuple):
-    """One expression: as it was written, the names it reads, and what runs."""
+    """One expression: its text, the names it reads, and its code."""
 
     text: str
     names: frozenset[str]
@@ -52,8 +52,8 @@ class Expression(NamedTuple):
 
 
 class WatchValues(Action):
-    """Evaluate `expressions` at every `every`-th boundary, and look deep into every `every`-th step, `steps`
-    times."""
+    """Evaluate `expressions` at every `every`-th boundary, and record deep statistics of every `every`-th
+    step, `steps` times."""
 
     name = "watch"
     takes = ("expressions", "steps", "every", *KINDS)
@@ -67,15 +67,15 @@ class WatchValues(Action):
         self._every = whole_number(arguments, "every", 1, least=1)
         self._deep = DeepWatch(arguments, self._wanted, site)
         self._looking = False
-        """Whether the step that runs is looked into."""
+        """Whether deep statistics of the running step are recorded."""
         if trees and self._wanted * len(trees) > MOST_VALUES:
             most = MOST_VALUES // len(trees)
             raise BadRequest(
                 f"a watch keeps at most {MOST_VALUES} values, and this would be {self._wanted * len(trees)}",
                 hint=f"Ask for {most} steps, or for every tenth with `--every 10`.",
             )
-        _judge(trees, site)
-        _watch()  # what it knows of the job's libraries is found out here, not on the training thread
+        _require_reading(trees, site)
+        _watch()  # it inspects the job's libraries once: here, and not on the training thread
         self._expressions = [
             Expression(text, frozenset(names_used(tree)), _compiled(tree)) for text, tree in trees
         ]
@@ -92,8 +92,8 @@ class WatchValues(Action):
     # The training thread ----------------------------------------------------
 
     def begin(self) -> None:
-        """The first values, of the step that has just ended; deep statistics of the one that begins. Refused
-        when none of the names exists."""
+        """Take the first values, of the step that has just ended, and start deep statistics of the next one.
+        Refused if none of the names exists."""
         self._deep.claim()
         if self._expressions:
             self._take()
@@ -136,13 +136,13 @@ class WatchValues(Action):
             self._end()
 
     def _end(self) -> None:
-        """It has all; what a device still computes is waited for by the agent's thread."""
+        """It is complete; the agent's thread waits for what a device still computes."""
         self._over = True
         self._deep.release()
         self.standing = bool(self._deep) and self._deep.arriving
 
     def _wait(self) -> None:
-        """Until the next step that is to be looked into."""
+        """Set the next step to record."""
         step = self.site.recorder.counted_step
         self._next_step = None if step is None else step + self._every
 
@@ -211,11 +211,11 @@ class WatchValues(Action):
         return {"python.variables": values, "python.histograms": self._deep.collect()}
 
     def outcome(self) -> str:
-        """What was seen deep inside of steps."""
+        """What the deep statistics recorded."""
         return self._deep.in_words()
 
     def cancel(self) -> None:
-        """Look no more, and evaluate nothing."""
+        """Stop recording and evaluating."""
         self.standing = False
         self._over = True
         if self._looking:
@@ -223,7 +223,7 @@ class WatchValues(Action):
         self._deep.release()
 
     def report(self) -> dict[str, Any]:
-        """What it sees first, and what it costs."""
+        """The first values, and the cost."""
         texts = ", ".join([*(expression.text for expression in self._expressions), *self._deep.kinds])
         rhythm = "each step" if self._every == 1 else f"every {self._every} steps"
         notes = [f"{name} gave {text}" for name, text in self._failed.items()]
@@ -274,7 +274,7 @@ def _alone(node: ast.expr) -> ast.Expression:
     return ast.fix_missing_locations(ast.Expression(node))
 
 
-def _judge(trees: list[tuple[str, ast.Expression]], site: Site) -> None:
+def _require_reading(trees: list[tuple[str, ast.Expression]], site: Site) -> None:
     """Raise `ActionRefused` unless each only reads."""
     for text, tree in trees:
         statement = ast.Module([ast.Expr(tree.body)], [])

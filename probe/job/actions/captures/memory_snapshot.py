@@ -1,8 +1,8 @@
 """Memory snapshot: every block of the device's allocator, as pytorch.org/memory_viz opens it.
 
-In a job without a CUDA device, which has no such allocator: what models, gradients
-and optimizers hold of the process's memory. Taken at a boundary, written by the
-request's thread. Standard library only; torch inside functions.
+In a job without a CUDA device, which has no such allocator: how much of the process's memory models,
+gradients and optimizers hold. Taken at a boundary, written by the request's thread. Standard library only;
+torch inside functions.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from probe.base.errors import ActionFailed
 from probe.job.actions.action import Action, Site
 from probe.job.actions.captures.artifact import Artifact
 from probe.job.actions.saving.verified_file import size_text
+from probe.job.snippets.guard.memory_allowance import resident_bytes
 
 
 class MemorySnapshot(Action):
@@ -38,12 +39,12 @@ class MemorySnapshot(Action):
         self._snapshot: dict[str, Any] | None = None
 
     def begin(self) -> None:
-        """Take it: no work is put on the device, and none is waited for."""
+        """Take it, without waiting for the device."""
         cuda = sys.modules["torch"].cuda
         self._snapshot = cuda.memory._snapshot() if self._on_device else _host(self.site)
 
     def report(self) -> dict[str, Any]:
-        """Write it; how much of what."""
+        """Write it and summarize it."""
         snapshot, self._snapshot = self._snapshot, None
         if snapshot is None:
             raise ActionFailed("probe left the process; no file was written")
@@ -75,7 +76,7 @@ def _device_summary(snapshot: dict[str, Any]) -> tuple[str, list[str]]:
 
 
 def _host(site: Site) -> dict[str, Any]:
-    """Bytes of what is known of the process's memory; what is shared counts once. None for gradients in the
+    """Known parts of the process's memory, in bytes; shared memory counts once. None for gradients in the
     middle of a step: backward may write them."""
     seen: set[int] = set()
     roots, optimizers = site.modules(), site.optimizers()
@@ -91,11 +92,11 @@ def _host(site: Site) -> dict[str, Any]:
             (value for one in optimizers for state in one.state.values() for value in state.values()), seen
         ),
     }
-    return {**found, "resident": _resident_bytes()}
+    return {**found, "resident": resident_bytes()}
 
 
 def _bytes(values: Iterable[Any], seen: set[int]) -> int:
-    """Of the memory behind tensors, without what was counted before."""
+    """Bytes behind tensors, without storages that were counted before."""
     tensor = sys.modules["torch"].Tensor
     total = 0
     for value in values:
@@ -105,13 +106,6 @@ def _bytes(values: Iterable[Any], seen: set[int]) -> int:
                 seen.add(storage.data_ptr())
                 total += storage.nbytes()
     return total
-
-
-def _resident_bytes() -> int | None:
-    for line in descriptors.read_lines("/proc/self/status"):
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    return None
 
 
 def _host_summary(snapshot: dict[str, Any]) -> tuple[str, list[str]]:

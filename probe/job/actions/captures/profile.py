@@ -1,10 +1,8 @@
-"""Profile: some whole steps under torch's profiler, as a trace that Perfetto opens.
+"""Profile: whole steps under torch's profiler, as a trace for Perfetto.
 
-The training thread starts and stops it at boundaries, because what the profiler
-sees is the thread that started it and its backward; the request's thread writes
-the file. When the job starts a profiler of its own meanwhile, ours ends first, so
-that the job's works as if there were none. Standard library only; torch inside
-functions.
+The training thread starts and stops it at boundaries, because the profiler sees the thread that started it
+and its backward; the request's thread writes the file. If the job starts a profiler of its own meanwhile,
+ours ends first, so that the job's works as usual. Standard library only; torch inside functions.
 """
 
 from __future__ import annotations
@@ -25,17 +23,17 @@ from probe.job.instruments.core.patch import Patches
 MOST_STEPS = 100
 DEFAULT_STEPS = 5
 SHORTEST_WAIT_S, LONGEST_WAIT_S = 60.0, 100.0
-"""How long the steps are waited for; the server waits 120 s for what an action does after its boundary."""
+"""How long to wait for the steps; the server waits 120 s for what an action does after its boundary."""
 SLOWER = 5.0
-"""So many times slower profiled steps may be before they are given up."""
+"""Profiled steps may be this many times slower before they are given up."""
 SAME = 1.02
-"""Up to here times are the same."""
+"""Ratios up to this count as equal."""
 MARK = "ProfilerStep#"
-"""Begins the name of the range around each step; what reads traces knows it by this name."""
+"""Prefix of the range around each step, by which readers of traces know it."""
 LOOKED_AT = 50_000
-"""Events that the operators are added up from; more would take the GIL from the training for seconds."""
+"""Events that the sums of operators cover; more would keep the GIL from the training for seconds."""
 _AT_ONCE, _REST_S = 200, 0.001
-"""After so many events the GIL is left to the training for a moment."""
+"""After this many events, leave the GIL to the training for a moment."""
 _MOST_OPERATORS = 5
 _STEP_BYTES = 4 << 20
 """Room wanted on the disk for each step: a trace has about 260 bytes an event."""
@@ -73,7 +71,7 @@ class Profile(Action):
     # The training thread ----------------------------------------------------
 
     def begin(self) -> None:
-        """Start it. Refused while one runs on this thread."""
+        """Start it. Refused while a profiler runs on this thread."""
         torch: Any = sys.modules["torch"]
         begun_s = time.monotonic()
         if torch.autograd._profiler_enabled():
@@ -212,7 +210,7 @@ class Profile(Action):
     # Ends -------------------------------------------------------------------
 
     def undo(self) -> str:
-        """End it at once; what was profiled is written all the same."""
+        """End it at once; what was profiled so far is still written."""
         if not self._running:
             raise NotUndoable("the profiling has ended; its file stays")
         self._ended_by = "it was undone"
@@ -225,9 +223,8 @@ class Profile(Action):
             self._stop()
 
     def cancel(self) -> None:
-        """Nobody waits any more: end it at the next boundary, for only the training thread can.
-
-        When probe leaves the process there is none: then when a module is called next."""
+        """End it at the next boundary, since only the training thread can; if probe leaves the process and
+        there is none, at the next call of a module."""
         self._given_up = True
         if not self._running:
             self.standing = False
@@ -250,13 +247,13 @@ class Profile(Action):
 
 
 def usual_step_s(site: Site) -> float | None:
-    """Seconds of a usual step of late; None before there are some."""
+    """Seconds that recent steps usually took; None before there are any."""
     walls = [wall_ns / 1e9 for wall_ns, sampled, _, _ in list(site.recorder.recent)[-64:] if not sampled]
     return _median(walls)
 
 
 def waiting_s(steps: int, usual_s: float | None) -> float:
-    """How long so many slowed-down steps are waited for; raises `ActionRefused` for too many."""
+    """How long to wait for this many slowed-down steps; raises `ActionRefused` for too many."""
     needed_s = steps * (usual_s or 0.0)
     if needed_s > LONGEST_WAIT_S / 2:
         most = int(LONGEST_WAIT_S / 2 / (usual_s or 1.0))
@@ -268,7 +265,7 @@ def waiting_s(steps: int, usual_s: float | None) -> float:
 
 
 def hottest(events: Iterable[Any]) -> tuple[list[dict[str, Any]], int]:
-    """The operators with the most time of their own, on the host and on the device; and how many events."""
+    """The operators with the most self time, on the host and on the device; and the number of events."""
     listed = list(events)
     by_thread: dict[tuple[bool, int], list[tuple[int, int, str]]] = {}
     for number, event in enumerate(listed[:LOOKED_AT]):
@@ -305,7 +302,7 @@ def _most(operators: list[dict[str, Any]]) -> list[str]:
 
 
 def _own_times(spans: list[tuple[int, int, str]]) -> list[tuple[str, int]]:
-    """Of spans of one thread, each without those inside it."""
+    """Self times: the spans of one thread, each without those inside it."""
     found: list[tuple[str, int]] = []
     open_spans: list[list[Any]] = []
 
@@ -324,7 +321,7 @@ def _own_times(spans: list[tuple[int, int, str]]) -> list[tuple[str, int]]:
 
 
 def _refuse_beside_another() -> None:
-    """A profiler of the job's that is prepared and not on yet would lose what it prepared."""
+    """Refuse beside a profiler of the job that is prepared and not started yet: it would lose that."""
     kind = sys.modules["torch.autograd.profiler"].profile
     for one in gc.get_referrers(kind):
         if type(one) is kind and one.entered and one.kineto_results is None:

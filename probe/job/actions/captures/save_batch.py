@@ -1,8 +1,8 @@
-"""Save batch: the batch of the last NaN or infinity that was traced, else the last there was, as a file.
+"""Save batch: writes the batch of the last NaN or infinity that was traced, else the last batch, to a file.
 
-The sentinel keeps that batch while it is small enough (`batch_history.LARGEST_BYTES`), until the
-next event or until it is dropped here. Nothing of the training is touched: it is written by the
-request's thread. Standard library only; torch inside functions.
+The sentinel keeps that batch if it is small enough (`batch_history.LARGEST_BYTES`), until the next event or
+until it is dropped here. The request's thread writes it; the training is not involved. Standard library only;
+torch inside functions.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from probe.job.instruments.loop.batch_history import as_list
 
 VERSION = 1
 TRACED_S = 5.0
-"""How long a file waits for the trace of the event that its batch is of."""
+"""How long to wait for the trace of the event."""
 
 
 class SaveBatch(Action):
-    """Write the batch kept to `path`, with `torch.save`; `drop`: and let go of it."""
+    """Write the kept batch to `path` with `torch.save`; `drop`: release it then."""
 
     name = "save_batch"
     takes = ("path", "overwrite", "drop")
@@ -46,7 +46,7 @@ class SaveBatch(Action):
         self._notes: list[str] = []
 
     def begin(self) -> None:
-        """Put together what is written; no tensor is copied."""
+        """Collect the content; no tensor is copied."""
         if self._kept is None:
             return
         _, batch = self._kept
@@ -89,7 +89,7 @@ class SaveBatch(Action):
         }
 
     def _traced(self, event: Any) -> dict[str, Any] | None:
-        """The event's row, once it has been traced; None, with a note, where that takes too long."""
+        """The event's row, once it has been traced; None, with a note, if that takes too long."""
         until_s = time.monotonic() + TRACED_S
         while not event.row and time.monotonic() < until_s:
             time.sleep(0.01)

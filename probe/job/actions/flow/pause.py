@@ -1,7 +1,6 @@
 """Pause and resume: hold the training thread between two steps, and let it go on.
 
-While it is held, actions and snippets that wait for a boundary run at once.
-Standard library only.
+While it is held, actions and snippets that wait for a boundary run at once. Standard library only.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ from probe.base.errors import ActionRefused
 from probe.job.actions.action import Action, Site, number
 
 USUAL_S = 600.0
-"""A pause that names no length: it ends by itself, in case nobody comes back."""
+"""Default length: a pause ends by itself, in case nobody comes back."""
 LONGEST_S = 86_400.0
 LONGEST_OF_SEVERAL_S = 300.0
-"""With other ranks: they wait for this one in a collective, and by default torch lets them for ten minutes
-(NCCL) to thirty (gloo)."""
+"""On one rank of several: the others wait in a collective, by default for ten minutes (NCCL) to thirty (gloo)
+at most."""
 
 
 class Pause(Action):
@@ -34,7 +33,7 @@ class Pause(Action):
         if self._for_s > longest_s:
             raise ActionRefused(
                 f"a pause of this job is at most {longest_s:g} s",
-                hint="The other ranks wait for this one meanwhile, and give up in the end."
+                hint="The other ranks wait for this one meanwhile, and eventually time out."
                 if site.several_ranks else "Pause it again when it is over.",
             )
 
@@ -44,7 +43,7 @@ class Pause(Action):
 
     @property
     def standing(self) -> bool:
-        """Whether the thread is held because of this one; it ends by itself."""
+        """Whether this pause holds the thread; it ends by itself."""
         return self._until_s is not None and self._until_s == self.site.safepoint.paused_until_s
 
     @standing.setter
@@ -53,7 +52,7 @@ class Pause(Action):
             self._until_s = None
 
     def report(self) -> dict[str, Any]:
-        """How long at most."""
+        """How long it is paused at most."""
         alone = self.site.several_ranks and not self.site.together
         notes = ["the other ranks wait for it in their next collective"] if alone else []
         return {"what": f"the training is paused, for at most {self._for_s:g} s", "notes": notes}
@@ -65,7 +64,7 @@ class Pause(Action):
         return "the training goes on"
 
     def cancel(self) -> None:
-        """Go on: nobody is left who could say so."""
+        """Let it go on."""
         self._end()
 
     def _end(self) -> bool:

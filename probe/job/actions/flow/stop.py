@@ -1,7 +1,7 @@
-"""Stop: end the training cleanly between two steps, with a checkpoint first when asked.
+"""Stop: end the training cleanly between two steps, optionally after a checkpoint.
 
-The training thread raises SystemExit there: `finally` blocks and exit handlers
-run as at any other end. Standard library only.
+The training thread raises SystemExit there: `finally` blocks and exit handlers run as usual. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Stop(Action):
         return Checkpoint({"path": path}, self.site)
 
     def begin(self) -> None:
-        """Save, and only when that is done and verified, end."""
+        """Save, and end only once that is done and verified."""
         if self._checkpoint is not None:
             self._checkpoint.begin()
             self._saved = self._checkpoint.report()
@@ -51,11 +51,11 @@ class Stop(Action):
     can_take_back = True
 
     def take_back(self) -> None:
-        """Train on; a checkpoint that was saved stays."""
+        """Train on; a saved checkpoint stays."""
         self.site.safepoint.leave_with = None
 
     def report(self) -> dict[str, Any]:
-        """What was saved, and how it ends."""
+        """What was saved, and how the job ends."""
         thread = self.site.recorder.thread
         main = thread == threading.main_thread().ident
         end = f"the process ends with exit code {self._exit_code}" if main else "its thread ends"
@@ -67,5 +67,5 @@ class Stop(Action):
         return {"what": what, "notes": notes, "checkpoint": saved or None, "exit_code": self._exit_code}
 
     def undo(self) -> str:
-        """Not any more."""
+        """Too late."""
         raise NotUndoable("the training has ended")

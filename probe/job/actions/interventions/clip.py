@@ -1,7 +1,7 @@
-"""clip: gradients of a greater norm than `max_norm` are scaled down to it before each step.
+"""clip: scales gradients with a norm above `max_norm` down to it before each step.
 
-The bits are those of `torch.nn.utils.clip_grad_norm_`. Nothing waits for a device: counts and norms are
-kept where the gradients are. Standard library and, inside functions, torch.
+Bit for bit as `torch.nn.utils.clip_grad_norm_`. Never waits for a device: counts and norms stay where the
+gradients are. Standard library; torch inside functions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from probe.job.actions.interventions.intervention import Intervention, plain, sh
 
 
 class Norms:
-    """Norms seen of one optimizer, as tensors on its device."""
+    """Norms of one optimizer's gradients, as tensors on its device."""
 
     def __init__(self) -> None:
         self.first: Any = None
@@ -23,7 +23,7 @@ class Norms:
         self.clipped: Any = None
 
     def note(self, norm: Any, most: float) -> None:
-        """One more; a norm that is not a number is no largest one."""
+        """Add one; NaN is never the largest."""
         import torch
 
         above = (norm > most).to(torch.int64)

@@ -1,8 +1,8 @@
-"""The gradients of one optimizer, right before it steps: their norm, and making them smaller.
+"""The norm of an optimizer's gradients right before it steps, and scaling them.
 
 HOT PATH: the training thread, in each step while an intervention stands. The arithmetic is that of
-`torch.nn.utils.clip_grad_norm_`, so that a run which clips by itself and one that is clipped give the
-same bits; sparse gradients are clipped as well. Standard library and, inside functions, torch.
+`torch.nn.utils.clip_grad_norm_`, so that a run that clips by itself and one that is clipped are
+bit-identical; sparse gradients are clipped as well. Standard library; torch inside functions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def gradients_of(optimizer: Any) -> list[Any]:
 
 
 def total_norm(gradients: Iterable[Any], kind: float) -> Any:
-    """The norm of them all together, a tensor; None where there are no elements."""
+    """The norm of all gradients together, a tensor; None if there are no elements."""
     import torch
 
     alike: dict[tuple[Any, Any], list[Any]] = {}
@@ -50,12 +50,12 @@ def unscaled(norm: Any, optimizer: Any) -> Any:
 
 
 def handled_by_scaler(optimizer: Any) -> bool:
-    """Whether a gradient scaler has already looked for what is not finite, for a fused step to skip."""
+    """Whether a gradient scaler has already checked for NaN and infinity, for a fused step to skip."""
     return getattr(optimizer, "found_inf", None) is not None
 
 
 def coefficient(norm: Any, most: float) -> Any:
-    """What gradients of that norm are to be multiplied by, to have `most` at most; 1 exactly below that."""
+    """The factor that limits gradients of this norm to `most`; exactly 1 below that."""
     import torch
 
     return torch.clamp(most / (norm + _SMALL), max=1.0)

@@ -1,7 +1,7 @@
-"""Intervention: what stands between gradients and an optimizer's step until it is undone.
+"""Intervention: changes gradients before an optimizer's step, until it is undone.
 
-An intervention is about one optimizer, or about every one that steps; LBFGS computes its gradients inside
-its step, where nothing can come between. Its answer waits for the first step that it saw. Standard library.
+It applies to one optimizer, or to all that step; LBFGS computes its gradients inside its step, where nothing
+can intervene. The answer waits for the first step. Standard library only.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from probe.job.actions.device import capturing, on_device
 from probe.job.actions.interventions.gradient_scaling import gradients_of
 
 LONGEST_WAIT_S = 5.0
-"""How long the answer waits for the first step, at most."""
+"""The longest time that the answer waits for the first step."""
 
 
 class Intervention(Action):
     """Base of the interventions; `_meet` is called with the gradients of each step it is about."""
 
     about = ""
-    """What it does to gradients, for whoever is refused."""
+    """What it does to gradients, for refusals."""
 
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
         super().__init__(arguments, site)
@@ -64,7 +64,7 @@ class Intervention(Action):
         self.standing = True
 
     def before_step(self, optimizer: Any) -> None:
-        """Right before a step, whose gradients are complete."""
+        """Right before a step, when its gradients are complete."""
         if self._chosen is not None and optimizer is not self._chosen.reference():
             return
         if not self.fits(optimizer):
@@ -83,7 +83,7 @@ class Intervention(Action):
         self._waits_for_device = self._waits_for_device or on_device(next(iter(gradients), None))
 
     def so_far(self) -> dict[str, Any]:
-        """What it saw and did until now, as plain JSON; from any thread, may wait for a device."""
+        """What it saw and did so far, as plain JSON; from any thread, may wait for a device."""
         raise NotImplementedError
 
     def in_words(self) -> str:
@@ -111,18 +111,18 @@ class Intervention(Action):
         return {}
 
     def undo(self) -> str:
-        """From the next step on there is nothing in between any more."""
+        """End it: the next step is the job's own."""
         self.standing = False
         return f"{self.name.replace('_', '-')} has ended; {self.in_words()}"
 
     def cancel(self) -> None:
-        """Let go, and let nobody wait."""
+        """End it, and let the answer go out."""
         self.standing = False
         self.finished.set()
 
 
 def plain(value: Any) -> float | None:
-    """A number for JSON; None for what is not finite, or not there."""
+    """A number for JSON; None if it is not finite, or missing."""
     if value is None:
         return None
     number = float(value)

@@ -1,8 +1,8 @@
 """skip-nonfinite: a step whose gradients hold a NaN or an infinity changes nothing.
 
-The optimizer is shown no gradients for that step, so parameters, moments and step counts stay as they
-were; the gradients are put back right after it. Looking waits for the device once a step. Standard library
-and, inside functions, torch.
+The optimizer sees no gradients in that step, so parameters, moments and step counts stay as they are; the
+gradients are put back right after it. Checking waits for the device once a step. Standard library; torch
+inside functions.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class SkipNonfinite(Intervention):
             parameter.grad = None
 
     def after_step(self, optimizer: Any) -> None:
-        """The job finds the gradients as it left them."""
+        """Put the gradients back."""
         if self._hidden is None or self._hidden[0] is not optimizer:
             return
         hidden, self._hidden = self._hidden[1], None
@@ -72,7 +72,7 @@ class SkipNonfinite(Intervention):
 
 
 def _all_finite(gradients: list[Any]) -> bool:
-    """Whether there is no NaN and no infinity among them; waits for the device."""
+    """Whether there is no NaN and no infinity; waits for the device."""
     import torch
 
     with torch.no_grad():

@@ -1,9 +1,9 @@
-"""spike-guard: a gradient far above the usual is scaled down to it, and the momenta start anew.
+"""spike-guard: scales gradients far above the usual norm down to it, and resets the optimizer's momenta.
 
-After arXiv 2501.06842 (SPAM): one spike stays in the moments of Adam for many steps. A norm beyond
-`threshold` times the median of the last `window` is one; before that step the gradients are scaled to the
-median, and the moments and step counts of the optimizer are set to what they were before its first step.
-Looking waits for the device once a step. Standard library and, inside functions, torch.
+After arXiv 2501.06842 (SPAM): a spike stays in the moments of Adam for many steps. A norm above `threshold`
+times the median of the last `window` norms is a spike; before that step the gradients are scaled to the
+median, and the optimizer's moments and step counts are reset to their state before the first step. Checking
+waits for the device once a step. Standard library; torch inside functions.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from probe.job.actions.interventions.gradient_scaling import multiply, total_nor
 from probe.job.actions.interventions.intervention import Intervention, shown
 
 WARM_UP_STEPS = 10
-"""Norms that are seen before any can be a spike."""
+"""Norms seen before any counts as a spike."""
 LISTED = 100
 _BLANK = {
     "exp_avg": 0.0, "exp_avg_sq": 0.0, "max_exp_avg_sq": 0.0, "exp_inf": 0.0, "mu_product": 1.0, "step": 0.0,
@@ -107,7 +107,7 @@ class SpikeGuard(Intervention):
 
 
 def _forget_moments(optimizer: Any) -> None:
-    """What the optimizer keeps becomes what it was before the first step, in place."""
+    """Reset the optimizer's state to that before the first step, in place."""
     for kept in optimizer.state.values():
         for name, blank in _BLANK.items():
             value = kept.get(name)

@@ -1,9 +1,9 @@
-"""lr: shows an optimizer's learning rates, scales its schedule, or holds a rate; and sees that it is so.
+"""lr: shows an optimizer's learning rates, scales its schedule, or holds a rate, and checks the effect.
 
-A schedule that torch knows is rescaled where it keeps its rates (`schedules`): this survives probe's leaving
-and is in the job's own checkpoints. Where a rate is held against a schedule, or computed by code that is not
-known, a rule stands (`rate_rules`) for as long as probe is in the process. The next steps are then watched
-(`rate_watch`). Standard library only.
+A scheduler of torch is rescaled where it keeps its rates (`schedules`): this survives detaching and is in the
+job's own checkpoints. If a rate is held against a schedule, or computed by unknown code, a rule stands
+(`rate_rules`) while probe is in the process. The next steps are then watched (`rate_watch`). Standard library
+only.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from probe.job.actions.rates.rate_watch import STEPS, RateWatch, Written
 from probe.job.actions.rates.schedules import Change, to_float
 
 FAR = 10.0
-"""Rates beyond so many times the present one need `force`."""
+"""Rates beyond this many times the present one need `force`."""
 LONGEST_WATCH_S = 10.0
-"""The answer comes after so long, however many steps were seen."""
+"""The answer comes after this time at the latest, however many steps were seen."""
 _WATCHING: weakref.WeakSet[Lr] = weakref.WeakSet()
 
 
 class Lr(Action):
-    """One look at the rates, or one change of them."""
+    """Shows the rates, or changes them once."""
 
     name = "lr"
     takes = ("scale", "set", "group", "optimizer", "force")
@@ -55,7 +55,7 @@ class Lr(Action):
         self._seen: RateWatch | None = None
         self._overwritten: list[Written] = []
         self._deciding = threading.Lock()
-        """Held by whoever ends the watch; the training thread does not wait for it at a step."""
+        """Held by the thread that ends the watch; the training thread never waits for it."""
         self._notes: list[str] = []
         if not self.reading:
             self._value = self._asked_value()
@@ -72,7 +72,7 @@ class Lr(Action):
         return number(arguments, "scale", above=True) if self._scales else number(arguments, "set")
 
     def _refuse_far(self, optimizer: Any) -> None:
-        """A rate that is many times the present one is a slip, unless it is forced."""
+        """Refuse a rate that is many times the present one, unless forced: it is probably a typo."""
         if self.arguments.get("force"):
             return
         hint, value = "`--force` does it all the same.", self._value
@@ -89,7 +89,7 @@ class Lr(Action):
     # The training thread ----------------------------------------------------
 
     def begin(self) -> None:
-        """Rescale the schedule, write the rate, or let a rule stand; nothing when only shown."""
+        """Rescale the schedule, write the rate, or add a rule; nothing if only shown."""
         if self.reading:
             return
         optimizer = self._chosen.optimizer()
@@ -115,7 +115,7 @@ class Lr(Action):
         _WATCHING.add(self)
 
     def _plan(self, optimizer: Any, schedulers: list[Any]) -> Change | None:
-        """The change of the numbers that rates are made from; None where a rule has to stand."""
+        """The change of the numbers that rates are computed from; None if a rule is needed."""
         kinds = rate_words.kinds(schedulers)
         if not self._scales:
             if schedulers:
@@ -149,18 +149,18 @@ class Lr(Action):
         self._ruled = True
 
     def before_step(self, optimizer: Any) -> None:
-        """Put the ruled rates in place; see what the step is about to use."""
+        """Put the ruled rates in place; check what the step is about to use."""
         if optimizer is not self._chosen.reference():
             return
         rules = rules_of(optimizer)
         rules.before(self, optimizer)
         if self._watch is not None and self._deciding.acquire(blocking=False):
             try:
-                self._look(optimizer, rules)
+                self._check_rates(optimizer, rules)
             finally:
                 self._deciding.release()
 
-    def _look(self, optimizer: Any, rules: Rules) -> None:
+    def _check_rates(self, optimizer: Any, rules: Rules) -> None:
         watch = self._watch
         if watch is None or _captured(optimizer):
             return
@@ -172,7 +172,7 @@ class Lr(Action):
         watch.begins(optimizer)
 
     def _let_a_rule_stand(self, optimizer: Any, rules: Rules, overwritten: set[int]) -> None:
-        """The job's own code writes the rate: what it writes is changed for each step instead."""
+        """The job's own code writes the rate: change what it writes for each step instead."""
         if self._change is not None:
             self._change.undo(
                 lambda place: place.in_group and place.name == "lr" and place.item in overwritten
@@ -184,7 +184,7 @@ class Lr(Action):
         rules.lend(optimizer)
 
     def after_step(self, optimizer: Any) -> None:
-        """See what it used; give back what is scheduled."""
+        """Note what it used; put back what is scheduled."""
         if optimizer is not self._chosen.reference():
             return
         watch = self._watch
@@ -199,18 +199,18 @@ class Lr(Action):
         return self._chosen.reference() is optimizer
 
     def stop_watching(self) -> None:
-        """The rates change by another hand of ours: what is written from now on says nothing."""
+        """Another action of ours changes the rates: what is written from now on means nothing."""
         with self._deciding:
             self._end_watch()
 
     def _end_watch(self) -> None:
-        """Nothing is watched any more; a rule goes on."""
+        """Stop watching; a rule stays."""
         self._watch = None
         self.standing = self._ruled
         self.finished.set()
 
     def undo(self) -> str:
-        """The rates as they would be without this change."""
+        """Restore the rates as they would be without this change."""
         optimizer = self._chosen.reference()
         if optimizer is None:
             return "the optimizer is gone, and its rates with it"
@@ -233,7 +233,7 @@ class Lr(Action):
         return f"{self._chosen.name}: lr {rate_words.listed(rates)}; {goes_on}"
 
     def cancel(self) -> None:
-        """A rule ends; a schedule that was rescaled stays so."""
+        """End a rule; a rescaled schedule stays rescaled."""
         optimizer = self._chosen.reference()
         self.standing = False
         self.finished.set()
@@ -243,7 +243,7 @@ class Lr(Action):
     # The request's thread ---------------------------------------------------
 
     def report(self) -> dict[str, Any]:
-        """What the rates were and are, and what the steps since have used."""
+        """The rates before and now, and those that the steps since have used."""
         optimizer = self._chosen.optimizer()
         if self.reading:
             return self._shown(optimizer)
@@ -347,7 +347,7 @@ def _groups(optimizer: Any, arguments: dict[str, Any]) -> list[int]:
 
 
 def _watching_s(site: Site) -> float:
-    """How long the next steps take as a rule, with some room; bounded."""
+    """How long the next steps usually take, with some room; bounded."""
     walls_s = [wall_ns / 1e9 for wall_ns, *_ in list(site.recorder.recent)]
     if not walls_s:
         return LONGEST_WATCH_S
@@ -355,7 +355,7 @@ def _watching_s(site: Site) -> float:
 
 
 def _end_watches(optimizer: Any) -> None:
-    """End what other actions watch on this optimizer."""
+    """End the watches of other actions on this optimizer."""
     for other in list(_WATCHING):
         if other.is_about(optimizer):
             other.stop_watching()

@@ -14,7 +14,7 @@ from probe.job.actions.chosen_optimizer import refuse_alone
 
 
 class Before(NamedTuple):
-    """What a scaler held: factor and count of steps since the last growth; None before its first use."""
+    """A scaler's factor and its count of steps since the last growth; None before its first use."""
 
     scale: float | None
     tracked: int | None
@@ -43,7 +43,7 @@ class LossScale(Action):
         self._before: Before | None = None
 
     def begin(self) -> None:
-        """Write the factor where the scaler keeps it, and let it count anew."""
+        """Write the factor where the scaler keeps it, and restart its count."""
         scaler = self._scaler()
         if scaler is None:
             raise ActionRefused(f"{self._name} is gone")
@@ -56,7 +56,7 @@ class LossScale(Action):
         _write(scaler, self._value, 0)
 
     def report(self) -> dict[str, Any]:
-        """The factor before, and the one that was set; by the time of this answer it may have grown."""
+        """The factor before, and the one that was set; it may have grown by now."""
         before = self._before
         assert before is not None
         was = before.first_scale if before.scale is None else before.scale

@@ -1,9 +1,8 @@
-"""Standing rules on learning rates: the rate of a group is another one during the optimizer's step only.
+"""Rate rules: replace the learning rate of a group during the optimizer's step only.
 
-The schedule goes on underneath, undisturbed: what it wrote is given back right after the step. Rules on
-the same group apply in the order they were made, so that each can be taken away from among the others.
-Training thread; `remove` also any other, when probe leaves the process. Standard library and, inside
-functions, torch.
+The schedule goes on underneath, undisturbed: what it wrote is put back right after the step. Rules on the
+same group apply in the order they were made, so each can be removed from among the others. Training thread;
+`remove` also on others, when probe leaves the process. Standard library; torch inside functions.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ class Rule(NamedTuple):
 
 
 class Lent(NamedTuple):
-    """What a group's rate was before the step, and what it is during it."""
+    """A group's rate before the step, and during it."""
 
     scheduled: Any
     used: Any
 
 
 class Rules:
-    """All rules on one optimizer. The owner of the first one applies them and gives back."""
+    """All rules on one optimizer. The owner of the first one applies them all."""
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = weakref.ref(optimizer)
@@ -45,16 +44,16 @@ class Rules:
         self._lent: dict[int, Lent] = {}
 
     def are_of(self, optimizer: Any) -> bool:
-        """Whether this is that optimizer's, and not one's that had its address before."""
+        """Whether these are that optimizer's, and not those of one that had its address before."""
         return self._optimizer() is optimizer
 
     def add(self, rule: Rule) -> None:
-        """One more, after those there are."""
+        """Add a rule after the others."""
         self._rules = (*self._rules, rule)
         _OF[id(self._optimizer())] = self
 
     def remove(self, owner: object) -> None:
-        """Take away the rules of `owner`; gives back what a step that raised, or still runs, has on loan."""
+        """Remove the rules of `owner`; puts back the rates of a step that raised, or still runs."""
         self._rules = tuple(rule for rule in self._rules if rule.owner is not owner)
         self.give_back()
         if not self._rules:
@@ -65,12 +64,12 @@ class Rules:
         return any(rule.groups & set(groups) for rule in self._rules)
 
     def scheduled(self, group: int, now: Any) -> Any:
-        """The rate without any rule, where the group holds `now`."""
+        """The rate without any rule, if the group holds `now`."""
         lent = self._lent.get(group)
         return now if lent is None else lent.scheduled
 
     def used(self, group: int, rate: Any) -> Any:
-        """What a step uses where `rate` is scheduled."""
+        """What a step uses if `rate` is scheduled."""
         for rule in self._rules:
             if group in rule.groups:
                 rate = rule.of(rate)
@@ -84,12 +83,12 @@ class Rules:
             self.lend(optimizer)
 
     def after(self, owner: object) -> None:
-        """Right after it: what was scheduled is there again."""
+        """Right after it: put the scheduled rates back."""
         if self._rules and self._rules[0].owner is owner:
             self.give_back()
 
     def lend(self, optimizer: Any) -> None:
-        """Put the rates in place that are not yet."""
+        """Put the rates in place, unless they are."""
         for index, group in enumerate(optimizer.param_groups):
             if not any(index in rule.groups for rule in self._rules):
                 continue
@@ -105,7 +104,7 @@ class Rules:
             _put(group, used)
 
     def give_back(self) -> None:
-        """Only where the rate is still ours: a schedule that went on inside the step has the last word."""
+        """Put back rates that are still ours: a schedule that advanced inside the step takes precedence."""
         optimizer = self._optimizer()
         for index in list(self._lent):
             lent = self._lent.pop(index, None)
@@ -117,11 +116,11 @@ class Rules:
 
 
 _OF: dict[int, Rules] = {}
-"""By the optimizer's address, while it has rules; it cannot be hashed where a job compares its own."""
+"""By the optimizer's address, while it has rules: an optimizer class with its own `__eq__` has no hash."""
 
 
 def rules_of(optimizer: Any) -> Rules:
-    """The rules on that optimizer, perhaps none yet."""
+    """The rules on that optimizer, possibly none."""
     found = _OF.get(id(optimizer))
     return found if found is not None and found.are_of(optimizer) else Rules(optimizer)
 

@@ -1,8 +1,8 @@
-"""Whether the rates that were asked for are those that the next steps use, and who writes others.
+"""Rate watch: checks that the next steps use the requested rates, and finds out who writes others.
 
-A rate is looked at right before and right after each of the optimizer's steps. One that is not what was
-put there was written by a known scheduler that stepped since, which says so itself (`_last_lr`), or else by
-the job's own code. Training thread, for a bounded number of steps. Standard library only.
+A rate is read right before and right after each of the optimizer's steps. If it is not what was put there, a
+known scheduler that stepped since wrote it, which its `_last_lr` shows, or else the job's own code. Training
+thread, for a bounded number of steps. Standard library only.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 from probe.job.actions.rates.schedules import nested, same, to_float
 
 STEPS = 20
-"""How many steps of the optimizer are watched."""
+"""Steps of the optimizer that are watched."""
 
 
 class Written(NamedTuple):
-    """A rate that was put there by somebody else, and where."""
+    """A rate that the job wrote, and where."""
 
     step: int | None
     group: int
@@ -27,17 +27,17 @@ class Written(NamedTuple):
 
 
 class RateWatch:
-    """Watches some groups of one optimizer. `factor` is what their rates were multiplied by, if they were."""
+    """Watches groups of one optimizer. `factor` is what their rates were multiplied by, if they were."""
 
     def __init__(
         self, optimizer: Any, schedulers: Sequence[Any], groups: Sequence[int], factor: float | None
     ) -> None:
         self.used: list[tuple[int | None, list[float]]] = []
-        """Step and rates, of the watched groups in their order, as the step used them."""
+        """Each step, and the rates of the watched groups that it used."""
         self.continued: list[Written] = []
-        """Rates that the job's own code made from the ones that it found."""
+        """Rates that the job's own code computed from the changed ones."""
         self.inside: list[Written] = []
-        """Rates that were written within the optimizer's own step."""
+        """Rates that the optimizer's own step wrote."""
         self._groups = list(groups)
         self._factor = factor
         self._schedulers = [weakref.ref(one) for one in nested(schedulers)]
@@ -51,7 +51,7 @@ class RateWatch:
         return len(self.used) >= STEPS
 
     def overwritten(self, optimizer: Any, step: int | None) -> list[Written]:
-        """Right before a step: rates that the job's own code has put there instead of what was asked."""
+        """Right before a step: rates that the job's own code wrote over the requested ones."""
         last = self._last_rates()
         stepped = [rates for key, rates in last.items() if rates is not self._last.get(key)]
         self._last = last
@@ -69,11 +69,11 @@ class RateWatch:
         return found
 
     def begins(self, optimizer: Any) -> None:
-        """The step begins, with everything of ours in place."""
+        """The step begins, with our rates in place."""
         self._left = {index: self._rate(optimizer, index) for index in self._groups}
 
     def ends(self, optimizer: Any, step: int | None) -> None:
-        """The step has ended, with the rates that it used still in place."""
+        """The step has ended; the rates that it used are still in place."""
         rates = [self._rate(optimizer, index) for index in self._groups]
         for index, rate in zip(self._groups, rates, strict=True):
             if index in self._left and rate != self._left[index]:
@@ -82,9 +82,9 @@ class RateWatch:
         self.used.append((step, rates))
 
     def _goes_on_from(self, rate: float, expected: float) -> bool:
-        """Whether code computed `rate` from what it found, rather than from numbers of its own.
+        """Whether code computed `rate` from the changed rate, and not from numbers of its own.
 
-        Of the two it is the one that the new rate is nearer to: rates change little from step to step."""
+        The new rate is nearer to the one it was computed from: rates change little from step to step."""
         if self._factor is None or expected <= 0.0 or rate <= 0.0:
             return False
         from_ours = abs(math.log(rate / expected))

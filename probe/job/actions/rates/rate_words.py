@@ -1,4 +1,4 @@
-"""Learning rates, groups and schedulers in words and as plain JSON. Any thread; standard library."""
+"""Learning rates, groups and schedulers as text and plain JSON. Any thread; standard library only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from probe.job.actions.rates.schedules import to_float
 
 
 def kinds(schedulers: Sequence[Any]) -> str:
-    """Their classes; empty without any."""
+    """Their classes."""
     return " and ".join(type(one).__name__ for one in schedulers)
 
 
@@ -22,7 +22,7 @@ def listed(rates: Sequence[float]) -> str:
 
 
 def used_in_words(used: Sequence[tuple[int | None, list[float]]]) -> str:
-    """What the steps that were watched have used."""
+    """The rates that the watched steps used."""
     if not used:
         return "no step of it was seen since, so this is not verified"
     first, last = listed(used[0][1]), listed(used[-1][1])
@@ -45,7 +45,7 @@ def written(found: Sequence[Written]) -> str:
 
 
 def of_group(group: dict[str, Any]) -> dict[str, Any]:
-    """What a group holds, beside its rate."""
+    """A group, apart from its rate."""
     initial, decay = group.get("initial_lr"), group.get("weight_decay")
     return {
         "initial_lr": None if initial is None else to_float(initial),

@@ -1,9 +1,9 @@
-"""How a learning rate is written where every later step reads it: groups and schedulers alike.
+"""Schedules: writes learning rates where every later step reads them, in groups and schedulers.
 
-A scheduler of torch computes the next rate from numbers that it keeps in several places: the groups'
-`lr` and `initial_lr`, its own `base_lrs`, its floor or ceiling, keys of its own in the groups. Multiplying
-all of them by one factor multiplies every later rate by it, in the chainable and in the closed form,
-because each formula is linear in them. `Change` finds these places, writes them all, and takes that back.
+A scheduler of torch computes the next rate from numbers in several places: the groups' `lr` and `initial_lr`,
+its own `base_lrs`, its floor or ceiling, keys of its own in the groups. Multiplying all of them by one factor
+multiplies every later rate by it, in the chainable and in the closed form, because each formula is linear in
+them. `Change` finds these places, writes them all, and reverts that.
 
 Runs on the training thread at a step boundary. Standard library and, inside functions, torch.
 """
@@ -20,14 +20,14 @@ from probe.job.actions.device import is_tensor
 
 
 class Parts(NamedTuple):
-    """Where a scheduler class keeps rates, beside `base_lrs` and `_last_lr`, which all have."""
+    """Where a scheduler class keeps rates, apart from `base_lrs` and `_last_lr`, which all have."""
 
     lists: tuple[str, ...] = ()
     """Attributes with one rate for each group."""
     shared: tuple[str, ...] = ()
     """Attributes with one rate for all groups, on which every rate depends."""
     thresholds: tuple[str, ...] = ()
-    """Attributes with one rate for all groups, that only decide whether a change is worth it."""
+    """Attributes with one rate for all groups that only decide whether a change is worth it."""
     keys: tuple[str, ...] = ()
     """Keys in the optimizer's groups."""
 
@@ -50,7 +50,7 @@ KNOWN: dict[str, Parts] = {
     "SequentialLR": Parts(),
     "ChainedScheduler": Parts(),
 }
-"""Every scheduler class of torch by name. Its subclasses are not known: they may compute anything."""
+"""Every scheduler class of torch by name. Subclasses are unknown: they may compute anything."""
 
 _MODULES = frozenset({"torch.optim.lr_scheduler", "torch.optim.swa_utils"})
 _FORMULAS = ("get_lr", "_get_closed_form_lr", "step")
@@ -66,7 +66,7 @@ def nested(schedulers: Sequence[Any]) -> Iterator[Any]:
 
 
 def is_known(scheduler: Any) -> bool:
-    """Whether this is exactly a class of torch, with its formulas as they were."""
+    """Whether this is exactly a class of torch, with unchanged formulas."""
     kind = type(scheduler)
     if kind.__module__ not in _MODULES or kind.__name__ not in KNOWN:
         return False
@@ -74,7 +74,7 @@ def is_known(scheduler: Any) -> bool:
 
 
 def obstacle(optimizer: Any, schedulers: Sequence[Any], groups: Sequence[int]) -> str | None:
-    """Why these groups' schedule cannot be multiplied where it is kept; None when it can."""
+    """Why the schedule of these groups cannot be rescaled in place; None if it can."""
     count = len(optimizer.param_groups)
     for scheduler in nested(schedulers):
         name = type(scheduler).__name__
@@ -106,7 +106,7 @@ def left_alone(optimizer: Any, schedulers: Sequence[Any], groups: Sequence[int])
 class Place(NamedTuple):
     """One number: a key of a group (`item` is the group's number), or an attribute or one of its items.
 
-    Held weakly and found anew each time: a job that loads a checkpoint replaces groups and lists."""
+    Held weakly and looked up each time: a job that loads a checkpoint replaces groups and lists."""
 
     owner: weakref.ref[Any]
     in_group: bool
@@ -114,7 +114,7 @@ class Place(NamedTuple):
     item: int | None
 
     def container(self) -> tuple[Any, Any] | None:
-        """Where to read and write by item; None when it is not there any more."""
+        """The container and key to read and write; None if it is gone."""
         owner = self.owner()
         if owner is None:
             return None
@@ -198,7 +198,7 @@ class Change:
         return cls(places, lambda old: value, lambda now: now)
 
     def vanishing(self) -> bool:
-        """Whether a number that is not 0 would become 0, or not finite: then nothing could bring it back."""
+        """Whether a number other than 0 would become 0, or not finite: that could not be undone."""
         for place in self._places:
             where = place.container()
             old = None if where is None else where[0][where[1]]
@@ -233,7 +233,7 @@ class Change:
                 self._written.append(Written(place, old, _copy(new)))
 
     def undo(self, skip: Callable[[Place], bool] = lambda place: False) -> list[str]:
-        """Put everything back: exactly what was there where nothing moved since. Returns what had moved."""
+        """Revert: exactly, where nothing has changed since. Returns the names of what has changed."""
         moved = []
         for place, old, new in reversed(self._written):
             where = place.container()
@@ -254,7 +254,7 @@ class Change:
 
 
 def to_float(value: Any) -> float:
-    """A rate as a number; waits for the device when it lies on one. NaN for what is no number."""
+    """A rate as a number, NaN if it is not one; waits for the device if it is on one."""
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -267,7 +267,7 @@ def same(one: Any, other: Any) -> bool:
 
 
 def _is_zero_number(old: Any, compute: Callable[[Any], Any]) -> bool:
-    """Whether it is a plain number that the change leaves alone; an int 0 then stays an int."""
+    """Whether it is a plain number that does not change; an int 0 then stays an int."""
     return not is_tensor(old) and compute(old) == old
 
 

@@ -1,10 +1,9 @@
-"""Checkpoint: the state of the job in a file that a later run continues from.
+"""Checkpoint: the state of the job in a file from which a later run continues.
 
-Either one file, at the next boundary (`path`); or, standing, one every so many
-steps in a folder, of which the newest and the best are kept (`folder`). The
-training thread copies (`snapshot`), the request's thread, or `probe-save` for
-standing ones, writes and verifies (`saving`). docs/checkpoint.md describes the
-file. Standard library only.
+Either one file, at the next boundary (`path`), or one every so many steps in a folder, of which the newest
+and the best are kept (`folder`). The training thread copies (`snapshot`); the request's thread, or
+`probe-save` for automatic ones, writes and verifies. docs/checkpoint.md describes the file. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from probe.recording.layout import NULL_DOUBLE
 from probe.recording.tables import BY_NAME
 
 PATIENCE = 3
-"""Automatic checkpoints that fail one after the other before no more are tried."""
+"""Failures in a row after which automatic checkpoints end."""
 DEFAULT_KEEP = 3
 _LOSS_FIELD = [column.name for column in BY_NAME["python.steps"].columns].index("loss")
 
@@ -59,7 +58,7 @@ class Checkpoint(Action):
             self.needs_random_states = True
 
     def begin(self) -> None:
-        """Take the state now; or, for automatic ones, begin to count steps."""
+        """Copy the state; or, for automatic ones, begin to count steps."""
         if self._one is not None:
             self._one.begin()
         elif self._of_all is not None:
@@ -77,7 +76,7 @@ class Checkpoint(Action):
         return self._many.describe()
 
     def at_boundary(self) -> None:
-        """An automatic one when it is due."""
+        """Begin an automatic one if it is due."""
         if self._many is not None:
             self._many.at_boundary()
             self.standing = not self._many.ended
@@ -105,7 +104,7 @@ class Checkpoint(Action):
 
 
 class Kept(NamedTuple):
-    """An automatic checkpoint that is on the disk."""
+    """An automatic checkpoint on the disk."""
 
     path: Path
     identity: tuple[int, ...]
@@ -137,7 +136,7 @@ class Automatic:
         self.ended = False
 
     def describe(self) -> dict[str, Any]:
-        """The answer to who asked for them."""
+        """The answer."""
         best = " and the one with the lowest mean loss" if self._by_loss else ""
         return {
             "what": f"every {self._every} steps a checkpoint is written to {self._folder}, and the newest "
@@ -148,7 +147,7 @@ class Automatic:
         }
 
     def summary(self) -> str:
-        """What came of it so far."""
+        """What was written so far."""
         text = f"{self._made} were written and {len(self._kept)} of them are in {self._folder}"
         if self._failed:
             text += f", {self._failed} failed"
@@ -157,7 +156,7 @@ class Automatic:
         return text
 
     def end(self) -> None:
-        """No more; one that is being written will be there."""
+        """Make no more; one that is being written is finished."""
         self.ended = True
 
     def give_up(self) -> None:
@@ -216,7 +215,7 @@ class Automatic:
         self._prune()
 
     def _prune(self) -> None:
-        """Delete what is neither new nor the best, as long as it is what was written."""
+        """Delete those that are neither new nor the best, unless somebody has replaced the file."""
         known = [one for one in self._kept if one.loss is not None]
         best = min(known, key=lambda one: one.loss or 0.0) if self._by_loss and known else None
         newest = self._kept[-self._keep :]
@@ -239,7 +238,7 @@ class Automatic:
 
 
 class MeanLoss:
-    """The mean loss of the steps since it was last taken. A device delivers a loss a step late."""
+    """The mean loss since the last `take`. A device delivers a loss one step late."""
 
     def __init__(self) -> None:
         self._row: list[Any] | None = None
@@ -251,7 +250,7 @@ class MeanLoss:
         self._row = row
 
     def take(self) -> float | None:
-        """The mean, and begin anew; None without any loss, and where one was not finite."""
+        """The mean, and start over; None without any loss, or if one was not finite."""
         self._count_row()
         mean = self._sum / self._count if self._count else None
         self._sum, self._count = 0.0, 0
@@ -265,7 +264,7 @@ class MeanLoss:
 
 
 def _identity(path: Path) -> tuple[int, ...]:
-    """What tells a file from another at the same path; empty when there is none."""
+    """What distinguishes a file from another at the same path; empty if there is none."""
     try:
         found = os.lstat(path)
     except OSError:

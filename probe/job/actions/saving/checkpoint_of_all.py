@@ -1,9 +1,8 @@
-"""Checkpoint of all ranks: each rank's part of one folder, which is there when all parts are.
+"""Checkpoint of all ranks: one folder with a part of each rank, which appears when all parts are complete.
 
-Each rank copies what it holds at the same boundary, and writes it while the training goes on: its own
-states, its shards (`shards`), and of what is replicated only what rank 0 has not. `gathering` brings the
-parts together. The training thread for `begin`, the thread of the request for `finish`. Standard library
-only.
+Each rank copies what it holds at the same boundary, and writes it while the training goes on: its own states,
+its shards (`shards`), and of replicated tensors only those that differ from rank 0's. `gathering` combines
+the parts. `begin` runs on the training thread, `finish` on the request's. Standard library only.
 """
 
 from __future__ import annotations
@@ -24,16 +23,14 @@ from probe.job.actions.saving.plain_data import leaves
 from probe.job.actions.saving.save import MOST_LISTED, Save
 
 _REPLICAS = 0.5
-"""From this share of parameters on that are the same on two ranks, they are replicas, and others that
-differ have drifted apart."""
-
-
+"""If at least this share of the parameters is the same on two ranks, they are replicas, and the others have
+drifted apart."""
 _KEPT = ("rank", "step", "drifted", "nonfinite")
-"""Of each rank's record the manifest keeps these."""
+"""Fields of each rank's record that the manifest keeps."""
 
 
 class SaveOfAll:
-    """This rank's side of one checkpoint of all ranks."""
+    """This rank's side of a checkpoint of all ranks."""
 
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
         if "folder" in arguments:
@@ -56,15 +53,15 @@ class SaveOfAll:
         self._part = _Part(site, self._gathering)
 
     def begin(self) -> None:
-        """Take this rank's state; at the same boundary on all ranks."""
+        """Copy this rank's state, at the same boundary on all ranks."""
         _, error = capture(self._part.begin)
         if error is not None:
             self._gathering.fail(_words(error))
             raise error
 
     def finish(self) -> dict[str, Any]:
-        """Write this rank's part, wait for the others', and say what there is. Raises a `ProbeError` that
-        names the rank without a part when there is no new checkpoint."""
+        """Write this rank's part, wait for the others', and answer. Raises a `ProbeError` that names the rank
+        without a part if there is no new checkpoint."""
         answer, error = capture(self._finish)
         if error is not None:
             self._gathering.fail(_words(error))
@@ -90,7 +87,7 @@ class SaveOfAll:
         }
 
     def _manifest(self, records: list[dict[str, Any]]) -> dict[str, Any]:
-        """What the parts are together."""
+        """The manifest of all parts."""
         pieces = [piece for record in records for piece in record["pieces"]]
         files = [file for record in records for file in record["files"]]
         sharded = any(record["sharded"] for record in records)
@@ -113,7 +110,7 @@ class SaveOfAll:
         }
 
     def give_up(self) -> None:
-        """Nobody asks any more: it does not take place, or probe leaves the process."""
+        """It was called off, or probe leaves the process."""
         self._part.give_up()
         if self._part.began:
             self._gathering.fail("probe left the process, or the process ended")
@@ -158,7 +155,7 @@ class _Part(Save):
         self._shards.local = {}
 
     def _compare(self, taken: snapshot.Snapshot) -> None:
-        """What rank 0 has too is not written again."""
+        """Leave out what rank 0 writes."""
         names = names_in(taken.content)
         own = leaves({name: taken.content[name] for name in names})
         if self._site.rank == 0:
@@ -181,7 +178,7 @@ class _Part(Save):
             taken.content[name] = _without(taken.content[name], name, same)
 
     def record(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """What the other ranks are to know of this part."""
+        """What the other ranks need to know about this part."""
         files = [{"name": self.path.name, "bytes": answer["bytes"], "sha256": answer["sha256"]}]
         return {
             "step": answer["step"], "epoch": answer["epoch"],
@@ -204,7 +201,7 @@ def _for_torch(taken: snapshot.Snapshot) -> dict[str, Any]:
 
 
 def _without(value: Any, path: str, same: set[str]) -> Any:
-    """Plain data with a word for each tensor whose path is among these."""
+    """Plain data with a placeholder for each tensor whose path is among these."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -222,7 +219,7 @@ def _without(value: Any, path: str, same: set[str]) -> Any:
 
 
 def _about(records: list[dict[str, Any]]) -> list[str]:
-    """What is odd about the parts: replicas that are not the same, ranks that are not at the same step."""
+    """Notes about the parts: replicas that differ, ranks at different steps."""
     notes = []
     steps = {record["step"] for record in records}
     if len(steps) > 1:

@@ -1,18 +1,18 @@
-"""Gathering: one checkpoint of all ranks in one folder, whole or not there at all.
+"""Gathering: one checkpoint of all ranks in one folder, complete or not there at all.
 
     DIR/.NAME.tmp/                 while it is made; NAME is the same on all ranks
-        rank-00000.here            made when the rank was asked: which host and process it is
-        rank-00000.leaves.json     of rank 0: what its tensors hash to, so that others need not write the same
+        rank-00000.here            host and process of the rank, made when it prepares
+        rank-00000.leaves.json     of rank 0: hashes of its tensors, so that others need not write the same
         rank-00000.pt              its part, verified
-        rank-00000.json            what is in its part: written last
-        rank-00000.failed          why it has none
+        rank-00000.json            what is in its part; written last
+        rank-00000.failed          why it has no part
         manifest.json              of all parts, once all are there
-    DIR/step-00000812/             the same folder, renamed: from then on it is there
+    DIR/step-00000812/             the same folder, renamed: the checkpoint exists from then on
     DIR/latest                     the name of the newest, replaced by one rename
 
-Nobody coordinates: every rank waits for the others' records and then does the same, of which whoever is
-first counts. A rank that dies leaves a folder whose name begins with a dot, and what was there before is
-as it was. On the thread of the request. Standard library only.
+There is no coordinator: every rank waits for the others' records and then does the same, and the first one
+counts. A rank that dies leaves a folder whose name begins with a dot; earlier checkpoints stay as they are.
+On the request's thread. Standard library only.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ from probe.recording import checked
 from probe.recording.process import alive, current_boot_id, life
 
 SEEN_S = 10.0
-"""A rank that was asked, and whose mark is not in the folder after so long, sees another folder."""
+"""A rank whose mark is not in the folder after this time sees another folder."""
 WAIT_S = 600.0
-"""How long the parts of other ranks are waited for, once this rank's own is there."""
+"""How long to wait for the parts of other ranks, once this rank's own is there."""
 _EAGER_S, _POLL_S = 0.02, 0.25
 _LOST = "rank {ranks} does not see this folder: it is not shared by all hosts of the job"
 
 
 class Gathering:
-    """One rank's side of it."""
+    """One rank's side of a checkpoint of all ranks."""
 
     def __init__(self, folder: Path, name: str, rank: int, world_size: int) -> None:
-        """`name` is the same on all ranks, and of this one checkpoint. Makes the rank's mark; raises
-        `ActionRefused` where that cannot be."""
+        """`name` is the same on all ranks, and used for this checkpoint only. Makes the rank's mark, or
+        raises `ActionRefused`."""
         self.folder = folder
         self.name = name
         self.rank = rank
@@ -82,18 +82,18 @@ class Gathering:
         return self.making / part_name(self.rank)
 
     def tell_leaves(self, leaves: dict[str, list[str]]) -> None:
-        """On rank 0: what its tensors are, for the others."""
+        """On rank 0: write the hashes of its tensors, for the other ranks."""
         self._write(self._of("leaves.json"), leaves)
 
     def leaves_of_first(self, until_s: float) -> dict[str, list[str]]:
-        """On other ranks: what rank 0's tensors are; raises `ActionFailed` when it has none to tell."""
+        """On other ranks: the hashes of rank 0's tensors; raises `ActionFailed` if rank 0 has failed."""
         wanted = self.making / f"{part_name(0, '')}leaves.json"
         self._wait(lambda names: wanted.name in names, {0}, until_s)
         found: dict[str, list[str]] = json.loads(descriptors.read(wanted))
         return found
 
     def tell(self, record: dict[str, Any]) -> None:
-        """This rank's part is there, whole and verified."""
+        """Record that this rank's part is complete and verified."""
         self._write(self._of("json"), {**record, "rank": self.rank})
 
     # The end ----------------------------------------------------------------
@@ -101,9 +101,9 @@ class Gathering:
     def conclude(
         self, until_s: float, describe: Callable[[list[dict[str, Any]]], dict[str, Any]]
     ) -> tuple[Path, dict[str, Any]]:
-        """Once all parts are there: the checkpoint gets its name, from this rank or from another that was
-        faster. The folder, and its manifest, to which `describe` contributes: `step`, `files` and whatever
-        else it makes of the records. Raises `ActionFailed` naming the rank that has no part."""
+        """Once all parts are there, name the checkpoint, unless another rank was faster. The folder and its
+        manifest, to which `describe` adds `step`, `files` and whatever else it makes of the records. Raises
+        `ActionFailed` naming the rank without a part."""
         wanted = {f"{part_name(rank, '')}json": rank for rank in range(self.world_size)}
         self._wait(lambda names: wanted.keys() <= names, set(wanted.values()), until_s)
         try:
@@ -156,7 +156,7 @@ class Gathering:
         raise FileExistsError(errno.EEXIST, f"{plain} and 998 others like it exist already")
 
     def _published(self) -> tuple[Path, dict[str, Any]]:
-        """The checkpoint as another rank has named it."""
+        """The checkpoint that another rank has named."""
         for name in sorted(descriptors.names(self.folder), reverse=True):
             path = self.folder / name
             with contextlib.suppress(CheckpointInvalid, KeyError, OSError):
@@ -166,7 +166,7 @@ class Gathering:
         raise ActionFailed(f"{self.making} was removed by somebody else before it had a name")
 
     def _clear(self, path: Path, manifest: dict[str, Any]) -> None:
-        """By the rank that named it: it is the newest, and what only its making needed goes."""
+        """By the rank that named it: make it the newest, and remove what was needed only to make it."""
         if manifest.get("newest", True):
             self._write(self.folder / LATEST, path.name, again=True)
         sync_folder(self.folder)
@@ -179,7 +179,7 @@ class Gathering:
                     os.unlink(path / name)
 
     def fail(self, why: str) -> None:
-        """This rank has no part: the others are told, and who is last clears up."""
+        """This rank has no part: tell the others; the last one removes the folder."""
         if self._over:
             return
         self._over = True
@@ -188,14 +188,14 @@ class Gathering:
             for name in descriptors.names(self.making):
                 if _rank_of(name) == self.rank and not name.endswith((".failed", ".here")):
                     os.unlink(self.making / name)
-            # One that is done has still to find out, and then leaves word here, too.
+            # A rank that is done has yet to find out, and then writes here, too.
             if all(state in ("failed", "ended") for state in self._states().values()):
                 for name in descriptors.names(self.making):
                     os.unlink(self.making / name)
                 os.rmdir(self.making)
 
     def leave(self) -> None:
-        """It does not take place: nothing of this rank's stays."""
+        """It was called off: remove this rank's files."""
         if self._over:
             return
         self._over = True
@@ -208,13 +208,13 @@ class Gathering:
     # Waiting ----------------------------------------------------------------
 
     def _wait(self, there: Callable[[set[str]], bool], ranks: set[int], until_s: float) -> None:
-        """Until `there` says so of the names in the folder; raises `ActionFailed` when it never will."""
+        """Wait until `there` accepts the names in the folder; raises `ActionFailed` if that cannot happen."""
         begun_s = time.monotonic()
         while True:
             names = self._names()
             if names is None or MANIFEST in names or there(names):
                 return
-            self._look_for_failures(names, ranks, begun_s)
+            self._raise_failures(names, ranks, begun_s)
             now_s = time.monotonic()
             if now_s > until_s:
                 late = [rank for rank in sorted(ranks) if f"{part_name(rank, '')}json" not in names]
@@ -223,13 +223,13 @@ class Gathering:
                 raise ActionFailed("the process ends")
 
     def _names(self) -> set[str] | None:
-        """Of the files in the folder; None once it was renamed: another rank has seen all."""
+        """Names of the files in the folder; None once another rank has renamed it."""
         try:
             return set(descriptors.names(self.making))
         except FileNotFoundError:
             return None
 
-    def _look_for_failures(self, names: set[str], ranks: set[int], begun_s: float) -> None:
+    def _raise_failures(self, names: set[str], ranks: set[int], begun_s: float) -> None:
         for name in sorted(names):
             if name.endswith(".failed"):
                 why = json.loads(descriptors.read(self.making / name))
@@ -245,8 +245,8 @@ class Gathering:
             )
 
     def _states(self, ranks: set[int] | None = None) -> dict[int, str]:
-        """Of every rank that was asked: `done`, `failed`, `ended` (its process, where that can be seen), or
-        `under way`."""
+        """State of every rank: `done`, `failed`, `ended` (its process, if that can be seen), or `under
+        way`."""
         names = self._names() or set()
         found: dict[int, str] = {}
         for rank in ranks if ranks is not None else range(self.world_size):
@@ -280,7 +280,7 @@ class Gathering:
 
 
 def make_folder(folder: Path) -> None:
-    """Make the folder of checkpoints, in one that exists. Raises `ActionRefused`."""
+    """Make the folder of checkpoints, in an existing one. Raises `ActionRefused`."""
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
@@ -291,7 +291,7 @@ def make_folder(folder: Path) -> None:
 
 
 def described(path: Path) -> dict[str, Any]:
-    """Of a file that belongs to the checkpoint: name, size, hash."""
+    """Name, size and hash of a file of the checkpoint."""
     return {"name": path.name, "bytes": path.stat().st_size, "sha256": sha256_on_disk(path)}
 
 
@@ -304,7 +304,7 @@ def _this_process() -> dict[str, Any]:
 
 
 def _namespace() -> str:
-    """Of process ids: in another one (another container) a pid says nothing."""
+    """The namespace of process ids: in another one (another container) a pid means nothing."""
     with contextlib.suppress(OSError):
         return os.readlink("/proc/self/ns/pid")
     return ""

@@ -1,9 +1,7 @@
 """Plain data: states of models and optimizers without anything that only their code can read.
 
-Copies containers, keeps numbers, texts and tensors, names what it leaves out;
-copies tensors to the host; says how much memory there is for that. On the
-training thread between two steps. Standard library only; torch inside
-functions.
+Copies containers, keeps numbers, texts and tensors, and lists what it leaves out; copies tensors to the host.
+Runs on the training thread between two steps. Standard library only; torch inside functions.
 """
 
 from __future__ import annotations
@@ -14,13 +12,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from probe.base import descriptors
 from probe.base.errors import ActionRefused
 from probe.checkpoint.file import content_sha256, sparse_parts
+from probe.job.instruments.core.host_memory import HostMemoryReader
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes)
 LEFT_OUT = object()
-"""Stands for what is not plain data."""
+"""Placeholder for what is not plain data."""
 
 
 class Plain:
@@ -30,14 +28,14 @@ class Plain:
         self, left_out: list[str], notes: list[str],
         stand_in: Callable[[Any, str], Any] = lambda tensor, path: None,
     ) -> None:
-        """`stand_in` gives what stands for a tensor of that path, None for one that is kept itself."""
+        """`stand_in` gives the placeholder of a tensor at a path, None to keep the tensor itself."""
         self._stand_in = stand_in
         self._left_out = left_out
         self._notes = notes
         self._within: set[int] = set()
 
     def of(self, value: Any, path: str) -> Any:
-        """The plain form of a value; `LEFT_OUT` and an entry in `left_out` for what has none."""
+        """The plain form of a value; `LEFT_OUT`, and an entry in `left_out`, if it has none."""
         import torch
 
         if type(value) in _ATOMS:
@@ -95,7 +93,7 @@ def _is_plain_key(key: Any) -> bool:
 
 
 def check_tensor(tensor: Any, path: str) -> None:
-    """Raises `ActionRefused` for a tensor that is none of the host's to copy."""
+    """Raise `ActionRefused` for a tensor that cannot be copied to the host."""
     import torch
 
     plain = (torch.Tensor, torch.nn.Parameter, getattr(torch.nn, "Buffer", torch.Tensor))
@@ -127,7 +125,7 @@ def _reach_bytes(tensor: Any) -> int:
 
 
 def tensors_in(value: Any) -> Iterator[Any]:
-    """Every tensor in plain data, sparse ones as the dense ones they consist of."""
+    """Every tensor in plain data; sparse ones as their dense parts."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -171,7 +169,7 @@ def _geometry(tensor: Any) -> Any:
 
 
 def _copies(views: dict[Any, Any]) -> dict[Any, Any]:
-    """A copy of each tensor that lies in one storage: of the whole when several do that fill half of it."""
+    """Copies of the tensors in one storage: of the whole storage if several tensors fill half of it."""
     import torch
 
     tensors = list(views.values())
@@ -217,7 +215,7 @@ def _with_copies(value: Any, copies: dict[Any, dict[Any, Any]]) -> Any:
 
 
 def leaves(value: Any, path: str = "") -> dict[str, list[str]]:
-    """Of every tensor in plain data, by its path: its type and shape, and the hash of its bits."""
+    """Type and shape, and hash, of every tensor in plain data, by path."""
     import torch
 
     found: dict[str, list[str]] = {}
@@ -236,43 +234,5 @@ def leaves(value: Any, path: str = "") -> dict[str, list[str]]:
 
 
 def memory_available_bytes(root: Path = Path("/")) -> int | None:
-    """Memory this process may still take without swapping: the host's, or its control group's if less.
-
-    Files that the kernel keeps in memory and would drop count as free, as in the host's own figure."""
-    found = []
-    for line in _lines(root / "proc/meminfo"):
-        if line.startswith("MemAvailable:"):
-            found.append(int(line.split()[1]) * 1024)
-    for line in _lines(root / "proc/self/cgroup"):
-        number, _, path = line.split(":", 2)
-        if number != "0" and "memory" not in line.split(":")[1].split(","):
-            continue
-        folder = root / ("sys/fs/cgroup" if number == "0" else "sys/fs/cgroup/memory")
-        # In a container the path may be that of the host: then the root of what is mounted stands for it.
-        for place in {folder / path.lstrip("/"), folder}:
-            limit = _number(place / "memory.max", place / "memory.limit_in_bytes")
-            used = _number(place / "memory.current", place / "memory.usage_in_bytes")
-            if limit is not None and used is not None:
-                found.append(max(0, limit - max(0, used - _droppable_bytes(place))))
-    return min(found, default=None)
-
-
-def _droppable_bytes(group: Path) -> int:
-    """Of a control group: files in memory that have not been used for a while."""
-    counts = dict(line.split()[:2] for line in _lines(group / "memory.stat") if " " in line)
-    return int(counts.get("total_inactive_file", counts.get("inactive_file", "0")))
-
-
-def _lines(file: Path) -> list[str]:
-    try:
-        return descriptors.read_lines(file)
-    except OSError:
-        return []
-
-
-def _number(*files: Path) -> int | None:
-    for file in files:
-        lines = _lines(file)
-        if lines and lines[0].isdecimal():
-            return int(lines[0])
-    return None
+    """Memory this process may still take without swapping: the host's, or its control group's if less."""
+    return HostMemoryReader(root).read().available_bytes

@@ -21,17 +21,17 @@ from probe.job.actions.saving.plain_data import memory_available_bytes, stored_b
 from probe.job.actions.saving.verified_file import size_text
 
 COPY_ROOM = 2.0
-"""So many times its size must be free in memory for a copy; else the training thread writes itself."""
+"""A copy needs this many times its size in free memory; else the training thread writes the file itself."""
 _FINISH_S, _GIVE_UP_S = 2.0, 10.0
-"""How long the end of the process waits for a file that is being written: to be finished; then to be given
-up, which takes as long as torch takes to walk over the rest of it. Python aborts a process that ends while a
-thread is in torch's writer."""
+"""How long the end of the process waits for a file that is being written: to finish; then to give up, which
+takes as long as torch needs for the rest of it. Python aborts a process that ends while a thread is in
+torch's writer."""
 MOST_LISTED = 20
-"""Of what was left out, so many are listed in the answer; the file names all."""
+"""Names of what was left out that an answer lists; the file has all."""
 
 
 class Save:
-    """One checkpoint on its way: `begin` on the training thread, then `finish` on another."""
+    """One checkpoint: `begin` on the training thread, then `finish` on another."""
 
     def __init__(
         self, site: Site, path: Path, *, overwrite: bool = False, finite_only: bool = False
@@ -52,7 +52,7 @@ class Save:
         self.held_s = 0.0
 
     def begin(self) -> None:
-        """Take the state: a copy, or, where memory is short, straight into the file."""
+        """Copy the state, or, if memory is short, write it straight into the file."""
         _, error = capture(self._begin)
         if error is not None:
             self._taken = None
@@ -83,16 +83,16 @@ class Save:
         self.held_s = time.monotonic() - begun_s
 
     def _snapshot(self) -> snapshot.Snapshot:
-        """What is to be saved."""
+        """What to save."""
         return snapshot.take(self._site)
 
     def _moment(self) -> tuple[Any, ...]:
-        """Where the training is: it differs later when the training went on."""
+        """Where the training is; a later value differs if it went on."""
         recorder = self._site.recorder
         return recorder.counted_step, recorder.micro_step, recorder.phase
 
     def finish(self) -> dict[str, Any]:
-        """Write and verify what was taken; the answer. Raises a `ProbeError` when there is no new file."""
+        """Write and verify what was taken; the answer. Raises a `ProbeError` if there is no new file."""
         taken = self._taken
         if taken is None:
             raise ActionFailed("probe left the process before the file was written; there is no new file")
@@ -109,7 +109,8 @@ class Save:
             atexit.unregister(self.give_up)
 
     def give_up(self) -> None:
-        """The process ends, or probe leaves it: a moment for a file that is being written, then no file."""
+        """The process ends, or probe leaves it: wait a moment for a file that is being written, then drop
+        it."""
         if os.getpid() != self._process:
             return  # a forked child: the file is its parent's
         if not self._idle.wait(_FINISH_S):
@@ -139,7 +140,7 @@ class Save:
         self._written = True
 
     def _before_writing(self, taken: snapshot.Snapshot) -> None:
-        """What is left to do with what was taken."""
+        """Hook for subclasses."""
 
     def _publish(self, taken: snapshot.Snapshot) -> dict[str, Any]:
         available = memory_available_bytes()
@@ -180,7 +181,7 @@ class Save:
 
 
 def without_traces(error: BaseException) -> BaseException:
-    """An error whose traces no longer hold on to what their frames held: the state of the job."""
+    """The error without its tracebacks, whose frames hold the state of the job."""
     link: BaseException | None = error
     while link is not None:
         link.__traceback__ = None

@@ -1,9 +1,8 @@
-"""Shards: the tensors of a sharded model (FSDP2, tensor-parallel), each rank's own part of them.
+"""Shards: each rank's part of the tensors of a sharded model (FSDP2, tensor-parallel).
 
-Nothing is gathered and no collective is called: what a rank holds, and where that belongs in the whole, it
-knows itself. `Shards` is filled on the training thread, which copies; the files are those that
-torch.distributed.checkpoint reads, written on the thread of the request. Standard library only; torch
-inside functions.
+Nothing is gathered and no collective is called: a rank knows what it holds and where that belongs. `Shards`
+is filled on the training thread, which copies; the files have the format of torch.distributed.checkpoint and
+are written on the request's thread. Standard library only; torch inside functions.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ class Shards:
         self.rank = rank
         self._tensors: dict[str, Any] = {}
         self.local: dict[str, Any] = {}
-        """What this rank holds of each, by its key; made copies by who takes the snapshot."""
+        """What this rank holds of each, by key; the snapshot replaces them by copies."""
 
     def stand_in(self, tensor: Any, key: str) -> tuple[str, str] | None:
-        """What stands for a sharded tensor in the content; None for a tensor that is not."""
+        """The placeholder of a sharded tensor in the content; None for other tensors."""
         if not isinstance(tensor, _kinds()):
             return None
         if any(placement.is_partial() for placement in tensor.placements):
@@ -56,14 +55,14 @@ class Shards:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The sharded tensors that there are."""
+        """Keys of the sharded tensors."""
         return tuple(self._tensors)
 
     def write(
         self, folder: Path, extra: dict[str, Any], given_up: threading.Event
     ) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-        """This rank's shards, and `extra` (rank 0's plain tensors and values), into one file. Where each is,
-        and the file; an error of the disk passes."""
+        """Write this rank's shards, and `extra` (rank 0's plain tensors and values), into one file. Returns
+        where each is, and the file; raises `OSError`."""
         pieces = [*self._own_pieces(), *_plain_pieces(extra)]
         if not pieces:
             return [], None
@@ -84,7 +83,7 @@ class Shards:
         return pieces, told
 
     def _own_pieces(self) -> list[dict[str, Any]]:
-        """What this rank is to write: the first of those that hold the same."""
+        """What this rank writes: of ranks that hold the same, the first does."""
         found = []
         for key, tensor in self._tensors.items():
             if _is_first(tensor):
@@ -106,13 +105,13 @@ class Shards:
 
 
 def _kinds() -> Any:
-    """The class of sharded tensors, where the job has any."""
+    """The class of sharded tensors, if the job has loaded it."""
     module: Any = sys.modules.get("torch.distributed.tensor") or sys.modules.get("torch.distributed._tensor")
     return getattr(module, "DTensor", ())
 
 
 def _is_first(tensor: Any) -> bool:
-    """Whether no rank before this one in the tensor's mesh holds the same shard."""
+    """Whether no earlier rank of the tensor's mesh holds the same shard."""
     mesh = tensor.device_mesh
     place = mesh.get_coordinate()
     if place is None:
@@ -130,7 +129,7 @@ def _of_tensor(key: str, tensor: Any) -> dict[str, Any]:
 
 
 def _plain_pieces(extra: dict[str, Any]) -> list[dict[str, Any]]:
-    """Tensors that are whole on every rank, and values that are none."""
+    """Tensors that are whole on every rank, and other values."""
     import torch
 
     found: list[dict[str, Any]] = []
@@ -161,8 +160,8 @@ def _save(value: Any, sink: Sink) -> None:
 
 
 def flattened(content: dict[str, Any]) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-    """Models and optimizers as `torch.distributed.checkpoint` flattens them: by key, and for each key its
-    path. What is sharded is left out of the former."""
+    """Models and optimizers as `torch.distributed.checkpoint` flattens them: values by key, without sharded
+    ones, and the path of each key."""
     from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 
     flat, paths = flatten_state_dict(content)
@@ -184,8 +183,8 @@ def optimizer_by_names(state: dict[str, Any], names: dict[int, str]) -> dict[str
 
 
 def write_metadata(folder: Path, pieces: list[dict[str, Any]], paths: dict[str, list[Any]]) -> None:
-    """The file in which torch.distributed.checkpoint looks for where everything is, unless another rank has
-    written it. Raises `ActionFailed` when a tensor is not there as a whole."""
+    """Write the index of torch.distributed.checkpoint, unless another rank has. Raises `ActionFailed` if
+    parts of a tensor are missing."""
     import torch
     from torch.distributed.checkpoint import filesystem, metadata
 

@@ -1,10 +1,8 @@
-"""Snapshot: what a checkpoint holds, collected from the live job and copied to the host.
+"""Snapshot: the content of a checkpoint, collected from the live job and copied to the host.
 
-On the training thread, between two steps (or, with `now`, on a thread of its
-own while the training thread hangs). Nothing is written to disk here and
-nothing of the job is changed. What is not plain data (functions, arrays,
-objects of unknown classes) is left out and named. Standard library only; torch
-inside functions.
+On the training thread, between two steps (or, with `now`, on a thread of its own while the training thread
+hangs). Writes nothing to disk and changes nothing of the job. What is not plain data (functions, arrays,
+objects of unknown classes) is left out and listed. Standard library only; torch inside functions.
 """
 
 from __future__ import annotations
@@ -30,23 +28,23 @@ STEP_NAMES = ("step", "global_step", "iteration", "it", "current_step")
 EPOCH_NAMES = ("epoch", "current_epoch")
 _OWNERS = ("trainer", "self")
 _INSIDE = ("", "state.")
-"""A trainer keeps its counters itself, or in an object of its own (`trainer.state.global_step`)."""
+"""A trainer keeps its counters itself, or in a `state` object (`trainer.state.global_step`)."""
 MODELS = ("model", "net", "network", "module", "policy")
-"""Names under which a model is looked for of which only parts are called."""
+"""Names of models of which only parts are called."""
 AVERAGES = (
     "ema", "ema_model", "model_ema", "swa_model", "averaged_model", "teacher", "target", "target_model",
     "target_net",
 )
-"""Models that many loops keep and never call while training: looked for by name."""
+"""Names of models that many loops keep and never call while training."""
 SCHEDULERS = ("scheduler", "lr_scheduler", "sched")
-"""Names under which a scheduler that is not torch's is looked for."""
+"""Names of schedulers that are not torch's."""
 _SHARDED = ("torch.distributed.fsdp", "torch.distributed._composable", "deepspeed", "fairscale", "megatron")
 MOST_NAMED = 5
-"""Of non-finite parameters so many are named."""
+"""Non-finite parameters that a message names."""
 
 
 class Snapshot:
-    """The content of a checkpoint without its hash, and what is to be said about it."""
+    """The content of a checkpoint without its hash, and notes about it."""
 
     def __init__(self) -> None:
         self.content: dict[str, Any] = {}
@@ -58,15 +56,15 @@ class Snapshot:
         self.notes: list[str] = []
         self.not_found: list[str] = []
         self.shards: Shards | None = None
-        """What takes this rank's part of sharded tensors; None when one rank is asked alone."""
+        """Takes this rank's part of sharded tensors; None if one rank is saved alone."""
         self.numbered: dict[str, dict[int, str]] = {}
-        """Of each optimizer, names of parameters by their number."""
+        """For each optimizer, names of parameters by their number."""
         self.on_host = False
         """Whether its tensors are copies that training does not change."""
 
     @property
     def size_bytes(self) -> int:
-        """About as large as the file will be: what is in memory behind the tensors, each part once."""
+        """About the size of the file: the memory behind the tensors, each storage once."""
         return stored_bytes([self.content, {} if self.shards is None else self.shards.local])
 
     def held(self, name: str) -> Any:
@@ -86,9 +84,9 @@ class Snapshot:
 
 
 def take(site: Site, shards: Shards | None = None) -> Snapshot:
-    """Collect the state of the job as it is; raises `ActionRefused` when there is none to be had.
+    """Collect the state of the job as it is; raises `ActionRefused` if there is none.
 
-    `shards` takes what this rank holds of sharded tensors; without, a sharded model is refused."""
+    `shards` takes what this rank holds of sharded tensors; without it a sharded model is refused."""
     snapshot = Snapshot()
     snapshot.shards = shards
     things = list(_things(site, shards is not None))
@@ -138,7 +136,7 @@ def _things(site: Site, sharded: bool) -> Iterator[tuple[str, str, Any]]:
 
 
 def _modules(site: Site, sharded: bool) -> list[Any]:
-    """Outermost modules with a state: those that were called, what holds them or what the optimizers
+    """Outermost modules with a state: those that were called, those that contain them or what the optimizers
     train, and averages that nobody calls."""
     import torch
 
@@ -160,17 +158,17 @@ def _modules(site: Site, sharded: bool) -> list[Any]:
 
 
 def _outermost(modules: list[Any]) -> list[Any]:
-    """Those that are part of no other."""
+    """Those that no other one contains."""
     inside = {id(part) for root in modules for part in root.modules() if part is not root}
     return [root for root in _each_once(modules) if id(root) not in inside]
 
 
 def _holders_of(site: Site, parameters: set[int]) -> list[Any]:
-    """The outermost modules that have these parameters (by id): of those only called later in a step, or
-    not named yet. One pass over all objects, some ten milliseconds; nothing where nothing is missing.
+    """The outermost modules that have these parameters (by id): called later in a step, or not named yet. One
+    pass over all objects, some ten milliseconds, if anything is missing.
 
-    Several may hold the same (wrappers, graphs that a compiler made): one that a variable names goes first,
-    and one that adds nothing is left."""
+    Several may hold the same (wrappers, graphs that a compiler made): those that a variable names come first,
+    and those that add nothing are skipped."""
     import torch
 
     if not parameters:
@@ -195,8 +193,8 @@ def _holders_of(site: Site, parameters: set[int]) -> list[Any]:
 
 
 def _refuse_sharded(root: Any, together: bool) -> None:
-    """Before any state is asked for: that of a sharded model is of all ranks together. With `together` they
-    all do it, and only what collects its state by collectives of its own is refused."""
+    """Before any state is read: the state of a sharded model is spread over all ranks. With `together` all
+    ranks save it, and only models that collect their state by collectives of their own are refused."""
     if together:
         kind = next((type(one) for one in root.modules() if _collects(type(one))), None)
         if kind is not None:
@@ -262,7 +260,7 @@ def _add(snapshot: Snapshot, kind: str, name: str, thing: Any) -> None:
 
 
 def _stand_in(snapshot: Snapshot, kind: str, name: str) -> Callable[[Any, str], Any]:
-    """What takes sharded tensors out of an object's state, each by a key that no other has."""
+    """Takes sharded tensors out of an object's state, each under a unique key."""
     shards = snapshot.shards
     if shards is None:
         return lambda tensor, path: None
@@ -279,7 +277,7 @@ def _stand_in(snapshot: Snapshot, kind: str, name: str) -> Callable[[Any, str], 
 
 
 def _names_of_parameters(optimizer: Any, things: list[tuple[str, str, Any]]) -> dict[int, str]:
-    """By its number in the optimizer, the name of each parameter in its model's state."""
+    """Names of an optimizer's parameters in their model's state, by number."""
     modules = [root for kind, _, root in things if kind == "module"]
     names = {id(one): key for root in modules for key, one in named_parameters(root)}
     trained = [one for group in optimizer.param_groups for one in group["params"]]
@@ -287,7 +285,7 @@ def _names_of_parameters(optimizer: Any, things: list[tuple[str, str, Any]]) -> 
 
 
 def _loose_parameters(snapshot: Snapshot, things: list[tuple[str, str, Any]]) -> None:
-    """Parameters that an optimizer trains and no module in the file has: by their number in it."""
+    """Parameters that an optimizer trains and no module in the file has, by number."""
     known = {id(one) for kind, _, root in things if kind == "module" for _, one in named_parameters(root)}
     loose: dict[str, dict[int, Any]] = {}
     for name, optimizer in [(name, thing) for kind, name, thing in things if kind == "optimizer"]:
@@ -303,7 +301,7 @@ def _loose_parameters(snapshot: Snapshot, things: list[tuple[str, str, Any]]) ->
 
 
 def _place(snapshot: Snapshot, site: Site) -> None:
-    """Step, epoch, random states, position in the data: what is not an object's state."""
+    """Step, epoch, random states, position in the data."""
     import torch
 
     recorder = site.recorder
@@ -330,12 +328,12 @@ def _place(snapshot: Snapshot, site: Site) -> None:
 
 
 def counts_from_the_start(site: Site) -> bool:
-    """Whether the job's first step was seen: not where the agent was attached to it later."""
+    """Whether the job's first step was seen: not if the agent was attached later."""
     return bool(site.from_start)
 
 
 def _say_where(snapshot: Snapshot, site: Site) -> None:
-    """Notes about what the place of the snapshot means for who continues from it."""
+    """Notes about what the moment of the snapshot means for a run that continues from it."""
     if not site.boundary:
         phase = site.recorder.phase
         mixed = ", which an optimizer's step may have changed in part" if phase == "optimizer" else ""
@@ -359,7 +357,7 @@ def _say_where(snapshot: Snapshot, site: Site) -> None:
 
 
 def _counter(snapshot: Snapshot, site: Site, what: str, names: tuple[str, ...]) -> int | None:
-    """The job's own counter under one of the names: a variable, or an attribute of its trainer."""
+    """The job's own counter: a variable of one of these names, or an attribute of its trainer."""
     found = site.names(*names, *_OWNERS)
     for name in names:
         if type(found.get(name)) is int:
@@ -376,7 +374,7 @@ def _counter(snapshot: Snapshot, site: Site, what: str, names: tuple[str, ...]) 
 
 
 def _attribute(thing: Any, path: str) -> Any:
-    """A plain attribute; None where reading it would run code of the job's."""
+    """A plain attribute; None if reading it would run code of the job's."""
     for name in path.split("."):
         thing = None if thing is None else inspect.getattr_static(thing, name, None)
     return thing
@@ -386,7 +384,7 @@ def _attribute(thing: Any, path: str) -> Any:
 
 
 def nonfinite_parameters(snapshot: Snapshot) -> list[tuple[str, int]]:
-    """Name and number of values of every parameter that holds NaN or an infinity."""
+    """Every parameter with NaN or an infinity, and how many values."""
     found = []
     for name, keys in snapshot.parameters.items():
         for key, tensor in snapshot.content[name].items():
@@ -402,7 +400,7 @@ def nonfinite_parameters(snapshot: Snapshot) -> list[tuple[str, int]]:
 
 
 _AT_ONCE = 32_768
-"""Elements looked at in one call: torch uses one thread for so few, and starts no pool of them here."""
+"""Elements checked in one call: for so few torch uses one thread, and starts no pool."""
 
 
 def _nonfinite(tensor: Any) -> int:

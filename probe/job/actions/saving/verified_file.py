@@ -1,10 +1,8 @@
-"""Saving: one file, written beside its place, read back, compared, and only then given its name.
+"""Verified file: written under a temporary name, read back, compared, and only then renamed.
 
-On the thread of the request; inside the training thread only where memory is
-too short for a copy. No failure leaves anything behind, and none touches a file
-that was there before: the name is given by one rename, and a crash before it
-leaves a file whose name begins with a dot. Standard library only; torch inside
-functions.
+On the request's thread; on the training thread only if memory is too short for a copy. A failure leaves
+nothing behind and touches no existing file; a crash before the rename leaves a file whose name begins with a
+dot. Standard library only; torch inside functions.
 """
 
 from __future__ import annotations
@@ -27,10 +25,10 @@ from probe.checkpoint.file import content_sha256, read_checkpoint
 from probe.recording import places
 
 ROOM = 1.2
-"""So many times its estimated size a checkpoint needs on the disk."""
+"""A checkpoint needs this many times its estimated size on the disk."""
 _BLOCK_BYTES = 1 << 20
 _PIECE_BYTES = 4 << 20
-"""Written at once, before it is asked again whether the file is still wanted."""
+"""Written at once, between two checks whether the file is still wanted."""
 _NOT_FILES = ("/dev", "/proc", "/sys")
 _SHARED_MEMORY = "/dev/shm"
 _LONGEST_NAME_BYTES = 200
@@ -71,7 +69,7 @@ def check_folder(folder: Path) -> None:
 
 
 def check_target(path: Path, overwrite: bool) -> None:
-    """Raise `ActionRefused` unless a checkpoint may be put at this path."""
+    """Raise `ActionRefused` unless a checkpoint may be written to this path."""
     check_folder(path.parent)
     try:
         there = os.lstat(path)
@@ -128,8 +126,8 @@ def size_text(size_bytes: int) -> str:
 
 
 class Sink:
-    """What torch.save writes into; counts and hashes. It never raises: torch's writer is C++ and may not
-    live through that."""
+    """What torch.save writes into; counts and hashes. It never raises: torch's C++ writer may not survive
+    that."""
 
     def __init__(self, file: Any, given_up: threading.Event) -> None:
         self._file = file
@@ -139,7 +137,7 @@ class Sink:
         self.error: OSError | None = None
 
     def write(self, data: Any) -> int:
-        """Write, or, after the first failure, only say so."""
+        """Write; after the first failure only pretend to."""
         whole = memoryview(data).cast("B")
         for start in range(0, whole.nbytes, _PIECE_BYTES):
             if self.error is None:
@@ -158,11 +156,11 @@ class Sink:
             self.size_bytes += part.nbytes
 
     def flush(self) -> None:
-        """Nothing: the file is flushed when all is written."""
+        """Does nothing: the file is flushed at the end."""
 
 
 class Writing:
-    """One checkpoint on its way to the disk: `write`, `verify`, `publish`, and `discard` in any case."""
+    """One checkpoint file: `write`, `verify`, `publish`, and `discard` in any case."""
 
     def __init__(self, path: Path, given_up: threading.Event) -> None:
         self._path = path
@@ -174,7 +172,7 @@ class Writing:
         self._content_sha256 = ""
 
     def write(self, content: dict[str, Any]) -> None:
-        """Write `content`, with its hash in it, under a name of our own. Raises `ActionFailed`."""
+        """Write `content`, with its hash in it, under a temporary name. Raises `ActionFailed`."""
         self._content_sha256 = content["probe"]["content_sha256"] = content_sha256(content)
         _, error = capture(lambda: self._write(content))
         if error is not None:
@@ -210,7 +208,7 @@ class Writing:
             raise OSError(errno.EIO, "what was loaded is not what was saved")
 
     def publish(self, *, overwrite: bool) -> None:
-        """Give it its name; from here on it is there, whole, whatever happens."""
+        """Rename it; from here on it is there, complete, whatever happens."""
         assert self._temporary is not None
         try:
             make_readable(self._temporary)
@@ -227,7 +225,7 @@ class Writing:
             self.discard()
 
     def discard(self) -> None:
-        """Remove what has no name yet."""
+        """Remove the temporary file."""
         temporary, self._temporary = self._temporary, None
         if temporary is not None:
             with contextlib.suppress(OSError):
@@ -238,7 +236,7 @@ class Writing:
 
 
 def failure(path: Path, doing: str, error: BaseException) -> ProbeError:
-    """What is said of an error on the way to the disk."""
+    """The error about a file that could not be written."""
     if isinstance(error, ProbeError):
         return error
     reason = error.strerror if isinstance(error, OSError) and error.strerror else describe(error)
@@ -253,7 +251,7 @@ def make_temporary(path: Path) -> tuple[descriptors.Descriptor, Path]:
     """A new file beside `path`, readable by this user only, open for writing."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     name = os.fsdecode(os.fsencode(path.name)[:_LONGEST_NAME_BYTES])
-    for count in range(1, 100):  # one that was killed leaves its file, and its process id comes again
+    for count in range(1, 100):  # a killed process leaves its file, and its pid is used again
         again = "" if count == 1 else f".{count}"
         temporary = path.with_name(f".{name}.{os.getpid()}{again}.tmp")
         try:
@@ -291,7 +289,7 @@ def make_readable(path: Path) -> None:
 
 
 def sha256_on_disk(path: Path) -> str:
-    """Of the file as the disk has it: what the kernel still holds in memory is let go of first."""
+    """Hash of the file on the disk: the kernel's cached pages are dropped first."""
     found = hashlib.sha256()
     with descriptors.reading(path) as file:
         with contextlib.suppress(OSError):
@@ -302,7 +300,7 @@ def sha256_on_disk(path: Path) -> str:
 
 
 def _name_once(temporary: Path, path: Path) -> None:
-    """`name_new`; raises `ActionRefused` where one came in between."""
+    """`name_new`; raises `ActionRefused` if the file exists by now."""
     try:
         name_new(temporary, path)
     except FileExistsError:
@@ -312,7 +310,7 @@ def _name_once(temporary: Path, path: Path) -> None:
 
 
 def name_new(temporary: Path, path: Path) -> None:
-    """Name a file that must not replace another; raises FileExistsError where there is one."""
+    """Rename a file without replacing another; raises FileExistsError."""
     try:
         os.link(temporary, path)
     except OSError as error:
@@ -326,13 +324,13 @@ def name_new(temporary: Path, path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Let the name survive a crash of the machine, where the file system can do that."""
+    """Make the name survive a crash of the machine, if the file system can."""
     with contextlib.suppress(OSError):
         descriptors.sync(folder)
 
 
 def umask() -> int:
-    """The process's umask, read without changing it for a moment under all other threads."""
+    """The process's umask, read without changing it."""
     with contextlib.suppress(OSError, ValueError):
         for line in descriptors.read_lines("/proc/self/status"):
             if line.startswith("Umask:"):
