@@ -81,7 +81,7 @@ def test_a_profile_is_a_trace_of_the_steps_it_says(place: Place, fork: Fork, tmp
             act(place, job, "profile", **{"path": str(tmp_path / "no.json"), **wrong})
     with pytest.raises(ActionRefused, match="there is no folder"):
         act(place, job, "profile", path=str(tmp_path / "nowhere" / "trace.json"))
-    with pytest.raises(BadRequest, match="between two steps only"):
+    with pytest.raises(BadRequest, match="only between two steps"):
         arguments = {"path": str(tmp_path / "no.json")}
         ask(place, job.pid, "POST", "/v1/act", {"action": "profile", "arguments": arguments, "now": True})
     path = tmp_path / "trace.json"

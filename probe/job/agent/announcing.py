@@ -25,6 +25,7 @@ from probe.base import descriptors
 from probe.base.isolation import Isolation
 from probe.base.rank_sets import as_text
 from probe.base.settings import Settings
+from probe.job.agent.identity import is_loopback
 from probe.job.introspection.snippet_names import process_groups
 from probe.recording import announcement, checked
 from probe.recording.announcement import Announcement, Peers
@@ -178,7 +179,7 @@ def reachable(url: str, store_host: str, store_port: int) -> str:
     scheme, _, rest = url.partition("://")
     host, _, port = rest.rpartition(":")
     if host not in ("0.0.0.0", "[::]"):
-        return "" if _is_loopback(host) else url
+        return "" if is_loopback(host) else url
     if scheme == "https":  # certificates are for names
         return f"{scheme}://{socket.gethostname()}:{port}"
     try:
@@ -189,13 +190,9 @@ def reachable(url: str, store_host: str, store_port: int) -> str:
             own = str(probe.getsockname()[0])
     except OSError:
         own = ""
-    if not own or _is_loopback(own):
+    if is_loopback(own):
         own = socket.gethostname()
     return f"{scheme}://{f'[{own}]' if ':' in own else own}:{port}"
-
-
-def _is_loopback(host: str) -> bool:
-    return re.fullmatch(r"localhost|127(\.\d{1,3}){3}|\[?::1\]?|", host.lower()) is not None
 
 
 def candidates(environ: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -204,7 +201,7 @@ def candidates(environ: Mapping[str, str]) -> list[tuple[str, str]]:
     for name in nodes(environ.get("SLURM_STEP_NODELIST", "") or environ.get("SLURM_JOB_NODELIST", "")):
         found.setdefault(name, "slurm")
     master = environ.get("MASTER_ADDR", "")
-    if master and not _is_loopback(master):
+    if not is_loopback(master):
         found.setdefault(master, "torchelastic")
     own = socket.gethostname().lower()
     names = {own, own.partition(".")[0], os.uname().nodename.lower()}

@@ -26,7 +26,7 @@ LAUNCHER = "launcher"
 """File in the folder of an attempt that was counted here: who started it."""
 _ATTEMPT = re.compile(r"attempt=[0-9]{1,9}")
 _LONGEST_MARK_BYTES = 256
-_LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|::1", re.IGNORECASE)
+_LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|\[?::1\]?|", re.IGNORECASE)
 
 
 class Identity(NamedTuple):
@@ -81,8 +81,12 @@ def several_hosts(environ: Mapping[str, str]) -> bool:
     nodes = _integer(environ, "SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
     if nodes is not None:
         return world_size > 1 and nodes > 1
-    address = environ.get("MASTER_ADDR", "")
-    return world_size > 1 and bool(address) and not _LOOPBACK.fullmatch(address)
+    return world_size > 1 and not is_loopback(environ.get("MASTER_ADDR", ""))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a name or address is this host's own; so is none."""
+    return _LOOPBACK.fullmatch(host) is not None
 
 
 def counted_attempt(run: Path, attempt: int, rank: int) -> int:

@@ -117,11 +117,11 @@ class Meeting(Appointment):
             self._stay = self._decided(STAY, DID, until_s)
         if self._stay.yes or self.error is not None:
             return
-        self.error = NotTogether(f"{self._stay.why}; what was done here was reverted before the step began")
+        self.error = NotTogether(f"{self._stay.why}; what was done here was put back before the step began")
         _, error = capture(take_back)
         if error is not None:
             self.interrupt = as_interrupt(error) or self.interrupt
-            self.error = ActionFailed(f"{self._stay.why}; reverting it here failed: {describe(error)}")
+            self.error = ActionFailed(f"{self._stay.why}; putting it back here failed: {describe(error)}")
 
     def _decided(self, question: str, mark: str, until_s: float) -> Decision:
         """Wait for the decision on a question: `yes` if all members have left the mark."""

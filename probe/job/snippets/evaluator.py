@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from probe.base.errors import (
+    AgentMissing,
     EvalBusy,
     EvalTimeout,
     LimitReached,
@@ -249,7 +250,7 @@ class _Run:
         evaluation = self.evaluation
         held_s, error = capture(wait)
         if isinstance(error, ProbeError):
-            cancelled = isinstance(error, (NoBoundary, NotTogether, EvalBusy))
+            cancelled = isinstance(error, (NoBoundary, NotTogether, EvalBusy, AgentMissing))
             self.note("cancelled" if cancelled else "raised", duration_s=None)
             raise error
         if error is not None:  # by a signal's handler: the training thread has it
