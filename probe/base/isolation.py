@@ -36,7 +36,7 @@ class Isolation:
         None in a job that does not compile."""
         self._report = report
         self._ended = False
-        self._before_hush: Callable[[], bool] | None = None
+        self._before_mute: Callable[[], bool] | None = None
 
     def guard(self, name: str, hook: Callable[..., Any]) -> Callable[..., Any]:
         """`hook`, but never raising an `Exception`: None instead. HOT PATH.
@@ -72,16 +72,16 @@ class Isolation:
         _passing[0] = id(error)
         raise error
 
-    def hush(self) -> None:
-        """Until `speak`, every guarded hook does nothing: what somebody runs between two steps, a
+    def mute(self) -> None:
+        """Until `unmute`, every guarded hook does nothing: what somebody runs between two steps, a
         forward or a step of its own included, is no part of the training."""
         _passing[0] = 0
-        self._before_hush, self.tracing[0] = self.tracing[0], _hushed
+        self._before_mute, self.tracing[0] = self.tracing[0], _muted
 
-    def speak(self) -> None:
-        """Ends `hush`."""
-        if self.tracing[0] is _hushed:
-            self.tracing[0] = self._before_hush
+    def unmute(self) -> None:
+        """Ends `mute`."""
+        if self.tracing[0] is _muted:
+            self.tracing[0] = self._before_mute
         if self._ended:
             self.tracing[0] = _always
 
@@ -184,5 +184,5 @@ def _always() -> bool:
     return True
 
 
-def _hushed() -> bool:
+def _muted() -> bool:
     return True

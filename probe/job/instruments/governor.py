@@ -28,7 +28,7 @@ THINNED = 8
 CLEARLY_INSIDE = 0.8
 """Part of the budget below which every step is timed again."""
 ENOUGH_PLAIN, ENOUGH_SAMPLED = 8, 3
-LOOK_EVERY_STEPS, LOOK_EVERY_S = 20, 2.0
+ADJUST_EVERY_STEPS, ADJUST_EVERY_S = 20, 2.0
 """A look holds the GIL for some hundred microseconds: steps and time between two of them, at least."""
 
 
@@ -88,23 +88,23 @@ class Governor:
         self._append = recorder.rings["probe.overhead"].append
         self._gradients = gradients
         self._gradients_before = (0, 0)
-        self._looked_at = 0
-        self._next_look_s = 0.0
+        self._adjusted_step = 0
+        self._next_s = 0.0
 
-    def look(self) -> None:
+    def adjust(self) -> None:
         """One look, if enough steps went by since the last."""
         recorder = self._recorder
         now = time.monotonic()
-        if recorder.step - self._looked_at < LOOK_EVERY_STEPS or now < self._next_look_s:
+        if recorder.step - self._adjusted_step < ADJUST_EVERY_STEPS or now < self._next_s:
             return
         before = recorder.modules_interval if recorder.start_sampling is not None else 0
         recent = [StepCost(*step) for step in tuple(recorder.recent)]
         decision = decide(recent, self._budget_ratio, before, recorder.timed_every)
         if decision is None:
             return
-        steps = recorder.step - self._looked_at
-        self._looked_at = recorder.step
-        self._next_look_s = now + LOOK_EVERY_S
+        steps = recorder.step - self._adjusted_step
+        self._adjusted_step = recorder.step
+        self._next_s = now + ADJUST_EVERY_S
         timed = decision.timed_every_steps
         change = (timed > recorder.timed_every) - (timed < recorder.timed_every)
         recorder.timed_every = timed

@@ -36,7 +36,7 @@ from probe.job.instruments.loop.scalars import Scalars
 from probe.job.instruments.modules.module_names import ModuleNames
 from probe.job.instruments.modules.module_times import Modules
 from probe.job.instruments.modules.parameter_names import ParameterNames
-from probe.job.instruments.nan.nan_detector import Sentinel
+from probe.job.instruments.nan.nan_detector import NanDetector
 from probe.job.instruments.tensors.activations import Activations
 from probe.job.instruments.tensors.gradients import Gradients
 from probe.recording.recording import Recording
@@ -75,13 +75,13 @@ class Installation:
             self.modules = Modules(recorder, isolation, self.forward, self.losses, self.names)
             self.optimizers.trace_step = isolation.guard("modules", self.modules.trace_step)
             self.forward.trace_region = isolation.guard("modules", self.modules.trace_region)
-        self.sentinel: Sentinel | None = None
+        self.nan_detector: NanDetector | None = None
         if "nonfinite" in wanted and "losses" in wanted:
-            self.sentinel = Sentinel(
+            self.nan_detector = NanDetector(
                 recorder, isolation, self.forward, self.losses, self.names, self.optimizers, recording.journal
             )
             if self.data is not None:
-                self.data.batches = self.sentinel.batches
+                self.data.batches = self.nan_detector.batches
         self.gradients = Gradients(
             recorder, isolation, self.optimizers, ParameterNames(recorder, self.names), settings.budget_ratio,
             lambda: self.forward.compiles, samples="gradients" in wanted,
@@ -100,7 +100,7 @@ class Installation:
         if wanted:
             # Optimizers last: the first step they end is one that the others have seen from its begin.
             parts = (
-                self.forward, self.losses, self.sentinel, self.modules, self.data, self.collectives,
+                self.forward, self.losses, self.nan_detector, self.modules, self.data, self.collectives,
                 self.flight, self.scalars, self.gradients, self.optimizers,
             )
             self._parts = [part for part in parts if part is not None]
@@ -137,18 +137,18 @@ class Installation:
             attempt("names", self.names.collect)
             attempt("losses", self.losses.collect)
             attempt("gradients", self.gradients.collect)
-        if self.sentinel is not None:
-            attempt("nonfinite", self.sentinel.collect)
+        if self.nan_detector is not None:
+            attempt("nonfinite", self.nan_detector.collect)
         if self._parts:
-            attempt("governor", self.governor.look)
+            attempt("governor", self.governor.adjust)
         if self.collectives is not None:
             attempt("collectives", self.collectives.collect)
         if self.flight is not None:
-            attempt("flight", self.flight.look)
+            attempt("flight", self.flight.read)
         if self.modules is not None:
             attempt("modules", self.modules.collect)
         if self.scalars is not None:
-            attempt("scalars", self.scalars.look)
+            attempt("scalars", self.scalars.wrap_loaded)
         if self.model_facts is not None and self.run_facts is not None:
             attempt("model facts", self.model_facts.step)
             attempt("run facts", self.run_facts.step)

@@ -1,6 +1,6 @@
 """Save batch: the batch of the last NaN or infinity that was traced, else the last there was, as a file.
 
-The sentinel keeps that batch while it is small enough (`batch_history.LARGEST_BYTES`), until the
+The NaN detector keeps that batch while it is small enough (`batch_history.LARGEST_BYTES`), until the
 next event or until it is dropped here. Nothing of the training is touched: it is written by the
 request's thread. Standard library only; torch inside functions.
 """

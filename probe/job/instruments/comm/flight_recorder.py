@@ -89,7 +89,7 @@ class Flight:
         self._last_ns = self._cost_ns = 0
         self._begun_ns = time.monotonic_ns()
         self._pid = os.getpid()
-        self._looking = threading.Lock()
+        self._reading = threading.Lock()
         self._any_group = False
 
     @property
@@ -111,7 +111,7 @@ class Flight:
         """Look once more, and then no more. Not in a forked child: the recorder's lock may be held there."""
         if self._pid == os.getpid():
             self._last_ns = self._cost_ns = 0
-            self.look()
+            self.read()
         self._patches.undo()
         self._give_up()
         self._open.clear()
@@ -141,7 +141,7 @@ class Flight:
 
     # The agent's thread -----------------------------------------------------
 
-    def look(self) -> None:
+    def read(self) -> None:
         """One look, if it is due."""
         now = time.monotonic_ns()
         if self._dump is None or self._capturing > 0 or not self._due(now):
@@ -149,7 +149,7 @@ class Flight:
         self._any_group = self._any_group or self._collectives.any_group()
         if not self._any_group:
             return  # the recorder would be made now, before the job has had its say about its size
-        if not self._looking.acquire(blocking=False):
+        if not self._reading.acquire(blocking=False):
             return  # the last look, of who takes the instruments out
         try:
             dumped = self._dump(includeCollectives=True, includeStackTraces=False, onlyActive=False)
@@ -162,7 +162,7 @@ class Flight:
         finally:
             self._cost_ns = time.monotonic_ns() - now
             self._last_ns = now
-            self._looking.release()
+            self._reading.release()
 
     def _due(self, now: int) -> bool:
         since = now - self._last_ns

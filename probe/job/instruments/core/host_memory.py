@@ -16,7 +16,7 @@ from probe.base import descriptors
 
 _UNLIMITED_BYTES = 1 << 60
 """A limit of that size is none (v1 writes the largest number of pages there is)."""
-LOOK_AGAIN_SAMPLES = 60
+RESCAN_SAMPLES = 60
 """Groups get a limit, or lose it, rarely: after so many samples they are looked for again."""
 
 
@@ -47,7 +47,7 @@ class HostMemoryReader:
 
     def read(self) -> HostMemory:
         """The figures of this instant."""
-        if self._samples % LOOK_AGAIN_SAMPLES == 0:
+        if self._samples % RESCAN_SAMPLES == 0:
             self._groups = limited_groups(self._root)
         self._samples += 1
         available, limit = _machine(self._meminfo)

@@ -133,7 +133,7 @@ class Scalars:
 
     def install(self) -> None:
         """Wrap what is loaded already."""
-        self.look()
+        self.wrap_loaded()
 
     def uninstall(self) -> None:
         """Put the originals back."""
@@ -141,7 +141,7 @@ class Scalars:
 
     # The agent's thread -----------------------------------------------------
 
-    def look(self) -> None:
+    def wrap_loaded(self) -> None:
         """Wrap the libraries that were loaded since; say once when there were too many names."""
         if len(sys.modules) != self._loaded:
             self._loaded = len(sys.modules)
