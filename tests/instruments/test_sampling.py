@@ -191,7 +191,7 @@ def test_what_a_device_works_out_is_what_the_host_does(training: Training) -> No
         entry.moments = torch.tensor(entry.moments, dtype=torch.float64)
         entry.before = None
         assert entry.parameter is parameter
-    sample = module.Open(entries, False, None, None, 1.0, False)
+    sample = module.OpenSample(entries, False, None, None, 1.0, False)
     training.gradients._rows._send(
         0, 0, 0, sample, torch.device("cpu"), [(entry, 0.5) for entry in entries], Arrives()
     )

@@ -113,7 +113,7 @@ def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None
     os.mkfifo(path)
     assert list(read_journal(path)) == []
     for read in (checked.read_sealed, read_strings, read_payloads):
-        with pytest.raises(OSError, match="no plain file"):
+        with pytest.raises(OSError, match="not a regular file"):
             read(path)  # type: ignore[operator]
     with pytest.raises((OSError, RecordingError)):
         RingFile(path)
@@ -250,7 +250,7 @@ def test_a_damaged_text_is_marked_and_the_others_stay(tmp_path: Path) -> None:
     assert [known[number] for number in found["name"]] == [texts[2], texts[29], DAMAGED, None]
     assert damaged == 1
     strings.path.write_bytes(bytes(len(whole)))
-    with pytest.raises(RecordingError, match="no texts can be read"):
+    with pytest.raises(RecordingError, match="not a string table"):
         read_strings(strings.path)
     strings.path.write_bytes(whole)
     with pytest.raises(RecordingError, match="another process"):
@@ -273,7 +273,7 @@ def test_a_record_counts_only_in_its_own_journal_and_holes_are_seen(tmp_path: Pa
     flip(own, whole.index(b'"n":1'))
     assert [record["n"] for record in read_journal(own)] == [0, 2]
     [hole] = read_payloads(own)[1]
-    assert "no whole record" in hole.said_of(own) and not hole.torn
+    assert "not a record" in hole.said_of(own) and not hole.torn
     own.write_bytes(whole[:-3])
     assert [hole.torn for hole in read_payloads(own)[1]] == [True]
     own.write_bytes(other.read_bytes())

@@ -11,6 +11,7 @@ during an evaluation.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 import weakref
@@ -211,12 +212,9 @@ class ModelFacts:
             shape, dtype, needed = self._tensor_facts(parameter)
         except (RuntimeError, TypeError, ValueError):  # of a lazy module, or not a tensor
             return {"param": name, "module": module, "numel": None}
-        numel = 1
-        for size in shape:
-            numel *= size
         return {
-            "param": name, "module": module, "shape": str(list(shape)), "numel": numel, "dtype": dtype,
-            "requires_grad": needed,
+            "param": name, "module": module, "shape": str(list(shape)), "numel": math.prod(shape),
+            "dtype": dtype, "requires_grad": needed,
             "optimizer": holder and holder.optimizer, "param_group": holder and holder.group,
         }
 
