@@ -73,12 +73,12 @@ def test_a_bit_of_a_meta_is_noticed_and_an_older_one_is_read(record: Callable[..
     path = writer.folder / "meta.json"
     whole, facts = path.read_bytes(), writer.meta()
     flip(path, whole.index(b'"gpt"') + 1)
-    with pytest.raises(RecordingError, match="not what was written"):
+    with pytest.raises(RecordingError, match="its checksum does not match"):
         Meta.read(writer.folder)
     path.write_text(json.dumps({**facts, "version": 1}))
     assert Meta.read(writer.folder).job == "gpt"
     path.write_text(json.dumps(facts))
-    with pytest.raises(RecordingError, match="not what was written"):
+    with pytest.raises(RecordingError, match="its checksum does not match"):
         Meta.read(writer.folder)
     path.write_bytes(whole)
     assert Meta.read(writer.folder.rename(writer.folder.with_name("copied"))).job == "gpt"
@@ -88,7 +88,7 @@ def test_a_bit_of_a_meta_is_noticed_and_an_older_one_is_read(record: Callable[..
 def test_the_meta_of_another_process_is_refused(record: Callable[..., Writer]) -> None:
     first, second = record(run="a"), record(run="b")
     (first.folder / "meta.json").write_bytes((second.folder / "meta.json").read_bytes())
-    with pytest.raises(RecordingError, match="of another process"):
+    with pytest.raises(RecordingError, match="belongs to another process"):
         Meta.read(first.folder)
 
 
@@ -136,7 +136,7 @@ def test_other_files_with_a_checksum_count_as_not_there_when_damaged(tmp_path: P
     assert announcement.read(tmp_path) == announcement.Peers([], [])
     with pytest.raises(ValueError):
         checked.read_sealed(tmp_path / "server.json")
-    with pytest.raises(CheckpointInvalid, match="not what was written"):
+    with pytest.raises(CheckpointInvalid, match="its checksum does not match"):
         read_manifest(tmp_path)
     for facts in ({"world_size": "2"}, {"files": [{"name": "../x", "bytes": 1, "sha256": ""}]}):
         (tmp_path / MANIFEST).write_text(json.dumps({**manifest, **facts}))
@@ -210,7 +210,7 @@ def test_a_row_rewritten_from_a_column_on_keeps_its_checksum(tmp_path: Path) -> 
 def test_the_header_of_a_ring_is_checked_and_so_is_whose_it_is(tmp_path: Path) -> None:
     ring = Ring(tmp_path / "python.losses.ring", STEPS, 64, (7, 8))
     whole = ring.path.read_bytes()
-    with pytest.raises(RecordingError, match="another process's"):
+    with pytest.raises(RecordingError, match="belongs to another process"):
         RingFile(ring.path, (7, 9))
     flip(ring.path, whole.index(b"loss"))
     with pytest.raises(RecordingError, match="header is damaged"):

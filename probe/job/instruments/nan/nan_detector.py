@@ -36,7 +36,6 @@ from probe.recording.journal import Journal
 from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE
 from probe.recording.tables import BY_NAME
 
-_now = time.monotonic_ns
 REARM_STEPS = 10
 """Finite steps in a row after which the detector is armed again."""
 LARGEST_CANARY = 4096

@@ -7,6 +7,7 @@ torch is the job's own, inside functions.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -62,11 +63,11 @@ def trace(scene: Scene, send: Send) -> None:
     _attempt(send, "parameters", lambda: _parameters(scene, named))
     if scene.seen_by == "loss":
         _attempt(send, "graph", lambda: loss_graph.first_bad_operation(scene.root))
-        _attempt(send, "forward", lambda: _forward(scene, named))
+        _attempt(send, "forward", lambda: _repeat(scene, functools.partial(_forward, scene, named)))
     else:
         _attempt(send, "gradients", lambda: _gradients(scene, named))
         _attempt(send, "nodes", lambda: loss_graph.names(scene.root))
-        _attempt(send, "backward", lambda: _backward(scene))
+        _attempt(send, "backward", lambda: _repeat(scene, _backward))
 
 
 def trace_without_fork(scene: Scene, send: Send, *, on_a_device: bool) -> None:
@@ -207,13 +208,14 @@ def _owner(scene: Scene, name: str) -> str | None:
 # The step's forward, repeated ---------------------------------------------------------
 
 
-def _forward(scene: Scene, named: list[tuple[str, Any]]) -> dict[str, Any]:
+def _repeat(scene: Scene, run: Callable[[replay.Modules, Any, Any, Any], dict[str, Any]]) -> dict[str, Any]:
     refused = _replay_refusal(scene)
-    if refused:
-        return {"refused": refused}
-    modules = replay.Modules(paths(scene))
-    module, args, kwargs = _prepared(scene)
-    modules.watch()
+    return {"refused": refused} if refused else run(*_prepared(scene))
+
+
+def _forward(
+    scene: Scene, named: list[tuple[str, Any]], modules: replay.Modules, module: Any, args: Any, kwargs: Any
+) -> dict[str, Any]:
     given = list(tensors_in([args, kwargs]))
     buffers = [("buffer", name, one) for name, one in module.named_buffers()]
     inputs = [("input", name, one) for name, one in given]
@@ -232,13 +234,7 @@ def _forward(scene: Scene, named: list[tuple[str, Any]]) -> dict[str, Any]:
     return {**found, "birth": watched.birth_of(output)}
 
 
-def _backward(scene: Scene) -> dict[str, Any]:
-    refused = _replay_refusal(scene)
-    if refused:
-        return {"refused": refused}
-    modules = replay.Modules(paths(scene))
-    module, args, kwargs = _prepared(scene)
-    modules.watch()
+def _backward(modules: replay.Modules, module: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     watched = replay.Backward(modules)
     output, error = capture(lambda: watched.run(module, args, kwargs))
     ends = (
@@ -250,8 +246,8 @@ def _backward(scene: Scene) -> dict[str, Any]:
     return {**found, "stopped": describe(error)} if error is not None else found
 
 
-def _prepared(scene: Scene) -> tuple[Any, Any, Any]:
-    """Module and arguments of the kept call; restores its random state and autocast."""
+def _prepared(scene: Scene) -> tuple[replay.Modules, Any, Any, Any]:
+    """Watched modules, and module and arguments of the kept call; restores its random state and autocast."""
     torch = torch_module()
     call = scene.call
     _no_collectives()
@@ -260,7 +256,9 @@ def _prepared(scene: Scene) -> tuple[Any, Any, Any]:
     if call.autocast is not None:
         torch.set_autocast_enabled("cpu", True)
         torch.set_autocast_dtype("cpu", call.autocast)
-    return unwrapped(call.module), _private(call.args), _private(call.kwargs)
+    modules = replay.Modules(paths(scene))
+    modules.watch()
+    return modules, unwrapped(call.module), _private(call.args), _private(call.kwargs)
 
 
 def _private(value: Any) -> Any:
