@@ -50,11 +50,11 @@ BEFORE_S, AFTER_S = 0.2, 0.3
 
 
 class Try(NamedTuple):
-    """One process: how attaching went (empty: well), what it took, and what the process says of itself."""
+    """One process: the problem if attaching failed, its times, and the process's own results."""
 
     problem: str
     took_ms: float
-    stood_ms: float | None
+    stopped_ms: float | None
     gap_ms: float | None
     wrong: int
     died: bool
@@ -66,7 +66,7 @@ def main() -> None:
     )
     parser.add_argument("--targets", type=int, default=20, help="processes for each state")
     parser.add_argument("--states", nargs="+", choices=list(STATES), default=list(STATES))
-    parser.add_argument("--quick", action="store_true", help="one process each: shows that it works")
+    parser.add_argument("--quick", action="store_true", help="one process each, as a smoke test")
     arguments = parser.parse_args()
     count = 1 if arguments.quick else arguments.targets
     print(f"{os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}, "
@@ -84,8 +84,8 @@ def main() -> None:
 def table(title: str, states: list[str], count: int, loops: str, directory: Path) -> None:
     """Run and print one table."""
     print(f"### {title}\n")
-    print("| the job | attached | median | longest | stood still | main thread's longest gap "
-          "| not attached to | wrong sums | deaths |")
+    print("| job | attached | median | longest | stopped | longest gap "
+          "| without attach | wrong results | deaths |")
     print("|---|---|---|---|---|---|---|---|---|", flush=True)
     for state in states:
         tries = [one(state, loops, directory) for _ in range(count)]
@@ -93,10 +93,10 @@ def table(title: str, states: list[str], count: int, loops: str, directory: Path
         alone = [left_alone(state, loops, ran_s) for _ in range(min(count, 5))] if state in TICKS else []
         well = [found for found in tries if not found.problem]
         gaps = [found.gap_ms for found in tries if found.gap_ms is not None]
-        stood = [found.stood_ms for found in well if found.stood_ms is not None]
+        stopped = [found.stopped_ms for found in well if found.stopped_ms is not None]
         print(
             f"| {STATES[state]} | {len(well)}/{count} | {ms([found.took_ms for found in well])} "
-            f"| {ms([found.took_ms for found in well], max)} | {ms(stood)} "
+            f"| {ms([found.took_ms for found in well], max)} | {ms(stopped)} "
             f"| {ms(gaps) if state in TICKS else ''} | {ms(alone)} "
             f"| {sum(found.wrong for found in tries)} | {sum(found.died for found in tries)} |", flush=True,
         )
@@ -115,29 +115,29 @@ def one(state: str, loops: str, directory: Path) -> Try:
     with started(state, loops) as process:
         time.sleep(BEFORE_S)
         began = time.monotonic()
-        problem, stood = "", None
+        problem, stopped_ms = "", None
         try:
             found = attach(process.pid, dict(settings()), directory=directory, wait_s=WAIT_S)
-            stood = None if found.paused_s is None else found.paused_s * 1e3
+            stopped_ms = None if found.paused_s is None else found.paused_s * 1e3
         except ProbeError as error:
             problem = f"{type(error).__name__}: {error.message}"
         took_ms = (time.monotonic() - began) * 1e3
         time.sleep(AFTER_S)
         result = ended(process)
         return Try(
-            problem, took_ms, stood, result.get("longest_gap_ms"), result.get("wrong", 0), not result
+            problem, took_ms, stopped_ms, result.get("longest_gap_ms"), result.get("wrong", 0), not result
         )
 
 
 def left_alone(state: str, loops: str, run_s: float) -> float:
-    """The longest gap, in ms, of a process that nobody attaches to."""
+    """The longest gap, in ms, of a process without an attach."""
     with started(state, loops) as process:
         time.sleep(run_s)
         return float(ended(process)["longest_gap_ms"])
 
 
 def settings() -> Iterator[tuple[str, str]]:
-    """What the agent is told: our folders."""
+    """Settings for the agent: the private folders."""
     yield from ((name, value) for name, value in os.environ.items() if name.startswith("PROBE_"))
 
 
@@ -160,7 +160,7 @@ def started(state: str, loops: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def ended(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """What it found; empty when it did not end as it should."""
+    """Its own results; empty when it did not end normally."""
     process.send_signal(signal.SIGUSR1)
     try:
         said, _ = process.communicate(timeout=WAIT_S)
@@ -182,7 +182,7 @@ def compiled() -> Iterator[str]:
 
 @contextlib.contextmanager
 def without_gdb() -> Iterator[None]:
-    """As on a host without gdb: no folder of PATH has it."""
+    """Remove gdb from PATH."""
     before = os.environ["PATH"]
     found = shutil.which("gdb")
     kept = [entry for entry in before.split(os.pathsep) if not os.path.exists(os.path.join(entry, "gdb"))]
@@ -194,7 +194,7 @@ def without_gdb() -> Iterator[None]:
 
 
 def gdb_version() -> str:
-    """`gdb 13.1`, or that there is none."""
+    """`gdb 13.1`, or `no gdb`."""
     program = shutil.which("gdb")
     if program is None:
         return "no gdb"

@@ -14,35 +14,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
-import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from overhead import places
+from overhead import alternating, free_port, microseconds, places
 
 WARM_CALLS = 200
 
 
-def interval(values: list[float]) -> tuple[float, float]:
-    """The middle 95 % of the medians of samples drawn from the values."""
-    draw = random.Random(0)
-    medians = sorted(median(draw.choices(values, k=len(values))) for _ in range(2000))
-    return medians[50], medians[1949]
-
-
-def figure(values: list[float], unit: str = "µs") -> str:
-    """Median and interval; values in ns."""
-    low, high = interval(values)
-    return f"{median(values) / 1e3:+.1f} [{low / 1e3:+.1f}, {high / 1e3:+.1f}] {unit}"
-
-
 class Measured:
-    """One rank: blocks of work with the instruments and without, and what their own clock says."""
+    """One rank: blocks of work with and without the wrappers, and the cost by their own clock."""
 
     def __init__(self, blocks: int) -> None:
         import probe
@@ -55,25 +39,20 @@ class Measured:
         self.blocks = blocks
 
     def pairs(self, work: Any, times: int) -> dict[str, Any]:
-        """CPU ns of one unit of work in each block without, and what the block with took more."""
-        part = self.instruments.collectives
+        """CPU ns of one unit of work without, added by the wrappers, and of that by their own clock."""
+        part, recorder = self.instruments.collectives, self.instruments.recorder
         assert part is not None
-        without, more, own = [], [], []
-        for block in range(self.blocks):
-            taken = {}
-            for on in (block % 2 == 0, block % 2 == 1):
-                part.install() if on else part.uninstall()
-                self.instruments.recorder.cost_ns = 0
-                begun = time.thread_time_ns()
-                for _ in range(times):
-                    work()
-                taken[on] = (time.thread_time_ns() - begun) / times
-                if on:
-                    own.append(self.instruments.recorder.cost_ns / times)
-            without.append(taken[False])
-            more.append(taken[True] - taken[False])
-        part.install()
-        return {"without": without, "more": more, "own": own}
+        own: list[float] = []
+
+        def switch(on: bool) -> None:
+            own.append(recorder.cost_ns / times)
+            recorder.cost_ns = 0
+            part.install() if on else part.uninstall()
+
+        recorder.cost_ns = 0
+        without, added = alternating(switch, work, self.blocks, times)
+        switch(True)
+        return {"without": without, "added": added, "own": [cost for cost in own if cost]}
 
 
 def calls(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -89,13 +68,13 @@ def calls(arguments: argparse.Namespace) -> dict[str, Any]:
         dist.all_reduce(x)
     found = measured.pairs(lambda: dist.all_reduce(x), arguments.calls)
     flight: Any = measured.instruments.flight
-    looks = []
+    reads = []
     for _ in range(20):
         flight._last_ns = flight._cost_ns = 0
-        flight.look()
-        looks.append(flight._cost_ns)
+        flight.read()
+        reads.append(flight._cost_ns)
     dist.destroy_process_group()
-    return {**found, "looks": looks}
+    return {**found, "reads": reads}
 
 
 def trained(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -123,21 +102,18 @@ def trained(arguments: argparse.Namespace) -> dict[str, Any]:
         step()
     found = measured.pairs(step, max(1, arguments.calls // 20))
     dist.destroy_process_group()
-    return {**found, "own": [], "looks": []}  # the recorder's clock begins anew with each step
+    return {**found, "own": [], "reads": []}  # the recorder's clock restarts with each step
 
 
 ROLES = {"calls": calls, "trained": trained}
 
 
 def run(role: str, ranks: int, arguments: argparse.Namespace) -> dict[str, Any]:
-    """What rank 0 of so many measured."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
+    """The measurements of rank 0."""
     with places() as (_, environ):
         words = ["--calls", str(arguments.calls), "--blocks", str(arguments.blocks), "--role", role]
         environ |= {
-            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks),
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks),
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), environ.get("PYTHONPATH", "")]),
         }
@@ -163,17 +139,17 @@ def main() -> None:
         print(json.dumps(ROLES[arguments.role](arguments)))
         return
     print("| | without | added, paired | by its own clock |\n|---|---|---|---|")
-    looks: list[float] = []
+    reads: list[float] = []
     for name, role, ranks in (
         ("one `all_reduce`, a world of one", "calls", 1), ("one `all_reduce`, two ranks", "calls", 2),
         ("one step of DDP and one `all_reduce`, two ranks", "trained", 2),
     ):
         found = run(role, ranks, arguments)
-        looks += found["looks"]
+        reads += found["reads"]
         plain = median(found["without"]) / 1e3
         own = f"{median(found['own']) / 1e3:.1f} µs" if found["own"] else ""
-        print(f"| {name} | {plain:.1f} µs | {figure(found['more'])} | {own} |")
-    print(f"\nOne look at the Flight Recorder, 256 entries: {median(looks) / 1e6:.2f} ms")
+        print(f"| {name} | {plain:.1f} µs | {microseconds(found['added'])} | {own} |")
+    print(f"\nOne read of the Flight Recorder, 256 entries: {median(reads) / 1e6:.2f} ms")
 
 
 if __name__ == "__main__":

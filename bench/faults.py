@@ -42,11 +42,11 @@ from ranks import Ranks, running_ranks  # noqa: E402
 DETECTED_S, DETECTED_STEPS, VERDICT_S = 5.0, 5.0, 20.0
 VERDICT_RATIO, RANK_RATIO = 0.95, 0.975
 WATCH_S = 25.0
-"""A fault that is not found by then is missed."""
+"""A fault not found by then counts as missed."""
 
 
 class Fault(NamedTuple):
-    """One fault: what is to be said of it. `ways` in which gradients may be averaged."""
+    """One fault and its accepted verdicts. `ways`: how gradients may be averaged."""
 
     states: tuple[str, ...]
     ways: tuple[str, ...] = ("reduce", "ddp")
@@ -95,7 +95,7 @@ CLEAN: dict[str, tuple[str, ...]] = {
 
 @dataclass
 class Trial:
-    """One planted fault. Times are seconds after it; None: not within the time it was watched."""
+    """One planted fault. Times are seconds after it; None: not found in time."""
 
     fault: str
     world_size: int
@@ -111,13 +111,13 @@ class Trial:
 
     @property
     def in_time(self) -> bool:
-        """Whether it was noticed within the bar."""
+        """Whether it was detected within the limit."""
         bar_s = max(DETECTED_S, DETECTED_STEPS * (self.usual_step_s or 0.0))
         return self.detected_s is not None and self.detected_s <= bar_s
 
 
 def rows(place: Place) -> list[dict[str, Any]]:
-    """What the server wrote by itself: rows of probe.verdicts with the rank they stand at, oldest first."""
+    """The server's own rows of probe.verdicts, with their rank, oldest first."""
     found = []
     for folder in places.process_folders(place.directory):
         try:
@@ -131,7 +131,7 @@ def rows(place: Place) -> list[dict[str, Any]]:
 
 
 def diagnose(place: Place, name: str) -> dict[str, Any]:
-    """The server's verdict on the job; empty when it gives none."""
+    """The server's verdict on the job; empty without one."""
     try:
         server = places.server_socket(place.directory)
         answer = wire.call(server, "GET", f"/v1/diagnose?endpoint={name}", None, timeout_s=20.0)
@@ -146,7 +146,7 @@ def is_raised(row: dict[str, Any], fault: Fault) -> bool:
 
 
 def watch(place: Place, ranks: Ranks, fault: Fault, trial: Trial, began_ns: int) -> None:
-    """Fill in what is said of the fault, by itself and when asked."""
+    """Fill in the server's own alarm and the answers of `diagnose`."""
     first: dict[str, Any] | None = None
     deadline_ns = began_ns + int(WATCH_S * 1e9)
     asked_s = 0.0
@@ -249,7 +249,7 @@ def _times(values: list[float | None]) -> str:
 
 
 def bars(trials: list[Trial], false: int, hours: float) -> list[str]:
-    """Each bar, and whether it holds."""
+    """Each target, and whether it is met."""
     count = max(1, len(trials))
     in_time = sum(trial.in_time for trial in trials)
     verdicts = sum(trial.verdict_s is not None and trial.verdict_s <= VERDICT_S for trial in trials)
@@ -283,7 +283,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3, help="trials of each fault")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--only", nargs="+", choices=[*FAULTS, *CLEAN], default=[*FAULTS, *CLEAN])
-    parser.add_argument("--clean-seconds", type=float, default=40.0, help="each clean job is watched so long")
+    parser.add_argument("--clean-seconds", type=float, default=40.0, help="time per clean job")
     parser.add_argument("--json", type=Path, help="file for every trial")
     arguments = parser.parse_args()
     trials: list[Trial] = []
@@ -301,7 +301,7 @@ def main() -> int:
                 continue
             try:
                 trial = plant(name, seed)
-            except AssertionError:  # it could not start: somebody else took the port
+            except AssertionError:  # it could not start: the port was taken
                 trial = plant(name, seed)
             trials.append(trial)
             right = "right" if trial.right_rank and trial.right_cause and trial.in_time else "WRONG"

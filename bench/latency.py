@@ -1,4 +1,4 @@
-"""How long a user waits for an answer: the commands, and SQL over a million rows.
+"""Measures how long a user waits for an answer: commands, and SQL over a million rows.
 
     python bench/latency.py [--runs N] [--peers] [--quick]
 
@@ -34,7 +34,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from overhead import HERE, PROGRAMS, environment_of, places, stop_server
+from overhead import HERE, PROGRAMS, environment_of, kept, places, stop_server
 
 from probe.base import wire
 from probe.boot.startup import run_environment
@@ -59,13 +59,13 @@ OVER_MILLION = {
     "FROM python.torch_trace GROUP BY ALL ORDER BY total DESC LIMIT 10",
 }
 GAP_S = 0.3
-"""Between two queries over the million: the worker makes its next database meanwhile, as it does
-while a person reads."""
+"""Between two queries over the million rows: the worker makes its next database meanwhile, as while a
+person reads."""
 STATES = {"trains": ("--forever",), "waits": ("--steps", "50", "--hold")}
 
 
 class Command(NamedTuple):
-    """One command; `name` is Markdown, `job` says whose job it is asked about, `bar_ms` is the design's."""
+    """One command; `name` is Markdown, `job` the tool whose job it asks about, `bar_ms` its target."""
 
     name: str
     words: tuple[str, ...]
@@ -86,7 +86,7 @@ def main() -> None:
     )
     parser.add_argument("--runs", type=int, default=40, help="runs of each command in each state")
     parser.add_argument("--peers", action="store_true", help="run probing too (installs it)")
-    parser.add_argument("--quick", action="store_true", help="three runs, fewer rows: shows that it works")
+    parser.add_argument("--quick", action="store_true", help="three runs, fewer rows, as a smoke test")
     arguments = parser.parse_args()
     runs = 3 if arguments.quick else arguments.runs
     if not installed("probe"):
@@ -105,7 +105,7 @@ def main() -> None:
 
 
 def machine() -> str:
-    """One line on what this was measured on."""
+    """One line about the machine."""
     return (
         f"{os.cpu_count()} cores, Linux {platform.release().partition('-')[0]}, "
         f"Python {platform.python_version()}, torch {version('torch')}, duckdb {version('duckdb')}. "
@@ -142,7 +142,7 @@ def jobs(
             running[tool] = Job(process, its_environment)
             assert process.stdout is not None
             if not any(line.startswith(awaited) for line in process.stdout):
-                raise SystemExit(f"the job under {tool} ended before it said {awaited}")
+                raise SystemExit(f"the job under {tool} ended before it printed {awaited}")
             if state == "trains":
                 time.sleep(5)  # so that there are steps with recorded modules to ask about
                 process.send_signal(signal.SIGSTOP)
@@ -154,7 +154,7 @@ def jobs(
 
 
 def commands(running: Mapping[str, Job]) -> list[Command]:
-    """What is measured, as far as it is installed here."""
+    """The commands to measure that are installed here."""
     found = [Command(BASELINE, (sys.executable, "-c", "pass"))]
     pid = str(running["probe"].process.pid)
     if installed("py-spy"):
@@ -202,7 +202,7 @@ def measure(
 
 
 def timed(words: Sequence[str], environment: Mapping[str, str]) -> float:
-    """Seconds that one command takes; ends the bench when it fails, for then there is nothing to time."""
+    """Seconds that one command takes; exits if it fails."""
     quiet = {name: value for name, value in environment.items() if name not in ("PROBE", "PROBING")}
     started = time.perf_counter()
     done = subprocess.run(
@@ -218,14 +218,14 @@ def report(state: str, found: Mapping[Command, Sequence[float]], runs: int) -> N
     """One table of the commands."""
     medians = {command.name: median(times) for command, times in found.items()}
     relative = [name for name in (BASELINE, OUTSIDE) if name in medians]
-    print(f"\n### The commands while the job {state}: {runs} runs each\n")
+    print(f"\n### Commands while the job {state}: {runs} runs each\n")
     ratios = "".join(f"× {name} | " for name in relative)
     print(f"| command | median | 95th percentile | {ratios}bar |")
     print("|---|---|---|" + "---|" * len(relative) + "---|")
     for command, times in found.items():
         ratios = "".join(f"{medians[command.name] / medians[name]:.2f} | " for name in relative)
         print(f"| {command.name} | {median(times) * 1e3:.0f} ms | {percentile(times, 0.95) * 1e3:.0f} ms | "
-              f"{ratios}{verdict(medians[command.name] * 1e3, command.bar_ms)} |")
+              f"{ratios}{in_ms(medians[command.name] * 1e3, command.bar_ms)} |")
     sys.stdout.flush()
 
 
@@ -234,9 +234,9 @@ def percentile(values: Sequence[float], share: float) -> float:
     return sorted(values)[math.ceil(len(values) * share) - 1]
 
 
-def verdict(median_ms: float, bar_ms: float | None) -> str:
-    """The bar and whether the median keeps it; empty without one."""
-    return "" if bar_ms is None else f"≤ {bar_ms:.0f} ms: {'kept' if median_ms <= bar_ms else 'MISSED'}"
+def in_ms(median_ms: float, bar_ms: float | None) -> str:
+    """The cell of the limit; empty without one."""
+    return "" if bar_ms is None else kept(median_ms, bar_ms, f"{bar_ms:.0f} ms")
 
 
 def cold_start(work: Path, environment: Mapping[str, str], job: Job, runs: int) -> None:
@@ -294,7 +294,7 @@ def million(work: Path, environment: Mapping[str, str], rows: int, runs: int) ->
         for name, sql in OVER_MILLION.items():
             elapsed_ms = [ask(work / "probe", sql) for _ in range(runs)]
             print(f"| {name} | {median(elapsed_ms):.1f} ms | {percentile(elapsed_ms, 0.95):.1f} ms | "
-                  f"{verdict(median(elapsed_ms), MILLION_BAR_MS)} |")
+                  f"{in_ms(median(elapsed_ms), MILLION_BAR_MS)} |")
     finally:
         writer.kill()
         writer.wait()

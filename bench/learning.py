@@ -21,20 +21,20 @@ from harness import Place, run_probe, running
 
 PROGRAM = "learning_faults"
 PAUSE_S = 1.5
-"""Between two questions."""
+"""Between two calls of `diagnose`."""
 
 
 class Fault(NamedTuple):
-    """What is to be said of a fault: one of `recipes`, about `subject` (its beginning) where it has one, and
-    a step at most `near` from that of the fault where it begins on the way."""
+    """The accepted findings of a fault: one of `recipes`, with a subject that begins with `subject`, and a
+    step at most `near` from the fault's."""
 
     recipes: tuple[str, ...]
     subject: str = ""
     near: int | None = None
     watch_s: float = 40.0
-    """Not found by then: missed."""
+    """A fault not found by then counts as missed."""
     watched: tuple[str, ...] = ()
-    """Options of `probe PID watch`: what is not looked at by itself, and has to be asked for."""
+    """Options of `probe PID watch` for statistics that are only recorded on request."""
 
 
 NAN = ("nan-origin", "loss-nan")
@@ -89,7 +89,7 @@ CLEAN = (
 
 @dataclass
 class Trial:
-    """One planted fault. `verdict_s`: seconds after it; None: not within the time it was watched."""
+    """One planted fault. `verdict_s`: seconds after it; None: not found in time."""
 
     fault: str
     seed: int
@@ -99,12 +99,12 @@ class Trial:
     said_step: int | None = None
     said: str = ""
     others: list[str] = field(default_factory=list)
-    """What else was said above `info` in the answer that named it, or in the last one."""
+    """Other findings above `info` in the answer that named it, or in the last one."""
     asked_s: list[float] = field(default_factory=list)
 
 
-def ask(place: Place, pid: int) -> tuple[list[dict[str, Any]], float]:
-    """What the recipes found, and how long the answer took, s."""
+def diagnose(place: Place, pid: int) -> tuple[list[dict[str, Any]], float]:
+    """The findings of the recipes, and the seconds until the answer."""
     began_s = time.monotonic()
     done = run_probe(place, str(pid), "diagnose", "--format", "json")
     elapsed_s = time.monotonic() - began_s
@@ -134,7 +134,7 @@ def plant(name: str, seed: int) -> Trial:
                 run_probe(place, str(job.pid), "watch", *fault.watched)
             while time.time_ns() < int(began_ns) + fault.watch_s * 1e9:
                 time.sleep(PAUSE_S)
-                found, elapsed_s = ask(place, job.pid)
+                found, elapsed_s = diagnose(place, job.pid)
                 trial.asked_s.append(round(elapsed_s, 2))
                 right = [one for one in found if fits(one, fault, trial.step)]
                 others = [one for one in found if one not in right and one["severity"] != "info"]
@@ -151,7 +151,7 @@ def plant(name: str, seed: int) -> Trial:
 
 
 def clean(name: str, seed: int, seconds: float) -> tuple[list[dict[str, Any]], int]:
-    """What was said above `info` of a training in which nothing is wrong, and at which step it was left."""
+    """Findings above `info` in a training without a fault, and its last step."""
     place, found = Place(), {}
     step = 0
     try:
@@ -159,7 +159,7 @@ def clean(name: str, seed: int, seconds: float) -> tuple[list[dict[str, Any]], i
             ends_s = time.monotonic() + seconds
             while time.monotonic() < ends_s:
                 time.sleep(2 * PAUSE_S)
-                for one in ask(place, job.pid)[0]:
+                for one in diagnose(place, job.pid)[0]:
                     if one["severity"] != "info":
                         found[one["recipe"], one["subject"]] = one
             last = "SELECT MAX(step) FROM python.steps"
@@ -188,14 +188,14 @@ def table(trials: list[Trial]) -> list[str]:
 
 
 def main(words: list[str] | None = None) -> int:
-    """Run the trials; 1 when a fault is missed or a clean training is called ill."""
+    """Run the trials; 1 when a fault is missed or a clean training has a finding."""
     as_is = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=as_is)
     parser.add_argument("--learning", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--seeds", type=int, default=3, help="trials of each fault")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--only", nargs="+", choices=[*FAULTS, *CLEAN], default=[*FAULTS, *CLEAN])
-    parser.add_argument("--clean-seconds", type=float, default=30.0, help="each clean job is asked so long")
+    parser.add_argument("--clean-seconds", type=float, default=30.0, help="time per clean job")
     parser.add_argument("--json", type=Path, help="file for every trial")
     arguments = parser.parse_args(words)
     trials: list[Trial] = []

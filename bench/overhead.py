@@ -20,10 +20,12 @@ import json
 import os
 import random
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -100,7 +102,7 @@ def main() -> None:
     parser.add_argument("--jobs", default=",".join(job.name for job in JOBS))
     parser.add_argument("--peers", action="store_true", help="run the peers too (installs them)")
     parser.add_argument("--paired", action="store_true", help="only the pairs within one process")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the steps: shows that it works")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the steps, as a smoke test")
     arguments = parser.parse_args()
     variants = [PLAIN, *OURS, *(THEIRS if arguments.peers else ())]
     for peer in PEERS if arguments.peers else ():
@@ -163,12 +165,53 @@ def compare(job: Job, variants: Sequence[Variant], rounds: int) -> None:
     sys.stdout.flush()
 
 
-def percent(values: Sequence[float]) -> str:
-    """Median and 95 % bootstrap interval of the median, in percent."""
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """95 % bootstrap interval of the median."""
     chance = random.Random(1)
     medians = sorted(median(chance.choices(values, k=len(values))) for _ in range(2000))
-    low, high = medians[50], medians[1949]
+    return medians[50], medians[1949]
+
+
+def percent(values: Sequence[float]) -> str:
+    """Median and its interval, in percent."""
+    low, high = interval(values)
     return f"{median(values):+.2%} [{low:+.2%}, {high:+.2%}]"
+
+
+def microseconds(values_ns: Sequence[float]) -> str:
+    """Median and its interval, in µs."""
+    low, high = interval(values_ns)
+    return f"{median(values_ns) / 1e3:+.1f} [{low / 1e3:+.1f}, {high / 1e3:+.1f}] µs"
+
+
+def alternating(
+    switch: Callable[[bool], object], work: Callable[[], object], blocks: int, times: int
+) -> tuple[list[float], list[float]]:
+    """CPU ns of one unit of work in each block without, and the added time of the block with beside it."""
+    without, added = [], []
+    for block in range(blocks):
+        taken = {}
+        for on in (block % 2 == 0, block % 2 == 1):
+            switch(on)
+            begun = time.thread_time_ns()
+            for _ in range(times):
+                work()
+            taken[on] = (time.thread_time_ns() - begun) / times
+        without.append(taken[False])
+        added.append(taken[True] - taken[False])
+    return without, added
+
+
+def free_port() -> int:
+    """A TCP port of this machine that nothing listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def kept(found: float, limit: float, shown: str) -> str:
+    """A cell with the limit and whether the figure keeps it."""
+    return f"≤ {shown}: {'kept' if found <= limit else 'MISSED'}"
 
 
 def run(job: Job, variant: Variant) -> Figures:
@@ -245,8 +288,7 @@ def stop_server(directory: Path) -> None:
         os.kill(pid, 15)
     except (OSError, ValueError, KeyError):
         return
-    waited = subprocess.run(["tail", "--pid", str(pid), "-f", "/dev/null"], timeout=30, check=False)
-    del waited
+    subprocess.run(["tail", "--pid", str(pid), "-f", "/dev/null"], timeout=30, check=False)
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ from probe.job.instruments.core.recorder import Recorder
 from probe.job.snippets.state_restore import Kept
 from probe.recording.places import agent_socket
 
-LOOKS = 5_000_000
-LOOKS_OF_A_STEP = 3
+CHECKS = 5_000_000
+CHECKS_PER_STEP = 3
 """At a step's end, at its batch, at its first forward."""
 STEPS_OF_BIG = 10**7
 READS = "optimizer.param_groups[0]['lr']"
@@ -39,7 +39,7 @@ CHANGES = "optimizer.param_groups[0]['lr'] = optimizer.param_groups[0]['lr']"
 DRAWS = "import torch\ntorch.rand(3).sum()"
 
 
-class Asked(NamedTuple):
+class Request(NamedTuple):
     """One kind of request; `body` is made anew each time."""
 
     name: str
@@ -47,23 +47,24 @@ class Asked(NamedTuple):
     body: Callable[[Path], dict[str, Any]]
 
 
-def snippet(name: str, code: str, when: str = "auto") -> Asked:
-    return Asked(name, "/v1/eval", lambda _work: {"code": code, "timeout_s": 10, "wait_s": 60, "when": when})
+def snippet(name: str, code: str, when: str = "auto") -> Request:
+    body = {"code": code, "timeout_s": 10, "wait_s": 60, "when": when}
+    return Request(name, "/v1/eval", lambda _work: body)
 
 
-def action(name: str, kind: str, make: Callable[[Path], dict[str, Any]]) -> Asked:
-    return Asked(
+def action(name: str, kind: str, make: Callable[[Path], dict[str, Any]]) -> Request:
+    return Request(
         name, "/v1/act", lambda work: {"action": kind, "arguments": make(work), "wait_s": 60}
     )
 
 
 SNIPPETS = (
-    snippet("a snippet that reads, at once", READS),
-    snippet("the same between two steps", READS, "step"),
-    snippet("a snippet that sets a learning rate", CHANGES),
-    snippet("a snippet that draws random numbers", DRAWS),
+    snippet("read-only snippet, run at once", READS),
+    snippet("the same snippet between two steps", READS, "step"),
+    snippet("snippet that sets a learning rate", CHANGES),
+    snippet("snippet that draws random numbers", DRAWS),
 )
-LR = action("`lr --scale`, seen to hold for the next steps", "lr", lambda _work: {"scale": 0.9999})
+LR = action("`lr --scale`, verified over the next steps", "lr", lambda _work: {"scale": 0.9999})
 SAVE = action(
     "`checkpoint`, written and read back", "checkpoint",
     lambda work: {"path": str(work / "bench.pt"), "overwrite": True},
@@ -71,11 +72,11 @@ SAVE = action(
 
 
 class Program(NamedTuple):
-    """A job; `first` is written to its stdin, `awaited` is what it then says, if anything."""
+    """A job; `first` is written to its stdin, `awaited` is the line that it then prints, if any."""
 
     name: str
     words: tuple[str, ...]
-    asked: tuple[Asked, ...]
+    requests: tuple[Request, ...]
     first: str = ""
     awaited: str = "READY"
     rounds: float = 1.0
@@ -83,11 +84,11 @@ class Program(NamedTuple):
 
 JOBS = (
     Program(
-        "a step of a millisecond, no loader", (str(PROGRAMS / "one_millisecond_step.py"), "--forever"),
+        "One-millisecond step, no loader", (str(PROGRAMS / "one_millisecond_step.py"), "--forever"),
         (*SNIPPETS, LR),
     ),
     Program(
-        "a small GPT with a loader", (str(PROGRAMS / "gpt_in_main.py"), "--size", "small", "--forever"),
+        "Small GPT with a loader", (str(PROGRAMS / "gpt_in_main.py"), "--size", "small", "--forever"),
         SNIPPETS,
     ),
     Program(
@@ -103,46 +104,46 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--times", type=int, default=50, help="requests of each kind")
-    parser.add_argument("--quick", action="store_true", help="three of each: shows that it works")
+    parser.add_argument("--quick", action="store_true", help="three of each, as a smoke test")
     arguments = parser.parse_args()
     times = 3 if arguments.quick else arguments.times
     print(machine() + "\n")
-    empty(LOOKS // 100 if arguments.quick else LOOKS)
+    idle(CHECKS // 100 if arguments.quick else CHECKS)
     for program in JOBS:
         with places() as (work, environment):
-            ask(program, work, environment, max(3, int(times * program.rounds)))
+            measure(program, work, environment, max(3, int(times * program.rounds)))
     print(f"Load average at the end: {os.getloadavg()[0]:.2f}.")
 
 
-def empty(looks: int) -> None:
-    """The table of the empty place."""
+def idle(checks: int) -> None:
+    """The tables of a boundary without a request, and of what surrounds each snippet."""
     recorder = object.__new__(Recorder)
     recorder.end_awaited = False
-    found = [looked_ns(recorder, looks) for _ in range(7)]
-    print("### Nobody waits\n\n| | |\n|---|---|")
-    print(f"| one look | {median(found):.1f} ns |")
-    whole_ns = median(found) * LOOKS_OF_A_STEP
-    print(f"| the looks of one step, {LOOKS_OF_A_STEP} at most | {whole_ns:.0f} ns |\n")
-    costs = [kept_us(max(10, looks // 10_000)) for _ in range(7)]
+    found = [check_ns(recorder, checks) for _ in range(7)]
+    print("### No pending request\n\n| | |\n|---|---|")
+    print(f"| one check | {median(found):.1f} ns |")
+    step_ns = median(found) * CHECKS_PER_STEP
+    print(f"| the checks of one step, {CHECKS_PER_STEP} at most | {step_ns:.0f} ns |\n")
+    costs = [restore_us(max(10, checks // 10_000)) for _ in range(7)]
     print("### Before and after each snippet between two steps\n\n| | |\n|---|---|")
-    print(f"| random states, modes and settings: read, and compared | {median(costs):.0f} µs |\n")
+    print(f"| reading and comparing random states, modes and settings | {median(costs):.0f} µs |\n")
 
 
-def looked_ns(recorder: Recorder, looks: int) -> float:
-    """What one look takes."""
+def check_ns(recorder: Recorder, checks: int) -> float:
+    """CPU time of one check."""
     begun_ns = time.thread_time_ns()
-    for _ in range(looks):
+    for _ in range(checks):
         pass
     without_ns = time.thread_time_ns() - begun_ns
     begun_ns = time.thread_time_ns()
-    for _ in range(looks):
+    for _ in range(checks):
         if recorder.end_awaited:
             raise AssertionError
-    return (time.thread_time_ns() - begun_ns - without_ns) / looks
+    return (time.thread_time_ns() - begun_ns - without_ns) / checks
 
 
-def kept_us(times: int) -> float:
-    """What reading everything that is kept costs before and after a snippet that changed none of it."""
+def restore_us(times: int) -> float:
+    """Cost of reading and comparing the kept state around a snippet that changes nothing."""
     import numpy.random
     import torch
 
@@ -154,37 +155,37 @@ def kept_us(times: int) -> float:
     return (time.thread_time_ns() - begun_ns) / times / 1e3
 
 
-def ask(program: Program, work: Path, environment: dict[str, str], times: int) -> None:
+def measure(program: Program, work: Path, environment: dict[str, str], times: int) -> None:
     """The table of one job."""
     with job(program, work, environment) as process:
         socket = agent_socket(work / "probe", process.pid)
         step_ms = pace_ms(socket)
-        found: dict[str, list[tuple[float, float | None]]] = {one.name: [] for one in program.asked}
+        found: dict[str, list[tuple[float, float | None]]] = {one.name: [] for one in program.requests}
         for turn in range(times + 1):
-            for one in program.asked:
+            for one in program.requests:
                 begun_s = time.perf_counter()
                 answer = wire.call(socket, "POST", one.route, one.body(work), timeout_s=120.0)
                 if answer.get("error"):
                     raise SystemExit(f"{one.name}: {answer['error']}")
                 if turn:
                     found[one.name].append(((time.perf_counter() - begun_s) * 1e3, answer["held_ms"]))
-    print(f"### {program.name}: {step_ms:.1f} ms per step, asked {times} times\n")
-    print("| asked | answered, median | answered, 95 % within | held, median | held, 95 % within |")
+    print(f"### {program.name}: {step_ms:.1f} ms per step, {times} requests\n")
+    print("| request | answered, median | answered, 95 % within | held, median | held, 95 % within |")
     print("|---|---|---|---|---|")
     for name, answers in found.items():
         held = [one for _, one in answers if one is not None]
         answered = middle([took for took, _ in answers])
-        print(f"| {name} | {answered} | {middle(held) if held else 'not at all |'} |")
+        print(f"| {name} | {answered} | {middle(held) if held else 'not held |'} |")
     print()
 
 
 def middle(values: list[float]) -> str:
-    """Two cells: the median and what 95 % are within."""
+    """Two cells: median and 95th percentile."""
     return f"{median(values):,.1f} ms | {quantiles(values, n=20)[-1]:,.1f} ms"
 
 
 def pace_ms(socket: Path) -> float:
-    """Time of a step of the job, over two seconds in which nobody asks."""
+    """Time of a step of the job, over two seconds without requests."""
     first, begun_s = wire.call(socket, "GET", "/v1/health", timeout_s=30.0)["step"], time.perf_counter()
     time.sleep(2.0)
     steps = wire.call(socket, "GET", "/v1/health", timeout_s=30.0)["step"] - first
@@ -193,7 +194,7 @@ def pace_ms(socket: Path) -> float:
 
 @contextlib.contextmanager
 def job(program: Program, work: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """The job; it trains when this begins."""
+    """The job, while it trains."""
     process = subprocess.Popen(
         [sys.executable, *program.words], env=dict(run_environment(environment, sys.executable)), cwd=work,
         text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -203,7 +204,7 @@ def job(program: Program, work: Path, environment: dict[str, str]) -> Iterator[s
         process.stdin.write(program.first)
         process.stdin.flush()
         if program.awaited and not any(line.startswith(program.awaited) for line in process.stdout):
-            raise SystemExit(f"the job ended before it said {program.awaited}")
+            raise SystemExit(f"the job ended before it printed {program.awaited}")
         socket, waited = agent_socket(work / "probe", process.pid), 0
         while not socket.exists() or wire.call(socket, "GET", "/v1/health", timeout_s=30.0)["step"] < 3:
             time.sleep(0.1)

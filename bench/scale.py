@@ -23,7 +23,6 @@ import os
 import random
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -34,7 +33,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from latency import installed, machine
-from overhead import HERE, stop_server
+from overhead import HERE, free_port, kept, stop_server
 
 from probe.base.settings import Settings
 from probe.boot import launch
@@ -69,7 +68,7 @@ def main() -> None:
     )
     parser.add_argument("--runs", type=int, default=7, help="runs of each command after the first")
     parser.add_argument("--only", choices=("merge", "one", "several"), help="one part alone")
-    parser.add_argument("--quick", action="store_true", help="few ranks and steps: shows that it works")
+    parser.add_argument("--quick", action="store_true", help="few ranks and steps, as a smoke test")
     arguments = parser.parse_args()
     runs, steps = (2, 50) if arguments.quick else (arguments.runs, STEPS)
     print(machine())
@@ -80,12 +79,12 @@ def main() -> None:
     if arguments.only in (None, "one"):
         for ranks, bar_s in [(8, 1.0)] if arguments.quick else ONE_HOST:
             with hosts(1, ranks, steps) as made:
-                asked(made, ranks, bar_s, runs)
+                commands(made, ranks, bar_s, runs)
                 watched(made[0], ranks, 1.0 if arguments.quick else WATCHED_S)
     if arguments.only in (None, "several"):
         for many, ranks, bar_s in [(2, 4, 1.0)] if arguments.quick else SEVERAL_HOSTS:
             with hosts(many, ranks, steps) as made:
-                asked(made, many * ranks, bar_s, runs)
+                commands(made, many * ranks, bar_s, runs)
     print(f"\nLoad average at the end: {os.getloadavg()[0]:.2f}.")
 
 
@@ -113,7 +112,7 @@ def merging(sizes: Sequence[tuple[int, float]]) -> None:
                 merged = merged_stacks.merge(captures)
                 times.append(time.perf_counter() - started)
             print(f"| {ranks:,} | {name} | {len(merged.tree):,} | {len(merged.classes):,} | "
-                  f"{seconds(median(times))} | {verdict(median(times), bar_s)} |")
+                  f"{seconds(median(times))} | {kept(median(times), bar_s, f'{bar_s:g} s')} |")
             sys.stdout.flush()
 
 
@@ -154,7 +153,7 @@ class Host(NamedTuple):
 
 @contextlib.contextmanager
 def hosts(many: int, ranks: int, steps: int) -> Iterator[list[Host]]:
-    """So many hosts with so many ranks each. Servers run on all but the first, which is the one to ask."""
+    """`many` hosts with `ranks` ranks each. Servers run on all but the first, which the commands start."""
     work = Path(tempfile.mkdtemp(prefix="bench-scale-", dir="/dev/shm"))
     made: list[Host] = []
     try:
@@ -177,25 +176,16 @@ def hosts(many: int, ranks: int, steps: int) -> Iterator[list[Host]]:
 
 
 def shared_environment(work: Path, many: int) -> dict[str, str]:
-    """What all hosts have: one token, the list of hosts."""
+    """Environment of all hosts: one token, the list of hosts."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PROBE")}
     kept["PROBE_QUERY_TIMEOUT_S"] = QUERY_TIMEOUT_S
     if many > 1:
         (work / "token").touch(0o600)
         (work / "token").write_text(secrets.token_hex(32))
-        addresses = [f"127.0.0.1:{port}" for port in free_ports(many)]
+        addresses = [f"127.0.0.1:{free_port()}" for _ in range(many)]
         (work / "peers").write_text("\n".join(addresses))
         kept.update(PROBE_TOKEN_FILE=str(work / "token"), PROBE_PEERS=str(work / "peers"))
     return kept
-
-
-def free_ports(many: int) -> list[int]:
-    """TCP ports of this machine that nobody listens on now."""
-    with contextlib.ExitStack() as stack:
-        listeners = [stack.enter_context(socket.socket()) for _ in range(many)]
-        for listener in listeners:
-            listener.bind(("127.0.0.1", 0))
-        return [int(listener.getsockname()[1]) for listener in listeners]
 
 
 def host(
@@ -217,11 +207,11 @@ def host(
     return Host(folder / "probe", environment, generator)
 
 
-# Asking -----------------------------------------------------------------------
+# Commands ---------------------------------------------------------------------
 
 
-def asked(made: Sequence[Host], ranks: int, bar_s: float, runs: int) -> None:
-    """The table of what is asked of the first host about all ranks."""
+def commands(made: Sequence[Host], ranks: int, bar_s: float, runs: int) -> None:
+    """The table of commands about all ranks, on the first host."""
     where = "one host" if len(made) == 1 else f"{len(made)} hosts of {ranks // len(made)} ranks"
     print(f"\n### {ranks:,} ranks, {where}: {runs} runs each\n\n| command | first | median | longest | bar |")
     print("|---|---|---|---|---|")
@@ -247,7 +237,7 @@ def asked(made: Sequence[Host], ranks: int, bar_s: float, runs: int) -> None:
 
 
 def timed(words: Sequence[str], environment: Mapping[str, str]) -> tuple[float, str, str]:
-    """Seconds that one command takes, what it prints and what it notes; ends the bench when it fails."""
+    """Seconds that one command takes, its stdout and stderr; exits if it fails."""
     started = time.perf_counter()
     done = subprocess.run(
         [installed("probe"), *words], env=dict(environment), stdin=subprocess.DEVNULL, capture_output=True,
@@ -262,13 +252,13 @@ def timed(words: Sequence[str], environment: Mapping[str, str]) -> tuple[float, 
 def row(name: str, times: Sequence[float], bar_s: float | None = None) -> None:
     """One row: the first time, and the others."""
     others = times[1:]
-    held = "" if bar_s is None else verdict(median(others), bar_s)
+    held = "" if bar_s is None else kept(median(others), bar_s, f"{bar_s:g} s")
     print(f"| {name} | {seconds(times[0])} | {seconds(median(others))} | {seconds(max(others))} | {held} |")
     sys.stdout.flush()
 
 
 def watched(one: Host, ranks: int, watched_s: float) -> None:
-    """What the server of one host takes while all its ranks train ten steps a second."""
+    """CPU use of one host's server while all its ranks train ten steps a second."""
     assert one.generator.stdin is not None and one.generator.stdout is not None
     print("go 10", file=one.generator.stdin, flush=True)
     one.generator.stdout.readline()
@@ -288,13 +278,8 @@ def cpu_s(pid: int) -> float:
 
 
 def seconds(value: float) -> str:
-    """For reading."""
+    """As text, in ms below a second."""
     return f"{value * 1e3:.0f} ms" if value < 1 else f"{value:.2f} s"
-
-
-def verdict(found_s: float, bar_s: float) -> str:
-    """The bar, and whether it is kept."""
-    return f"≤ {bar_s:g} s: {'kept' if found_s <= bar_s else 'MISSED'}"
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 -- symptoms = ["nan", "loss", "data", "gradients"]
 -- order = 400
 -- scope = "job"
--- needs = "the sentinel of a run that is recorded (PROBE_INSTRUMENTS with `nonfinite` and `losses`), and something not finite"
+-- needs = "the NaN detector of a run that is recorded (PROBE_INSTRUMENTS with `nonfinite` and `losses`), and something not finite"
 -- what = "{made} began in {direction_text}{place} in step {step}{micro}{because}"
 -- why = [
 --   "{evidence}",

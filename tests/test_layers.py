@@ -346,7 +346,7 @@ IN_THE_JOB = re.compile(
 )
 MAY_BE_RAW = {
     "probe/job/instruments/nan/forked_probe.py": {  # a fork's
-        "send", "_cut_off", "_replace", "_protect_what_is_shared",
+        "send", "_cut_off", "_replace", "_protect_shared_memory",
     },
     "probe/job/instruments/modules/module_times.py": {"_memory"},  # reads what was proven when its step began
     "probe/recording/journal.py": {"read_journal", "read_payloads", "read_on"},  # in the server

@@ -1,1 +1,1 @@
-"""What everything else stands on: errors, settings, clock, wire, isolation. Imports nothing above it."""
+"""Foundations: errors, settings, clock, wire format, isolation. Imports nothing above."""

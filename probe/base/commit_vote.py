@@ -1,17 +1,17 @@
-"""CommitVote: how the ranks of one host decide the same, with nobody in between who could be killed.
+"""Commit vote: how the ranks of one host reach the same decision without a coordinator.
 
-    PROBE_DIR/ballots/ID/members          who takes part: there once all of them are known to be appointed
-                         come.NAME        one for each who has come to the agreed step
-                         did.NAME         one for each who has done there what was asked
+    PROBE_DIR/ballots/ID/members          the participants, written once all are appointed
+                         come.NAME        NAME has reached the agreed step
+                         did.NAME         NAME has done what was requested
                          go               the first answer to "do it?":    `yes`, or `no WHY`
                          stay             the first answer to "keep it?":  `yes`, or `no WHY`
 
-Each is a symbolic link whose target is its text: it is made by one system call, only when it is not there
-yet, and never half written. Whoever is first has decided; who comes later takes what is there. Nothing
-depends on who lives on: a rank, the server or the command may be killed between any two of these.
+Each is a symbolic link whose target is its text: made atomically by one system call, only if it does not
+exist. The first writer decides, later ones read the decision. A rank, the server or the command may be
+killed at any point.
 
-Written by the training thread while it is held at the agreed step (it may block there, with a deadline),
-by the agent's threads and by the server. Standard library only.
+Written by the training thread while it is held at the agreed step (it may block there, with a deadline), by
+the agent's threads and by the server. Standard library only.
 """
 
 from __future__ import annotations
@@ -27,53 +27,52 @@ from probe.base import descriptors
 from probe.base.errors import BadRequest
 
 GO, STAY = "go", "stay"
-"""The two questions: whether it is done at all, and whether what was done is kept."""
+"""The two questions: whether to do it, and whether to keep what was done."""
 COME, DID = "come", "did"
-"""What members leave behind: that they have come, that they have done it."""
+"""The marks of members: reached the step, done."""
 EARLY = "not all ranks were told in time"
-"""Why nothing was done where the agreed step came too soon: worth trying again with a later one."""
+"""Reason when the agreed step came too soon; worth a retry with a later step."""
 _LONGEST_NAME = 64
 LONGEST_BYTES = 1000
-"""Of a reason; the target of a link can have four times as much."""
+"""Longest reason; a link's target may be four times as long."""
 _OLD_S = 24 * 3600.0
-"""Ballots that nobody has removed are removed after so long: who was stopped meanwhile may still ask."""
+"""Abandoned ballots are removed after so long: a stopped rank may still read its ballot."""
 
 
 class Decision(NamedTuple):
-    """The answer that was first, and for `no` the reason."""
+    """The first answer, and for `no` the reason."""
 
     yes: bool
     why: str
 
 
 class CommitVote:
-    """One vote. Raises OSError where the folder cannot be read or written."""
+    """One vote. Raises `OSError` when its folder cannot be read or written."""
 
     def __init__(self, directory: Path, name: str) -> None:
-        """`directory` is PROBE_DIR; `name` is the vote's own, of letters, digits, `-` and `.`.
-
-        Raises `BadRequest` for another: it comes from another host's server."""
+        """`directory` is PROBE_DIR; `name` has only letters, digits, `-` and `.`, else raises `BadRequest`:
+        it comes from another host's server."""
         plain = name.replace("-", "").replace(".", "")
         if not (plain.isascii() and plain.isalnum()) or name.startswith(".") or len(name) > _LONGEST_NAME:
             raise BadRequest("`id` must be letters, digits, `-` and `.`")
         self.folder = directory / "ballots" / name
 
     def make(self) -> None:
-        """Make its folder, before anybody is told of it. Only this does: a rank that was stopped for long
-        and finds no folder must not decide alone."""
+        """Make the folder, before any rank hears of the vote. Ranks never make it: one that was stopped for
+        long and finds no folder must not decide alone."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def open(self, members: Iterable[str]) -> None:
-        """All members are appointed: from now on it can be decided."""
+        """Open the vote: all members are appointed."""
         self._write("members", ",".join(members))
 
     def members(self) -> list[str] | None:
-        """Who takes part; None as long as not all are known to be appointed."""
+        """The participants; None before the vote is open."""
         text = self._read("members")
         return None if text is None else text.split(",")
 
     def mark(self, what: str, name: str) -> None:
-        """Leave word that a member has come, or has done it."""
+        """Set a member's mark `COME` or `DID`."""
         self._write(f"{what}.{name}", "x")
 
     def missing(self, what: str) -> list[str]:
@@ -84,7 +83,7 @@ class CommitVote:
         return []
 
     def decision(self, question: str) -> Decision | None:
-        """What was decided; None when nothing was yet."""
+        """The decision; None if there is none yet."""
         text = self._read(question)
         if text is None:
             return None
@@ -92,7 +91,7 @@ class CommitVote:
         return Decision(word == "yes", why)
 
     def cast(self, question: str, yes: bool, why: str = "") -> Decision:
-        """Answer a question, unless somebody has: returns the answer that was first."""
+        """Answer a question unless it is answered; returns the first answer."""
         short = " ".join(why.split()).encode(errors="replace")[:LONGEST_BYTES].decode(errors="ignore")
         self._write(question, f"{'yes' if yes else 'no'} {short}".strip())
         found = self.decision(question)
@@ -101,7 +100,7 @@ class CommitVote:
         return found
 
     def remove(self) -> None:
-        """Take it away, once everybody has said what came of it."""
+        """Remove the vote once all members have reported."""
         with contextlib.suppress(OSError):
             for name in descriptors.names(self.folder):
                 os.unlink(self.folder / name)
@@ -119,7 +118,7 @@ class CommitVote:
 
 
 def remove_old(directory: Path) -> None:
-    """Remove ballots that were left behind long ago: by a server that was killed."""
+    """Remove old ballots of servers that were killed."""
     before_s = time.time() - _OLD_S
     with contextlib.suppress(OSError):
         for folder in (directory / "ballots").iterdir():

@@ -1,22 +1,20 @@
-"""Descriptors: files and sockets of ours in a process that is somebody else's.
+"""Descriptors: probe's files and sockets inside the job's process.
 
-A job may close, replace or run out of descriptors whenever it likes: `os.closerange` when it
-daemonises, a double close, `dup2`. What used a number after that would write into the job's
-checkpoint, or close it. So:
+A job may close, replace or run out of descriptors at any time: `os.closerange` when it daemonizes, a double
+close, `dup2`. Using a number after that would write into the job's checkpoint, or close it. So:
 
-- Nothing keeps a descriptor that can do without: memory maps give theirs up (`recording.mapping`),
-  what is read or written in one go is opened by its path.
-- A descriptor that is kept has a high number, which a job that opens files does not get.
-- Every use but the first proves by device and inode that the number still means our file, then acts.
-  A number that means something else is forgotten, never closed.
+- Descriptors are kept only where needed: memory maps drop theirs (`recording.mapping`), and files read or
+  written at once are opened by path.
+- A kept descriptor has a high number, which a job that opens files does not get.
+- Every use but the first proves by device and inode that the number is still our file. A number that is
+  something else is forgotten, never closed.
 
-`os.open`, `os.fstat` and their like give up the GIL, and who wants it back waits while the job runs on:
-milliseconds in which it may close the number and get it again. So what cannot block (`fstat`, `close`,
-`fcntl`, `socket`, `accept4`, `pipe2`) is called with the GIL held, what was opened is compared with its path,
-and what belongs together (accept and move, prove and close) is one call of C that goes through iterators:
-between two bytecodes, too, a thread may lose its turn. Between the proof of a read or a write and the call
-itself another thread of the job has about a microsecond; nothing in a process can close that gap. Standard
-library only; any thread, never the hot path.
+`os.open`, `os.fstat` and the like release the GIL, and until it is back the job may close the number and get
+it again. So calls that cannot block (`fstat`, `close`, `fcntl`, `socket`, `accept4`, `pipe2`) run with the
+GIL held, an opened file is compared with its path, and pairs of calls (accept and move, prove and close) run
+as one C call through iterators, because a thread switch can happen between two bytecodes. Between the proof
+and a read or write remains about a microsecond, which cannot be closed. Standard library only; any thread,
+never the hot path.
 """
 
 from __future__ import annotations
@@ -42,10 +40,10 @@ from types import TracebackType
 from typing import Any
 
 _HIGH = 512
-"""Kept descriptors have numbers from here on: the kernel's table for them is 8 KiB."""
+"""Kept descriptors have numbers from here on; the kernel's table for them is 8 KiB."""
 _READ_BYTES = 1 << 16
 _TRIES = 4
-"""Of opening a path that is renamed at that very moment, there and back."""
+"""Attempts to open a path that is being renamed."""
 _CLOSED = "the job has closed this descriptor of probe's"
 
 
@@ -55,14 +53,14 @@ class Descriptor:
     __slots__ = ("_identity", "_number")
 
     def __init__(self, number: int, own: Identity, *, keep: bool = False) -> None:
-        """Take over a number that was opened just now and stands for `own`; `keep`: move it out of the way
-        of the job's. Raises `OSError` when it stands for something else by now."""
+        """Take over a number just opened for the file `own`; `keep`: move it to a high number. Raises
+        `OSError` when it is another file by now."""
         self._number = _moved_high(number, own) if keep else number
         self._identity = own
 
     @property
     def ours(self) -> bool:
-        """Whether the number still means our file."""
+        """Whether the number is still our file."""
         if self._number < 0:
             return False
         try:
@@ -72,18 +70,18 @@ class Descriptor:
 
     @property
     def plain(self) -> bool:
-        """Whether it is a plain file, no folder, pipe or device."""
+        """Whether it is a regular file."""
         return stat.S_ISREG(self._identity[2])
 
     def fileno(self) -> int:
-        """The number, proven this instant. Raises `OSError` when it is closed or means something else."""
+        """The number, proven now. Raises `OSError` when it is closed or another file."""
         if not self.ours:
             self._number = -1
             raise OSError(errno.EBADF, _CLOSED)
         return self._number
 
     def close(self) -> None:
-        """Close it if it is still ours. Again: nothing."""
+        """Close it if it is still ours; idempotent."""
         number, self._number = self._number, -1
         if number >= 0:
             _close_own(number, self._identity)
@@ -98,8 +96,8 @@ class Descriptor:
 
 
 def opened(path: str | os.PathLike[str], flags: int, mode: int = 0o600, *, keep: bool = False) -> Descriptor:
-    """Open a file; children that the job starts do not inherit it. Raises `OSError`."""
-    keep = keep or flags & os.O_ACCMODE != os.O_RDONLY  # what goes astray is to be a read
+    """Open a file, not inherited by the job's children. Raises `OSError`."""
+    keep = keep or flags & os.O_ACCMODE != os.O_RDONLY  # only a read may hit a wrong file
     for _ in range(_TRIES):
         before = _file_at(path)
         if before is None and flags & os.O_CREAT:
@@ -112,7 +110,7 @@ def opened(path: str | os.PathLike[str], flags: int, mode: int = 0o600, *, keep:
 
 
 def _created(path: str | os.PathLike[str], flags: int, mode: int, keep: bool) -> Descriptor:
-    """Open a file that was not there: proven by its name in its folder, which may be renamed meanwhile."""
+    """Create a file, proven by its name in its folder, which may be renamed meanwhile."""
     folder, name = os.path.split(os.fspath(path))
     with opened(folder or ".", os.O_PATH | os.O_DIRECTORY) as parent:
         number = os.open(name, flags | os.O_CLOEXEC, mode, dir_fd=parent.fileno())
@@ -123,8 +121,8 @@ def _created(path: str | os.PathLike[str], flags: int, mode: int, keep: bool) ->
 
 
 def pipe() -> tuple[Descriptor, Descriptor]:
-    """A pipe: the end to read and the end to write, both kept."""
-    numbers = (ctypes.c_int * 2)(-1, -1)  # which nobody can close
+    """A pipe: read end and write end, both kept."""
+    numbers = (ctypes.c_int * 2)(-1, -1)
     library, end = _library(), numbers.__getitem__
     made = map(library.pipe2, [ctypes.byref(numbers)], [os.O_CLOEXEC])
     move, least = repeat(fcntl.F_DUPFD_CLOEXEC), repeat(_least())
@@ -140,7 +138,7 @@ def pipe() -> tuple[Descriptor, Descriptor]:
 
 
 def identity(number: int) -> Identity:
-    """What a descriptor stands for: device, inode, kind. Raises `OSError` when it is closed."""
+    """Device, inode and kind of an open descriptor. Raises `OSError` when it is closed."""
     layout = _STAT.get(os.uname().machine)
     if layout is None:
         found = os.fstat(number)
@@ -158,23 +156,23 @@ def identity(number: int) -> Identity:
 Identity = tuple[int, int, int]
 _STAT_BYTES = 256
 _STAT = {"x86_64": (24, 1), "aarch64": (16, 0)}
-"""Where `st_mode` is in `struct stat`, behind device and inode, and the version that `__fxstat` wants."""
+"""Offset of `st_mode` in `struct stat`, after device and inode, and the version argument of `__fxstat`."""
 
 
 @functools.cache
 def _library() -> Any:
-    """The C library, called with the GIL held: for what cannot block."""
+    """The C library, called with the GIL held: for calls that cannot block."""
     return ctypes.PyDLL(None, use_errno=True)
 
 
 @functools.cache
 def _waiting_library() -> Any:
-    """The C library, called without the GIL: for what may block."""
+    """The C library, called without the GIL: for calls that may block."""
     return ctypes.CDLL(None, use_errno=True)
 
 
 def _called(name: str, *arguments: Any) -> int:
-    """The result of a function of the C library. Raises `OSError`."""
+    """Call a function of the C library. Raises `OSError`."""
     result = int(getattr(_library(), name)(*arguments))
     if result < 0:
         code = ctypes.get_errno()
@@ -183,7 +181,7 @@ def _called(name: str, *arguments: Any) -> int:
 
 
 def _close_own(number: int, own: Identity) -> None:
-    """Close a number if it stands for that file; nothing gets its turn in between."""
+    """Close a number if it is that file, with no thread switch in between."""
     if os.uname().machine not in _STAT or not hasattr(_library(), "fstat"):
         with contextlib.suppress(OSError):
             if identity(number) == own:
@@ -199,8 +197,8 @@ _SECOND, _DEVICE_AND_INODE = itemgetter(1), itemgetter(slice(0, 16))
 
 
 def _made_high(make: Iterator[int]) -> int:
-    """The number that a call of the C library gives, moved out of the way of the job's before another thread
-    gets its turn: nothing but C goes through these iterators. Raises `OSError` with that call's reason."""
+    """The descriptor that a C call returns, moved to a high number with no thread switch in between: only C
+    code runs these iterators. Raises `OSError` with that call's reason."""
     library, least = _library(), _least()
     made, tested, moved, closed = tee(make, 4)
     is_made, is_made_again = tee(map((-1).__lt__, tested))
@@ -217,7 +215,7 @@ def _made_high(make: Iterator[int]) -> int:
 
 
 def _file_at(path: str | os.PathLike[str], folder: int | None = None) -> Identity | None:
-    """What is there now, in an open folder or the current one; None when nothing is."""
+    """The file at a path, relative to an open folder or the current one; None without one."""
     try:
         found = os.stat(path, dir_fd=folder)
     except OSError:
@@ -226,8 +224,8 @@ def _file_at(path: str | os.PathLike[str], folder: int | None = None) -> Identit
 
 
 def _is_of(path: str | os.PathLike[str], number: int, own: Identity) -> bool:
-    """Whether a number that was opened by a path is it still: a job may have closed it, and opened a file of
-    its own, before we had the GIL again. Of a file that was exchanged since, its old name tells."""
+    """Whether a number just opened by a path is still that file: before we had the GIL again, the job may
+    have closed it and opened its own. A file replaced since is known by its old name."""
     if _file_at(path) == own:
         return True
     with contextlib.suppress(OSError):
@@ -237,8 +235,8 @@ def _is_of(path: str | os.PathLike[str], number: int, own: Identity) -> bool:
 
 
 def _moved_high(number: int, own: Identity) -> int:
-    """The same file under a high number; the low one is free again. Where there is none, the low one. Raises
-    `OSError` when the number stands for something else by now."""
+    """Move a descriptor to a high number, if there is a free one. Raises `OSError` when the number is
+    another file by now."""
     least = _least()
     if number >= least:
         return number
@@ -255,7 +253,7 @@ def _moved_high(number: int, own: Identity) -> int:
 
 
 def _least() -> int:
-    """The lowest number of a descriptor that is kept."""
+    """The lowest number for kept descriptors."""
     most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _HIGH if most == resource.RLIM_INFINITY else min(_HIGH, most // 2)
 
@@ -264,7 +262,7 @@ def _least() -> int:
 
 
 class File(io.RawIOBase):
-    """An open file whose every read, write and close is proven, for `io.BufferedWriter` and the like."""
+    """An open file whose reads, writes and close are proven, for `io.BufferedWriter` and the like."""
 
     def __init__(self, descriptor: Descriptor, *, writable: bool) -> None:
         super().__init__()
@@ -284,19 +282,19 @@ class File(io.RawIOBase):
         return True
 
     def fileno(self) -> int:
-        """The number, proven this instant."""
+        """The number, proven now."""
         return self._descriptor.fileno()
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to a place; where that is from the start."""
+        """Set the position; returns it from the start."""
         return os.lseek(self.fileno(), offset, whence)
 
     def readinto(self, buffer: Any) -> int:
-        """Fill `buffer` as far as the file goes; how far."""
+        """Read into `buffer`; returns the number of bytes."""
         return os.readv(self.fileno(), [buffer])
 
     def write(self, data: Any) -> int:
-        """Write what the kernel takes of `data`; how much."""
+        """Write `data`; returns the number of bytes written."""
         return os.write(self.fileno(), data)
 
     def close(self) -> None:
@@ -307,22 +305,22 @@ class File(io.RawIOBase):
 
 
 def reading(path: str | os.PathLike[str]) -> File:
-    """A file to read; without a buffer."""
+    """Open a file for reading, without a buffer."""
     return File(opened(path, os.O_RDONLY), writable=False)
 
 
 def writing(descriptor: Descriptor, buffer_bytes: int = io.DEFAULT_BUFFER_SIZE) -> io.BufferedWriter:
-    """A new file to write, through a buffer."""
+    """A buffered writer for a new file."""
     return io.BufferedWriter(File(descriptor, writable=True), buffer_bytes)
 
 
 def read(path: str | os.PathLike[str], most_bytes: int = -1) -> bytes:
-    """What a file holds, or its first `most_bytes`. Raises `OSError`."""
+    """Content of a file, or its first `most_bytes`. Raises `OSError`."""
     with opened(path, os.O_RDONLY) as descriptor:
         parts: list[bytes] = []
         left, offset = most_bytes, 0
         while left:
-            # By the offset: a read that goes astray then moves nothing.
+            # By offset: a read from a wrong file then moves no position.
             wanted = _READ_BYTES if left < 0 else min(left, _READ_BYTES)
             part = os.pread(descriptor.fileno(), wanted, offset)
             if not part:
@@ -334,8 +332,7 @@ def read(path: str | os.PathLike[str], most_bytes: int = -1) -> bytes:
 
 
 def names(folder: str | os.PathLike[str]) -> list[str]:
-    """What is in a folder, by name. Raises `OSError`. (`os.listdir` keeps a number of its own, and closes it
-    without asking whose it is by then.)"""
+    """Names in a folder. Raises `OSError`. (`os.listdir` closes its own descriptor without a proof.)"""
     with opened(folder, os.O_RDONLY | os.O_DIRECTORY, keep=True) as descriptor:
         if not hasattr(_waiting_library(), "getdents64"):  # before glibc 2.30
             return os.listdir(folder)
@@ -352,7 +349,7 @@ def names(folder: str | os.PathLike[str]) -> list[str]:
 
 
 def _entries(raw: bytes) -> Iterator[str]:
-    """The names in what the kernel says of a folder: `struct linux_dirent64`, one after the other."""
+    """The names in an array of `struct linux_dirent64`."""
     start = 0
     while start < len(raw):
         (length,) = struct.unpack_from("<H", raw, start + 16)
@@ -363,17 +360,17 @@ def _entries(raw: bytes) -> Iterator[str]:
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """A file's text, whatever bytes it holds; for files of the kernel and our own."""
+    """Text of a file with any bytes; for files of the kernel and our own."""
     return read(path).decode("utf-8", "replace")
 
 
 def read_lines(path: str | os.PathLike[str]) -> list[str]:
-    """A file's lines, without their ends."""
+    """Lines of a file, without line ends."""
     return read_text(path).splitlines()
 
 
 def sync(folder: Path) -> None:
-    """Have the names in a folder survive a crash of the machine. Raises `OSError`."""
+    """Make the names in a folder survive a crash of the machine. Raises `OSError`."""
     with opened(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
         os.fsync(descriptor.fileno())
 
@@ -382,8 +379,8 @@ def sync(folder: Path) -> None:
 
 
 class Socket(socket.socket):
-    """A socket whose every use is proven, after what it waited for and not before. Never a SIGPIPE: a job
-    that wants to end by that signal, as tools for pipes do, must not end because who asked has gone."""
+    """A socket whose every use is proven, after each wait. Never raises SIGPIPE: a job that lets that signal
+    end it, as tools for pipes do, must not end because a client has gone."""
 
     def __init__(
         self, family: int = -1, kind: int = -1, protocol: int = -1, fileno: int | None = None
@@ -398,7 +395,7 @@ class Socket(socket.socket):
         self._identity = own
 
     def kept(self) -> Socket:
-        """The same socket with a number out of the way of the job's; this object is of no use then."""
+        """The same socket with a high number; this object is detached."""
         timeout_s = self.gettimeout()
         moved = Socket(self.family, self.type, self.proto, _moved_high(self.detach(), self._identity))
         moved.settimeout(timeout_s)
@@ -406,7 +403,7 @@ class Socket(socket.socket):
 
     @property
     def ours(self) -> bool:
-        """Whether the number still means this socket."""
+        """Whether the number is still this socket."""
         number = self.fileno()
         if number < 0:
             return False
@@ -421,7 +418,7 @@ class Socket(socket.socket):
             raise OSError(errno.EBADF, "the job has closed this socket of probe's")
 
     def _wait(self, event: int, until_s: float | None) -> None:
-        """Until the socket is ready, as long as its time-out allows. Raises `TimeoutError`."""
+        """Wait until the socket is ready, within its time-out. Raises `TimeoutError`."""
         if self.gettimeout() == 0:
             return
         ready = select.poll()
@@ -435,9 +432,9 @@ class Socket(socket.socket):
         return None if timeout_s is None else time.monotonic() + timeout_s
 
     def accept(self) -> tuple[Socket, Any]:
-        """The next connection, with a number that may be kept."""
+        """The next connection, with a high number."""
         self._prove()
-        if self.gettimeout() is None:  # it may block, so not with the GIL held; no listener in a job does
+        if self.gettimeout() is None:  # it may block, so without the GIL; no listener in a job does
             number, _ = self._accept()  # type: ignore[attr-defined]
             high = _moved_high(number, identity(number))
         else:
@@ -449,21 +446,21 @@ class Socket(socket.socket):
         return connection, "" if self.family == socket.AF_UNIX else connection.getpeername()
 
     def recv(self, size: int, flags: int = 0) -> bytes:
-        """As of any socket."""
+        """As `socket.socket`."""
         self._prove()
         self._wait(select.POLLIN, self._until_s())
         self._prove()
         return super().recv(size, flags)
 
     def send(self, data: Any, flags: int = 0) -> int:
-        """As of any socket."""
+        """As `socket.socket`."""
         self._prove()
         self._wait(select.POLLOUT, self._until_s())
         self._prove()
         return super().send(data, flags | socket.MSG_NOSIGNAL)
 
     def sendall(self, data: Any, flags: int = 0) -> None:
-        """As of any socket; the time-out is for all of it."""
+        """As `socket.socket`; the time-out covers all of it."""
         until_s = self._until_s()
         rest = memoryview(data)
         while rest:
@@ -473,7 +470,7 @@ class Socket(socket.socket):
             rest = rest[super().send(rest, flags | socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL) :]
 
     def shutdown(self, how: int) -> None:
-        """As of any socket."""
+        """As `socket.socket`."""
         self._prove()
         super().shutdown(how)
 

@@ -1,4 +1,4 @@
-"""The tree of errors that a user may see.
+"""The errors that a user may see.
 
     ProbeError
     ├── UsageError            exit 2   bad argument, setting or snippet
@@ -10,7 +10,7 @@
     │   ├── LogUnreadable
     │   ├── PackageMissing
     │   └── BadRequest
-    ├── EndpointError         exit 3   nothing answers under that name
+    ├── EndpointError         exit 3   the process, job or host cannot be reached
     │   ├── EndpointUnknown
     │   ├── EndpointAmbiguous
     │   ├── AgentMissing
@@ -22,7 +22,7 @@
     │   ├── StacksUnavailable
     │   ├── HostUnreachable
     │   └── ServerUnavailable
-    ├── AccessDenied          exit 4   somebody else's process, wrong token, forbidden role or code
+    ├── AccessDenied          exit 4   another user's process, wrong token, forbidden role or code
     │   ├── NotYours
     │   ├── TracingDenied
     │   ├── TokenInvalid
@@ -40,26 +40,25 @@
     ├── RecordingError        exit 6   the recording cannot be made or read
     │   ├── DirectoryRefused
     │   └── NoRoom
-    └── ActionError           exit 7   an action on a job was not done, or not wholly
+    └── ActionError           exit 7   an action on a job failed or was refused
         ├── ActionRefused
         ├── ActionFailed
         ├── ActionUnknown
         ├── NotUndoable
         ├── NotTogether
         └── CheckpointInvalid
-    exit 1 belongs to the snippet or command that ran and failed (a traceback of `eval`).
+    exit 1: the snippet or command ran and failed (a traceback of `eval`).
 
-Each class carries its `code` (on the wire), HTTP `status`, `exit_code` and a
-`hint`: what to do next. `message` says what happened. Standard library only;
-raised anywhere, printed in one place (the command), serialised in one place
-(the server's error handler).
+Each class has a `code` (on the wire), an HTTP `status`, an `exit_code` and a `hint`: what to do next.
+`message` says what happened. Standard library only; raised anywhere, printed by the command, serialized by
+the server's error handler.
 """
 
 from __future__ import annotations
 
 
 class ProbeError(Exception):
-    """Base of all errors with a sentence for the user."""
+    """Base of all errors with a message for the user."""
 
     code = "error"
     status = 500
@@ -78,7 +77,7 @@ class ProbeError(Exception):
 
 
 class UsageError(ProbeError):
-    """What was asked makes no sense as it stands."""
+    """An invalid argument, setting or request."""
 
     code = "usage"
     status = 400
@@ -87,49 +86,49 @@ class UsageError(ProbeError):
 
 
 class SettingInvalid(UsageError):
-    """An environment variable holds a value that cannot be used."""
+    """An environment variable has an invalid value."""
 
     code = "setting_invalid"
     hint = "See `probe config`."
 
 
 class SqlInvalid(UsageError):
-    """The SQL was refused by the engine or by the rules for SQL from outside."""
+    """The engine or the sandbox refused the SQL."""
 
     code = "sql_invalid"
-    hint = "See `probe ENDPOINT tables` for tables, columns and an example of each."
+    hint = "`probe ENDPOINT tables` lists tables and columns, with an example query each."
 
 
 class RecipeInvalid(UsageError):
-    """A recipe's file cannot be used as it is."""
+    """A recipe's file is invalid."""
 
     code = "recipe_invalid"
-    hint = "docs/recipes.md describes what a recipe is made of."
+    hint = "docs/recipes.md describes the format of recipes."
 
 
 class RecipeUnknown(UsageError):
-    """There is no recipe, or no symptom, of that name."""
+    """No recipe or symptom has that name."""
 
     code = "recipe_unknown"
     hint = "`probe recipes` lists them."
 
 
 class DestinationInvalid(UsageError):
-    """A destination of alerts is no URL that can be delivered to."""
+    """An alert destination is not a supported URL."""
 
     code = "destination_invalid"
-    hint = "Such as slack://…, mailto://…, pagerduty://… or json://…; see docs/alerts.md."
+    hint = "Expected an Apprise URL, e.g. slack://…, mailto://… or json://…; see docs/alerts.md."
 
 
 class LogUnreadable(UsageError):
-    """A text has no lines with a step and a loss that could be read."""
+    """A log has no readable lines with a step and a loss."""
 
     code = "log_unreadable"
-    hint = "Understood are lines such as `Step 10: loss=2.45, lr=6.67e-05`, JSON and printed dictionaries."
+    hint = "Supported are lines such as `Step 10: loss=2.45, lr=6.67e-05`, JSON, and printed dictionaries."
 
 
 class PackageMissing(UsageError):
-    """What was asked for needs a package that is not installed."""
+    """The command needs a package that is not installed."""
 
     code = "package_missing"
 
@@ -138,11 +137,11 @@ class BadRequest(UsageError):
     """A malformed HTTP request."""
 
     code = "bad_request"
-    hint = "The routes and their bodies are described at /openapi.json."
+    hint = "/openapi.json describes the routes and their bodies."
 
 
 class EndpointError(ProbeError):
-    """Nothing answers under the given name."""
+    """The named process, job or host cannot be reached."""
 
     code = "endpoint"
     status = 404
@@ -157,7 +156,7 @@ class EndpointUnknown(EndpointError):
 
 
 class EndpointAmbiguous(EndpointError):
-    """The name means several processes and the command needs one."""
+    """The name matches several processes and the command needs one."""
 
     code = "endpoint_ambiguous"
     status = 409
@@ -165,25 +164,25 @@ class EndpointAmbiguous(EndpointError):
 
 
 class AgentMissing(EndpointError):
-    """The process lives and has no agent."""
+    """The process is alive and has no agent."""
 
     code = "agent_missing"
     hint = (
-        "`probe PID attach` starts one in it. Or start the job with PROBE=1 in its environment, or with "
+        "`probe PID attach` starts one in it. Or start the job with PROBE=1 in its environment, or as "
         "`probe run python train.py`."
     )
 
 
 class AgentUnreachable(EndpointError):
-    """The process has an agent that does not answer in time (the GIL is held, or it is stopped)."""
+    """The agent does not answer in time: the GIL is held, or the process is stopped."""
 
     code = "agent_unreachable"
     status = 503
-    hint = "`diagnose` and `backtrace` look at it from outside, and its recording answers `query`."
+    hint = "`diagnose` and `backtrace` read it from outside, and its recording answers `query`."
 
 
 class ProcessDead(EndpointError):
-    """The process has ended; its recording can be queried, it cannot be asked."""
+    """The process has ended; only its recording can be queried."""
 
     code = "process_dead"
     status = 410
@@ -191,21 +190,21 @@ class ProcessDead(EndpointError):
 
 
 class AttachRefused(EndpointError):
-    """The process cannot be attached to as it is now; nothing was done to it."""
+    """The process cannot be attached to in its current state; nothing was changed."""
 
     code = "attach_refused"
     status = 409
 
 
 class AttachFailed(EndpointError):
-    """Attaching was tried and did not come to be; the process goes on as before."""
+    """Attaching failed; the process continues as before."""
 
     code = "attach_failed"
     status = 503
 
 
 class AttachPending(EndpointError):
-    """The agent is loaded and waits for the GIL; it starts by itself when the GIL is released."""
+    """The agent is loaded and starts once the GIL is released."""
 
     code = "attach_pending"
     status = 503
@@ -223,15 +222,15 @@ class HostUnreachable(EndpointError):
 
     code = "host_unreachable"
     status = 504
-    hint = "`probe JOB ranks` says which hosts answer; what they hold is answered without it."
+    hint = "`probe JOB ranks` shows which hosts answer; queries use those."
 
 
 class ServerUnavailable(EndpointError):
-    """The server beside the jobs cannot be reached or started."""
+    """The server cannot be reached or started."""
 
     code = "server_unavailable"
     status = 503
-    hint = "`probe doctor` says what is missing on this machine."
+    hint = "`probe doctor` shows what is missing on this machine."
 
 
 class AccessDenied(ProbeError):
@@ -250,7 +249,7 @@ class NotYours(AccessDenied):
 
 
 class TracingDenied(AccessDenied):
-    """The kernel does not let us read or attach to the process (ptrace)."""
+    """The kernel denies reading or attaching to the process (ptrace)."""
 
     code = "tracing_denied"
 
@@ -267,20 +266,20 @@ class TokenInvalid(AccessDenied):
 
 
 class Forbidden(AccessDenied):
-    """The caller is known and may not do this."""
+    """The caller's role does not allow this."""
 
     code = "forbidden"
 
 
 class SnippetRefused(AccessDenied):
-    """The guard does not let this snippet run: it would end, stop or corrupt the job."""
+    """The guard refused the snippet: it would end, stop or corrupt the job."""
 
     code = "snippet_refused"
-    hint = "docs/guard.md says what is classed how, and what to use instead."
+    hint = "docs/guard.md has the classes of snippets and alternatives."
 
 
 class LimitReached(ProbeError):
-    """Stopped by a limit that protects the job or the server."""
+    """A limit that protects the job or the server was reached."""
 
     code = "limit"
     status = 503
@@ -292,21 +291,21 @@ class QueryTimeout(LimitReached):
 
     code = "query_timeout"
     status = 504
-    hint = "Ask for fewer steps (WHERE step > …), or raise PROBE_QUERY_TIMEOUT_S for the server."
+    hint = "Query fewer steps (WHERE step > …), or raise PROBE_QUERY_TIMEOUT_S for the server."
 
 
 class QueryOutOfMemory(LimitReached):
-    """The query needed more memory than queries may use."""
+    """The query exceeded its memory limit."""
 
     code = "query_out_of_memory"
-    hint = "Ask for fewer rows or columns, or raise PROBE_QUERY_MEMORY_BYTES for the server."
+    hint = "Query fewer rows or columns, or raise PROBE_QUERY_MEMORY_BYTES for the server."
 
 
 class QueryWorkerDied(LimitReached):
-    """The query ended the process that ran it; server and job are unharmed."""
+    """The query's worker process died; server and job are unharmed."""
 
     code = "query_worker_died"
-    hint = "The job and the server are unharmed. Write the query differently."
+    hint = "The job and the server are unharmed. Rewrite the query."
 
 
 class EvalTimeout(LimitReached):
@@ -315,29 +314,29 @@ class EvalTimeout(LimitReached):
     code = "eval_timeout"
     status = 504
     hint = (
-        "Raise the wait with `eval --timeout SECONDS`, or look at `backtrace --all-threads` "
+        "Wait longer with `eval --timeout SECONDS`, or see where it is with `backtrace --all-threads` "
         "(thread probe-eval)."
     )
 
 
 class EvalBusy(LimitReached):
-    """An earlier snippet still runs; one at a time."""
+    """An earlier snippet is still running."""
 
     code = "eval_busy"
     status = 409
-    hint = "`backtrace --all-threads` shows where it is (thread probe-eval)."
+    hint = "`backtrace --all-threads` shows where that one is (thread probe-eval)."
 
 
 class NoBoundary(LimitReached):
-    """The training thread did not get between two steps in time; nothing was changed."""
+    """No step ended in time; nothing was changed."""
 
     code = "no_boundary"
     status = 504
-    hint = "`probe PID diagnose` says what it waits for; `--now` does not wait for a step's end."
+    hint = "`probe PID diagnose` shows what the job waits for; `--now` does not wait for the end of a step."
 
 
 class TooLarge(LimitReached):
-    """A request body or header beyond the limit."""
+    """A request exceeds a size limit."""
 
     code = "too_large"
     status = 413
@@ -348,7 +347,7 @@ class TooMany(LimitReached):
 
     code = "too_many"
     status = 429
-    hint = "Wait a moment and ask again."
+    hint = "Wait a moment and try again."
 
 
 class RecordingError(ProbeError):
@@ -366,14 +365,14 @@ class DirectoryRefused(RecordingError):
 
 
 class NoRoom(RecordingError):
-    """There is no memory or disk left for the rings."""
+    """No memory or disk is left for the rings."""
 
     code = "no_room"
-    hint = "Free some room, or set PROBE_RINGS_BYTES lower, or PROBE_RINGS_DIR to another folder."
+    hint = "Free some space, lower PROBE_RINGS_BYTES, or set PROBE_RINGS_DIR to another folder."
 
 
 class ActionError(ProbeError):
-    """An action on a job was not done, or not wholly."""
+    """An action on a job failed or was refused."""
 
     code = "action"
     exit_code = 7
@@ -381,42 +380,42 @@ class ActionError(ProbeError):
 
 
 class ActionRefused(ActionError):
-    """The action makes no sense in this job as it is; nothing was changed."""
+    """The action is not possible in this job now; nothing was changed."""
 
     code = "action_refused"
     status = 409
 
 
 class ActionFailed(ActionError):
-    """The action was begun and did not succeed; the message says what was changed, if anything."""
+    """The action failed; the message says what was changed, if anything."""
 
     code = "action_failed"
 
 
 class ActionUnknown(ActionError):
-    """No action has that name or number."""
+    """No action has that name or id."""
 
     code = "action_unknown"
     status = 404
 
 
 class NotUndoable(ActionError):
-    """There is nothing to put back, or it cannot be put back any more."""
+    """The action cannot be undone, or not any more."""
 
     code = "not_undoable"
     status = 409
 
 
 class NotTogether(ActionError):
-    """What all ranks were to do at the same step was done by none: the message names the rank and why."""
+    """A coordinated action was done on no rank; the message names the rank and the reason."""
 
     code = "not_together"
     status = 409
-    hint = "`probe JOB ranks` shows where each rank is; nothing was changed on any."
+    hint = "`probe JOB ranks` shows where each rank is. Nothing was changed on any rank."
 
 
 class CheckpointInvalid(ActionError):
-    """The file is not a checkpoint of probe, is damaged, or does not fit what is to be loaded."""
+    """The file is not a checkpoint of probe, is damaged, or does not fit the objects to load."""
 
     code = "checkpoint_invalid"
     status = 422
@@ -434,7 +433,7 @@ BY_CODE: dict[str, type[ProbeError]] = _tree(ProbeError)
 
 
 def from_dict(body: object, status: int) -> ProbeError:
-    """The error that a response body describes; tolerant of bodies that are not ours."""
+    """The error that a response body describes; accepts any body."""
     inner = body.get("error") if isinstance(body, dict) else None
     if not isinstance(inner, dict):
         return ServerUnavailable(f"unexpected answer with status {status}")

@@ -1,9 +1,8 @@
-"""The one place that catches everything: what of ours fails must not fail the job.
+"""Isolation: catches every exception of probe's own code, so that none reaches the job.
 
-`Isolation.guard` wraps a hook. A hook that raises is counted; after three
-failures it is switched off for good, once and loudly (one line on stderr, one
-journal record), and the training goes on without it. Whichever thread calls the
-hook runs this; standard library only.
+`Isolation.guard` wraps a hook. A hook that failed three times is switched off for good, with one line on
+stderr and one journal record, and the training continues without it. Runs on the thread that calls the
+hook; standard library only.
 """
 
 from __future__ import annotations
@@ -21,27 +20,27 @@ PATIENCE = 3
 """Failures after which a hook is switched off."""
 
 _passing = [0]
-"""The exception (its id) that passes every guard: what a signal's handler of the job raised."""
+"""Id of the exception that passes every guard: one raised by a signal handler of the job's."""
 
 
 class Isolation:
-    """Guards of one agent; `report(name, text)` is told of each hook that is switched off."""
+    """Guards of one agent; `report(name, text)` is called for each hook that is switched off."""
 
     def __init__(self, report: Callable[[str, str], object] | None = None) -> None:
         self.failures: dict[str, int] = {}
         self.withheld: dict[str, str] = {}
-        """What could not be done because the job or the machine does not let us, and why the last time."""
+        """Operations that the job or the machine prevented, with the last reason."""
         self.tracing: list[Callable[[], bool] | None] = [None]
-        """Asks whether hooks are to do nothing, as while torch.compile traces through this very call;
-        None in a job that does not compile."""
+        """A function that says whether hooks must do nothing, as while torch.compile traces this call; None
+        in a job that does not compile."""
         self._report = report
         self._ended = False
-        self._before_hush: Callable[[], bool] | None = None
+        self._before_mute: Callable[[], bool] | None = None
 
     def guard(self, name: str, hook: Callable[..., Any]) -> Callable[..., Any]:
-        """`hook`, but never raising an `Exception`: None instead. HOT PATH.
+        """`hook`, but returning None instead of raising an `Exception`. HOT PATH.
 
-        While torch.compile traces through it, it is nothing: what is compiled is the job alone."""
+        Does nothing while torch.compile traces it: only the job is compiled."""
         live = hook
         tracing, passing = self.tracing, _passing
 
@@ -62,35 +61,34 @@ class Isolation:
         return guarded
 
     def end(self) -> None:
-        """From now on every guarded hook does nothing: one that is called while it is taken out."""
+        """Make every guarded hook do nothing from now on, even one called while it is being removed."""
         self._ended = True
         self.tracing[0] = _always
 
     def let_through(self, error: BaseException) -> None:
-        """Raise what a signal's handler of the job raised while the training thread was held: it passes
-        every guard, for it means the training."""
+        """Raise an exception of the job's signal handler, which came while the training thread was held, so
+        that it passes every guard."""
         _passing[0] = id(error)
         raise error
 
-    def hush(self) -> None:
-        """Until `speak`, every guarded hook does nothing: what somebody runs between two steps, a
-        forward or a step of its own included, is no part of the training."""
+    def mute(self) -> None:
+        """Make every guarded hook do nothing until `unmute`: a forward or step in code that runs between two
+        steps is not part of the training."""
         _passing[0] = 0
-        self._before_hush, self.tracing[0] = self.tracing[0], _hushed
+        self._before_mute, self.tracing[0] = self.tracing[0], _muted
 
-    def speak(self) -> None:
-        """Ends `hush`."""
-        if self.tracing[0] is _hushed:
-            self.tracing[0] = self._before_hush
+    def unmute(self) -> None:
+        """Ends `mute`."""
+        if self.tracing[0] is _muted:
+            self.tracing[0] = self._before_mute
         if self._ended:
             self.tracing[0] = _always
 
     def attempt(self, name: str, action: Callable[[], Any], *, said_at: int = PATIENCE) -> Any:
-        """Run `action` once; None when it fails. For start, stop and the agent's own rounds.
+        """Run `action`; None when it fails. For start, stop and the agent's own rounds.
 
-        `said_at`: which failure is told on stderr; for what the job itself did wrong, the first. What the job
-        or the machine withholds (descriptors, files, another root or user) is in `withheld` alone: it is no
-        fault of ours, nothing is switched off, and the job's stderr is the job's."""
+        `said_at`: which failure is written to stderr; 1 for errors of the job's. What the job or the machine
+        prevents (no descriptors, another root or user) is only noted in `withheld`."""
         try:
             return action()
         except Exception as error:
@@ -116,10 +114,10 @@ class Isolation:
 
 
 def harmless(function: Callable[_Parameters, None]) -> Callable[_Parameters, None]:
-    """A call that a job makes of us, wherever and with whatever: it never raises an `Exception`.
+    """A function that the job calls, which never raises an `Exception`.
 
-    Wrong arguments too are one line on stderr, and only the first time: a training must not end at step
-    40,000 because of what somebody wanted to note."""
+    The first failure, wrong arguments included, is one line on stderr: a call that only notes something must
+    not end a training."""
     said = False
 
     @functools.wraps(function)
@@ -138,7 +136,7 @@ def harmless(function: Callable[_Parameters, None]) -> Callable[_Parameters, Non
 
 
 def quietly(action: Callable[[], Any], what: str) -> Any:
-    """Run `action`; on failure say one line that names `what`, with what to do about it, and return None."""
+    """Run `action`; on failure write one line with `what` and the hint, and return None."""
     try:
         return action()
     except ProbeError as error:
@@ -149,7 +147,7 @@ def quietly(action: Callable[[], Any], what: str) -> Any:
 
 
 def capture(action: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-    """Run somebody's code; whatever it raises, SystemExit and KeyboardInterrupt too, is the answer."""
+    """Run any code; returns what it raises, SystemExit and KeyboardInterrupt included."""
     try:
         return action(), None
     except BaseException as error:
@@ -157,7 +155,7 @@ def capture(action: Callable[[], Any]) -> tuple[Any, BaseException | None]:
 
 
 def describe(error: BaseException) -> str:
-    """`Type: message`, also when the message itself cannot be made."""
+    """`Type: message`, even if making the message fails."""
     try:
         return f"{type(error).__name__}: {error}"[:500]
     except Exception:
@@ -169,7 +167,7 @@ def _words(error: Exception) -> str:
 
 
 def say(text: str) -> None:
-    """One line on the job's stderr; nothing when there is none."""
+    """Write one line to the job's stderr, if there is one."""
     try:
         sys.stderr.write(f"probe: {' '.join(text.split())}\n")
     except Exception:
@@ -184,5 +182,5 @@ def _always() -> bool:
     return True
 
 
-def _hushed() -> bool:
+def _muted() -> bool:
     return True

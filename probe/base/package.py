@@ -1,8 +1,8 @@
-"""Where probe's own files lie: frames of ours are told from the job's by it. Standard library only."""
+"""Folder of probe's own files, by which its frames are recognized. Standard library only."""
 
 from __future__ import annotations
 
 import os
 
 FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-"""The folder of the package `probe`, with a separator at its end."""
+"""The folder of the package `probe`, with a trailing separator."""

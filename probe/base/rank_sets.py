@@ -1,4 +1,4 @@
-"""Sets of ranks as text, `0,2-7`: in tables, answers and on the screen. Standard library only; any thread."""
+"""Sets of ranks as text, `0,2-7`, in tables, answers and output. Standard library only; any thread."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def as_text(ranks: Iterable[int]) -> str:
-    """The ranks in order, neighbours as a range: `0,2-7`. Empty for none."""
+    """The ranks in order, with ranges: `0,2-7`. Empty for none."""
     parts: list[str] = []
     first = last = None
     for rank in [*sorted(set(ranks)), None]:

@@ -1,10 +1,9 @@
-"""Secrets in command lines, settings, exceptions and local variables, replaced where the words are taken.
+"""Redaction: replaces secrets in command lines, settings, exceptions and local variables.
 
-Names of variables, options and keys whose value is nobody's business; shapes of values that are secrets
-under any name; and values that look drawn at random. A value is a word of a command line, or the text of a
-repr, maybe cut short by the tool that read it. Pure functions; standard library only. Compiling the patterns
-takes 4 ms, so it is imported where it is needed. Not complete by nature: a secret under an innocent name
-that looks like any other text stays.
+A value is secret by the name of its variable, option or key, by its shape, or because it looks random.
+Values are words of a command line or the text of a repr, maybe truncated by the tool that read it. Pure
+functions; standard library only. Import it in functions: compiling the patterns takes 4 ms. It cannot be
+complete: a secret under an innocent name that looks like ordinary text stays.
 """
 
 from __future__ import annotations
@@ -26,33 +25,33 @@ _WORDS = frozenset({
     "passwords", "passkey", "webhook", "webhooks", "authtoken", "accesstoken", "apitoken", "hftoken",
     "secretkey", "accesskey", "privatekey",
 })
-"""A name is secret when one of its words is one of these …"""
+"""A name is secret if it contains one of these words …"""
 _PAIRS = (
     "api_key", "access_key", "private_key", "secret_key", "signing_key", "encryption_key", "auth_key",
     "account_key", "ssh_key", "session_id", "session_key", "connection_string", "amz_signature",
     "wandb_key", "license_key", "master_key", "storage_key", "service_key", "shared_key",
 )
-"""… or when these follow each other."""
+"""… or one of these pairs."""
 _OF_A_TEXT = frozenset({
     "n", "num", "count", "max", "min", "len", "length", "id", "ids", "idx", "index", "type", "types", "bos",
     "eos", "pad", "unk", "sep", "cls", "mask", "special", "per", "size", "start", "end", "new", "added",
     "next", "prev", "previous", "last", "first", "current", "text", "image", "emb", "embed", "embedding",
     "embeddings", "dim", "vocab", "logits", "prob", "probs", "loss", "position", "seq", "word", "list",
 })
-"""Beside one of these, `token` means a piece of text that a model reads."""
+"""Beside one of these, `token` is a token of text."""
 _ENDS = ("password", "passwd", "secret")
-"""A word that ends so is one, too: `dbpassword`."""
+"""Words with these endings count too: `dbpassword`."""
 _NO_SECRETS = frozenset({"PWD"})
 _PARTS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
 def _long(start: str, signs: str = "A-Za-z0-9", least: int = 16) -> re.Pattern[str]:
-    """A known start and what follows it: much, or less where the tool cut it short."""
+    """A known prefix and what follows it: `least` characters, or fewer if truncated."""
     return re.compile(rf"\b(?:{start})(?:[{signs}]{{{least},}}|[{signs}]{{4,}}(?=\.\.\.|…))")
 
 
 _SHAPES = (
-    # PEM: to the end when the tool cut it short.
+    # PEM: to the end of the text if truncated.
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----(?:.*?-----END [A-Z ]*PRIVATE KEY-----|.*)", re.DOTALL),
     _long("AKIA|ASIA", "0-9A-Z", 12),  # Amazon
     _long("gh[pousr]_"),
@@ -80,10 +79,10 @@ _PATH = re.compile(r"[\w.+~@/-]*$")
 _KINDS = ("name", "first", "item", "argument", "option", "header")
 _LINE = re.compile(r"[^'\"\r\n,;\]})]*")
 _PROSE = frozenset({"token", "auth", "secret", "cookie", "credentials", "bearer"})
-"""Words that stand before a colon in sentences, where what follows is a sentence too."""
+"""Words that occur before a colon in prose."""
 _STRING = re.compile(
     r"""b?(?:'(?:[^'\\]|\\.)*(?:'|\\?$)|"(?:[^"\\]|\\.)*(?:"|\\?$))"""
-    r"""|\\{1,9}(?:['"])[^'"]*(?:['"]|$)""",  # in a string itself, as JSON is
+    r"""|\\{1,9}(?:['"])[^'"]*(?:['"]|$)""",  # escaped, as JSON in a string is
     re.DOTALL,
 )
 _PLAIN = re.compile(r"[^\s,;&'\"{}\[\]()]+")
@@ -92,7 +91,7 @@ _NOTHING = frozenset({"None", "True", "False", REDACTED})
 
 
 def secret_name(name: str) -> bool:
-    """Whether a variable or key of this name holds a secret; `hf_token` does, `tokenizer` does not."""
+    """Whether the name marks a secret: `hf_token` does, `tokenizer` does not."""
     if name in _NO_SECRETS:
         return False
     parts = [part.lower() for part in _PARTS.findall(name)]
@@ -106,7 +105,7 @@ def secret_name(name: str) -> bool:
 
 
 def redact(text: str) -> str:
-    """The text with everything replaced that is a secret by its shape or by the key it stands under."""
+    """The text with everything replaced that is secret by its shape or its key."""
     for shape in _SHAPES:
         text = shape.sub(REDACTED, text)
     text = _without_drawn(text, _ANY_HASH)
@@ -114,7 +113,7 @@ def redact(text: str) -> str:
 
 
 def shown(name: str, value: str) -> str:
-    """What may be shown of a variable: the repr without secrets, at most `LONGEST_VALUE` characters."""
+    """A variable's repr without secrets, at most `LONGEST_VALUE` characters."""
     if secret_name(name):
         return REDACTED
     text = value[:_LONGEST_READ]
@@ -124,8 +123,7 @@ def shown(name: str, value: str) -> str:
 
 
 def command_line(words: Iterable[str]) -> list[str]:
-    """A command line without its secrets: by shape, by the option or key that they stand behind or after, or
-    because they look drawn at random."""
+    """A command line without words that are secret by shape, option, key or randomness."""
     safe: list[str] = []
     before, secret = "", False
     for word in words:
@@ -138,8 +136,8 @@ def command_line(words: Iterable[str]) -> list[str]:
 
 
 def settings(values: Mapping[str, str]) -> dict[str, str]:
-    """Settings of probe, by name, without their secrets: of where alerts go the schemes alone stay, for
-    what follows them is a token as often as a host."""
+    """Settings of probe by name, without secrets. Of alert destinations only the schemes stay: the rest is
+    often a token."""
     safe = {name: redact(value) for name, value in dict(values).items()}
     if "notify" in safe:
         schemes = [word.partition("://")[0] for word in values["notify"].split() if word != REDACTED]
@@ -159,16 +157,16 @@ _DRAWN = re.compile(r"(?<![\w/.+=-])[\w+=-]{32,512}(?![\w/.+=-])")
 _OF_AMAZON = re.compile(r"(?<![\w/+.-])[A-Za-z0-9/+]{40}(?![\w/+=.-])")
 _HEX = re.compile(r"(?:[0-9a-f]{32,128}|[0-9A-F]{32,128})")
 _ANY_HASH = "hash"
-"""In running text a row of hexadecimal digits is the name of a commit more often than a key."""
+"""In text, hexadecimal digits are more often a commit than a key."""
 _HASHES = frozenset({
     "commit", "revision", "rev", "sha", "sha1", "sha256", "hash", "digest", "md5", "checksum", "uuid", "id",
     "ref", "version", "fingerprint",
 })
-"""Under one of these words, hexadecimal digits say which code or data, and are no key."""
+"""Under one of these words, hexadecimal digits identify code or data, not a key."""
 
 
 def _word(word: str, before: str) -> str:
-    """One word of a command line, behind the option `before`."""
+    """One word of a command line, after the option `before`."""
     found = _ASSIGNED.fullmatch(word)
     name, start, value = (found["name"], found["start"], found["value"]) if found else (before, "", word)
     last = re.split(r"[./@]", name)[-1] if found else name
@@ -186,7 +184,7 @@ def _without_drawn(text: str, name: str) -> str:
 
 
 def _drawn(text: str, name: str) -> bool:
-    """Whether a whole value looks drawn at random from letters and digits, and not like a word or a path."""
+    """Whether a whole value looks random, and not like a word or a path."""
     if _HEX.fullmatch(text):
         return len(set(text)) > 8 and _HASHES.isdisjoint(part.lower() for part in _PARTS.findall(name))
     if not (_DRAWN.fullmatch(text) or _OF_AMAZON.fullmatch(text)):
@@ -228,7 +226,7 @@ def _without_keyed(text: str) -> str:
 
 
 def _opening_quote(text: str, start: int) -> str:
-    """The quote right before `'db.password=two words'`; empty for one that stands anywhere else."""
+    """The quote right before `'db.password=two words'`; empty without one."""
     before = _PATH.search(text[max(0, start - 80) : start])
     assert before is not None  # it may be empty
     place = start - len(before[0]) - 1
@@ -241,7 +239,7 @@ def _string_end(text: str, start: int, mark: str) -> int:
 
 
 def _header_end(text: str, start: int) -> int:
-    """Where the value of a header, or of a key in YAML, ends: with its line, or where its quote does."""
+    """End of the value of a header or YAML key: the end of its line or of its quote."""
     if _STRING.match(text, start):
         return _value_end(text, start)
     line = _LINE.match(text, start)
@@ -250,7 +248,7 @@ def _header_end(text: str, start: int) -> int:
 
 
 def _value_end(text: str, start: int) -> int:
-    """Where the repr that starts here ends; the end of the text for one that was cut short."""
+    """End of the repr that starts here; the end of the text if truncated."""
     depth: list[str] = []
     at = start
     while at < len(text):

@@ -1,10 +1,8 @@
-"""Every setting of probe, on one page.
+"""All settings of probe.
 
-A setting is an environment variable with a default, a unit and one line of
-meaning. `docs/settings.md` and `probe config` are derived from this list, and a
-variable that starts with ``PROBE_`` and is not in it is reported by `probe
-doctor`. Reading happens once, when a process starts; nothing here imports more
-than `os`, so the start-up hook may use it.
+A setting is an environment variable with a default, a unit and one line of meaning. `docs/settings.md` and
+`probe config` derive from this list, and `probe doctor` reports other variables that start with ``PROBE_``.
+Read once, when a process starts; imports only `os`, so the start-up hook may use it.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from probe.base.errors import SettingInvalid
 
 
 class Setting(NamedTuple):
-    """One setting: `env` is the variable, `default` its text form, `unit` may be empty."""
+    """One setting: `env` is the variable, `default` its text, `unit` may be empty."""
 
     name: str
     env: str
@@ -83,7 +81,7 @@ def _switch(text: str) -> bool:
 
 
 INSTRUMENTS = ("steps", "losses", "modules", "memory", "data", "collectives", "gradients", "nonfinite", "scalars", "facts")
-"""Names that PROBE_INSTRUMENTS accepts, beside `default`, `all` and `none`."""
+"""Values of PROBE_INSTRUMENTS, besides `default`, `all` and `none`."""
 
 
 def _instruments(text: str) -> frozenset[str]:
@@ -94,58 +92,57 @@ def _instruments(text: str) -> frozenset[str]:
         elif word in INSTRUMENTS:
             chosen.add(word)
         elif word != "none":
-            raise ValueError(f"knows {', '.join(INSTRUMENTS)}, default, all and none")
+            raise ValueError(f"accepts {', '.join(INSTRUMENTS)}, default, all and none")
     return frozenset(chosen)
 
 
 SETTINGS: tuple[Setting, ...] = (
     Setting("enabled", "PROBE", "0", "", "1 starts the agent in every Python process of the job that imports torch.", _switch),
-    Setting("name", "PROBE_NAME", "", "", "Job name; without it the scheduler's job name, else the script's.", _text),
-    Setting("directory", "PROBE_DIR", "", "", "Where recordings and sockets live; without it a private folder of the user under /tmp. A local disk.", _text),
-    Setting("rings_directory", "PROBE_RINGS_DIR", "/dev/shm", "", "Memory-backed folder for the rings; without room there, PROBE_DIR is used.", _text),
-    Setting("rings_bytes", "PROBE_RINGS_BYTES", "12M", "bytes", "Most memory the rings of one process may take.", _bytes),
+    Setting("name", "PROBE_NAME", "", "", "Job name. Default: the scheduler's job name, else the script's.", _text),
+    Setting("directory", "PROBE_DIR", "", "", "Folder of recordings and sockets, on a local disk. Default: a private folder of the user under /tmp.", _text),
+    Setting("rings_directory", "PROBE_RINGS_DIR", "/dev/shm", "", "Memory-backed folder for the rings. If it has no room, PROBE_DIR is used.", _text),
+    Setting("rings_bytes", "PROBE_RINGS_BYTES", "12M", "bytes", "Limit for the memory of one process's rings.", _bytes),
     Setting("instruments", "PROBE_INSTRUMENTS", "default", "", f"What is recorded: default, none, all, or a list of {', '.join(INSTRUMENTS)}.", _instruments),
-    Setting("budget_ratio", "PROBE_BUDGET", "1%", "ratio", "Share of step time that recording may cost; detail is thinned out to stay inside.", _ratio),
-    Setting("modules_interval", "PROBE_MODULES_INTERVAL", "0", "steps", "Record modules on every N-th step; 0 lets the budget decide.", _count),
+    Setting("budget_ratio", "PROBE_BUDGET", "1%", "ratio", "Share of step time that recording may cost; details are sampled less often to stay within it.", _ratio),
+    Setting("modules_interval", "PROBE_MODULES_INTERVAL", "0", "steps", "Record modules on every N-th step; 0: as the budget allows.", _count),
     Setting("memory_interval_s", "PROBE_MEMORY_INTERVAL_S", "1", "s", "Time between samples of process and device memory.", _positive),
-    Setting("listen", "PROBE_LISTEN", "", "host:port", "Also answer on TCP, with a token; empty means the unix socket only.", _text),
-    Setting("allow_eval", "PROBE_ALLOW_EVAL", "0", "", "1 lets `eval` be used over TCP too.", _switch),
-    Setting("token_file", "PROBE_TOKEN_FILE", "", "", "File with the TCP token, mode 0600; without it PROBE_DIR/token, made when needed.", _text),
-    Setting("viewer_token_file", "PROBE_VIEWER_TOKEN_FILE", "", "", "File with the TCP token that may look and not act, mode 0600; without it PROBE_DIR/token.viewer, made when needed.", _text),
-    Setting("tls_certificate", "PROBE_TLS_CERTIFICATE", "", "", "PEM certificate for TCP; needed to listen beyond loopback.", _text),
-    Setting("tls_key", "PROBE_TLS_KEY", "", "", "PEM key that belongs to PROBE_TLS_CERTIFICATE.", _text),
-    Setting("insecure_no_tls", "PROBE_INSECURE_NO_TLS", "0", "", "1 lets TCP listen beyond loopback without TLS. The token then travels in clear.", _switch),
-    Setting("server_python", "PROBE_SERVER_PYTHON", "", "", "Python that runs the server when the job's own lacks duckdb and fastapi.", _text),
-    Setting("server_linger_s", "PROBE_SERVER_LINGER_S", "300", "s", "How long the server stays after its last agent and last request.", _positive),
-    Setting("drain_interval_s", "PROBE_DRAIN_INTERVAL_S", "1", "s", "Time between the server's looks at the rings.", _positive),
+    Setting("listen", "PROBE_LISTEN", "", "host:port", "TCP address to listen on, with a token. Default: only the unix socket.", _text),
+    Setting("allow_eval", "PROBE_ALLOW_EVAL", "0", "", "1 allows `eval` over TCP.", _switch),
+    Setting("token_file", "PROBE_TOKEN_FILE", "", "", "File with the TCP token, mode 0600. Default: PROBE_DIR/token, created when needed.", _text),
+    Setting("viewer_token_file", "PROBE_VIEWER_TOKEN_FILE", "", "", "File with the read-only TCP token, mode 0600. Default: PROBE_DIR/token.viewer, created when needed.", _text),
+    Setting("tls_certificate", "PROBE_TLS_CERTIFICATE", "", "", "PEM certificate for TCP; required to listen beyond loopback.", _text),
+    Setting("tls_key", "PROBE_TLS_KEY", "", "", "PEM key of PROBE_TLS_CERTIFICATE.", _text),
+    Setting("insecure_no_tls", "PROBE_INSECURE_NO_TLS", "0", "", "1 allows TCP beyond loopback without TLS. The token is then sent unencrypted.", _switch),
+    Setting("server_python", "PROBE_SERVER_PYTHON", "", "", "Python that runs the server, if the job's own lacks duckdb and fastapi.", _text),
+    Setting("server_linger_s", "PROBE_SERVER_LINGER_S", "300", "s", "How long the server stays after its last agent and request.", _positive),
+    Setting("drain_interval_s", "PROBE_DRAIN_INTERVAL_S", "1", "s", "Time between the server's reads of the rings.", _positive),
     Setting("seal_interval_s", "PROBE_SEAL_INTERVAL_S", "60", "s", "Rows older than this are sealed into Parquet segments.", _positive),
-    Setting("retention_bytes", "PROBE_RETENTION_BYTES", "2G", "bytes", "Most disk the segments may take; the oldest are deleted first.", _bytes),
+    Setting("retention_bytes", "PROBE_RETENTION_BYTES", "2G", "bytes", "Limit for the segments on disk; the oldest are deleted first.", _bytes),
     Setting("query_timeout_s", "PROBE_QUERY_TIMEOUT_S", "5", "s", "Deadline of one SQL query.", _positive),
-    Setting("query_memory_bytes", "PROBE_QUERY_MEMORY_BYTES", "512M", "bytes", "Memory one SQL query may use.", _bytes),
+    Setting("query_memory_bytes", "PROBE_QUERY_MEMORY_BYTES", "512M", "bytes", "Memory limit of one SQL query.", _bytes),
     Setting("eval_timeout_s", "PROBE_EVAL_TIMEOUT_S", "10", "s", "How long `eval` waits for a snippet.", _positive),
-    Setting("eval_output_bytes", "PROBE_EVAL_OUTPUT_BYTES", "64K", "bytes", "Most output of one snippet that is kept; the rest is counted and dropped.", _bytes),
-    Setting("act_wait_s", "PROBE_ACT_WAIT_S", "30", "s", "How long an action, or a snippet that changes the job, waits for the end of a step.", _positive),
-    Setting("rank_hold_s", "PROBE_RANK_HOLD_S", "5", "s", "How long a rank waits at the agreed step for the others before what all were to do together is dropped everywhere.", _positive),
-    Setting("flight_entries", "PROBE_FLIGHT_ENTRIES", "256", "", "Collectives that PyTorch's Flight Recorder is told to keep (TORCH_FR_BUFFER_SIZE, where the job has not set it); 0 leaves it as it is.", _count),
-    Setting("peers", "PROBE_PEERS", "", "", "File with the servers of the job's other hosts, one HOST:PORT a line; without it they are found through the job.", _text),
-    Setting("hold_s", "PROBE_HOLD_S", "0", "s", "How long a process whose main thread ends with an exception waits, so that one can still look.", _seconds),
-    Setting("stall_s", "PROBE_STALL_S", "4", "s", "A step counts as stalled after this long, or after four usual steps when that is longer.", _positive),
-    Setting("recipes", "PROBE_RECIPES", "", "", "Folder with recipes of your own; one with the name of a built-in recipe takes its place.", _text),
-    Setting("monitor", "PROBE_MONITOR", "1", "", "1 lets the server run the recipes while jobs run; 0 leaves that to `diagnose`.", _switch),
-    Setting("monitor_interval_s", "PROBE_MONITOR_INTERVAL_S", "4", "s", "Time between two runs of the recipes on a job, at least; more where they take long.", _positive),
-    Setting("notify", "PROBE_NOTIFY", "", "", "Where alerts go: URLs such as slack://…, mailto://…, pagerduty://… or json://…, separated by spaces; `probe monitor --notify json://host` adds more.", _text),
-    Setting("peak_tflops", "PROBE_PEAK_TFLOPS", "0", "TFLOP/s", "Peak rate of one device in the precision that is used, for MFU; 0: known for common devices only.", _seconds),
-    Setting("endpoint", "PROBE_ENDPOINT", "", "", "The endpoint that `probe` uses when none is named.", _text),
+    Setting("eval_output_bytes", "PROBE_EVAL_OUTPUT_BYTES", "64K", "bytes", "Limit for the output of one snippet; the rest is counted and dropped.", _bytes),
+    Setting("act_wait_s", "PROBE_ACT_WAIT_S", "30", "s", "How long actions, and snippets that change the job, wait for the end of a step.", _positive),
+    Setting("rank_hold_s", "PROBE_RANK_HOLD_S", "5", "s", "How long a rank waits at the agreed step for the others, before a coordinated action is dropped on all ranks.", _positive),
+    Setting("flight_entries", "PROBE_FLIGHT_ENTRIES", "256", "", "Collectives that PyTorch's Flight Recorder keeps (sets TORCH_FR_BUFFER_SIZE, unless the job does); 0 leaves it unchanged.", _count),
+    Setting("peers", "PROBE_PEERS", "", "", "File with the servers of the job's other hosts, one HOST:PORT per line. Default: found through the job.", _text),
+    Setting("hold_s", "PROBE_HOLD_S", "0", "s", "How long a process waits after an exception ended its main thread, so that it can be inspected.", _seconds),
+    Setting("stall_s", "PROBE_STALL_S", "4", "s", "A step counts as stalled after this long, or after four usual steps if that is longer.", _positive),
+    Setting("recipes", "PROBE_RECIPES", "", "", "Folder with your own recipes; one with the name of a built-in recipe replaces it.", _text),
+    Setting("monitor", "PROBE_MONITOR", "1", "", "1: the server runs the recipes while jobs run; 0: only `diagnose` does.", _switch),
+    Setting("monitor_interval_s", "PROBE_MONITOR_INTERVAL_S", "4", "s", "Shortest time between two runs of the recipes on a job; longer if they take long.", _positive),
+    Setting("notify", "PROBE_NOTIFY", "", "", "Destinations of alerts: Apprise URLs, e.g. slack://…, mailto://…, pagerduty://… or json://…, separated by spaces; `probe monitor --notify json://host` adds more.", _text),
+    Setting("peak_tflops", "PROBE_PEAK_TFLOPS", "0", "TFLOP/s", "Peak rate of one device in the precision used, for MFU; 0: known for common devices only.", _seconds),
+    Setting("endpoint", "PROBE_ENDPOINT", "", "", "Endpoint that `probe` uses by default.", _text),
 )
 
 BY_NAME: dict[str, Setting] = {setting.name: setting for setting in SETTINGS}
 
 
 class Settings:
-    """Values of all settings, read from one environment.
+    """Values of all settings from one environment, as attributes.
 
-    Attributes are the names in `SETTINGS`. Raises `SettingInvalid` for a value
-    that does not parse, naming the variable and what it accepts.
+    Raises `SettingInvalid` for an invalid value, with the variable and what it accepts.
     """
 
     enabled: bool
@@ -202,7 +199,7 @@ class Settings:
 
     @property
     def environ(self) -> Mapping[str, str]:
-        """Where they were read from."""
+        """The environment they were read from."""
         found: Mapping[str, str] = vars(self)["_environ"]
         return found
 
@@ -211,6 +208,6 @@ class Settings:
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """Variables that look like ours and mean nothing: most likely a typing error."""
+    """Variables that start with ``PROBE_`` and are not settings: most likely typing errors."""
     known = {setting.env for setting in SETTINGS}
     return sorted(name for name in environ if name.startswith("PROBE_") and name not in known)

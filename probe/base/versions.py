@@ -1,9 +1,8 @@
-"""Which versions of Python and torch are supported, and what the older of them lack.
+"""Supported versions of Python and torch, and what the older ones lack.
 
-The one place that says so. The start-up hook keeps its own copy of the oldest Python, because nothing of
-ours is imported before it has looked; documents, metadata and the matrix of environments that holds all of
-this (`tests/campaigns/matrix.py`) are held against this page by `tests/test_versions.py`. Standard library
-only, in the syntax of Python 3.7: an older Python must be able to read why it is declined.
+`tests/test_versions.py` compares documents, metadata and `tests/campaigns/matrix.py` with this module; the
+start-up hook has its own copy of the oldest Python, because it imports nothing of ours before it checked.
+Standard library only, in the syntax of Python 3.7: an older Python must be able to read the refusal.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ OLDEST_TORCH = (2, 6)
 
 
 class Pair(NamedTuple):
-    """Of one Python, the oldest and the newest torch that every release is tried with."""
+    """The oldest and the newest torch that every release is tested with, for one Python."""
 
     python: tuple[int, int]
     oldest_torch: str
@@ -30,12 +29,11 @@ PAIRS = (
     Pair((3, 12), "2.6.0", "2.15.0"),
     Pair((3, 13), "2.6.0", "2.15.0"),
 )
-"""The oldest torch is the oldest supported one that has a wheel for that Python; 2.15 has none for 3.10."""
+"""torch 2.15 has no wheel for Python 3.10."""
 
 
 class Lack(NamedTuple):
-    """What is not there in versions before `since`. Each is found out by looking for what it needs, where it
-    is needed; this list is what people are told."""
+    """What is missing in versions before `since`. For people: code tests for the feature it needs."""
 
     of: str
     since: tuple[int, int]
@@ -51,18 +49,18 @@ LACKS = (
 
 
 def lacks(of: str, version: tuple[int, int]) -> list[str]:
-    """What this version of `torch` or `python` lacks, a sentence each; empty for a recent one."""
+    """What a version of `torch` or `python` lacks, a sentence each; empty for a recent one."""
     return [lack.what for lack in LACKS if lack.of == of and version < lack.since]
 
 
 def number(text: object) -> tuple[int, int] | None:
-    """Major and minor version of `2.6.0+cpu`; None for what is no version."""
+    """Major and minor version of a text such as `2.6.0+cpu`; None if it is not a version."""
     found = re.match(r"\s*v?(\d+)\.(\d+)", str(text))
     return (int(found[1]), int(found[2])) if found else None
 
 
 def plain(version: tuple[int, int]) -> str:
-    """`2.6`, for a sentence."""
+    """As text: `2.6`."""
     return f"{version[0]}.{version[1]}"
 
 
@@ -71,8 +69,8 @@ NEWEST_TORCH = max(number(pair.newest_torch) or OLDEST_TORCH for pair in PAIRS)
 
 
 def refusal(torch: object = None, python: tuple[int, ...] = sys.version_info[:2]) -> str:
-    """Why the agent does not start beside this torch (a version, as torch says it) in this Python; empty
-    when it does. A torch that says no version is let in: it is one that somebody built."""
+    """Why the agent does not start with this torch version in this Python; empty if it does. A torch without
+    a version, such as a custom build, is accepted."""
     if python[:2] < OLDEST_PYTHON:
         return f"needs Python {plain(OLDEST_PYTHON)} or newer, this is {plain((python[0], python[1]))}"
     found = number(torch)
@@ -82,5 +80,5 @@ def refusal(torch: object = None, python: tuple[int, ...] = sys.version_info[:2]
 
 
 def refusal_here() -> str:
-    """`refusal` of this process: its Python, and the torch that it has imported."""
+    """`refusal` for this process."""
     return refusal(getattr(sys.modules.get("torch"), "__version__", None))

@@ -1,10 +1,8 @@
-"""HTTP/1.1 over sockets, as little of it as the agent, the server and the command need.
+"""Minimal HTTP/1.1 over sockets for the agent, the server and the command.
 
-The agent answers with `read_request` and `write_response`; whoever asks it (the
-server, the command, `curl --unix-socket`) and whoever asks the server over its
-unix socket uses `call`. One request per connection. Written here because
-`http.client` costs the command 30 ms at start and `http.server` costs the job
-memory. Standard library only; never on the hot path.
+The agent answers with `read_request` and `write_response`; clients of the agent, and of the server over its
+unix socket, use `call`. One request per connection. Own code because `http.client` costs the command 30 ms
+at start and `http.server` costs the job memory. Standard library only; never on the hot path.
 """
 
 from __future__ import annotations
@@ -25,15 +23,15 @@ from probe.base.errors import AgentUnreachable, BadRequest, NotYours, ProbeError
 
 LARGEST_HEAD_BYTES = 16 << 10
 LARGEST_BODY_BYTES = 1 << 20
-"""Of a request. Answers may be longer: `LARGEST_ANSWER_BYTES`."""
+"""Of a request's body."""
 LARGEST_ANSWER_BYTES = 256 << 20
 _LONGEST_UNIX_PATH = 100
 _FULL_QUEUE_S = 0.01
-"""Between two attempts to connect to a socket whose queue is full."""
+"""Between two attempts to connect while the socket's queue is full."""
 
 
 class Request(NamedTuple):
-    """A request as the agent sees it; `body` is decoded JSON or None."""
+    """A parsed request; `body` is decoded JSON or None."""
 
     method: str
     path: str
@@ -49,7 +47,7 @@ class Peer(NamedTuple):
 
 
 def peer_of(connection: socket.socket) -> Peer:
-    """Who is at the other end, as the kernel knows it."""
+    """The process at the other end, from the kernel."""
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, _ = struct.unpack("3i", data)
     return Peer(pid, uid)
@@ -57,7 +55,7 @@ def peer_of(connection: socket.socket) -> Peer:
 
 @contextlib.contextmanager
 def unix_address(path: Path) -> Iterator[str]:
-    """An address for `path` that fits into a socket address however long the path is."""
+    """An address for a path of any length."""
     if len(os.fsencode(path)) <= _LONGEST_UNIX_PATH:
         yield str(path)
         return
@@ -66,12 +64,12 @@ def unix_address(path: Path) -> Iterator[str]:
 
 
 def listen_unix(path: Path, backlog: int = 128) -> descriptors.Socket:
-    """A listening socket at `path` that only this user can connect to; replaces a stale one."""
+    """A listening socket for this user only; replaces a stale one."""
     listener = descriptors.Socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-    # The folder is 0700 already, so the moment between bind and chmod opens nothing; a
-    # umask would be process-wide and could change a file the job makes that instant.
+    # The folder is 0700, so nobody can connect between bind and chmod. A umask would be process-wide and
+    # could change a file that the job makes meanwhile.
     try:
         with unix_address(path) as address:
             listener.bind(address)
@@ -84,9 +82,8 @@ def listen_unix(path: Path, backlog: int = 128) -> descriptors.Socket:
 
 
 def connect_unix(path: Path, timeout_s: float) -> descriptors.Socket:
-    """A connection to the socket at `path`; refuses one that another user serves.
-
-    Raises `BlockingIOError` when those that wait to be accepted leave no room within `timeout_s`."""
+    """Connect to the socket at `path`; refuses another user's server. Raises `BlockingIOError` when its
+    queue stays full for `timeout_s`."""
     connection = descriptors.Socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(timeout_s)
     try:
@@ -101,7 +98,7 @@ def connect_unix(path: Path, timeout_s: float) -> descriptors.Socket:
 
 
 def _connect(connection: socket.socket, address: str, deadline: float) -> None:
-    """Connect; a full queue of a unix socket is an error at once, so it is tried again until `deadline`."""
+    """Connect; a full queue is an immediate error on unix sockets, so try again until `deadline`."""
     while True:
         try:
             connection.connect(address)
@@ -115,10 +112,10 @@ def _connect(connection: socket.socket, address: str, deadline: float) -> None:
 def call(
     path: Path, method: str, target: str, body: object = None, *, timeout_s: float
 ) -> Any:
-    """Ask the server or agent behind the unix socket `path` and return its JSON.
+    """Call the server or agent at a unix socket and return its JSON.
 
-    Raises the `ProbeError` that the answer describes, `AgentUnreachable` when no
-    answer comes within `timeout_s`, `OSError` when nobody listens.
+    Raises the `ProbeError` that the answer describes, `AgentUnreachable` without an answer within
+    `timeout_s`, `OSError` when nothing listens.
     """
     try:
         answer = exchange(path, request_bytes(method, target, body), timeout_s)
@@ -128,9 +125,8 @@ def call(
 
 
 def exchange(path: Path, request: bytes, timeout_s: float) -> bytes:
-    """What the server or agent behind the unix socket `path` answers to a whole request.
-
-    Raises `TimeoutError` when no answer comes within `timeout_s`, `OSError` when nobody listens."""
+    """Send a whole request to a unix socket and return the whole answer. Raises `TimeoutError` without an
+    answer within `timeout_s`, `OSError` when nothing listens."""
     deadline = time.monotonic() + timeout_s
     with connect_unix(path, timeout_s) as connection:
         connection.sendall(request)
@@ -138,7 +134,7 @@ def exchange(path: Path, request: bytes, timeout_s: float) -> bytes:
 
 
 def request_bytes(method: str, target: str, body: object = None) -> bytes:
-    """A whole request, after whose answer the connection ends."""
+    """A whole request that closes its connection."""
     data = b"" if body is None else json.dumps(body).encode()
     head = (
         f"{method} {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
@@ -148,7 +144,7 @@ def request_bytes(method: str, target: str, body: object = None) -> bytes:
 
 
 def decode_answer(answer: bytes) -> Any:
-    """JSON of a whole answer; raises the `ProbeError` it describes, `ConnectionError` where it was cut."""
+    """JSON of a whole answer; raises the `ProbeError` it describes, `ConnectionError` if it is truncated."""
     status, content = _split_answer(answer)
     try:
         decoded = json.loads(content) if content else None
@@ -211,22 +207,22 @@ def _unchunk(content: bytes) -> bytes:
 
 
 class Head(NamedTuple):
-    """The head of a request that is beyond doubt: nobody on the way can have read it otherwise."""
+    """The head of a request, unambiguous for every reader on the way."""
 
     method: str
     target: str
     length: int
     """Bytes of the body."""
     size: int
-    """Bytes of the head itself, the empty line included."""
+    """Bytes of the head, including the empty line."""
 
 
 def head_of(data: bytes) -> Head | None:
-    """The head of the request that `data` begins with; None while it is not complete.
+    """The head of the request that `data` begins with; None while incomplete.
 
-    Raises `TooLarge`, or `BadRequest` for all that two readers may take for two things (RFC 9112): lines that
-    do not end in CR LF or go on in the next, control characters, space before a colon, more than one Host or
-    length, a length that is not digits alone, bodies in chunks."""
+    Raises `TooLarge`, or `BadRequest` for everything that two parsers may read differently (RFC 9112): lines
+    that do not end in CR LF or continue in the next, control characters, space before a colon, more than one
+    Host or length, a length other than digits, chunked bodies."""
     end = data.find(b"\r\n\r\n")
     head = data[:end] if end >= 0 else data[: LARGEST_HEAD_BYTES + 1]
     if _UNCLEAR.search(head):
@@ -247,9 +243,9 @@ def head_of(data: bytes) -> Head | None:
         headers.setdefault(found[1].lower(), []).append(found[2])
     hosts = len(headers.get(b"host", ()))
     if hosts > 1 or (hosts == 0 and words[3] != b"HTTP/1.0"):
-        raise BadRequest("a request names one Host")
+        raise BadRequest("a request needs exactly one Host header")
     if b"transfer-encoding" in headers:
-        raise BadRequest("bodies in chunks are not accepted", hint="Send the body with a Content-Length.")
+        raise BadRequest("chunked bodies are not accepted", hint="Send the body with a Content-Length.")
     length = _length(headers.get(b"content-length", []))
     return Head(words[1].decode(), words[2].decode(), length, end + 4)
 
@@ -303,7 +299,7 @@ _REASONS = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 4
 
 
 def write_response(connection: socket.socket, status: int, body: object) -> None:
-    """Answer with JSON and say that the connection ends."""
+    """Answer with JSON and `Connection: close`."""
     data = json.dumps(body).encode()
     head = (
         f"HTTP/1.1 {status} {_REASONS.get(status, 'Error')}\r\nContent-Type: application/json\r\n"
@@ -313,5 +309,5 @@ def write_response(connection: socket.socket, status: int, body: object) -> None
 
 
 def write_error(connection: socket.socket, error: ProbeError) -> None:
-    """Answer with the one error shape."""
+    """Answer with an error."""
     write_response(connection, error.status, error.as_dict())

@@ -1,1 +1,1 @@
-"""How the agent gets into a process that starts, and how processes of ours are started."""
+"""Starting the agent in a new process, and starting the server."""

@@ -1,11 +1,8 @@
-"""Launch: start the server beside the jobs, so that it is nobody's child and inherits nothing.
+"""Launch: starts the server, detached from the process that starts it.
 
-Used by the agent (which does not wait) and by the command (which does). The
-server becomes a child of init through a shell that ends soon, so a training
-process never has a child of ours to reap. Standard library only.
-
-The job may fork at any moment, also while its agent is here: so nothing waits for
-a descriptor to be closed, and no lock outlives its descriptor.
+Used by the agent (which does not wait) and by the command (which does). The server becomes a child of init
+through a shell that ends soon, so a training process has no child to reap. The job may fork meanwhile: so
+nothing waits for a descriptor to close, and no lock outlives its descriptor. Standard library only.
 """
 
 from __future__ import annotations
@@ -28,21 +25,21 @@ from probe.base.settings import Settings
 from probe.recording import places
 
 SERVER_NEEDS = ("fastapi", "uvicorn", "duckdb", "numpy")
-"""Packages the server imports and a job's environment need not have."""
+"""Packages of the server that a job's environment may lack."""
 LARGEST_LOG_BYTES = 1 << 20
 LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
 _SHELL = "/bin/sh"
 _SCRIPT = 'cd / && { "$@" & sleep 0.1; }'
-"""The shell stays a moment: while it is spawned, the spawning thread has its signals blocked, and a
-SIGCHLD in that time would interrupt a system call of the training thread."""
+"""The shell sleeps: the spawning thread blocks signals during the spawn, and a SIGCHLD in that time would
+interrupt a system call of the training thread."""
 _SIGNALS = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 _HEALTH_TIMEOUT_S = 2.0
 _START_AGAIN_S = 1.0
 _STARTS = 2
-"""Starts in vain after which its cause is looked for, where nothing holds the lock."""
+"""Failed starts after which the cause is searched for, if nothing holds the lock."""
 _LONGEST_LOOK_BYTES, _LONGEST_WORDS = 1 << 16, 400
-_FREE = "Free some room there, or set PROBE_DIR to another folder."
+_FREE = "Free some space there, or set PROBE_DIR to another folder."
 _KEPT_VARIABLES = (
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR",
     "LD_LIBRARY_PATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX",
@@ -50,11 +47,10 @@ _KEPT_VARIABLES = (
 
 
 def ensure_server(directory: Path, settings: Settings, *, wait_s: float) -> None:
-    """See to it that a server answers at `directory`, starting one when there is none.
+    """Start a server at `directory` unless one answers.
 
-    With `wait_s` 0 (the agent) nothing is waited for, and a server that accepts
-    connections counts as one. Raises `ServerUnavailable` when none can be started
-    here, or none answers within `wait_s`.
+    With `wait_s` 0 (the agent) it does not wait, and a server that accepts connections is enough. Raises
+    `ServerUnavailable` when none can be started, or none answers within `wait_s`.
     """
     if wait_s <= 0:
         if not _accepts(directory):
@@ -70,30 +66,30 @@ def ensure_server(directory: Path, settings: Settings, *, wait_s: float) -> None
         now = time.monotonic()
         if now >= deadline:
             raise _no_answer(directory, f"did not answer within {wait_s:g} s: {problem}", log_bytes)
-        # A server that is just ending still holds the lock: the one started meanwhile gave up.
+        # A server that is ending still holds the lock, so one started meanwhile gives up.
         if now - started_at >= _START_AGAIN_S and not _accepts(directory):
             ended = starts >= _STARTS and not _locked(directory)
             if ended and (places.why_not_writable(directory) or _last_error(directory, log_bytes)):
-                raise _no_answer(directory, "ends as soon as it is started", log_bytes)
+                raise _no_answer(directory, "ends right after its start", log_bytes)
             _start(directory, settings)
             started_at, starts = now, starts + 1
         time.sleep(0.02)
 
 
 def _no_answer(directory: Path, what: str, log_bytes: int) -> ServerUnavailable:
-    """The error with its cause: the folder's, else what the server wrote since its log had `log_bytes`."""
+    """The error with its cause: the folder's, else the server's last log line after `log_bytes`."""
     unwritable = places.why_not_writable(directory)
     if unwritable:
         return ServerUnavailable(f"the server at {directory} {what}; {unwritable}", hint=_FREE)
     said = _last_error(directory, log_bytes)
     if said:
         return ServerUnavailable(
-            f"the server at {directory} {what}; it said: {said}",
-            hint=f"{directory / 'server.log'} has it whole; `probe doctor` checks this machine.",
+            f"the server at {directory} {what}; its log: {said}",
+            hint=f"{directory / 'server.log'} has more; `probe doctor` checks this machine.",
         )
     return ServerUnavailable(
-        f"the server at {directory} {what}; it has not said why",
-        hint="Try again where the machine was only busy; `probe doctor` checks this machine.",
+        f"the server at {directory} {what}; its log has no reason",
+        hint="Try again if the machine was busy; `probe doctor` checks this machine.",
     )
 
 
@@ -105,11 +101,11 @@ def _log_bytes(directory: Path) -> int:
 
 
 def _last_error(directory: Path, after_bytes: int) -> str:
-    """The last line of the log that tells of a failure, written since it had so many bytes; else empty."""
+    """The last failure in the log after `after_bytes`; empty without one."""
     try:
         with descriptors.reading(directory / "server.log") as file:
             if os.fstat(file.fileno()).st_size < after_bytes:
-                after_bytes = 0  # it was begun anew
+                after_bytes = 0  # it was truncated
             file.seek(after_bytes)
             lines = file.read(_LONGEST_LOOK_BYTES).decode("utf-8", "replace").splitlines()
     except OSError:
@@ -121,12 +117,12 @@ def _last_error(directory: Path, after_bytes: int) -> str:
 
 
 def lock_path(directory: Path) -> Path:
-    """The file whose lock a server holds for as long as it lives."""
+    """The file that a server keeps locked while it runs."""
     return directory / "server.lock"
 
 
 def _locked(directory: Path) -> bool:
-    """Whether a server lives here, serving or not: one that starts, or ends."""
+    """Whether a server process exists here, starting and ending ones included."""
     try:
         lock = descriptors.opened(lock_path(directory), LOCK_FLAGS)
     except OSError:
@@ -134,7 +130,7 @@ def _locked(directory: Path) -> bool:
     with lock:
         try:
             fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-            fcntl.flock(lock.fileno(), fcntl.LOCK_UN)  # closing is not enough where a child inherited it
+            fcntl.flock(lock.fileno(), fcntl.LOCK_UN)  # closing is not enough if a child inherited it
         except OSError:
             return True
     return False
@@ -149,11 +145,11 @@ def _accepts(directory: Path) -> bool:
 
 
 def _asked(directory: Path) -> str | None:
-    """None when the server is well, else what is wrong."""
+    """None if the server is healthy, else what is wrong."""
     try:
         wire.call(places.server_socket(directory), "GET", "/v1/health", timeout_s=_HEALTH_TIMEOUT_S)
     except AgentUnreachable:
-        return "it accepts connections and does not answer: it is stopped, or this machine is busy"
+        return "it accepts connections but does not answer: it is stopped, or this machine is busy"
     except ProbeError as error:
         return error.message
     except OSError as error:
@@ -168,17 +164,17 @@ def _start(directory: Path, settings: Settings) -> None:
         if missing or not python:
             raise ServerUnavailable(
                 f"this Python lacks what the server needs: {', '.join(missing) or 'an executable'}",
-                hint="The job is recorded all the same; set PROBE_SERVER_PYTHON to a Python in which probe "
-                "is installed, or use `probe` from one.",
+                hint="The job is recorded anyway. Set PROBE_SERVER_PYTHON to a Python with probe installed, "
+                "or run `probe` from one.",
             )
     places.make_private(directory)
     if _locked(directory):
         return
     lack = places.write_refusal(directory) or places.no_room(directory)
-    if lack:  # it could not even say so in its log
+    if lack:  # the server could not write this to its log
         raise ServerUnavailable(
             f"the server cannot be started: {directory} {lack}",
-            hint="Free some room there, or set PROBE_DIR to another folder of your own on a local disk.",
+            hint="Free some space there, or set PROBE_DIR to another folder of yours on a local disk.",
         )
     try:
         pid = os.posix_spawn(
@@ -188,12 +184,12 @@ def _start(directory: Path, settings: Settings) -> None:
         )
     except OSError as error:
         raise ServerUnavailable(f"the server could not be started: {error}") from None
-    with contextlib.suppress(ChildProcessError):  # the job waits for its children and got this one
+    with contextlib.suppress(ChildProcessError):  # the job, which waits for its children, has reaped it
         os.waitpid(pid, 0)
 
 
 def _streams(log: Path) -> list[tuple[Any, ...]]:
-    """What the new process does to its descriptors: nothing of the job's is left but the log on stderr."""
+    """File actions of the spawn: close all descriptors of the job, log to stderr."""
     others = [int(name) for name in descriptors.names("/proc/self/fd") if int(name) > 2]
     return [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -204,7 +200,7 @@ def _streams(log: Path) -> list[tuple[Any, ...]]:
 
 
 def _log_of(directory: Path) -> Path:
-    """The server's stderr; begun anew when it has grown too long."""
+    """The server's log file, truncated when it has grown too long."""
     path = directory / "server.log"
     try:
         with descriptors.opened(path, _LOG_FLAGS) as log:
@@ -217,9 +213,8 @@ def _log_of(directory: Path) -> Path:
 
 
 def server_environment(directory: Path, settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
-    """Environment of the server: our settings and what a Python needs; never PROBE, never secrets.
-
-    Without PROBE the server has no agent itself."""
+    """Environment of the server: probe's settings and what Python needs; no secrets, and no PROBE, so that
+    it gets no agent."""
     kept = {
         name: value
         for name, value in environ.items()
@@ -235,7 +230,7 @@ def server_environment(directory: Path, settings: Settings, environ: Mapping[str
 
 
 def import_paths(names: Iterable[str]) -> list[str]:
-    """Folders beyond this interpreter's own site-packages from which these packages are imported."""
+    """Folders of these packages outside of this interpreter's site-packages."""
     usual = {os.path.realpath(folder) for folder in site.getsitepackages()}
     found: list[str] = []
     for name in names:

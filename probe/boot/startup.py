@@ -1,8 +1,7 @@
-"""Whether and how the agent starts in this process, and the environment that makes it start.
+"""Decides whether the agent starts in this process, and makes the environment of `probe run`.
 
-Called by the start-up hook (`probe/boot/torch_probe_boot.py`) when the job has
-imported torch, on the thread that imported it, and by `probe run`. Standard
-library only.
+Called by the start-up hook (`probe/boot/torch_probe_boot.py`) on the thread that imported torch, and by
+`probe run`. Standard library only.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ _POOL_MODULES = ("joblib.externals.loky.backend", "loky.backend")
 
 
 class Role(Enum):
-    """What a process that has imported torch is there for."""
+    """The role of a process that imported torch."""
 
     JOB = "job"
     CHILD = "child"
-    """Made by multiprocessing: a rank or a DataLoader worker, which only its first step tells."""
+    """Made by multiprocessing: a rank or a DataLoader worker, known only by its first step."""
     HELPER = "helper"
-    """A launcher, a compile worker, a tracker: imports torch and never trains."""
+    """A launcher, compile worker or tracker: never trains."""
 
 
 class _Target(NamedTuple):
@@ -45,13 +44,12 @@ class _Target(NamedTuple):
 
 
 def start() -> str:
-    """Start the agent if this process is one to watch. Never raises.
-
-    What it returns is to be said: why the job runs without us, empty when there is nothing to say."""
+    """Start the agent if this process may train. Never raises. Returns why not, for the user; empty if
+    there is nothing to say."""
     role = role_of(sys.orig_argv)
     refusal = versions.refusal_here()
     if role is Role.HELPER or refusal:
-        return refusal if role is Role.JOB else ""  # children: their parent said it
+        return refusal if role is Role.JOB else ""  # a child's parent has said it
     from probe.job.agent.lifecycle import start_from_environment
 
     start_from_environment(deferred=role is Role.CHILD)
@@ -59,11 +57,11 @@ def start() -> str:
 
 
 def attach(settings: Mapping[str, str], *, midway: bool) -> str:
-    """Start the agent because somebody attached: `started`, or `already` when there is one.
+    """Start the agent for an attach: `started`, or `already` if there is one. Raises `ProbeError`.
 
-    `settings` are variables of who attached: they go before the job's own and stay out of its
-    environment. `midway`: the job may be inside a step. On a thread of ours in the job, or the one that
-    has just imported torch. Raises `ProbeError`."""
+    `settings`: variables of the attaching command, which override the job's without entering its
+    environment. `midway`: the job may be inside a step. Runs on a thread of ours in the job, or on the one
+    that just imported torch."""
     refusal = versions.refusal_here()
     if refusal:
         from probe.base.errors import AttachRefused
@@ -102,7 +100,7 @@ def _belongs(name: str, modules: tuple[str, ...]) -> bool:
 
 
 def _dotted(script: str) -> str:
-    """Module name of a script inside one of the packages that are run by their path."""
+    """Module name of a script inside a launcher's package."""
     parts = Path(script).with_suffix("").parts
     for top in ("torch", "accelerate", "deepspeed"):
         if top in parts:
@@ -111,7 +109,7 @@ def _dotted(script: str) -> str:
 
 
 def _target(command: Sequence[str]) -> _Target:
-    """What the interpreter was told to run: a script, `-m` module or `-c` code."""
+    """What the interpreter runs: a script, `-m` module or `-c` code."""
     words = iter(command[1:])
     for word in words:
         if word == "--check-hash-based-pycs":
@@ -129,12 +127,10 @@ def _target(command: Sequence[str]) -> _Target:
 
 
 def run_environment(environ: Mapping[str, str], program: str) -> dict[str, str]:
-    """The environment in which `probe run` starts `program`.
+    """The environment in which `probe run` starts `program`, a command or a path.
 
-    `environ` with PROBE=1 and PROBE_SERVER_PYTHON. Where the Python behind
-    `program` has no hook of ours (another virtual environment, or a shell script,
-    which cannot be told), the hook comes in through PYTHONPATH. `program` is a
-    command or a path; asking its Python costs one start of it.
+    `environ` with PROBE=1 and PROBE_SERVER_PYTHON. If the program's Python has no hook (another virtual
+    environment) or is unknown (a shell script), PYTHONPATH brings the hook. Starts that Python once.
     """
     result = dict(environ)
     result["PROBE"] = "1"
@@ -149,7 +145,7 @@ def run_environment(environ: Mapping[str, str], program: str) -> dict[str, str]:
 
 
 def interpreter_of(program: str, environ: Mapping[str, str]) -> str | None:
-    """The Python that runs `program`: itself, or the one its first line names. None otherwise."""
+    """The Python that runs `program`: itself, or that of its first line; None if unknown."""
     path = _which(program, environ)
     if path is None:
         return None
@@ -180,7 +176,7 @@ def _which(program: str, environ: Mapping[str, str]) -> str | None:
 
 
 def _has_hook(python: str, environ: Mapping[str, str]) -> bool:
-    """Whether that Python has our hook installed, as it says itself."""
+    """Whether that Python has our hook installed."""
     question = "import importlib.util as u; print(u.find_spec('torch_probe_boot') is not None)"
     quiet = {name: value for name, value in environ.items() if name != "PROBE"}
     try:

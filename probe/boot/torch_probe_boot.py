@@ -1,14 +1,12 @@
-"""Start-up hook: what the interpreter runs, before the script, when PROBE is set.
+"""Start-up hook: runs in the interpreter before the script when PROBE is set.
 
-Installed as a top-level module beside `torch_probe.pth`, which calls `begin`
-only when PROBE holds a true value. It waits for the job to import torch and
-then hands over to `probe.boot.startup`. Everything here must leave the interpreter
-and the job's imports as they are, whatever fails: this file is the one place
-outside `probe/base/isolation.py` that may catch every exception, because a
-probe that cannot be imported cannot isolate itself.
+Installed as a top-level module beside `torch_probe.pth`, which calls `begin` only if PROBE is true. It waits
+for the job to import torch and then calls `probe.boot.startup`. Whatever fails, it must leave the
+interpreter and the job's imports unchanged: besides `probe/base/isolation.py`, only this file may catch
+every exception, because a probe that cannot be imported cannot isolate itself.
 
-Runs on whichever thread imports torch. Standard library only, and nothing of
-probe before torch is there; parses on Python 3.7 so that older ones can decline.
+Runs on the thread that imports torch. Standard library only, and nothing of probe before torch is imported;
+parses on Python 3.7, so that older versions can refuse.
 """
 
 from __future__ import annotations
@@ -28,10 +26,10 @@ OLDEST = (3, 10)
 
 
 class TorchWatch:
-    """An import finder that finds nothing itself: it lets the others find torch and
-    asks to be called when torch's own code has run. Takes itself away then.
+    """An import finder that lets the others find torch, calls `then` once torch's own code has run, and
+    removes itself.
 
-    `attached`: because somebody attached, who may do so again or think better of it."""
+    `attached`: made by an attach, which may be repeated or withdrawn."""
 
     def __init__(self, then: Callable[[], object], attached: bool = False) -> None:
         self.attached = attached
@@ -41,10 +39,10 @@ class TorchWatch:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec that the other finders give for torch; None for every other name."""
+        """The other finders' spec of torch; None for every other name."""
         if fullname != "torch" or get_ident() in self._searching:
             return None
-        # A finder that searches the way this one does would call back: once per thread is enough.
+        # Another finder that works like this one would call back: once per thread.
         self._searching.add(get_ident())
         try:
             spec = self._others(fullname, path, target)
@@ -71,14 +69,14 @@ class TorchWatch:
 
 
 def begin_when_asked() -> None:
-    """`begin` when PROBE is set: what a PEP 829 `.start` file calls, which has no condition."""
+    """`begin` if PROBE is set: for a PEP 829 `.start` file, which has no condition."""
     if os.environ.get("PROBE", "").strip().lower() not in OFF:
         begin()
 
 
 def begin() -> None:
-    """Wait for torch, or start now when it is there. Called again it does nothing: virtual
-    environments run the lines of a `.pth` file twice."""
+    """Start now if torch is imported, else wait for it. Idempotent: virtual environments run the lines of a
+    `.pth` file twice."""
     if sys.version_info < OLDEST:
         say(_too_old())
     elif "torch" in sys.modules:
@@ -88,17 +86,16 @@ def begin() -> None:
 
 
 def watch_for_torch(then: Callable[[], object], attached: bool = False) -> None:
-    """Call `then` when torch has been imported; nothing when something waits for that already."""
+    """Call `then` once torch is imported, unless something already waits for it."""
     if not any(isinstance(finder, TorchWatch) for finder in sys.meta_path):
         sys.meta_path.insert(0, TorchWatch(then, attached))
 
 
 def attach(settings: dict[str, str], midway: bool = True) -> dict[str, str]:
-    """Start the agent for who attached; `state`, or `error` and `hint` when it cannot be. Never raises.
+    """Start the agent for an attach; returns `state`, or `error` and `hint`. Never raises.
 
-    `midway`: the job may be inside a step. A job without torch gets nothing of ours but the wait for
-    it: before Python 3.13 the first thread that imports `threading` counts as the main thread, and that
-    must not be ours."""
+    `midway`: the job may be inside a step. A job without torch only gets the wait for it: before Python 3.13
+    the first thread that imports `threading` counts as the main thread, which must not be ours."""
     if sys.version_info < OLDEST:
         return {"error": _too_old(), "hint": "", "code": "attach_refused"}
     if "torch" not in sys.modules:
@@ -116,7 +113,7 @@ def attach(settings: dict[str, str], midway: bool = True) -> dict[str, str]:
 
 
 def _attach_when_torch_comes(settings: dict[str, str]) -> dict[str, str]:
-    """Wait for torch. What an earlier attach asked for counts no more; what PROBE=1 asked for does."""
+    """Wait for torch. Replaces the wait of an earlier attach, not that of PROBE=1."""
     for finder in list(sys.meta_path):
         if isinstance(finder, TorchWatch) and getattr(finder, "attached", False):
             sys.meta_path.remove(finder)
@@ -127,7 +124,7 @@ def _attach_when_torch_comes(settings: dict[str, str]) -> dict[str, str]:
 
 
 def _note_waiting(settings: dict[str, str]) -> str:
-    """Note in PROBE_DIR that this process waits (`probe.recording.waiting`); the file, empty without one."""
+    """Write the note of a waiting process (`probe.recording.waiting`); returns its path, empty on failure."""
     path = os.path.join(settings.get("PROBE_DIR", ""), "boot", f"{os.getpid()}.waiting")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
@@ -143,9 +140,9 @@ def _note_waiting(settings: dict[str, str]) -> str:
 
 
 def _attach_late(settings: dict[str, str], note: str) -> None:
-    """Torch has come, and whoever attached has long gone: a refusal is a line on stderr.
+    """Start the agent after torch was imported; a refusal is a line on stderr.
 
-    Without the note the attach was withdrawn; a forked child has none of its own and starts nothing."""
+    Without the note the attach was withdrawn; a forked child has no note and starts nothing."""
     try:
         if note:
             os.unlink(os.path.join(os.path.dirname(note), f"{os.getpid()}.waiting"))
@@ -159,7 +156,7 @@ def _attach_late(settings: dict[str, str], note: str) -> None:
 
 
 def start() -> None:
-    """Hand over to `probe.boot.startup`, unless the job means something else by the name `probe`."""
+    """Call `probe.boot.startup`, unless `probe` is another module in this job."""
     try:
         refusal = load_probe()
         if refusal is not None:
@@ -179,13 +176,13 @@ def _too_old() -> str:
 
 
 def say(sentence: str) -> None:
-    """One line on stderr, if there is one."""
+    """Write one line to stderr, if there is one."""
     with contextlib.suppress(AttributeError, OSError, ValueError):
         sys.stderr.write("probe: " + " ".join(sentence.split()) + "\n")
 
 
 def _run_after(loader: Any, call: Any) -> bool:
-    """Make this one loader call `call()` after it ran the module; False when it cannot be."""
+    """Make this one loader call `call()` after it executed the module; False if that is not possible."""
     run = getattr(loader, "exec_module", None)
     if run is None or isinstance(loader, type):
         return False
@@ -199,7 +196,7 @@ def _run_after(loader: Any, call: Any) -> bool:
         if module.__name__ == "torch":
             call()
 
-    # One of the frames that `warnings` does not count, and that the traceback of a failed import leaves out.
+    # `warnings` skips frames of this name, and the traceback of a failed import leaves them out.
     exec_module.__code__ = exec_module.__code__.replace(co_filename="<frozen importlib._bootstrap>")
     try:
         loader.exec_module = exec_module
@@ -209,10 +206,9 @@ def _run_after(loader: Any, call: Any) -> bool:
 
 
 def _stranger() -> str | None:
-    """The file that `import probe` means in this job when that is not us.
+    """The file of another module `probe` in this job, if there is one.
 
-    Asked when torch has been imported: `sys.path` then is what the script made it,
-    also in a spawned child, which gets it from its parent.
+    Call it after the import of torch, when the script, or the parent of a spawned child, has set `sys.path`.
     """
     module = sys.modules.get("probe")
     if module is not None:
@@ -241,11 +237,11 @@ def _is_ours(file: str | None) -> bool:
 
 
 def load_probe() -> str | None:
-    """Import probe, unless the job means something else by that name: then a sentence that says so.
+    """Import probe; returns a sentence if `probe` is another module in this job.
 
-    Also where no path leads to it (`probe run` into another environment, attaching). Then it is
-    loaded by its location and `sys.path` stays as it is: our folder may be another environment's
-    site-packages, which must not lend its packages to the job.
+    Without a path to it (`probe run` into another environment, attaching) it is loaded by location and
+    `sys.path` stays unchanged: our folder may be another environment's site-packages, whose packages the job
+    must not see.
     """
     stranger = _stranger()
     if stranger is not None:

@@ -1,1 +1,1 @@
-"""Checkpoint files: their format, and loading them."""
+"""Checkpoint files: format and loading."""

@@ -1,14 +1,14 @@
-"""Checkpoints of all ranks: a folder with a part of each rank, and what `load_checkpoint` makes of it.
+"""Checkpoints of all ranks: a folder with a part of each rank, and loading it.
 
     step-00000812/
-        manifest.json        format, world size, step, and of every file its size and hash
-        rank-00000.pt        what `probe.checkpoint` describes, of rank 0
-        rank-00001.pt        the same of rank 1, without the tensors that are those of rank 0
+        manifest.json        format, world size, step, and the size and hash of every file
+        rank-00000.pt        the checkpoint file (`file`) of rank 0
+        rank-00001.pt        the same of rank 1, without the tensors equal to those of rank 0
         __0_0.distcp …       of sharded models: each rank's shards, and
-        .metadata            where they are, as torch.distributed.checkpoint writes and reads them
+        .metadata            their index, in the format of torch.distributed.checkpoint
 
-docs/checkpoint.md describes it. Runs on the thread that calls it, without any collective; standard library
-only, torch inside functions.
+docs/checkpoint.md describes it. Runs on the calling thread, without collectives; standard library only,
+torch inside functions.
 """
 
 from __future__ import annotations
@@ -30,21 +30,20 @@ VERSION = 1
 MANIFEST = "manifest.json"
 LATEST = "latest"
 SAME = ("probe.same as rank 0",)
-"""Stands in the part of another rank for a tensor that rank 0 has, bit for bit."""
+"""Placeholder in another rank's part for a tensor identical to rank 0's."""
 SHARD = "probe.shard"
-"""`(SHARD, key)` stands for a sharded tensor; `key` is its name in the files of
-torch.distributed.checkpoint."""
+"""`(SHARD, key)` is the placeholder of a sharded tensor; `key` names it in torch.distributed.checkpoint."""
 _BLOCK_BYTES = 1 << 20
 _LARGEST_MANIFEST_BYTES = 256 << 20
 
 
 def part_name(rank: int, ending: str = "pt") -> str:
-    """`rank-00002.pt`: the file with a rank's part."""
+    """`rank-00002.pt`: the file of a rank's part."""
     return f"rank-{rank:05d}.{ending}"
 
 
 def chosen_folder(path: str) -> Path:
-    """The checkpoint that is meant: that folder itself, or the newest of those in it."""
+    """The checkpoint at a path: that folder itself, or the newest one in it."""
     folder = Path(path)
     if (folder / MANIFEST).is_file():
         return folder
@@ -52,16 +51,16 @@ def chosen_folder(path: str) -> Path:
         newest = checked.read_bytes(folder / LATEST, 4096).decode().strip()
     except (OSError, ValueError):
         raise CheckpointInvalid(
-            f"{path} holds no whole checkpoint of all ranks",
-            hint="A folder whose name begins with a dot is one that was interrupted.",
+            f"{path} has no complete checkpoint of all ranks",
+            hint="A folder whose name begins with a dot was interrupted.",
         ) from None
     if not newest or os.path.basename(newest) != newest or not (folder / newest / MANIFEST).is_file():
-        raise CheckpointInvalid(f"{path}/{LATEST} names {newest!r}, which is no checkpoint there")
+        raise CheckpointInvalid(f"{path}/{LATEST} names {newest!r}, which is not a checkpoint there")
     return folder / newest
 
 
 class RanksFolder:
-    """One checkpoint of all ranks, as this process is to load it. Raises `CheckpointInvalid`."""
+    """One checkpoint of all ranks, for loading in this process. Raises `CheckpointInvalid`."""
 
     def __init__(self, path: str) -> None:
         self.folder = chosen_folder(path)
@@ -69,19 +68,18 @@ class RanksFolder:
         self.world_size = int(self.manifest["world_size"])
         rank, world_size = place_in_job()
         self.fits = world_size == self.world_size
-        """Whether this job has as many ranks as that one had."""
+        """Whether this job has as many ranks as the saved one."""
         self.rank = rank if self.fits else 0
         if not self.fits and self.manifest.get("own_parameters", True):
             raise CheckpointInvalid(
-                f"{self.folder} is of {self.world_size} ranks that have different models, and this job has "
-                f"{world_size}", hint="Start as many ranks as there were.",
+                f"{self.folder} has {self.world_size} ranks with different models, and this job has "
+                f"{world_size} ranks", hint="Start as many ranks as in the saved run.",
             )
         self._checked: set[str] = set()
         self._read: Any = None
 
     def content(self) -> dict[str, Any]:
-        """What this rank's part holds, with the tensors that it shares with rank 0's in place."""
-
+        """This rank's part, with the tensors that it shares with rank 0."""
         first = self._part(0, read_checkpoint)
         if self.rank == 0:
             return first
@@ -104,13 +102,13 @@ class RanksFolder:
             raise CheckpointInvalid(f"{path} is missing", hint="Use an earlier checkpoint.")
         if path.stat().st_size != told["bytes"] or _sha256(path) != told.get("sha256"):
             raise CheckpointInvalid(
-                f"{path} is damaged: it is not what was written", hint="Use an earlier checkpoint."
+                f"{path} is damaged: its hash does not match", hint="Use an earlier checkpoint."
             )
         self._checked.add(name)
 
     def load_shards(self, tensors: Mapping[str, Any]) -> None:
-        """Fill these tensors, sharded or not, each from the shards of its key: no collective, and from
-        however many ranks there were."""
+        """Fill tensors, sharded or not, from the shards of their keys, without collectives and whatever the
+        saved number of ranks."""
         from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
         from torch.distributed.checkpoint.filesystem import FileSystemReader
         from torch.distributed.checkpoint.state_dict_loader import load
@@ -131,18 +129,16 @@ class RanksFolder:
         except (RuntimeError, ValueError, KeyError, OSError) as error:
             raise CheckpointInvalid(
                 f"the shards of {self.folder} do not fit: {str(error).strip()[:500]}",
-                hint="Build the model as in the run that was saved.",
+                hint="Build the model as in the saved run.",
             ) from error
 
-
     def module_state(self, state: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-        """A module's state to be loaded: what is sharded in it stands in `own`, the module's own state,
-        where it has been loaded already."""
+        """A module's state to load. Sharded tensors are loaded directly into `own`, the module's state."""
         self.load_shards({value[1]: own[key] for key, value in state.items() if is_shard(value)})
         return {key: own[key] if is_shard(value) else value for key, value in state.items()}
 
     def optimizer_state(self, state: dict[str, Any], optimizer: Any) -> dict[str, Any]:
-        """An optimizer's state with tensors for what is sharded in it, each like its parameter."""
+        """An optimizer's state, with sharded tensors made like their parameters."""
         import torch
 
         parameters = [one for group in optimizer.param_groups for one in group["params"]]
@@ -164,8 +160,8 @@ class RanksFolder:
         told = self._metadata().state_dict_metadata[key]
         if list(told.size) != list(parameter.shape):
             raise CheckpointInvalid(
-                f"{key} has the shape {list(told.size)} and its parameter {list(parameter.shape)}: how such "
-                "a state is sharded here is not known",
+                f"{key} has the shape {list(told.size)} and its parameter {list(parameter.shape)}: it cannot "
+                "be sharded like the parameter",
                 hint="Load it with torch.distributed.checkpoint.",
             )
         return torch.zeros_like(parameter, dtype=told.properties.dtype)
@@ -180,14 +176,14 @@ class RanksFolder:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """What the manifest of a checkpoint of all ranks says; raises `CheckpointInvalid`."""
+    """The manifest of a checkpoint of all ranks; raises `CheckpointInvalid`."""
     try:
         found = checked.read_sealed(folder / MANIFEST, largest_bytes=_LARGEST_MANIFEST_BYTES)
     except (OSError, ValueError) as error:
         raise CheckpointInvalid(f"{folder / MANIFEST} cannot be read: {error}") from error
     if found.get("format") != FORMAT or found.get("version") != VERSION:
         raise CheckpointInvalid(
-            f"{folder} is no checkpoint of all ranks of version {VERSION}",
+            f"{folder} is not a checkpoint of all ranks of version {VERSION}",
             hint="Load it with the version of probe that wrote it, or as it was saved.",
         )
     files, world_size = found.get("files"), found.get("world_size")
@@ -198,7 +194,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _is_told(file: Any) -> bool:
-    """Whether this says of a file in the folder what it should be."""
+    """Whether a manifest's entry of a file is valid."""
     return (
         isinstance(file, dict) and isinstance(file.get("name"), str)
         and isinstance(file.get("sha256", ""), str)
@@ -207,7 +203,7 @@ def _is_told(file: Any) -> bool:
 
 
 def place_in_job() -> tuple[int, int]:
-    """This process's rank and the number of ranks: as torch.distributed knows them, or the launcher."""
+    """Rank and world size, from torch.distributed, else from the launcher."""
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
@@ -223,12 +219,12 @@ def _sha256(path: Path) -> str:
     return found.hexdigest()
 
 
-# Tensors that stand elsewhere ----------------------------------------------------
+# Placeholders ---------------------------------------------------------------------
 
 
 def filled(own: Any, first: Any) -> Any:
-    """A rank's part, with rank 0's tensors where it says that they are the same."""
-    if own == SAME if type(own) is tuple else False:
+    """A rank's part, with rank 0's tensors in place of the placeholders."""
+    if type(own) is tuple and own == SAME:
         return first
     if isinstance(own, dict):
         kept: Any = type(own)()
@@ -244,12 +240,12 @@ def filled(own: Any, first: Any) -> Any:
 
 
 def is_shard(value: Any) -> bool:
-    """Whether this stands for a sharded tensor."""
+    """Whether a value is the placeholder of a sharded tensor."""
     return type(value) is tuple and len(value) == 2 and value[0] == SHARD
 
 
 def shards_in(value: Any) -> Iterator[str]:
-    """The keys of all sharded tensors in a content."""
+    """The keys of all sharded tensors in a value."""
     if is_shard(value):
         yield value[1]
     elif isinstance(value, dict):

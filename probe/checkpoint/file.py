@@ -1,12 +1,12 @@
-"""Checkpoint files: what is in one, its hash, and reading it whole.
+"""Checkpoint files: content, hash, reading.
 
-The file is what `torch.save` makes of one dictionary of plain data, so that
-`torch.load(path, weights_only=True)` opens it without probe:
+A file is one dictionary of plain data written by `torch.save`; `torch.load(path, weights_only=True)` opens
+it without probe:
 
     {"model": state_dict, "optimizer": state_dict, …, "step": int | None, "epoch": int | None, "probe": {…}}
 
-docs/checkpoint.md describes it. `content_sha256` covers everything but itself.
-Runs on the thread that calls it; standard library only, torch inside functions.
+docs/checkpoint.md describes it. `content_sha256` covers everything except itself. Runs on the calling
+thread; standard library only, torch inside functions.
 """
 
 from __future__ import annotations
@@ -22,20 +22,18 @@ from probe.base.errors import CheckpointInvalid
 
 VERSION = 1
 RESERVED = ("step", "epoch", "probe", "rng", "strict")
-"""Names that no model or optimizer has in a file: keys of ours, and arguments of `load_checkpoint`."""
+"""Names not available to models and optimizers: our keys, and arguments of `load_checkpoint`."""
 
 
 def torch_module() -> Any:
-    """torch, imported when it is needed: a job may use this module without it."""
+    """torch, imported on use."""
     import torch
 
     return torch
 
 
 def content_sha256(content: Mapping[str, Any]) -> str:
-    """sha256 of everything in a checkpoint but this hash itself: types, names, numbers, bits of tensors.
-
-    NaN equals itself here, and two tensors are equal when type, shape and bits are."""
+    """sha256 of everything in a checkpoint except this hash: types, names, numbers, bits of tensors."""
     found = hashlib.sha256()
     own = content.get("probe")
     if isinstance(own, dict):
@@ -45,7 +43,7 @@ def content_sha256(content: Mapping[str, Any]) -> str:
 
 
 def _feed(found: Any, value: Any) -> None:
-    """One value of a checkpoint: a letter for its type, its length, what it holds."""
+    """Hash one value: a letter for its type, its length, its content."""
     torch = torch_module()
 
     if isinstance(value, torch.Tensor):
@@ -82,12 +80,12 @@ def _feed_tensor(found: Any, tensor: Any) -> None:
     text = f"{tensor.dtype}{list(tensor.shape)}".encode()
     found.update(b"A%d;" % len(text) + text)
     kept = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    if kept.numel():  # read by address: torch may be there without numpy
+    if kept.numel():  # by address: numpy may be missing
         found.update((ctypes.c_char * (kept.numel() * kept.element_size())).from_address(kept.data_ptr()))
 
 
 def sparse_parts(tensor: Any) -> tuple[Any, ...]:
-    """The dense tensors that a sparse one consists of."""
+    """The dense tensors of a sparse one."""
     torch = torch_module()
 
     if tensor.layout == torch.sparse_coo:
@@ -98,12 +96,12 @@ def sparse_parts(tensor: Any) -> tuple[Any, ...]:
 
 
 def read_checkpoint(path: str) -> dict[str, Any]:
-    """The whole content of a checkpoint on the CPU, compared with its hash. Raises `CheckpointInvalid`."""
+    """The content of a checkpoint on the CPU, verified by its hash. Raises `CheckpointInvalid`."""
     content: dict[str, Any] = _opened(path)
     own = content.get("probe") if isinstance(content, dict) else None
     if not isinstance(own, dict) or "content_sha256" not in own:
         raise CheckpointInvalid(
-            f"{path} is not a checkpoint of probe", hint="Load it in the way it was saved, with torch.load."
+            f"{path} is not a checkpoint of probe", hint="Load it with torch.load, as it was saved."
         )
     if own.get("version") != VERSION:
         raise CheckpointInvalid(
@@ -112,8 +110,8 @@ def read_checkpoint(path: str) -> dict[str, Any]:
         )
     if content_sha256(content) != own["content_sha256"]:
         raise CheckpointInvalid(
-            f"{path} is damaged: its content does not have the hash that was written with it",
-            hint="Use an earlier checkpoint, or copy this one again from where it was written.",
+            f"{path} is damaged: its content does not match its hash",
+            hint="Use an earlier checkpoint, or copy this one again from its origin.",
         )
     return content
 
@@ -129,12 +127,12 @@ def _opened(path: str) -> Any:
     except OSError as error:
         raise CheckpointInvalid(
             f"{path} cannot be opened: {error.strerror or error}",
-            hint=f"Relative paths start at {os.getcwd()}.",
+            hint=f"Relative paths are relative to {os.getcwd()}.",
         ) from error
     except (
         RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError, zipfile.BadZipFile
     ) as error:
         reason = str(error).strip().partition("\n")[0][:200] or type(error).__name__
         raise CheckpointInvalid(
-            f"{path} is no checkpoint, or is damaged: {reason}", hint="Use an earlier checkpoint."
+            f"{path} is not a checkpoint, or is damaged: {reason}", hint="Use an earlier checkpoint."
         ) from error

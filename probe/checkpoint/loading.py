@@ -3,8 +3,7 @@
     state = probe.load_checkpoint("rescue.pt", model=model, optimizer=optimizer)
     for x, y in state.rest_of(train_loader): ...
 
-`file` describes what is in it.
-Runs on the thread that calls it; standard library only, torch and numpy inside
+`file` describes the format. Runs on the calling thread; standard library only, torch and numpy inside
 functions.
 """
 
@@ -23,11 +22,11 @@ from probe.checkpoint.sharded import flat_state, holds_flat
 
 _OWN_KEYS = ("step", "epoch", "probe")
 _PREFIXES = ("module.", "_orig_mod.")
-"""What DistributedDataParallel and torch.compile put before the names of parameters."""
+"""Prefixes of parameter names by DistributedDataParallel and torch.compile."""
 
 
 class Checkpoint:
-    """What `load_checkpoint` loaded, and where the run was."""
+    """The loaded checkpoint, and the position of its run."""
 
     def __init__(
         self, path: str, content: Mapping[str, Any], rng: bool, folder: RanksFolder | None = None
@@ -35,43 +34,42 @@ class Checkpoint:
         own = content["probe"]
         self.path = path
         self.step: int | None = content["step"]
-        """The job's own step counter where found, else the steps counted; None when neither is known."""
+        """The job's own step counter if found, else the steps counted; None if unknown."""
         self.epoch: int | None = content["epoch"]
         self.steps_counted: int | None = own["steps_counted"]
-        """Optimizer steps that probe had counted in the job."""
+        """Optimizer steps counted by probe."""
         self.names = names_in(content)
         """Names of the models, optimizers, … in the file."""
         self._others = folder is not None and not folder.fits
         self.data: dict[str, Any] | None = None if self._others else own["data"]
         """Position in the training data: `loader`, `batches` fetched, random states at the epoch's start.
-        None, too, where the run had another number of ranks: then each had other data."""
+        None without a DataLoader, and if the run had another number of ranks, each with other data."""
         self.left_out: list[str] = own["left_out"]
-        """What is not in the file because it is not plain data."""
+        """Names left out of the file because their values are not plain data."""
         self._states = _for_this_machine(own["rng"]) if rng and not self._others else None
 
     def __repr__(self) -> str:
         return f"<Checkpoint {self.path}: step {self.step}, {', '.join(self.names)}>"
 
     def rest_of(self, loader: Any) -> Iterator[Any]:
-        """An iterator over what is left of the interrupted epoch, possibly nothing.
+        """An iterator over the rest of the interrupted epoch, possibly empty.
 
-        `loader`: made as in the run that was saved. Its batches up to the saved position are fetched
-        once more and dropped, so that workers are where they were; then the random states are as saved."""
+        `loader`: made as in the saved run. Its batches up to the saved position are fetched again and
+        dropped, so that workers are where they were; then the random states are restored."""
         torch = torch_module()
 
         if self.data is None:
-            why = "it used no DataLoader when it was saved"
-            why = "it had another number of ranks" if self._others else why
+            why = "it had another number of ranks" if self._others else "it used no DataLoader when saved"
             raise CheckpointInvalid(
-                f"{self.path} holds no position in the data of the run: {why}",
-                hint="Skip what was used already in the way the run reads its data; `.step` says how far.",
+                f"{self.path} has no position in the training data: {why}",
+                hint="Skip the data already used in the run's own way; `.step` is the position.",
             )
         generator, state = getattr(loader, "generator", None), self.data["generator_state"]
         if (generator is None) != (state is None):
             raise CheckpointInvalid(
-                "the loader has a generator of its own, and that of the run had none" if state is None
-                else "the loader has no generator of its own, and that of the run had one",
-                hint="Make the loader as in the run that was saved.",
+                "this loader has its own generator, and the saved run's had none" if state is None
+                else "this loader has no generator, and the saved run's had its own",
+                hint="Make the loader as in the saved run.",
             )
         after = random_states() if self._states is None else self._states
         torch.set_rng_state(self.data["torch_state"])
@@ -82,8 +80,8 @@ class Checkpoint:
             if next(iterator, _ENDED) is _ENDED:
                 used = self.data["batches"]
                 raise CheckpointInvalid(
-                    f"the loader has {number} batches, and the run had used {used} of its own",
-                    hint="Make the loader as in the run that was saved.",
+                    f"this loader has {number} batches, and the saved run had used {used}",
+                    hint="Make the loader as in the saved run.",
                 )
         restore_random_states(after)
         return iterator
@@ -95,14 +93,14 @@ _ENDED = object()
 def load_checkpoint(
     path: str | os.PathLike[str], /, *, rng: bool = True, strict: bool = True, **objects: Any
 ) -> Checkpoint:
-    """Load each object that is named by keyword from a checkpoint, and the random states last.
+    """Load the objects given by keyword from a checkpoint, then the random states.
 
-    `path` is a file, or a folder with a checkpoint of all ranks or with several of them (the newest counts);
-    then every rank calls this, before or after its models are wrapped, and gets its own part.
-    `load_checkpoint("rescue.pt", model=model, optimizer=optimizer)`. The file's hash, the names, and the
-    shapes of parameters are compared before anything is changed. With `strict` everything in the file must
-    be given a place; without, what is not named is left, as are parameters that only one side has.
-    `rng=False` leaves the random states as they are. Raises `CheckpointInvalid`."""
+    `load_checkpoint("rescue.pt", model=model, optimizer=optimizer)`. `path` is a file, or a folder with one
+    or several checkpoints of all ranks (the newest is used); then every rank calls this, before or after
+    wrapping its models, and gets its own part. Hash, names and shapes are checked before anything changes.
+    `strict`: every object in the file must be given; otherwise objects that are not named, and parameters
+    that only one side has, are skipped. `rng=False` keeps the current random states. Raises
+    `CheckpointInvalid`."""
     path = os.fspath(path)
     folder = RanksFolder(path) if os.path.isdir(path) else None
     if folder is None:
@@ -122,7 +120,7 @@ def load_checkpoint(
 
 
 def _for_this_machine(states: dict[str, Any]) -> dict[str, Any]:
-    """Random states as far as there is something here that has them."""
+    """The random states of the libraries and devices that this machine has."""
     torch = torch_module()
     if states["numpy"] is not None:
         with contextlib.suppress(ImportError):
@@ -135,7 +133,7 @@ _ORDER = {"module": 0, "optimizer": 1, "scheduler": 2, "scaler": 3}
 
 
 def _load_loose_parameters(path: str, content: Mapping[str, Any], objects: Mapping[str, Any]) -> None:
-    """Parameters that belong to no module of the file, into the optimizers that train them."""
+    """Load parameters that belong to no module of the file through the optimizers that train them."""
     torch = torch_module()
     for name, loose in content["probe"]["loose_parameters"].items():
         if name not in objects:
@@ -145,7 +143,7 @@ def _load_loose_parameters(path: str, content: Mapping[str, Any], objects: Mappi
         if wrong:
             raise CheckpointInvalid(
                 f"parameter {wrong[0]} of {name} has another shape in {path} than here",
-                hint="Build it as in the run that was saved. Nothing was loaded.",
+                hint="Build it as in the saved run. Nothing was loaded.",
             )
         with torch.no_grad():
             for number, value in loose.items():
@@ -172,14 +170,14 @@ def _load(
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         done = f"{' and '.join(loaded)} is loaded already" if loaded else "nothing else is loaded yet"
         raise CheckpointInvalid(
-            f"{name} of {path} does not fit the {type(thing).__name__} given: {error}; {done}",
-            hint="Build it as in the run that was saved. Start again before training: it may be half loaded.",
+            f"{name} of {path} does not fit the given {type(thing).__name__}: {error}; {done}",
+            hint="Build it as in the saved run. Restart before training: it may be half loaded.",
         ) from error
     loaded.append(name)
 
 
 def _fill(own: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Copy a state into the tensors that a module has."""
+    """Copy a state into a module's own tensors."""
     with torch_module().no_grad():
         for key in [key for key in state if key in own]:
             own[key].copy_(state[key])
@@ -197,27 +195,27 @@ def _compare_names(path: str, content: Mapping[str, Any], objects: Mapping[str, 
     unknown = [name for name in objects if name not in held]
     if unknown:
         raise CheckpointInvalid(
-            f"{path} holds no {' and no '.join(unknown)}; it holds {listed}",
-            hint="Name each object as it is named in the file. Nothing was loaded.",
+            f"{path} has no {' and no '.join(unknown)}; it has {listed}",
+            hint="Name each object as in the file. Nothing was loaded.",
         )
     missing = [name for name in held if name not in objects]
     if strict and missing:
         raise CheckpointInvalid(
-            f"{path} also holds {' and '.join(missing)}; all it holds: {listed}",
-            hint=f"Add {', '.join(f'{name}=…' for name in missing)}, or strict=False to leave it. "
+            f"{path} also has {' and '.join(missing)}; all its objects: {listed}",
+            hint=f"Add {', '.join(f'{name}=…' for name in missing)}, or strict=False to skip it. "
             "Nothing was loaded.",
         )
     for name, thing in objects.items():
         if _kind_given(thing) not in ("", kinds.get(name)):
             raise CheckpointInvalid(
                 f"{name} of {path} is a {kinds.get(name)}, and a {type(thing).__name__} was given; "
-                f"it holds {listed}",
+                f"it has {listed}",
                 hint="Nothing was loaded.",
             )
 
 
 def _kind_given(thing: Any) -> str:
-    """Kind of an object by its type; empty when anything may be right."""
+    """Kind of an object by its type; empty if any kind may fit."""
     torch = torch_module()
 
     if isinstance(thing, torch.nn.Module):
@@ -228,7 +226,7 @@ def _kind_given(thing: Any) -> str:
 
 
 def _fitting(name: str, thing: Any, content: Mapping[str, Any], strict: bool) -> Any:
-    """The state to load into `thing`, compared with what it has; raises `CheckpointInvalid`."""
+    """The state to load into `thing`, checked against it; raises `CheckpointInvalid`."""
     torch = torch_module()
 
     state = content[name]
@@ -252,7 +250,7 @@ def _fitting(name: str, thing: Any, content: Mapping[str, Any], strict: bool) ->
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         raise CheckpointInvalid(
             f"{name} does not fit: {'; '.join(wrong[:3])}{more}",
-            hint="Build it as in the run that was saved. Nothing was loaded.",
+            hint="Build it as in the saved run. Nothing was loaded.",
         )
     return state
 
@@ -267,7 +265,7 @@ def _group_sizes(groups: Iterable[Any]) -> list[int]:
 
 
 def _renamed(state: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A module's state with the names that the module here has, wrapped or not as it is."""
+    """A module's state renamed for this module, wrapped or not."""
     if not own or state.keys() == own.keys():
         return state
     for prefix in _PREFIXES:

@@ -1,8 +1,8 @@
-"""The random states of a process: Python's, NumPy's global one, torch's, and each CUDA device's.
+"""Random states of a process: Python's, NumPy's global one, torch's, and each CUDA device's.
 
-Reading them draws nothing, waits for no device, starts no CUDA and imports nothing: a library
-that the job has not imported has no state. Standard library only, torch and NumPy where the job
-has them; the training thread between two steps, or whoever saves or loads a checkpoint.
+Reading them draws no number, waits for no device, does not initialize CUDA, and imports nothing: a library
+that the job did not import has no state. Runs on the training thread between two steps, or on a thread that
+saves or loads a checkpoint. Standard library only, with the job's torch and NumPy.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 
 
 def random_states() -> dict[str, Any]:
-    """All of them, in plain types: `{"python": tuple, "numpy": dict or None, "torch": ByteTensor or
-    None, "cuda": [ByteTensor or None, …]}`.
+    """All states in plain types: `{"python": tuple, "numpy": dict or None, "torch": ByteTensor or None,
+    "cuda": [ByteTensor or None, …]}`.
 
-    None is a library that is not there, or a device whose state cannot be read just now (a graph is
-    being captured). `cuda` is empty until the job has initialised CUDA."""
+    None: the library is not imported, or the device is capturing a graph. `cuda` is empty until the job has
+    initialized CUDA."""
     return {
         "python": random.getstate(),
         "numpy": numpy_state(),
@@ -29,10 +29,10 @@ def random_states() -> dict[str, Any]:
 
 
 def restore_random_states(states: dict[str, Any]) -> None:
-    """Put back what `random_states` gave; a part that is None or missing is left as it is.
+    """Restore the result of `random_states`; parts that are None or missing are not changed.
 
-    Devices that are not initialised yet get theirs when they are. Raises what the libraries raise
-    for a state that is not theirs."""
+    Devices get their state when they are initialized. Raises what the libraries raise for an invalid
+    state."""
     if states.get("python") is not None:
         set_python_state(states["python"])
     if states.get("numpy") is not None:
@@ -48,20 +48,20 @@ def restore_random_states(states: dict[str, Any]) -> None:
 
 
 def set_python_state(state: Any) -> None:
-    """Set `random`'s state, also from one whose tuples have become lists in a file."""
+    """Set `random`'s state; accepts lists in place of tuples."""
     version, numbers, gauss = state
     random.setstate((version, tuple(numbers), gauss))
 
 
 def numpy_state(plain: Callable[[Any], Any] = lambda array: array.tolist()) -> dict[str, Any] | None:
-    """The state of `numpy.random`'s global generator, each array made `plain`; None where nobody
-    imported it."""
+    """The state of `numpy.random`'s global generator, with `plain` applied to arrays; None if not
+    imported."""
     draws: Any = sys.modules.get("numpy.random")
     return None if draws is None else _plain(draws.get_state(legacy=False), plain)
 
 
 def set_numpy_state(state: dict[str, Any]) -> None:
-    """Set the global generator of `numpy.random`; nothing where nobody imported it."""
+    """Set the global generator of `numpy.random`, if imported."""
     draws: Any = sys.modules.get("numpy.random")
     if draws is not None:
         import numpy
@@ -76,20 +76,20 @@ def set_numpy_state(state: dict[str, Any]) -> None:
 
 
 def torch_state() -> Any:
-    """The state of torch's CPU generator, a ByteTensor; None where nobody imported torch."""
+    """The state of torch's CPU generator, a ByteTensor; None if torch is not imported."""
     generator: Any = getattr(sys.modules.get("torch"), "default_generator", None)
     return None if generator is None else generator.get_state()
 
 
 def cuda_generators() -> tuple[Any, ...]:
-    """The generators of the CUDA devices; none until the job has initialised CUDA."""
+    """The generators of the CUDA devices; empty until the job has initialized CUDA."""
     cuda: Any = sys.modules.get("torch.cuda")
     return () if cuda is None or not cuda.is_initialized() else tuple(cuda.default_generators)
 
 
 class TensorState:
-    """A generator's state that can be compared without an operation of torch: those can be watched by
-    a mode of the job's."""
+    """A generator's state that compares without an operation of torch, which a mode of the job's could
+    see."""
 
     __slots__ = ("tensor",)
 

@@ -1,1 +1,1 @@
-"""What is written during a run and how it is read again; see ARCHITECTURE.md."""
+"""Recordings: how a run is written and read; see ARCHITECTURE.md."""

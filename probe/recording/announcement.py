@@ -1,9 +1,9 @@
-"""What a host of a job says of itself to the others, and where a host keeps what it was told.
+"""Announcements: how the hosts of a job tell each other where their servers answer.
 
-The agent of each host's first rank puts a line into the job's store: where the server of that host answers.
-Anybody who reaches the store can write there, and a server shows its token to whom it asks, so every line
-carries a proof that its writer holds the operator's token. What was read is kept in `peers.json` of the
-recording, from which the server knows it also when the store is gone. Standard library only; any thread.
+The agent of each host's first rank puts a line with its server's address into the job's store. Anyone who
+reaches the store can write there, and a server sends its token to the addresses it calls, so every line
+carries a proof that its writer has the operator's token. Lines read are kept in `peers.json` of the
+recording, for when the store is gone. Standard library only; any thread.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _FIELDS = ("host", "url", "run", "attempt", "ranks", "started_ns")
 
 
 class Announcement(NamedTuple):
-    """One host of a run. `url` is empty where its server does not answer over TCP; `ranks` as `0,2-7`, empty
-    when not known; `started_ns` is when the rank that says it began."""
+    """One host of a run. `url`: empty if its server does not listen on TCP; `ranks`: as `0,2-7`, empty if
+    unknown; `started_ns`: start of the announcing rank."""
 
     host: str
     url: str
@@ -39,21 +39,21 @@ class Announcement(NamedTuple):
 
 
 class Peers(NamedTuple):
-    """What one recording knows of the other hosts: lines from the store, unproven, and names from the
-    environment of the job as (host, source)."""
+    """Other hosts known to a recording: unverified lines from the store, and names from the job's
+    environment as (host, source)."""
 
     lines: list[str]
     candidates: list[tuple[str, str]]
 
 
 def signed(announcement: Announcement, token: str) -> str:
-    """The announcement as a line, with its proof; without a token there is none, and nobody believes it."""
+    """The announcement as a line with its proof; without a token it has none and is not believed."""
     fields = announcement._asdict()
     return json.dumps({**fields, "proof": _proof(fields, token) if token else ""}, separators=(",", ":"))
 
 
 def read_line(line: str) -> tuple[Announcement, str] | None:
-    """The announcement in a line and its proof; None for what is none."""
+    """The announcement in a line, and its proof; None if invalid."""
     if len(line) > LONGEST_LINE_BYTES:
         return None
     try:
@@ -69,7 +69,7 @@ def read_line(line: str) -> tuple[Announcement, str] | None:
 
 
 def proven(announcement: Announcement, proof: str, token: str) -> bool:
-    """Whether its writer holds this token."""
+    """Whether its writer has this token."""
     expected = _proof(announcement._asdict(), token)
     return bool(token) and hmac.compare_digest(expected.encode(), proof.encode("utf-8", "replace"))
 
@@ -80,22 +80,22 @@ def _proof(fields: dict[str, Any], token: str) -> str:
 
 
 def ranks_in(text: str) -> tuple[int, ...]:
-    """The ranks in a text that somebody else wrote; raises `ValueError` for what is none, or far too many."""
+    """The ranks in untrusted text; raises `ValueError` if invalid or too many."""
     numbers = re.split("[,-]", text) if text else []
     if len(text) > _LONGEST_RANKS or any(not one.isascii() or not one.isdigit() for one in numbers):
         raise ValueError("not a set of ranks")
     if any(len(one) > 6 or int(one) >= MOST_RANKS for one in numbers):
-        raise ValueError("more ranks than there can be")
+        raise ValueError(f"a rank of {MOST_RANKS} or more")
     return tuple(from_text(text))
 
 
 def write(process: Path, peers: Peers) -> None:
-    """Keep it in the recording; raises `OSError`."""
+    """Write them into the recording; raises `OSError`."""
     places.write_whole(process / FILE, checked.sealed(FILE, peers._asdict()))
 
 
 def read(process: Path) -> Peers:
-    """What a recording knows; empty where it knows nothing."""
+    """Read them from a recording; empty if there are none."""
     try:
         found: Any = checked.read_sealed(process / FILE)
         lines = [str(line) for line in found["lines"]][:MOST_HOSTS]

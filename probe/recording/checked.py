@@ -1,9 +1,8 @@
-"""Checked: JSON that is read from disk, judged where it is read.
+"""Checked JSON files: validated where they are read from disk.
 
-A disk loses bits, an editor saves half a file, another version has other fields. What comes from here
-is a JSON object of texts that can be encoded again and of numbers that fit into 64 bits; `sealed` writes
-one with a checksum over its content, and a file that has one is what was written or is refused. Standard
-library only; any thread, never the hot path.
+Disks lose bits, editors save half a file, other versions have other fields. Results are JSON objects whose
+strings can be encoded and whose numbers fit into 64 bits. `sealed` adds a checksum over the content; a file
+that has one is as written, or refused. Standard library only; any thread, never the hot path.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ from typing import Any, BinaryIO, cast
 from probe.base import descriptors
 
 LARGEST_BYTES = 4 << 20
-"""A larger file is none of ours."""
+"""A larger file is not ours."""
 CHECKSUM = "checksum"
 _LARGEST_INTEGER = 2**63
 _LONGEST_NUMBER = 32
 
 
 def sealed(name: str, facts: dict[str, Any]) -> bytes:
-    """The facts as JSON that carries its own checksum, for a file of that name."""
+    """The facts as JSON with a checksum, for a file of that name."""
     return json.dumps(signed(name, facts), indent=1).encode()
 
 
 def signed(name: str, facts: dict[str, Any]) -> dict[str, Any]:
-    """The facts with their checksum, for who writes them himself, as plain JSON."""
+    """The facts with their checksum, for a caller that writes the JSON itself."""
     return {**facts, CHECKSUM: _checksum(name, facts)}
 
 
@@ -41,34 +40,34 @@ def read_sealed(
     path: Path, *, older: Callable[[dict[str, Any]], bool] = bool, raw: bool = False,
     largest_bytes: int = LARGEST_BYTES,
 ) -> dict[str, Any]:
-    """The facts in a file that `sealed` made, without the checksum. `older` judges one that has no checksum:
-    whether it is of a version that wrote none; it is refused otherwise. `raw`: texts as they were, for paths
-    that are no UTF-8. Raises `OSError` or `ValueError`."""
+    """The facts in a file that `sealed` made, without the checksum. Raises `OSError` or `ValueError`.
+
+    `older`: whether facts without a checksum come from a version that wrote none; else they are refused.
+    `raw`: keep strings as they are, for paths that are not UTF-8."""
     facts = strict(read_bytes(path, largest_bytes))
     if not isinstance(facts, dict):
-        raise ValueError("it holds no JSON object")
+        raise ValueError("it is not a JSON object")
     told = facts.pop(CHECKSUM, None)
     nameless = any(_is_checksum_of(path.name, facts, name) for name in facts)
     if told != _checksum(path.name, facts) if told is not None else nameless or not older(facts):
-        raise ValueError("it is damaged: it is not what was written")
+        raise ValueError("it is damaged: its checksum does not match")
     found: dict[str, Any] = facts if raw else encodable(facts)
     return found
 
 
 def _checksum(name: str, facts: dict[str, Any]) -> str:
-    """Of a file's name, too: what was written as another file does not count."""
+    """Covers the file's name too: the content of another file is refused."""
     return f"{zlib.crc32(json.dumps([name, facts], sort_keys=True).encode()):08x}"
 
 
 def _is_checksum_of(file: str, facts: dict[str, Any], name: str) -> bool:
-    """Whether what is called `name` is the checksum of the rest: then the damage is in its name."""
+    """Whether the value of `name` is the checksum of the rest: then the key itself is damaged."""
     rest = {one: value for one, value in facts.items() if one != name}
     return type(facts[name]) is str and len(facts[name]) == 8 and facts[name] == _checksum(file, rest)
 
 
 def read_bytes(path: Path, largest_bytes: int = LARGEST_BYTES) -> bytes:
-    """What a plain file holds; raises `OSError`, or `ValueError` for what is too large. A pipe that was put
-    there is not waited for."""
+    """Content of a regular file; raises `OSError`, or `ValueError` if too large. Does not wait for a pipe."""
     with open_plain(path) as file:
         data = file.read(largest_bytes + 1)
     if len(data) > largest_bytes:
@@ -77,22 +76,21 @@ def read_bytes(path: Path, largest_bytes: int = LARGEST_BYTES) -> bytes:
 
 
 def open_plain(path: Path) -> BinaryIO:
-    """A plain file, open for reading; raises `OSError`, also for what is none."""
+    """Open a regular file for reading; raises `OSError`, also for anything else."""
     found = descriptors.opened(path, os.O_RDONLY | os.O_NONBLOCK)
     if not found.plain:
         found.close()
-        raise OSError(errno.EINVAL, "it is no plain file")
+        raise OSError(errno.EINVAL, "it is not a regular file")
     return cast(BinaryIO, io.BufferedReader(descriptors.File(found, writable=False)))
 
 
 def loads(data: bytes | str) -> Any:
-    """JSON from outside, with texts that can be encoded. Raises `ValueError`."""
+    """Untrusted JSON, with strings that can be encoded. Raises `ValueError`."""
     return encodable(strict(data))
 
 
 def strict(data: bytes | str) -> Any:
-    """JSON from outside: no NaN, no number beyond 64 bits, no depth that ends a thread. Raises
-    `ValueError`."""
+    """Untrusted JSON: no NaN, no number beyond 64 bits, limited depth. Raises `ValueError`."""
     try:
         return json.loads(data, parse_int=_integer, parse_float=_float, parse_constant=_constant)
     except RecursionError:
@@ -118,8 +116,8 @@ def _constant(text: str) -> float:
 
 
 def encodable(value: Any) -> Any:
-    """The same with every lone surrogate written out (`\\udc80`): it stands for a byte that is no UTF-8, as
-    in the arguments of a job, and no JSON answer could hold it."""
+    """The same with lone surrogates escaped (`\\udc80`): they stand for bytes that are not UTF-8, as in a
+    job's arguments, and cannot be sent as JSON."""
     if isinstance(value, str):
         return text(value)
     if isinstance(value, list):
@@ -130,5 +128,5 @@ def encodable(value: Any) -> Any:
 
 
 def text(value: str) -> str:
-    """A text that can be encoded."""
+    """A string with lone surrogates escaped."""
     return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode("utf-8")

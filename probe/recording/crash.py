@@ -1,12 +1,11 @@
-"""Crash: the stacks that a fatal signal left, as faulthandler writes them, parsed.
+"""Crash: parses the stacks that faulthandler writes on a fatal signal.
 
     Fatal Python error: Segmentation fault
 
     Current thread 0x00007f… [python] (most recent call first):
       File "train.py", line 12 in main
 
-Python frames only, at most a hundred of each thread, and the interpreter's own
-thread numbers: nothing else is known of a process that dies. Standard library
+Only Python frames, at most a hundred per thread, and the interpreter's own thread numbers. Standard library
 only; the server reads it when a process has ended.
 """
 
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 LARGEST_BYTES = 1 << 20
-"""Read at most; a hundred threads of a hundred frames are less."""
+"""Read at most: more than a hundred threads of a hundred frames."""
 _SIGNALS = {
     "Segmentation fault": "SIGSEGV", "Aborted": "SIGABRT", "Floating point exception": "SIGFPE",
     "Floating-point exception": "SIGFPE", "Bus error": "SIGBUS", "Illegal instruction": "SIGILL",
@@ -32,7 +31,7 @@ _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d{1,9}|\?\?\?) in (
 
 
 class CrashThread(NamedTuple):
-    """One thread: the interpreter's number, its name where written, and its frames, innermost first."""
+    """One thread: the interpreter's number, its name if written, its frames innermost first."""
 
     ident: int
     name: str
@@ -41,7 +40,7 @@ class CrashThread(NamedTuple):
 
 
 class Crash(NamedTuple):
-    """A fatal signal: its name (None when it is none that we know), its text, the threads."""
+    """A fatal signal: its name (None if unknown), its text, the threads."""
 
     signal: str | None
     what: str
@@ -49,7 +48,7 @@ class Crash(NamedTuple):
 
 
 def read_crash(path: Path) -> Crash | None:
-    """What `path` holds; None when it is empty, missing, or nothing a fatal signal left."""
+    """The crash in a file; None if it is missing or holds none."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
             text = file.read(LARGEST_BYTES).decode("utf-8", "replace")
@@ -59,7 +58,7 @@ def read_crash(path: Path) -> Crash | None:
 
 
 def parse_crash(text: str) -> Crash | None:
-    """The last fatal error in what faulthandler wrote; None when there is none."""
+    """The last fatal error in faulthandler's output; None without one."""
     what: str | None = None
     threads: list[CrashThread] = []
     inside = False
@@ -90,7 +89,7 @@ def parse_crash(text: str) -> Crash | None:
 
 
 def user_frame(thread: CrashThread) -> dict[str, Any] | None:
-    """The innermost frame that is not a library's, as far as its path tells; else the innermost."""
+    """The innermost frame outside of libraries, as far as paths tell; else the innermost."""
     for frame in thread.frames:
         if is_user_path(frame["file"]):
             return frame
@@ -98,8 +97,6 @@ def user_frame(thread: CrashThread) -> dict[str, Any] | None:
 
 
 def is_user_path(file: str) -> bool:
-    """Whether a path looks like the user's own code: what is dead cannot be asked for its library."""
-    parts = (
-        "/site-packages/", "/dist-packages/", "/lib/python", "/probe/base/", "/probe/job/",
-    )
+    """Whether a path looks like the user's own code; a dead process's library folders are unknown."""
+    parts = ("/site-packages/", "/dist-packages/", "/lib/python", "/probe/base/", "/probe/job/")
     return not file.startswith("<") and not any(part in file for part in parts)

@@ -1,11 +1,9 @@
 """Journal: rare records of any length in an append-only file.
 
-A record is a marker, a length, a checksum and JSON. One `write` each, so a
-killed process leaves at most a torn tail, and a damaged record costs itself
-only: readers look for the next marker. The checksum is also of the journal's name
-and its process, so a record counts only in the journal that it was written into;
-what is no whole record is counted (`holes`). Written by the agent's own threads,
-never on the hot path. Standard library only.
+A record is marker, length, checksum and JSON, written by one `write`: a killed process leaves at most a torn
+tail, and after a damaged record readers continue at the next marker. The checksum covers the journal's name
+and process, so a record counts only in the journal it was written into. Other bytes are reported (`Hole`).
+Written by the agent's and the server's threads, never on the hot path. Standard library only.
 """
 
 from __future__ import annotations
@@ -26,17 +24,17 @@ from probe.recording import checked
 
 _MARK = b"\xf5PJ2"
 _UNOWNED = b"\xf5PJ1"
-"""The marker of the version before: its checksum says nothing of the journal."""
+"""Marker of the version before, whose checksum does not cover the journal."""
 _ANY_MARK = re.compile(b"\xf5PJ[12]")
 _HEAD = struct.Struct("<4sII")
 LARGEST_BYTES = 4 << 20
 """A longer record is refused."""
 FULL_BYTES = 64 << 20
-"""A journal of this size takes no more records."""
+"""A journal of this size accepts no records …"""
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW
 _MOST_BYTES = 2 * FULL_BYTES
 BULK_BYTES = FULL_BYTES // 2
-"""… and one of this size none of the kind that comes in numbers: what is rare must find room."""
+"""… and one of this size no bulk records: rare records must find room."""
 
 
 class Journal:
@@ -50,8 +48,8 @@ class Journal:
         self._seed = _seed(path)
 
     def append(self, record: dict[str, Any], *, bulk: bool = False) -> bool:
-        """Write one record; False when the disk or the journal is full or it was closed. `bulk`: it is one
-        of many, and may use only half of the journal."""
+        """Write one record; False when disk or journal are full, or it is closed. `bulk`: one of many, which
+        may use only half of the journal."""
         payload = json.dumps(record, separators=(",", ":")).encode()
         if self._file is None or len(payload) > LARGEST_BYTES:
             return False
@@ -66,7 +64,7 @@ class Journal:
         return written == len(data)
 
     def _number(self) -> int:
-        """The file's descriptor; opened again by its path where the job has closed it. Raises `OSError`."""
+        """The file's descriptor, reopened if the job has closed it. Raises `OSError`."""
         file = self._file
         if file is not None and file.ours:
             return file.fileno()
@@ -86,12 +84,12 @@ class Journal:
 
 @functools.lru_cache(4096)
 def _seed(path: Path) -> int:
-    """What the checksums of a journal begin with: its name, and of whom it is."""
+    """Start value of a journal's checksums: covers its name and process."""
     return zlib.crc32(f"{path.name} of {_process(path.parent)}".encode())
 
 
 def _process(folder: Path) -> str:
-    """The pid of the process recorded in `folder`; a copy may have another name."""
+    """Pid of the process recorded in `folder`; a copied folder may have another name."""
     match = re.fullmatch(r"process=\d+-(\d+)", folder.name)
     if match is not None:
         return match[1]
@@ -107,21 +105,20 @@ def _content(path: Path) -> bytes:
 
 
 class Hole(NamedTuple):
-    """Bytes of a journal that are no whole record. `torn`: they are its end, where a record may be on its
-    way, or its writer was killed."""
+    """Bytes of a journal that are not a record. `torn`: at its end, where a record may be half written."""
 
     offset: int
     size_bytes: int
     torn: bool
 
     def said_of(self, path: Path) -> str:
-        """A sentence about it."""
+        """A sentence for the user."""
         where = "its end" if self.torn else f"byte {self.offset}"
-        return f"{self.size_bytes} bytes of {path.name} at {where} are no whole record and are left out"
+        return f"{self.size_bytes} bytes of {path.name} at {where} are not a record and are left out"
 
 
 def read_journal(path: Path) -> Iterator[dict[str, Any]]:
-    """Whole records in the order written; torn and damaged ones are left out."""
+    """All records in the order written, without torn and damaged ones."""
     try:
         data = _content(path)
     except OSError:
@@ -131,8 +128,7 @@ def read_journal(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_payloads(path: Path) -> tuple[list[bytes], list[Hole]]:
-    """Whole records in the order written, as the JSON that is in the file: for who wants few of them; and
-    what is none."""
+    """The JSON text of all records in the order written, for callers that need few of them; and the holes."""
     try:
         data = _content(path)
     except FileNotFoundError:
@@ -141,7 +137,7 @@ def read_payloads(path: Path) -> tuple[list[bytes], list[Hole]]:
 
 
 def read_on(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
-    """Whole records from a byte on, and the byte to go on from: for who reads a journal as it grows."""
+    """Records from a byte on, and the byte to continue from: for readers of a growing journal."""
     try:
         with checked.open_plain(path) as file:
             file.seek(offset)
@@ -153,8 +149,7 @@ def read_on(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
 
 
 def record_of(payload: bytes) -> dict[str, Any] | None:
-    """A record with texts that can be encoded, and `rows`, where it has them, that are rows; None for what
-    no journal of ours holds."""
+    """A record with strings that can be encoded and valid `rows`; None if it is not a JSON object."""
     try:
         record: Any = json.loads(payload)
     except (ValueError, RecursionError):
@@ -171,7 +166,7 @@ def record_of(payload: bytes) -> dict[str, Any] | None:
 
 
 def _records(data: bytes, seed: int) -> Iterator[tuple[dict[str, Any], int]]:
-    """Each whole record and where it ends."""
+    """Each record and its end."""
     for payload, end in _payloads(data, seed):
         record = record_of(payload)
         if record is not None:
@@ -179,7 +174,7 @@ def _records(data: bytes, seed: int) -> Iterator[tuple[dict[str, Any], int]]:
 
 
 def _payloads(data: bytes, seed: int) -> Iterator[tuple[bytes, int]]:
-    """The JSON of each whole record and where it ends."""
+    """The JSON of each record and its end."""
     position = _next(data, 0)
     while 0 <= position <= len(data) - _HEAD.size:
         mark, length, checksum = _HEAD.unpack_from(data, position)
@@ -194,7 +189,7 @@ def _payloads(data: bytes, seed: int) -> Iterator[tuple[bytes, int]]:
 
 
 def _next(data: bytes, position: int) -> int:
-    """Where the next marker is; -1 when there is none."""
+    """Position of the next marker; -1 without one."""
     if data.startswith(_MARK, position):
         return position
     found = _ANY_MARK.search(data, position)
@@ -202,7 +197,7 @@ def _next(data: bytes, position: int) -> int:
 
 
 def _holes(data: bytes, seed: int) -> list[Hole]:
-    """The bytes between whole records, and after the last."""
+    """The bytes between records, and after the last."""
     found: list[Hole] = []
     reached = 0
     for payload, end in _payloads(data, seed):

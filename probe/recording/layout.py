@@ -1,10 +1,9 @@
-"""How one row of a ring is laid out in bytes: one fact, for the writer and the reader.
+"""Byte layout of a ring's rows, for writer and reader.
 
-Little-endian, packed, the columns of the table in order, then the row's number, then a checksum
-of all that (Adler-32: the cheapest that sees every changed byte; a row is a hundred bytes, and is
-written inside training steps). A string is the number of its entry in the string table. NULL is a
-value that cannot be a measurement: the lowest integer, the lowest double, string 0. The header has a
-checksum of its own (CRC-32), and says whose ring it is. Standard library only; any thread.
+Little-endian, packed: the table's columns in order, the row's number, and a checksum of both (Adler-32, the
+cheapest that detects every changed byte: rows are written inside training steps). Strings are numbers in the
+string table. NULL is a value that no measurement has: the lowest integer, the lowest double, string 0. The
+header has a CRC-32 and names its owner. Standard library only; any thread.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ NULLS: dict[str, int | float] = {
 
 VERSION = 2
 UNCHECKED = 1
-"""The version before: rows, header and texts have no checksums and say nothing of their owner."""
+"""The version before: without checksums and owner."""
 MAGIC = b"PROBRING"
 HEADER_BYTES = 4096
 HEADER = "<8sIIII"
 """magic, version, bytes per row, rows, bytes of the JSON layout that follows at offset 64."""
 OWNED = "<qqI"
-"""pid and start (wall clock, ns) of the process whose ring it is, and the checksum of the header."""
+"""pid and start (wall clock, ns) of the owning process, checksum of the header."""
 OWNED_OFFSET = struct.calcsize(HEADER)
 LAYOUT_OFFSET = 64
 CHECK_BYTES = 4

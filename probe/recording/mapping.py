@@ -1,9 +1,8 @@
-"""Mapping: a file as memory that needs no descriptor.
+"""Maps a file into memory without keeping a descriptor.
 
-Before Python 3.13 `mmap.mmap` keeps a duplicate of the descriptor it was given and closes it when
-the map is closed: a number that may be a file of the job's by then. So the file is laid over an
-anonymous map of the same size, which has no descriptor. Standard library only; when a recording is
-made, never the hot path.
+Before Python 3.13 `mmap.mmap` keeps a duplicate of the descriptor and closes that number with the map, when
+it may be a file of the job's. So the file is mapped over an anonymous map of the same size, which has no
+descriptor. Standard library only; used when a recording is made, never on the hot path.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ import sys
 from typing import Any
 
 _MAP_FIXED = 0x10
-"""Of Linux on every processor that torch runs on."""
+"""Linux's value on every architecture that torch supports."""
 
 
 def map_file(descriptor: int, size: int) -> mmap.mmap:
-    """`size` bytes of a file, shared and writable; the descriptor can be closed. Raises `OSError`."""
+    """Map `size` bytes of a file, shared and writable; its descriptor may be closed. Raises `OSError`."""
     if sys.version_info >= (3, 13):
         return mmap.mmap(descriptor, size, trackfd=False)
     found = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     first = ctypes.c_char.from_buffer(found)
     address = ctypes.addressof(first)
-    del first  # it holds the map open
+    del first  # it would keep the map open
     laid = _mmap()(
         address, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _MAP_FIXED, descriptor, 0
     )

@@ -1,14 +1,14 @@
-"""Where things are: PROBE_DIR, recordings, rings, sockets; and making them private.
+"""Paths: PROBE_DIR, recordings, rings, sockets; and making folders private.
 
     PROBE_DIR/                                   0700, owned by the user, no link
       server.sock  server.lock  server.json      the server beside the jobs
       server.log   token
       agents/PID.sock                            one control socket per agent
       recordings/run=R/attempt=A/
-        process=RANK-PID/meta.json journal.bin   what the process is; rare records
-        process=RANK-PID/watch.bin               what the server saw of it: stalls, verdicts
-        process=RANK-PID/crash.txt               what a fatal signal left
-        process=RANK-PID/end.json                how it ended, and then what was sealed
+        process=RANK-PID/meta.json journal.bin   facts about the process; rare records
+        process=RANK-PID/watch.bin               the server's journal: stalls, verdicts
+        process=RANK-PID/crash.txt               stacks of a fatal signal
+        process=RANK-PID/end.json                how it ended, then what was sealed
         table=SCHEMA.NAME/rank=RANK/PID-FIRST-LAST-CHECKSUM.parquet
     PROBE_RINGS_DIR/probe-UID/…                  rings and strings, gone once sealed
 
@@ -34,26 +34,24 @@ NETWORK_FILE_SYSTEMS = frozenset(
         "fuse.sshfs",
     }
 )
-"""A memory map on these can stall its writer for as long as the network likes."""
+"""A memory map on these may stall its writer."""
 
 MEMORY_FILE_SYSTEMS = frozenset({"tmpfs", "ramfs"})
 
-
 SHARED = "/tmp"
-"""Where the users of a machine have their folders; its sticky bit keeps each from the others'."""
-
+"""Folder of the users' own folders; its sticky bit protects them from each other."""
 
 LEAST_ROOM_BYTES, LEAST_INODES = 1 << 20, 16
-"""With less than this a server or a recording cannot be counted on to start."""
+"""With less, a server or a recording may fail to start."""
 
 
 def home(settings: Settings) -> Path:
-    """PROBE_DIR, or the user's private folder under /tmp (one fixed place, so that the
-    job and the command find each other whatever TMPDIR says). Absolute: a job may change its folder.
+    """PROBE_DIR, or the user's private folder under /tmp; `make_home` makes it.
 
-    Anybody may have made `/tmp/probe-UID` before its user. Then it is `/tmp/probe-UID.1`, or the next
-    number. A folder that the user has already goes before one that could be made: who leaves a name again
-    hides nothing. Only looks; `make_home` makes it."""
+    /tmp whatever TMPDIR says, so that job and command find each other; absolute, because a job may change
+    its folder. Another user may have made `/tmp/probe-UID`; then it is `/tmp/probe-UID.1`, or the next
+    number. A folder that this user already has comes before one that could be made, even if a lower number
+    has become free."""
     if settings.directory:
         return Path(os.path.abspath(settings.directory))
     usual = Path(f"{SHARED}/probe-{os.getuid()}")
@@ -64,7 +62,7 @@ def home(settings: Settings) -> Path:
 
 
 def own_homes() -> list[Path]:
-    """Every folder under /tmp that `home` has been for this user, the first choice first."""
+    """All folders under /tmp that `home` may have returned for this user, the first choice first."""
     usual = f"probe-{os.getuid()}"
     numbers = []
     with contextlib.suppress(OSError):
@@ -89,7 +87,7 @@ def make_home(settings: Settings) -> Path:
 
 
 def why_elsewhere(directory: Path, settings: Settings) -> str:
-    """Why `directory` is not the usual one; empty when it is, or when PROBE_DIR names it."""
+    """Why `directory` is not the usual one; empty if it is, or if PROBE_DIR names it."""
     usual = Path(f"{SHARED}/probe-{os.getuid()}")
     if settings.directory or directory == usual:
         return ""
@@ -99,11 +97,11 @@ def why_elsewhere(directory: Path, settings: Settings) -> str:
         return f"{error.message}, so {directory} is used"
     except OSError:
         pass
-    return f"{directory} is used, which was made when {usual} could not be"
+    return f"{directory} is used: it was made when {usual} could not be"
 
 
 _MOST_RACES = 8
-"""How often somebody else may take a name in the moment between looking and making."""
+"""How often another user may take a name between the check and the mkdir."""
 
 
 def _numbered(number: int) -> Path:
@@ -134,7 +132,7 @@ def recordings(directory: Path) -> Path:
 
 
 def process_folders(directory: Path) -> list[Path]:
-    """Folders of all recorded processes, in no order that matters."""
+    """Folders of all recorded processes."""
     return sorted(recordings(directory).glob("run=*/attempt=*/process=*"))
 
 
@@ -144,20 +142,17 @@ def segments_folder(process: Path, table: str, rank: int) -> Path:
 
 
 def journals(process: Path) -> tuple[Path, Path]:
-    """The process's own journal and the one the server keeps about it: each has one writer."""
+    """The process's own journal and the server's about it: each has one writer."""
     return process / "journal.bin", process / "watch.bin"
 
 
 def crash_file(process: Path) -> Path:
-    """Where a fatal signal leaves the stacks; empty while all is well."""
+    """File for the stacks of a fatal signal; empty without one."""
     return process / "crash.txt"
 
 
 def make_private(path: Path) -> Path:
-    """Make `path` (and its parents) a folder that only this user can enter.
-
-    Raises `DirectoryRefused` when it is a link, somebody else's, or cannot be made.
-    """
+    """Make a folder (and its parents) that only this user can enter; raises `DirectoryRefused`."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = os.lstat(path)
@@ -173,7 +168,7 @@ def make_private(path: Path) -> Path:
 
 
 def check_private(path: Path, found: os.stat_result) -> None:
-    """Raise `DirectoryRefused` unless `found` is a real folder of this user."""
+    """Raise `DirectoryRefused` unless `found`, not followed, is a folder of this user."""
     if not stat.S_ISDIR(found.st_mode):
         raise DirectoryRefused(f"{path} is a link or a file, not a folder")
     if found.st_uid != os.getuid():
@@ -181,7 +176,7 @@ def check_private(path: Path, found: os.stat_result) -> None:
 
 
 def file_system(path: Path) -> str:
-    """Type of the file system that holds `path`; empty when it cannot be told."""
+    """Type of the file system of `path`; empty when unknown."""
     try:
         real = os.path.realpath(path)
         best, kind = "", ""
@@ -206,7 +201,7 @@ def room_bytes(path: Path) -> int:
 
 
 def why_not_writable(directory: Path) -> str:
-    """Why nothing can be written into a folder, as a sentence; empty when something can. Tries it."""
+    """Why a folder cannot be written, as a sentence; empty if it can. Tries it."""
     import tempfile
 
     lack = write_refusal(directory) or no_room(directory)
@@ -215,23 +210,23 @@ def why_not_writable(directory: Path) -> str:
     try:
         with tempfile.NamedTemporaryFile(dir=directory, prefix=".room.") as file:
             os.posix_fallocate(file.fileno(), 0, LEAST_ROOM_BYTES)
-    except OSError as error:  # a quota tells nobody before
+    except OSError as error:  # a quota shows only here
         return f"{directory} cannot be written: {(error.strerror or str(error)).lower()}"
     return ""
 
 
 def write_refusal(path: Path) -> str:
-    """Why this process cannot write in the folder `path`, as the end of a sentence; empty when it can."""
+    """Why this process cannot write in a folder, as the end of a sentence; empty if it can."""
     try:
         if os.statvfs(path).f_flag & os.ST_RDONLY:
             return "is on a file system that is mounted read-only"
     except OSError as error:
-        return f"cannot be looked at: {error.strerror}"
+        return f"cannot be read: {error.strerror}"
     return "" if os.access(path, os.W_OK | os.X_OK) else "cannot be written"
 
 
 def no_room(path: Path) -> str:
-    """What has run out on the file system that holds `path`, as the end of a sentence; else empty."""
+    """What has run out on the file system of `path`, as the end of a sentence; else empty."""
     try:
         found = os.statvfs(path)
     except OSError:
@@ -247,7 +242,7 @@ def safe_name(text: str, longest: int = 60) -> str:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that readers see all of it or nothing (temporary file, rename), mode 0600."""
+    """Write a file atomically (temporary file, rename), mode 0600."""
     temporary = path.parent / f".{path.name}.{os.urandom(6).hex()}"
     made = descriptors.opened(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW)
     try:

@@ -1,8 +1,7 @@
-"""What is known about a process: who it is, and whether it still lives.
+"""Process identity: which process has a pid, and whether it is alive.
 
-A pid alone is not an identity: it is reused. A process is named by its pid, its
-start time in clock ticks and the boot it happened in. Standard library only;
-any thread, never the hot path.
+Pids are reused, so a process is identified by pid, start time in clock ticks, and boot. Standard library
+only; any thread, never the hot path.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ STATES = {
 
 
 class Life(NamedTuple):
-    """One life of a pid. `state` is the letter of /proc/PID/stat."""
+    """One process that has or had a pid. `state` is the letter of /proc/PID/stat."""
 
     pid: int
     start_ticks: int
@@ -29,8 +28,8 @@ class Life(NamedTuple):
 
 
 def own_pid() -> int:
-    """This process as /proc shows it, and so as everybody sees it who shares its files: in a pid namespace
-    without a /proc of its own that is another number than `os.getpid()`."""
+    """This process's pid as /proc shows it to readers of its files: in a pid namespace without its own /proc
+    it differs from `os.getpid()`."""
     try:
         return int(os.readlink("/proc/self"))
     except (OSError, ValueError):
@@ -38,7 +37,7 @@ def own_pid() -> int:
 
 
 def life(pid: int) -> Life | None:
-    """The process that has this pid now; None when there is none (a zombie counts as a process)."""
+    """The process that has this pid now, zombies included; None without one."""
     try:
         folder = f"/proc/{pid}"
         uid = os.stat(folder).st_uid
@@ -49,7 +48,7 @@ def life(pid: int) -> Life | None:
 
 
 def alive(pid: int, start_ticks: int, boot_id: str) -> bool:
-    """Whether exactly this life goes on; a zombie does not."""
+    """Whether exactly this process is alive; a zombie is not."""
     found = life(pid)
     return (
         found is not None
@@ -61,7 +60,7 @@ def alive(pid: int, start_ticks: int, boot_id: str) -> bool:
 
 @functools.lru_cache(maxsize=1)
 def current_boot_id() -> str:
-    """Names this boot of the machine (of the kernel, in a container); empty when hidden."""
+    """Id of this boot of the kernel; empty when hidden."""
     try:
         return descriptors.read_text("/proc/sys/kernel/random/boot_id").strip()
     except OSError:

@@ -1,11 +1,9 @@
-"""Reading rings from outside: whole rows as numpy arrays, whoever writes them right now.
+"""Ring reader: complete rows as numpy arrays, while their process writes.
 
-A row in place *i* is whole when the number at its end is positive and leads to
-place *i*, and its checksum is that of its bytes. Places next to be overwritten are
-left out, and so are rows that change while they are copied. Rows that should be
-there and are not whole are counted: `left_out` makes a sentence of them. Files are
-read with `pread`, never mapped: a file cut short is an error here, not a SIGBUS.
-Used by the server's drain thread and by the query worker; may import numpy.
+A row in place *i* is complete if its number belongs in place *i* and its checksum matches. Places about to be
+overwritten and rows that change during the copy are left out. Expected rows that are not complete are
+counted; `left_out` describes them. Files are read with `pread`, never mapped: a truncated file is an error,
+not a SIGBUS. Used by the server's drain thread and the query worker; may import numpy.
 """
 
 from __future__ import annotations
@@ -27,17 +25,17 @@ from probe.recording.recording import Meta
 from probe.recording.strings import DAMAGED, read_strings
 
 NUMBER = "_number"
-"""Name of a row's number among its columns; nobody sees it in a query."""
+"""Column of a row's number; hidden from queries."""
 CHECK = "_check"
-"""Name of a row's checksum, likewise."""
+"""Column of a row's checksum; hidden too."""
 WRITERS = 8
-"""Threads that may be in the middle of a row at once: so many of the oldest places are not read."""
+"""Threads that may be writing a row at once: so many of the oldest places are not read."""
 _FIRST_LOOK_ROWS = 64
 _ADLER = 65521
 _AT_ONCE = 4096
-"""Rows whose checksums are computed together: their bytes as numbers stay in the cache."""
+"""Rows whose checksums are computed at once: they fit into the cache."""
 _EXACT_BYTES = 361
-"""Up to so many bytes the sums of a checksum are below 2**24, which single precision holds exactly."""
+"""Up to so many bytes, a checksum's sums stay below 2**24, which float32 represents exactly."""
 
 Rows = npt.NDArray[np.void]
 
@@ -45,10 +43,9 @@ Rows = npt.NDArray[np.void]
 class RingFile:
     """A ring, open for reading; a context manager.
 
-    `owner`: the process whose ring it must be, where that is known. Raises
-    `RecordingError` when the file is no ring, is damaged or another one's, `OSError`
-    when it cannot be opened. `lost` has the numbers of the rows that the last `read`
-    should have found and did not: damaged, or never written whole.
+    `owner`: the process it must belong to, if known. Raises `RecordingError` for a file that is not a ring,
+    is damaged or another process's, `OSError` when it cannot be opened. `lost`: numbers of the rows that the
+    last `read` missed because they were damaged or never completed.
     """
 
     def __init__(self, path: Path, owner: layout.Owner = layout.NOBODY) -> None:
@@ -85,13 +82,13 @@ class RingFile:
         self.table, self.columns, self.dtype = _described(described, version != layout.UNCHECKED)
         self.rows: int = rows
         if layout.NOBODY not in (owner, self.owner) and owner != self.owner:
-            raise ValueError("it is another process's")
+            raise ValueError("it belongs to another process")
         if self.owner != layout.NOBODY and self.table != self.path.name.removesuffix(".ring"):
             raise ValueError(f"it holds {self.table}")
         if self.dtype.itemsize != row_bytes:
             raise ValueError(f"rows of {row_bytes} bytes, their columns take {self.dtype.itemsize}")
         if os.fstat(self._descriptor).st_size < layout.HEADER_BYTES + rows * row_bytes:
-            raise ValueError("the file was cut short")
+            raise ValueError("the file is truncated")
 
     def __enter__(self) -> RingFile:
         return self
@@ -108,10 +105,9 @@ class RingFile:
             os.close(descriptor)
 
     def highest(self, known: int = 0) -> int:
-        """Highest number written, given that `known` was written (0: nothing known).
+        """Highest number written; `known` is one that was written, or 0.
 
-        Looks only at places after `known`, so a reader that remembers it pays for
-        new rows only. A number that none of its neighbours confirms is damage.
+        Reads only places after `known`. A number that no neighbour confirms is damage.
         """
         if known and not self._written_after(known):
             return known
@@ -127,7 +123,7 @@ class RingFile:
         return known
 
     def _written_after(self, known: int) -> bool:
-        """Whether any of the next places holds a newer row: cheap, for most looks find none."""
+        """Whether any of the next places holds a newer row: a cheap check, mostly negative."""
         size = self.dtype.itemsize
         place = (known + 1) % self.rows
         run = min(WRITERS, self.rows - place)
@@ -142,8 +138,8 @@ class RingFile:
     def _confirmed(
         self, numbers: npt.NDArray[np.int64], first: int, known: int
     ) -> npt.NDArray[np.bool_]:
-        """Which numbers are where they belong and are confirmed by a neighbour; those above `known` for
-        certain. Nearly always it is the neighbour just before."""
+        """Which numbers are in their place and confirmed by a neighbour, nearly always the one before; exact
+        for numbers above `known`."""
         places = np.arange(first, first + len(numbers)) % self.rows
         whole = (numbers > 0) & (numbers % self.rows == places)
         confirmed = numbers == 1
@@ -154,10 +150,8 @@ class RingFile:
         return np.asarray(whole & confirmed)
 
     def read(self, after: int, highest: int | None = None) -> Rows:
-        """Whole rows with numbers above `after`, in order of their numbers.
-
-        `highest` spares the search when the caller just did it. A row being
-        written this instant is not there yet.
+        """Complete rows with numbers above `after`, in order. `highest` saves the search for it. Rows being
+        written are left out.
         """
         if highest is None:
             highest = self.highest(after)
@@ -181,14 +175,14 @@ class RingFile:
         return found
 
     def _torn_after(self, highest: int) -> npt.NDArray[np.int64]:
-        """Numbers after the newest row whose places hold neither what was there before nor a whole row: one
-        that was damaged, or whose writer was killed."""
+        """Numbers after the newest row whose places hold neither their old content nor a complete row:
+        damaged, or the writer was killed."""
         numbers = np.arange(highest + 1, highest + 1 + WRITERS)
         rows = self._copy(highest + 1, WRITERS)
         known = (rows[NUMBER] == numbers) | (rows[NUMBER] == numbers - self.rows)
         empty = ~rows.view(np.uint8).reshape(WRITERS, self.dtype.itemsize).any(axis=1)
         torn = ~(empty | known & self._intact(rows))
-        # A row that is written this instant is another one, or whole, at the second look.
+        # A row being written has changed at the second read.
         if torn.any() and self.version != layout.UNCHECKED:
             size = self.dtype.itemsize
             torn &= _bytes_of(rows, size) == _bytes_of(self._copy(highest + 1, WRITERS), size)
@@ -198,34 +192,32 @@ class RingFile:
     def _on_their_way(
         self, rows: Rows, numbers: npt.NDArray[np.int64], highest: int
     ) -> npt.NDArray[np.bool_]:
-        """Which of the newest rows are not there yet: a thread has taken the number, and its place still
-        holds what was there before."""
+        """Which of the newest rows are not written yet: a thread took the number, and the place still holds
+        its old content."""
         before = (rows[NUMBER] == numbers - self.rows) | (rows[NUMBER] == 0)
         return np.asarray(before & (numbers > highest - WRITERS))
 
     def _intact(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Which rows have the checksum of their bytes."""
+        """Which rows match their checksum."""
         if self.version == layout.UNCHECKED:
             return np.ones(len(rows), np.bool_)
         return np.asarray(adler32(rows, self.dtype.itemsize - layout.CHECK_BYTES) == rows[CHECK])
 
     def left_out(self, up_to: int | None = None) -> str:
-        """A sentence about `lost`, as far as `up_to`; empty when nothing is."""
+        """A sentence about `lost`, up to the number `up_to`; empty without lost rows."""
         lost = self.lost if up_to is None else self.lost[self.lost <= up_to]
         if not len(lost):
             return ""
         which = f"number {lost[0]}" if len(lost) == 1 else f"numbers {lost[0]} to {lost[-1]}"
-        return (
-            f"{_rows(len(lost))} of {self.table} left out ({which}): damaged, or never written whole"
-        )
+        return f"{_rows(len(lost))} of {self.table} left out ({which}): damaged or incomplete"
 
     def last(self, known: int = 0) -> tuple[int, Rows]:
-        """Highest number and the last few whole rows."""
+        """Highest number and the last few complete rows."""
         highest = self.highest(known)
         return highest, self.read(max(0, highest - WRITERS), highest)
 
     def _copy(self, first: int, count: int) -> Rows:
-        """Copy of the places of `count` numbers from `first`, in that order."""
+        """Copy the places of `count` numbers from `first` on, in that order."""
         size = self.dtype.itemsize
         place = first % self.rows
         parts: list[bytes] = []
@@ -238,7 +230,7 @@ class RingFile:
     def _pread(self, size: int, offset: int) -> bytes:
         data = os.pread(self._descriptor, size, offset)
         if len(data) != size:
-            raise RecordingError(f"{self.path} was cut short")
+            raise RecordingError(f"{self.path} is truncated")
         return data
 
 
@@ -246,7 +238,7 @@ class RingFile:
 def _described(
     text: bytes, is_checked: bool
 ) -> tuple[str, tuple[tuple[str, str], ...], np.dtype[np.void]]:
-    """Table, columns and row of a ring, from the layout in its header; most rings have the same few."""
+    """Table, columns and row dtype from the layout in a ring's header; most rings share a few."""
     described = json.loads(text)
     columns = tuple((str(name), str(kind)) for name, kind in described["columns"])
     ending = [(NUMBER, "<i8"), (CHECK, "<u4")] if is_checked else [(NUMBER, "<i8")]
@@ -255,19 +247,19 @@ def _described(
 
 
 def open_ring(meta: Meta, table: str) -> RingFile:
-    """A ring of a recorded process, open for reading; raises what `RingFile` raises."""
+    """Open a ring of a recorded process; raises like `RingFile`."""
     return RingFile(Path(meta.rings) / f"{table}.ring", meta.owner)
 
 
 def texts_of(meta: Meta, ring: RingFile) -> list[str | None]:
-    """The texts that the rows of a ring refer to; raises `OSError` or `RecordingError`."""
+    """The strings that a ring's rows refer to; raises `OSError` or `RecordingError`."""
     return read_strings(Path(meta.rings) / "strings", meta.owner, ring.version)
 
 
 def with_texts(
     rows: Rows, columns: tuple[tuple[str, str], ...], texts: list[str | None]
 ) -> tuple[Rows, list[str | None], int]:
-    """The rows and texts such that every row finds a text or the marker of one that is damaged; and how many
+    """Rows and strings in which every reference finds a string or the marker of a damaged one; and how many
     rows refer to damaged ones."""
     names = [name for name, kind in columns if kind == "VARCHAR"]
     damaged = np.array([text == DAMAGED for text in texts])
@@ -285,8 +277,8 @@ def with_texts(
 
 
 def damaged_texts(table: str, rows: int) -> str:
-    """A sentence about rows whose texts are damaged; empty when there are none."""
-    return f"{_rows(rows)} of {table} show {DAMAGED} where a text fails its checksum" if rows else ""
+    """A sentence about rows with damaged strings; empty without any."""
+    return f"{_rows(rows)} of {table} show {DAMAGED} for a string that fails its checksum" if rows else ""
 
 
 def _rows(count: int) -> str:
@@ -294,12 +286,12 @@ def _rows(count: int) -> str:
 
 
 def _bytes_of(rows: Rows, size: int) -> npt.NDArray[np.void]:
-    """Each row as one value that is compared byte by byte."""
+    """Each row as one value, for comparison by bytes."""
     return rows.view(np.dtype((np.void, size)))
 
 
 def adler32(rows: Rows, size: int) -> npt.NDArray[np.uint32]:
-    """Adler-32 of the first `size` bytes of each row, as `zlib.adler32` has it."""
+    """`zlib.adler32` of the first `size` bytes of each row."""
     found = np.empty(len(rows), np.uint32)
     kind = np.dtype(np.float32 if size <= _EXACT_BYTES else np.float64)
     weights: Any = np.arange(size, 0, -1).astype(kind)
@@ -313,10 +305,10 @@ def adler32(rows: Rows, size: int) -> npt.NDArray[np.uint32]:
 
 
 def sealable(rows: Rows, highest: int, capacity: int, pending: npt.NDArray[np.bool_] | None) -> int:
-    """How many of `rows`, from the start, will not change any more.
+    """How many of `rows`, from the start, are final.
 
-    Stops before a row that is pending and before a gap that a thread may be about
-    to fill; neither is waited for once a quarter of the ring has been written past it.
+    Stops before a pending row and before a gap that a thread may be about to fill, until a quarter of the
+    ring has been written after it.
     """
     numbers = rows[NUMBER]
     if len(numbers) == 0:
@@ -332,7 +324,7 @@ def sealable(rows: Rows, highest: int, capacity: int, pending: npt.NDArray[np.bo
 
 
 def pending_rows(rows: Rows, column: str, texts: list[str | None]) -> npt.NDArray[np.bool_] | None:
-    """Which rows say `pending` in the string column `column`; None when the table has none such."""
+    """Which rows have `pending` in the column `column`; None if the table has no such column."""
     if not column or column not in (rows.dtype.names or ()):
         return None
     numbers = [number for number, text in enumerate(texts) if text == "pending"]
@@ -344,12 +336,11 @@ def _not_a_number(values: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 
 def for_duckdb(rows: Rows, columns: tuple[tuple[str, str], ...]) -> tuple[dict[str, Any], list[str]]:
-    """Arrays to register with DuckDB, and the SQL expressions that give the columns.
+    """Arrays to register with DuckDB, and SQL expressions for the columns.
 
-    The expressions expect the texts of the string table as a list in the variable
-    `probe_texts`. NULL sentinels become NULL and NaN stays NaN: both travel as flags
-    beside the values, because an array's NaN would be read as NULL and its mask, by
-    older releases, not at all.
+    The expressions use the string table as a list in the variable `probe_texts`. NULL stays NULL and NaN
+    stays NaN by flags beside the values: DuckDB reads an array's NaN as NULL, and older releases ignore its
+    mask.
     """
     arrays: dict[str, Any] = {NUMBER: np.ascontiguousarray(rows[NUMBER])}
     expressions: list[str] = []

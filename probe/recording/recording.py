@@ -1,7 +1,7 @@
-"""Recording: one process's rings, strings and journal, and the facts in meta.json.
+"""Recording: one process's rings, strings and journal, and its meta.json.
 
-Made once by the agent when it starts. `Meta` is what readers go by. Standard
-library only; the agent's starting thread, never the hot path.
+The agent makes it when it starts; readers begin with `Meta`. Standard library only; the agent's starting
+thread, never the hot path.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from probe.recording.tables import RINGS
 
 VERSION = 2
 UNCHECKED = 1
-"""The version before, without a checksum in meta.json; it is read, too."""
+"""The version before, without a checksum in meta.json; readers accept it."""
 STRINGS_BYTES = 1 << 20
 MOST_RANKS = 1 << 20
-"""A rank or a world size beyond it is no number of ranks."""
+"""A larger rank or world size is invalid."""
 _SPARE = 1.25
-"""Room that must be free beyond the rings' own size: we are not the only user of tmpfs."""
+"""Free memory required, as a multiple of the rings' size: tmpfs has other users."""
 
 
 @dataclass(frozen=True)
 class Meta:
-    """What a recorded process is. Written once, never changed."""
+    """Facts about a recorded process. Written once, never changed."""
 
     version: int
     run: str
@@ -58,16 +58,16 @@ class Meta:
     rings: str
     socket: str
     settings: dict[str, str]
-    """Name and text form of every setting in force."""
+    """Name and text of every setting in force."""
 
     @property
     def owner(self) -> layout.Owner:
-        """Names this recording in its rings and texts."""
+        """Identifies this recording in its rings and strings."""
         return self.pid, self.started_ns
 
     @classmethod
     def read(cls, process: Path) -> Meta:
-        """Facts of the process recorded in the folder `process`; raises `RecordingError`."""
+        """Read the facts from the folder of a recorded process; raises `RecordingError`."""
         path = process / "meta.json"
         try:
             raw = checked.read_sealed(path, older=_is_unchecked, raw=True)
@@ -94,8 +94,8 @@ class Meta:
         return cls(**facts).without_secrets()
 
     def without_secrets(self) -> Meta:
-        """The same without the secrets of the command line and the settings: when it is taken, and again
-        when it is read, for a recording may be older than a rule."""
+        """The same with secrets of command line and settings redacted: when written, and again when read,
+        because a recording may be older than a rule."""
         from probe.base import redaction  # its patterns take 4 ms to compile
 
         return replace(
@@ -108,20 +108,20 @@ def _is_unchecked(facts: dict[str, Any]) -> bool:
     return facts.get("version") == UNCHECKED
 
 
-_HINT = "The other recordings are read all the same; `probe prune` does not touch this one."
+_HINT = "Other recordings are not affected; `probe prune` does not touch this one."
 _PATHS = ("rings", "socket")
-"""Paths are opened, and so kept as they are, also where they are no UTF-8."""
+"""Paths are kept as they are, even if not UTF-8, so that they can be opened."""
 _LARGEST = {
     "version": 1 << 31, "attempt": 1 << 31, "rank": MOST_RANKS, "world_size": MOST_RANKS,
     "local_rank": MOST_RANKS, "pid": 1 << 31, "start_ticks": 1 << 63, "uid": 1 << 32, "started_ns": 1 << 63,
 }
-"""Whole numbers, from 0 up to but without these."""
+"""Integers from 0 to below these."""
 _MAY_BE_NONE = ("world_size", "local_rank")
 _LONGEST_TEXT = 1 << 16
 
 
 def _check_fact(name: str, value: object) -> None:
-    """Raise `ValueError` where a fact cannot be what it says."""
+    """Raise `ValueError` for an impossible value."""
     if name in _LARGEST:
         known = value is None and name in _MAY_BE_NONE
         fits = type(value) is int and 0 <= value < _LARGEST[name] and (value > 0 or name != "pid")
@@ -129,22 +129,22 @@ def _check_fact(name: str, value: object) -> None:
             raise ValueError(f"its {name} is {str(value)[:40]!r}")
     elif name == "argv":
         if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-            raise ValueError("its argv is no list of texts")
+            raise ValueError("its argv is not a list of strings")
     elif name == "settings":
         if not isinstance(value, dict) or not all(isinstance(one, str) for one in value.values()):
-            raise ValueError("its settings are no texts")
+            raise ValueError("its settings are not strings")
     elif not isinstance(value, str) or len(value) > _LONGEST_TEXT or "\0" in value:
-        raise ValueError(f"its {name} is no text")
+        raise ValueError(f"its {name} is not a string")
     elif name in _PATHS and value and not value.startswith("/"):
-        raise ValueError(f"its {name} is no absolute path")
+        raise ValueError(f"its {name} is not an absolute path")
 
 
 def _check_place(process: Path, facts: dict[str, Any]) -> None:
-    """Raise `RecordingError` where the folder says that these are the facts of another process."""
+    """Raise `RecordingError` if the folder's name belongs to another process."""
     match = re.fullmatch(r"process=(\d+)-(\d+)", process.name)
     if match is not None and (int(match[1]), int(match[2])) != (facts["rank"], facts["pid"]):
         raise RecordingError(
-            f"{process / 'meta.json'} is of another process: rank {facts['rank']}, pid {facts['pid']}",
+            f"{process / 'meta.json'} belongs to another process: rank {facts['rank']}, pid {facts['pid']}",
             hint=_HINT,
         )
 
@@ -175,18 +175,18 @@ class Recording:
             raise
 
     def end_rows(self) -> dict[str, int]:
-        """Close the rings; how many rows of each table were written."""
+        """Close the rings; returns the number of rows written, by table."""
         for ring in self.rings.values():
             ring.close()
         return {name: ring.written for name, ring in self.rings.items()}
 
     def close(self) -> None:
-        """Stop writing and give up every descriptor; everything written stays readable."""
+        """Stop writing and close all files; everything written stays readable."""
         for one in self._open:
             one.close()
 
     def discard(self) -> None:
-        """Remove a recording that could not be made whole."""
+        """Remove a recording that could not be completed."""
         self.close()
         shutil.rmtree(self.meta.rings, ignore_errors=True)
         shutil.rmtree(self.process, ignore_errors=True)
@@ -202,9 +202,7 @@ def default_bytes() -> int:
 
 
 def ring_scale(limit_bytes: int) -> float:
-    """Factor for the declared capacities so that everything fits into `limit_bytes`.
-
-    Raises `NoRoom` when the limit leaves less than one hundredth of them."""
+    """Factor by which the declared capacities shrink to fit `limit_bytes`; raises `NoRoom` below 0.01."""
     scale = min(1.0, (limit_bytes - STRINGS_BYTES) / (default_bytes() - STRINGS_BYTES))
     if scale < 0.01:
         raise NoRoom(
@@ -215,9 +213,8 @@ def ring_scale(limit_bytes: int) -> float:
 
 
 def rings_folders(settings: Settings, process: Path, name: str, refused: list[str]) -> Iterator[Path]:
-    """New private folders for the rings, the best first: in memory, then beside the recording.
-
-    Never on a network file system. Why one is left out is added to `refused`."""
+    """Make private folders for the rings, the best first: in memory, then beside the recording; never on a
+    network file system. Reasons for skipping one are added to `refused`."""
     needed = int(min(settings.rings_bytes, default_bytes()) * _SPARE)
     for base, leaf in (
         (Path(os.path.abspath(settings.rings_directory)) / f"probe-{os.getuid()}", name),

@@ -1,14 +1,12 @@
-"""Ring: fixed-width rows in a memory-mapped file, readable from outside and after death.
+"""Ring: fixed-width rows in a memory-mapped file, readable from other processes and after death.
 
-HOT PATH: `append` is called inside training steps. It takes no lock, makes no
-system call and allocates nothing but its argument tuple and the row's bytes: one
-counter tick, two `struct` calls, one checksum. Number and checksum are at the row's
-end, so a row that carries the number its place expects and the checksum of its bytes
-is whole and is what was written; the oldest place may be in the middle of being
-overwritten and readers leave it out (`recording.reader`).
+HOT PATH: `append` runs inside training steps. No lock, no system call, no allocation except its argument
+tuple and the row's bytes: one counter tick, two `struct` calls, one checksum. Number and checksum end a row:
+a row with the number that its place expects and a matching checksum is complete. The oldest place may be
+half overwritten, and readers skip it (`recording.reader`).
 
-Several threads may append to one ring: `next()` on the counter is one step
-under the GIL, so no two get the same place. Standard library only.
+Several threads may append: `next()` on the counter is atomic under the GIL, so no two get the same place.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -30,16 +28,14 @@ from probe.recording.mapping import map_file
 from probe.recording.tables import Table
 
 _CLOSED = (ValueError, TypeError)
-"""What writing into a closed map raises; which one depends on the version of Python."""
+"""Raised by writing into a closed map, depending on the Python version."""
 
 
 class Ring:
     """One ring, open for writing by the process that made it.
 
-    `append(*fields)` writes a row and returns its number; `put(number, *fields)`
-    writes that row again (a pending row that became complete). Fields are in the
-    table's column order, with the NULL values of `layout`. `rest(column)` is a `put`
-    for the fields from that column on. `owner` is the process whose ring it is.
+    `append(*fields)` writes a row and returns its number; `put(number, *fields)` writes that row again, such
+    as a pending row that became complete. Fields are in column order, with the NULLs of `layout`.
     """
 
     def __init__(self, path: Path, table: Table, rows: int, owner: layout.Owner = layout.NOBODY) -> None:
@@ -53,13 +49,13 @@ class Ring:
         header = layout.header(row_bytes, rows, described, owner)
         self._map[: len(header)] = header
         self.written = 0
-        """Rows that were written, once it is closed."""
+        """Number of rows written, once it is closed."""
         self._numbers = itertools.count(1)
         self.append, self.put = _writers(self._map, packer, rows, self._numbers)
         self._columns, self._packer, self._row_bytes, self._closed = columns, packer, row_bytes, False
 
     def rest(self, column: str) -> Callable[..., int]:
-        """A function like `put` that writes only the fields from `column` on."""
+        """A `put` that writes only the fields from `column` on."""
         names = [name for name, _ in self._columns]
         packer = struct.Struct(layout.row_format(self._columns[names.index(column) :]))
         kept = self._row_bytes - layout.CHECK_BYTES - packer.size
@@ -80,8 +76,8 @@ class Ring:
         return put
 
     def read(self, number: int) -> list[int | float] | None:
-        """The fields of a row; None when another has its place by now, or the ring is closed. Not for the
-        thread that appends: rows are read as they were written, and one that is being written is not."""
+        """The fields of a row; None when a newer row has its place, or the ring is closed. Must not run
+        while the row is being written."""
         place = layout.HEADER_BYTES + (number % self.rows) * self._row_bytes
         try:
             *fields, found = self._packer.unpack_from(self._map, place)
@@ -92,11 +88,11 @@ class Ring:
         return fields if found == number else None
 
     def close(self) -> None:
-        """Forget the memory map; the file stays. Later writes do nothing."""
+        """Close the map; the file stays. Later writes do nothing."""
         if not self._closed:
             self.written = next(self._numbers) - 1
         self.append, self.put, self._closed = _ignore, _ignore, True
-        with contextlib.suppress(BufferError):  # a writer on another thread holds the buffer this instant
+        with contextlib.suppress(BufferError):  # another thread is writing right now
             self._map.close()
 
 
@@ -107,7 +103,7 @@ def _ignore(*_fields: object) -> int:
 def _writers(
     buffer: mmap.mmap, packer: struct.Struct, rows: int, numbers: itertools.count[int]
 ) -> tuple[Callable[..., int], Callable[..., int]]:
-    """Closures instead of methods: half the attribute look-ups on the hot path."""
+    """`append` and `put` as closures: half the attribute lookups of methods."""
     pack, store, check = packer.pack, _storing(packer.size), zlib.adler32
     size = packer.size + layout.CHECK_BYTES
     base = layout.HEADER_BYTES
@@ -117,7 +113,7 @@ def _writers(
         row = pack(*fields, number)
         try:
             store(buffer, base + (number % rows) * size, row, check(row))
-        except _CLOSED:  # by another thread, while a hook was on its way here
+        except _CLOSED:  # closed by another thread meanwhile
             if not buffer.closed:
                 raise
         return number
@@ -135,15 +131,14 @@ def _writers(
 
 
 def _storing(size: int) -> Callable[[mmap.mmap, int, bytes, int], None]:
-    """Puts the bytes of a row and its checksum into the map at once."""
+    """Writes the bytes of a row and its checksum in one call."""
     return struct.Struct(f"<{size}sI").pack_into
 
 
 def reserve(path: Path, size: int) -> mmap.mmap:
-    """A new file of `size` bytes, mapped, with its room really there.
+    """A new file of `size` bytes, mapped, with all blocks reserved; raises `NoRoom`.
 
-    The blocks are reserved up front: on a full tmpfs an unreserved page would be
-    a SIGBUS in the training process at the first write. Raises `NoRoom`.
+    On a full tmpfs, writing to a block that is not reserved would be a SIGBUS in the training process.
     """
     try:
         made = descriptors.opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW)

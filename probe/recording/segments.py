@@ -1,13 +1,10 @@
 """Segments: sealed rows as Parquet files whose names are the only state.
 
-`PID-FIRST-LAST-CHECKSUM.parquet` holds the rows numbered FIRST to LAST that were read.
-The watermark of a table is the highest LAST, so a server that was killed goes on
-where the files end. A file whose range lies inside another's is a leftover of
-compaction and counts as not there. The checksum (CRC-32) is of the file's bytes and of
-what its name and folder say: it is there from the rename on that makes the file count,
-and whoever opens the file for the first time compares it (`readable`). Written by the
-server's drain thread; read by the query worker, and by whoever wants the last rows of a
-table; may import duckdb and numpy.
+`PID-FIRST-LAST-CHECKSUM.parquet` holds the rows numbered FIRST to LAST. A table's watermark is the highest
+LAST, so a server that was killed continues where the files end. A file whose range lies inside another's is
+a leftover of compaction and does not count. The checksum (CRC-32) covers the file's bytes, name and folder;
+it is verified when a process first opens the file (`readable`). Written by the server's drain thread, read
+by the query worker and by `last_rows`; may import duckdb and numpy.
 """
 
 from __future__ import annotations
@@ -33,14 +30,14 @@ _NAME = re.compile(r"(\d+)-(\d+)-(\d+)(?:-([0-9a-f]{8}))?\.parquet")
 _TEMPORARY = ".sealing-"
 _BLOCK_BYTES = 256 << 10
 COMPACT_FILES = 16
-"""So many neighbours of one size class become one file."""
+"""So many neighbours of one size class are merged."""
 _CLASSES_BYTES = (128 << 10, 2 << 20, 32 << 20)
 """Upper bounds of the size classes; larger files are left alone."""
 
 
 class Segment(NamedTuple):
-    """One sealed file. `first` and `last` are row numbers, both included; `checksum` is what its name says,
-    None for one of a version that wrote none."""
+    """One sealed file. `first` and `last` are row numbers, inclusive; `checksum` is from its name, None in
+    files of an older version."""
 
     path: Path
     pid: int
@@ -51,7 +48,7 @@ class Segment(NamedTuple):
 
 
 def listing(folder: Path, pid: int) -> list[Segment]:
-    """Segments of process `pid` in `folder`, oldest first; leftovers of compaction too."""
+    """Segments of process `pid` in `folder`, oldest first, including leftovers of compaction."""
     found: list[Segment] = []
     with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
         for entry in entries:
@@ -65,7 +62,7 @@ def listing(folder: Path, pid: int) -> list[Segment]:
 
 
 def visible(segments: Iterable[Segment]) -> list[Segment]:
-    """The segments that count: those inside another's range are left out."""
+    """The segments that are not inside another's range."""
     kept: list[Segment] = []
     for segment in sorted(segments, key=lambda segment: (segment.first, -segment.last)):
         if not kept or segment.last > kept[-1].last:
@@ -74,8 +71,8 @@ def visible(segments: Iterable[Segment]) -> list[Segment]:
 
 
 def readable(segments: Sequence[Segment]) -> tuple[list[Segment], list[Segment]]:
-    """The segments that count and are what was written, oldest first, and those that are damaged. What was
-    merged into a damaged one counts again as long as it is there."""
+    """The intact segments to read, oldest first, and the damaged ones. Files merged into a damaged one are
+    used again while they exist."""
     damaged: list[Segment] = []
     while True:
         kept = visible(one for one in segments if one not in damaged)
@@ -86,12 +83,12 @@ def readable(segments: Sequence[Segment]) -> tuple[list[Segment], list[Segment]]
 
 
 _INTACT: dict[tuple[Path, int, int, int], bool] = {}
-"""What `intact` found, by path, inode, size and time of the last change: a file is read once."""
+"""Results of `intact` by path, inode, size and change time: a file is read once."""
 _MOST_REMEMBERED = 1 << 16
 
 
 def intact(segment: Segment) -> bool:
-    """Whether a segment is what was written, as far as its name tells; also when it is gone by now."""
+    """Whether a segment matches the checksum in its name; True also if it has none or is gone."""
     if segment.checksum is None:
         return True
     try:
@@ -112,7 +109,7 @@ def intact(segment: Segment) -> bool:
 
 
 def _checksum(file: Path, folder: Path, pid: int, first: int, last: int) -> int:
-    """Of the bytes in `file`, as the segment of these rows in `folder` (`table=T/rank=R`)."""
+    """Checksum of `file` as the segment of these rows in `folder` (`table=T/rank=R`)."""
     found = zlib.crc32(f"{folder.parent.name}/{folder.name}/{pid}-{first}-{last}".encode())
     with open(file, "rb", buffering=0) as content:
         while block := content.read(_BLOCK_BYTES):
@@ -121,12 +118,12 @@ def _checksum(file: Path, folder: Path, pid: int, first: int, last: int) -> int:
 
 
 def watermark(segments: Iterable[Segment]) -> int:
-    """Highest row number that is sealed; 0 when nothing is."""
+    """Highest sealed row number; 0 without segments."""
     return max((segment.last for segment in segments), default=0)
 
 
 def engine() -> duckdb.DuckDBPyConnection:
-    """A private in-memory DuckDB for writing segments: one thread, little memory."""
+    """A private in-memory DuckDB with one thread and little memory."""
     connection = duckdb.connect(
         ":memory:",
         config={
@@ -143,8 +140,8 @@ def engine() -> duckdb.DuckDBPyConnection:
 
 
 def set_texts(connection: duckdb.DuckDBPyConnection, texts: Sequence[str | None]) -> None:
-    """Make the string table's texts available to the expressions of `for_duckdb`."""
-    # As JSON: of an array of objects DuckDB 1 asks for each one whether it is of pandas, 40 µs each time.
+    """Set the variable with the string table that the expressions of `for_duckdb` use."""
+    # As JSON: in an array of objects, DuckDB 1 checks each for pandas types, 40 µs per object.
     connection.execute("SET VARIABLE probe_texts = from_json(?, '[\"VARCHAR\"]')", [json.dumps(texts)])
 
 
@@ -155,10 +152,9 @@ def write(
     rows: Rows,
     columns: tuple[tuple[str, str], ...],
 ) -> Segment:
-    """Seal `rows` durably: when this returns they are on disk under their final name.
+    """Seal `rows`: on return they are durably on disk under their final name.
 
-    Expects `set_texts` to have been called with the texts of the rows. Raises
-    `OSError` or `duckdb.Error` (a full disk) and then leaves nothing behind.
+    Call `set_texts` first. Raises `OSError` or `duckdb.Error` (a full disk) and then leaves no file.
     """
     arrays, expressions = for_duckdb(rows, columns)
     first, last = int(rows[NUMBER][0]), int(rows[NUMBER][-1])
@@ -175,11 +171,10 @@ def write(
 def compact(
     connection: duckdb.DuckDBPyConnection, folder: Path, segments: Sequence[Segment]
 ) -> Segment | None:
-    """Make one file of enough small neighbours, oldest first; None when there are not enough.
+    """Merge enough small neighbours into one file, oldest first; None when there are too few.
 
-    The new file's range contains theirs, so from its rename on they do not count;
-    `leftovers` finds them for deletion. A damaged file is not merged, nor is what lies
-    on both sides of it: it stays, and everybody who would read it says so.
+    The new file's range contains theirs, so from its rename on they do not count; `leftovers` finds them for
+    deletion. Damaged files are never merged, nor across: readers report them.
     """
     damaged: set[Path] = set()
     while True:
@@ -196,7 +191,7 @@ def compact(
 
 
 def neighbours(segments: Sequence[Segment], damaged: Collection[Path] = ()) -> list[Segment]:
-    """The oldest run of `COMPACT_FILES` or more visible segments of one size class, none of them damaged."""
+    """The oldest run of at least `COMPACT_FILES` visible, undamaged segments of one size class."""
     run: list[Segment] = []
     run_class = -1
     for segment in visible(segments):
@@ -215,8 +210,8 @@ def _size_class(size_bytes: int) -> int:
 
 
 def leftovers(segments: Sequence[Segment], older_than_s: float, now_s: float) -> list[Segment]:
-    """Segments inside the range of another that was written `older_than_s` ago or earlier:
-    no query that listed the files before the merge still reads them."""
+    """Segments inside the range of another that is at least `older_than_s` old: no query that listed the
+    files before the merge still reads them."""
     kept = visible(segments)
     names = {segment.path for segment in kept}
     found: list[Segment] = []
@@ -233,8 +228,8 @@ def leftovers(segments: Sequence[Segment], older_than_s: float, now_s: float) ->
 
 
 def last_rows(process: Path, meta: Meta, table: str, count: int) -> list[dict[str, Any]]:
-    """The last `count` rows of a table of the process recorded in the folder `process`, oldest first, from
-    its rings or, when those are gone, from its segments. NULL is None. Empty when neither can be read."""
+    """The last `count` rows of a table of a recorded process, oldest first, from its ring, else from its
+    segments. NULL is None. Empty when neither can be read."""
     try:
         return _from_ring(meta, table, count)
     except (OSError, RecordingError):
@@ -257,7 +252,7 @@ def _from_ring(meta: Meta, table: str, count: int) -> list[dict[str, Any]]:
 
 
 def _values(values: list[Any], kind: str, texts: Sequence[str | None]) -> list[Any]:
-    """Values of one column as Python has them."""
+    """Values of one column as Python objects."""
     if kind == "VARCHAR":
         return [texts[number] if number < len(texts) else None for number in values]
     null = layout.NULLS[kind]

@@ -1,12 +1,10 @@
-"""String table: each text once, numbered, in a memory-mapped append-only file.
+"""String table: each string once, numbered, in a memory-mapped append-only file.
 
-HOT PATH for known texts (one dictionary look-up). A new text costs a copy into
-the map and never waits: when another thread is adding one this instant, or the
-table is full, the answer is 0 (NULL). An entry is its length, a checksum of its number
-and text, the text; the length is written last, so a reader never sees half an entry.
-A text that is not what was written is `DAMAGED` to readers: a marker that is seen
-where the text would have been, because NULL would say that nothing was measured.
-Standard library only.
+HOT PATH for known strings (one dictionary lookup). A new one costs a copy into the map and never waits: while
+another thread adds one, or when the table is full, the result is 0 (NULL). An entry is length, checksum of
+number and text, text; the length is written last, so readers never see half an entry. A string that fails
+its checksum reads as `DAMAGED`, not as NULL, which would say that nothing was measured. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -27,14 +25,14 @@ _MAGIC = b"PROBTEXT"
 _LENGTH = struct.Struct("<I")
 _ENTRY = struct.Struct("<II")
 DAMAGED = "<damaged text>"
-"""What stands for a text that fails its checksum."""
+"""Shown for a string that fails its checksum."""
 LONGEST = 2000
-"""Characters of a text that are kept; what is longer ends in an ellipsis."""
+"""Characters kept; longer strings end in an ellipsis."""
 _FIRST_BYTES = 16 << 10
 
 
 class Strings:
-    """The writer's side; `intern(text)` gives the number of a text, from 1."""
+    """The writer's side; `intern(text)` returns the number of a string, from 1."""
 
     def __init__(self, path: Path, size: int, owner: Owner = NOBODY) -> None:
         self.path = path
@@ -46,12 +44,12 @@ class Strings:
         self._adding = threading.Lock()
 
     def intern(self, text: str) -> int:
-        """Number of `text`; NULL_STRING when it cannot be added now."""
+        """Number of a string; NULL_STRING when it cannot be added now."""
         number = self._numbers.get(text)
         return number if number is not None else self._add(text)
 
     def close(self) -> None:
-        """Forget the memory map; the file stays. Later texts are NULL."""
+        """Close the map; the file stays. Later new strings are NULL."""
         self._size = 0
         self._map.close()
 
@@ -89,19 +87,19 @@ def _check(number: int, data: bytes) -> int:
 
 
 def read_strings(path: Path, owner: Owner = NOBODY, version: int = VERSION) -> list[str | None]:
-    """All texts of a string table by number; entry 0 is None, one that is not what was written `DAMAGED`.
-    `owner`: whose it must be, where that is known; `version`: that of the rings beside it.
+    """All strings of a table by number; entry 0 is None, damaged ones are `DAMAGED`. Raises `RecordingError`
+    for a file that is not a string table, or another process's.
 
-    Most of the file is room for more: it is read only as far as there are texts. Raises `RecordingError`
-    where the file is no string table, or another process's."""
+    `owner`: the process it must belong to, if known; `version`: of the rings beside it. Reads only the part
+    of the file that is in use."""
     with checked.open_plain(path) as file:
         data = file.read(_FIRST_BYTES)
         if version == UNCHECKED and not data.startswith(_MAGIC):
             return _read_unchecked(data + file.read())
         if len(data) < _HEADER.size or data[: _HEADER.size] != _header(_owner_in(data)):
-            raise RecordingError(f"{path} is damaged: no texts can be read from it")
+            raise RecordingError(f"{path} is damaged: it is not a string table")
         if owner != NOBODY and _owner_in(data) not in (owner, NOBODY):
-            raise RecordingError(f"{path} holds the texts of another process")
+            raise RecordingError(f"{path} belongs to another process")
         return _read_checked(data, file)
 
 
@@ -125,7 +123,7 @@ def _read_checked(data: bytes, file: BinaryIO) -> list[str | None]:
         if _check(len(found), text) == check:
             found.append(text.decode("utf-8", "replace"))
             broken = False
-        elif broken:  # its length is not to be trusted either: nothing tells where the next one begins
+        elif broken:  # its length is not reliable either, so the next entry cannot be found
             break
         else:
             found.append(DAMAGED)
@@ -135,7 +133,7 @@ def _read_checked(data: bytes, file: BinaryIO) -> list[str | None]:
 
 
 def _read_unchecked(data: bytes) -> list[str | None]:
-    """Texts as `UNCHECKED` has them: each after its length."""
+    """Strings of version `UNCHECKED`: each after its length."""
     found: list[str | None] = [None]
     position = 0
     while position + _LENGTH.size <= len(data):

@@ -1,9 +1,8 @@
-"""Processes that somebody attached to before they imported torch: their agent starts when they do.
+"""Processes attached to before they imported torch: their agent starts with that import.
 
-The job keeps a note of it, `PROBE_DIR/boot/PID.waiting` (its pid as it knows it itself), and takes it away
-when it begins to start the agent. Who takes it away before has withdrawn the attach: the job then starts
-nothing. Nobody has to get into the job for that, whatever state it is in. The note says which life of the
-pid it is about, for it outlives a process that is killed, and one that runs another program.
+The job writes a note, `PROBE_DIR/boot/PID.waiting` (its pid in its own namespace), and removes it when it
+starts the agent. Removing the note earlier withdraws the attach, without entering the job. A note outlives a
+process that is killed or runs another program, so it says which process it belongs to.
 
 Written by the start-up hook (`probe/boot/torch_probe_boot.py`). Standard library only; any thread.
 """
@@ -17,8 +16,8 @@ from typing import NamedTuple
 
 SUFFIX = ".waiting"
 _START_TICKS, _STACK = 19, 25
-"""Places in /proc/PID/stat behind the name: when the process began, and where its stack does, which another
-program run by the same process has somewhere else."""
+"""Fields of /proc/PID/stat after the name: start time, and start of the stack, which differs after an
+exec."""
 
 
 class Waiting(NamedTuple):
@@ -29,7 +28,7 @@ class Waiting(NamedTuple):
 
 
 def waiting(directory: Path, pid: int) -> Waiting | None:
-    """The process `pid` if it waits for torch to record into `directory`."""
+    """The process `pid` if it waits for torch, to be recorded in `directory`."""
     inner = _inner_pid(pid)
     if inner is None:
         return None
@@ -38,7 +37,7 @@ def waiting(directory: Path, pid: int) -> Waiting | None:
 
 
 def all_waiting(directory: Path) -> list[Waiting]:
-    """Every process of this pid namespace that waits; notes of those that have ended are removed."""
+    """All waiting processes of this pid namespace; removes notes of ended ones."""
     found = []
     for note in sorted((directory / "boot").glob(f"*{SUFFIX}")):
         name = note.name.removesuffix(SUFFIX)
@@ -50,7 +49,7 @@ def all_waiting(directory: Path) -> list[Waiting]:
 
 
 def withdraw(one: Waiting) -> bool:
-    """Have it start nothing. False when it has begun to start already."""
+    """Withdraw the attach. False when the agent is already starting."""
     try:
         os.unlink(one.note)
     except FileNotFoundError:
@@ -59,7 +58,7 @@ def withdraw(one: Waiting) -> bool:
 
 
 def _is_of(note: Path, pid: int) -> bool:
-    """Whether the process that has this pid now is the one that wrote the note."""
+    """Whether the process that has this pid wrote the note."""
     try:
         start_ticks, stack, namespace = note.read_text(encoding="ascii").split()
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
@@ -67,7 +66,7 @@ def _is_of(note: Path, pid: int) -> bool:
         stack_now = fields[_STACK].decode()
     except (OSError, ValueError, IndexError):
         return False
-    same_program = stack == stack_now or "0" in (stack, stack_now)  # 0: not shown to us, or not to the job
+    same_program = stack == stack_now or "0" in (stack, stack_now)  # 0: hidden from us or from the job
     return now == (start_ticks, namespace) and same_program
 
 

@@ -37,7 +37,7 @@ BUGS = (
     Bug("modules.module_times.Modules._after_backward", "modules"),
     Bug("modules.module_names.ModuleNames.collect", "names"),
     Bug("modules.module_names.ModuleNames.of", "modules"),
-    Bug("governor.Governor.look", "governor"),
+    Bug("governor.Governor.adjust", "governor"),
     Bug("facts.memory.Memory.sample", "memory"),
     Bug("loop.optimizers.Optimizers.install", "optimizers", steps=False, losses=False),
     Bug("modules.module_times.Modules.install", "modules"),

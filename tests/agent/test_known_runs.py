@@ -16,6 +16,7 @@ from harness import PATIENCE_S, Job, Place, run_probe
 from probe.job.instruments.core.host_memory import HostMemory, HostMemoryReader
 from probe.job.instruments.facts.hyperparameters import flat
 from probe.job.instruments.facts.model_facts import ModelFacts
+from probe.job.instruments.modules.module_names import ModuleNames
 
 STAND_INS = {
     "tensorboardX/__init__.py": "from tensorboardX.writer import SummaryWriter\n",
@@ -199,6 +200,9 @@ class _Stand:
         self.model, self.optimizer = model, optimizer
         self.records: list[dict[str, Any]] = []
         self.thread = None
+
+    def prefix(self, model: nn.Module, *, first: bool) -> str:
+        return ModuleNames.prefix(self, model, first=first)  # type: ignore[arg-type]
 
     def roots(self) -> list[nn.Module]:
         return [self.model]

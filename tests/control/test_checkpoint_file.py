@@ -309,16 +309,16 @@ def test_an_epoch_that_was_over_has_no_rest_and_a_job_without_a_loader_no_positi
     site = Site(model=nn.Linear(1, 1))
     save(site, tmp_path / "none.pt")
     loader = DataLoader(Noisy(), 4)
-    with pytest.raises(CheckpointInvalid, match="no position in the data"):
+    with pytest.raises(CheckpointInvalid, match="no position in the training data"):
         probe.load_checkpoint(tmp_path / "none.pt", model=nn.Linear(1, 1)).rest_of(loader)
     state = torch.get_rng_state()
     site.position = {"loader": "", "batches": 6, "torch_state": state, "generator_state": None}
     save(site, tmp_path / "over.pt")
     loaded = probe.load_checkpoint(tmp_path / "over.pt", model=nn.Linear(1, 1))
     assert list(loaded.rest_of(loader)) == []
-    with pytest.raises(CheckpointInvalid, match="has 3 batches, and the run had used 6"):
+    with pytest.raises(CheckpointInvalid, match="has 3 batches, and the saved run had used 6"):
         loaded.rest_of(DataLoader(Noisy(), 8))
-    with pytest.raises(CheckpointInvalid, match="has a generator of its own"):
+    with pytest.raises(CheckpointInvalid, match="has its own generator"):
         loaded.rest_of(DataLoader(Noisy(), 4, generator=torch.Generator()))
 
 
@@ -332,8 +332,8 @@ def test_a_wrong_or_missing_name_is_said_before_anything_is_changed(tmp_path: Pa
     before = [values(thing) for thing in (*fresh.values(), smaller)]
     other = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
     wrong = [
-        ({**fresh, "scaler": torch.amp.GradScaler("cpu")}, r"holds no scaler; it holds model \(module\)"),
-        ({"model": fresh["model"]}, "also holds optimizer and scheduler"),
+        ({**fresh, "scaler": torch.amp.GradScaler("cpu")}, r"has no scaler; it has model \(module\)"),
+        ({"model": fresh["model"]}, "also has optimizer and scheduler"),
         ({**fresh, "model": fresh["optimizer"]}, "model of .* is a module, and a AdamW was given"),
         ({**fresh, "scheduler": object()}, "scheduler of .* is a scheduler, and a object was given"),
         ({**fresh, "model": smaller}, r"0.weight has the shape \[8, 4\] in the file and \[4, 4\] here"),
@@ -367,7 +367,7 @@ def test_a_file_that_is_damaged_or_not_ours_is_never_loaded(tmp_path: Path) -> N
     with pytest.raises(CheckpointInvalid, match="not a checkpoint of probe"):
         probe.load_checkpoint(path, **named)
     path.write_text("not even this")
-    with pytest.raises(CheckpointInvalid, match="no checkpoint"):
+    with pytest.raises(CheckpointInvalid, match="not a checkpoint"):
         probe.load_checkpoint(path, **named)
     with pytest.raises(CheckpointInvalid, match="cannot be opened: No such file"):
         probe.load_checkpoint(tmp_path / "missing.pt", **named)

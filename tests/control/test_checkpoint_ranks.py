@@ -146,7 +146,7 @@ def test_ranks_with_different_models_are_saved_whole_and_need_as_many_ranks(
         probe.load_checkpoint(tmp_path, rng=False, model=model)
         assert values(model) == expected[rank]
     as_rank(monkeypatch, 0, 1)
-    with pytest.raises(CheckpointInvalid, match="2 ranks that have different models"):
+    with pytest.raises(CheckpointInvalid, match="2 ranks with different models"):
         probe.load_checkpoint(tmp_path, model=nn.Linear(3, 4))
 
 
@@ -264,7 +264,7 @@ def test_what_was_interrupted_is_not_taken_for_a_checkpoint_and_damage_is_seen(
 ) -> None:
     as_rank(monkeypatch, 1, 2)
     Gathering(tmp_path, "all-0", 0, 2)
-    with pytest.raises(CheckpointInvalid, match="no whole checkpoint"):
+    with pytest.raises(CheckpointInvalid, match="no complete checkpoint"):
         RanksFolder(str(tmp_path))
     save_all(tmp_path, replicas(2))
     path = tmp_path / "step-00000007" / "rank-00001.pt"

@@ -66,8 +66,8 @@ CHECKOUT: dict[str, tuple[str, str]] = {
     ),
     ".venv/bin/python bench/safepoint.py": ("python bench/safepoint.py --quick", LONG),
     ".venv/bin/python bench/collectives.py": ("python bench/collectives.py --calls 100 --blocks 2", LONG),
-    ".venv/bin/python bench/sentinel.py": (
-        "python bench/sentinel.py --blocks 4 --steps 20 --memory 10000000", LONG,
+    ".venv/bin/python bench/nan_detector.py": (
+        "python bench/nan_detector.py --blocks 4 --steps 20 --memory 10000000", LONG,
     ),
     ".venv/bin/python bench/scale.py": ("python bench/scale.py --quick", LONG),
     ".venv/bin/python -X importtime -m probe_cli config": ("python -X importtime -m probe_cli config", ""),

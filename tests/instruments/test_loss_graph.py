@@ -21,18 +21,18 @@ def test_what_a_layer_was_given_is_told_from_what_an_operation_made() -> None:
     first, last = layers()
     bad = INPUT.clone()
     bad[2, 1] = math.nan
-    found = loss_graph.look(last(first(bad)).mean())
+    found = loss_graph.first_bad_operation(last(first(bad)).mean())
     assert found is not None and found["given"] and found["op"].startswith("Addmm")
 
 
 def test_an_operation_behind_the_model_is_told_from_one_inside() -> None:
     first, last = layers()
-    behind = loss_graph.look((last(first(INPUT)) * 0).log().mean())
+    behind = loss_graph.first_bad_operation((last(first(INPUT)) * 0).log().mean())
     assert behind is not None and behind["after_model"] and behind["cause"] == "log of zero"
-    inside = loss_graph.look(last((first(INPUT) * 0).log()).mean())
+    inside = loss_graph.first_bad_operation(last((first(INPUT) * 0).log()).mean())
     assert inside is not None and not inside["after_model"] and inside["op"].startswith("Log")
 
 
 def test_a_finite_loss_has_no_such_operation() -> None:
     first, last = layers()
-    assert loss_graph.look(last(first(INPUT)).mean()) is None
+    assert loss_graph.first_bad_operation(last(first(INPUT)).mean()) is None

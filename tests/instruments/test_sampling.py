@@ -16,7 +16,7 @@ from probe.job.instruments.core.delivery import Delivery
 from probe.job.instruments.modules.parameter_names import Known
 from probe.job.instruments.tensors import gradients as module
 from probe.job.instruments.tensors.gradient_norm import LONGEST_STEPS, interval_for
-from probe.job.instruments.tensors.gradient_rows import Asked
+from probe.job.instruments.tensors.gradient_rows import StatisticsRequest
 from probe.job.instruments.tensors.gradients import Gradients
 from probe.recording.layout import NULL_DOUBLE, NULL_INTEGER, NULL_STRING
 from probe.recording.tables import BY_NAME
@@ -57,7 +57,7 @@ class Training:
         self.parameters = [torch.nn.Parameter(torch.randn(6, 5)) for _ in range(4)]
         self.optimizer = torch.optim.SGD(self.parameters, lr=0.5)
         self.optimizers: Any = SimpleNamespace(
-            look=None, look_at=0, look_after=None, made_count=1, seen=[1],
+            sample=None, sample_from_step=0, finish_sample=None, made_count=1, seen=[1],
             expected_leader=lambda: self.optimizer, newest_scaler=lambda: None,
             alive=lambda: [self.optimizer],
         )
@@ -80,10 +80,10 @@ class Training:
         for one in self.parameters:
             one.grad = torch.randn(6, 5)
         optimizers = self.optimizers
-        if self.recorder.step >= optimizers.look_at:
-            optimizers.look(self.optimizer, (self.optimizer,), {})
+        if self.recorder.step >= optimizers.sample_from_step:
+            optimizers.sample(self.optimizer, (self.optimizer,), {})
         self.optimizer.step()
-        after, optimizers.look_after = optimizers.look_after, None
+        after, optimizers.finish_sample = optimizers.finish_sample, None
         if after is not None:
             after(self.optimizer, 0.5)
         self.recorder.step += 1
@@ -153,10 +153,10 @@ def test_a_parameter_without_a_gradient_has_no_figures_of_one(training: Training
         for one in training.parameters:
             one.grad = torch.ones(6, 5)
         training.parameters[1].grad = None
-        if training.recorder.step >= training.optimizers.look_at:
-            training.optimizers.look(training.optimizer, (), {})
-        if training.optimizers.look_after is not None:
-            training.optimizers.look_after(training.optimizer, 0.5)
+        if training.recorder.step >= training.optimizers.sample_from_step:
+            training.optimizers.sample(training.optimizer, (), {})
+        if training.optimizers.finish_sample is not None:
+            training.optimizers.finish_sample(training.optimizer, 0.5)
         training.recorder.step += 1
     row = training.rows()[1]
     assert (row["norm"], row["nan_count"], row["zero_ratio"]) == (NULL_DOUBLE, NULL_INTEGER, NULL_DOUBLE)
@@ -168,10 +168,10 @@ def test_nothing_is_looked_at_on_shadow_steps_unless_it_is_asked_for(training: T
     for _ in range(5):
         training.step()
     assert not training.rows()
-    asked = Asked(updates=True)
-    training.gradients.ask(asked)
+    asked = StatisticsRequest(updates=True)
+    training.gradients.set_request(asked)
     training.step()
-    training.gradients.ask(None)
+    training.gradients.set_request(None)
     training.step()
     assert {training.texts[row["reason"]] for row in training.rows()} == {"asked"}
     assert len(training.rows()) == asked.rows == 4
@@ -183,15 +183,15 @@ def test_what_a_device_works_out_is_what_the_host_does(training: Training) -> No
         here, there = statistics.moments(values), statistics.moments_there(values).tolist()
         assert [repr(value) for value in there] == [repr(float(value)) for value in here]
     training.gradients._due = 10**9
-    training.gradients.ask(Asked())
+    training.gradients.set_request(StatisticsRequest())
     training.step()
     here_rows = training.rows()
-    entries = training.gradients._entries(training.optimizer, False, Asked(), time.monotonic_ns())
+    entries = training.gradients._entries(training.optimizer, False, StatisticsRequest(), time.monotonic_ns())
     for entry, parameter in zip(entries, training.parameters, strict=True):
         entry.moments = torch.tensor(entry.moments, dtype=torch.float64)
         entry.before = None
         assert entry.parameter is parameter
-    sample = module.Open(entries, False, None, None, 1.0, False)
+    sample = module.OpenSample(entries, False, None, None, 1.0, False)
     training.gradients._rows._send(
         0, 0, 0, sample, torch.device("cpu"), [(entry, 0.5) for entry in entries], Arrives()
     )

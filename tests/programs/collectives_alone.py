@@ -122,9 +122,9 @@ def hushed() -> int:
     agent = agent_here()
     assert agent is not None
     before = rows()
-    agent.isolation.hush()
+    agent.isolation.mute()
     dist.all_reduce(torch.ones(2))
-    agent.isolation.speak()
+    agent.isolation.unmute()
     return rows() - before
 
 

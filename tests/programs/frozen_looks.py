@@ -1,4 +1,4 @@
-"""Forks itself to look at things, as the sentinel does, and says what each look came to.
+"""Forks itself to look at things, as the NaN detector does, and says what each look came to.
 
 Each look tries what a repeated forward must not be able to do to the process that trains.
 """
@@ -25,7 +25,7 @@ HEAVY_BYTES = int(sys.argv[1]) if len(sys.argv) > 1 else 0
 
 def looked(look: Callable[[forked_probe.Send], object], deadline_s: float = 30.0) -> dict[str, Any]:
     """What a look found, and how its process ended."""
-    one = forked_probe.Frozen(look, deadline_s)
+    one = forked_probe.ForkedProbe(look, deadline_s)
     pid = one.pid
     while not one.collect():
         time.sleep(0.005)

@@ -42,9 +42,9 @@ def test_what_the_server_said_before_it_ended_is_in_the_error(place: Place, tmp_
     (tmp_path / "probe").mkdir(mode=0o700)
     (tmp_path / "probe" / "server.log").write_text("an older complaint\n")
     words = refusal(place, tmp_path / "probe", PROBE_SERVER_PYTHON=str(python))
-    assert "it said: no module of ours here" in words and "older" not in words
+    assert "its log: no module of ours here" in words and "older" not in words
 
 
 def test_a_server_that_ends_without_a_word_is_said_to_have_said_nothing(place: Place, tmp_path: Path) -> None:
     words = refusal(place, tmp_path / "probe", PROBE_SERVER_PYTHON="/bin/true")
-    assert "has not said why" in words and "server.log" not in words
+    assert "its log has no reason" in words and "server.log" not in words

@@ -1,8 +1,7 @@
-"""Runs the start-up hook in an interpreter that has no probe installed, then steps aside.
+"""Runs the start-up hook in an interpreter without probe, then removes itself.
 
-`probe run` puts this folder on PYTHONPATH for such interpreters. Afterwards the
-job sees what it would see without us: this folder is off `sys.path`, and
-`sitecustomize` is the environment's own, or absent. Standard library only.
+`probe run` puts this folder on PYTHONPATH for such interpreters. Afterwards `sys.path` is without this
+folder, and `sitecustomize` is the environment's own, or absent. Standard library only.
 """
 
 from __future__ import annotations

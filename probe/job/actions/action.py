@@ -138,15 +138,16 @@ class Site:
         return data.position() if data is not None else None
 
     def kept_batch(self) -> Any:
-        """The batch of the last event that the sentinel traced, else the last batch; None if neither is held.
-        See `instruments.nan.nonfinite_events`."""
-        sentinel = self._instruments.sentinel
-        return sentinel.batch_to_save() if sentinel is not None else None
+        """The batch of the last traced event, else the newest batch; None when neither is held.
+
+        See `instruments.nonfinite_events.KeptBatch`."""
+        detector = self._instruments.nan_detector
+        return detector.batch_to_save() if detector is not None else None
 
     def drop_batch(self) -> None:
         """Let go of the batch of the last event."""
-        if self._instruments.sentinel is not None:
-            self._instruments.sentinel.kept = None
+        if self._instruments.nan_detector is not None:
+            self._instruments.nan_detector.kept = None
 
     def names(self, *wanted: str) -> dict[str, Any]:
         """The values of names in the user's frames; names that do not exist are left out."""

@@ -184,7 +184,7 @@ class SafePoint:
         if _capturing():
             return  # nothing may be done while a CUDA graph is captured; an appointment is then passed
         self.boundary = where
-        self._isolation.hush()
+        self._isolation.mute()
         begun_s = time.monotonic()
         try:
             if recorder.step != self._called_in_step:
@@ -204,7 +204,7 @@ class SafePoint:
                 self._keep_appointment(where)
                 self._run_queued(where, time.monotonic())
         finally:
-            self._isolation.speak()
+            self._isolation.unmute()
             self.boundary = ""
             self.random_at_step_end = None
             if recorder.phase != "other":

@@ -1,10 +1,9 @@
-"""Governor: keeps what recording costs inside the budget, and says so.
+"""Governor: keeps the cost of recording inside the budget, and records it.
 
-Runs on the agent's thread. It looks at the last few hundred steps: what the
-hooks' own clock says they cost on every step, and how much longer a sampled
-step takes than its neighbours (that includes what no clock of ours can see).
-From that follows how often modules may be recorded. Each look is a row of
-probe.overhead for each of them, and one for gradients, which space themselves. `decide` is a pure function.
+Runs on the agent's thread. From the last few hundred steps it takes the cost of every step by the hooks' own
+clock, and how much longer sampled steps take than their neighbours, which includes costs that no clock of
+ours sees. From these it chooses how often modules are recorded. Each adjustment writes rows of
+probe.overhead: for steps, for modules, and for gradients, which space themselves. `decide` is pure.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ from probe.job.instruments.tensors.gradients import Gradients
 from probe.recording.layout import NULL_DOUBLE, NULL_INTEGER
 
 MODULES_SHARE = 0.2
-"""Part of the budget that sampled steps may use: 0.2 % of step time at the default of 1 %."""
+"""Part of the budget for sampled steps: 0.2 % of step time at the default of 1 %."""
 SHORTEST, LONGEST = 10, 10_000
-"""Steps between samples, at least and at most; beyond the most, modules are off."""
+"""Steps between samples; where more would be needed, modules are off."""
 THINNED = 8
-"""Phases are timed on every so many steps when timing every step would leave the budget."""
+"""Phases are timed on every so many steps when timing every step would exceed the budget."""
 CLEARLY_INSIDE = 0.8
 """Part of the budget below which every step is timed again."""
 ENOUGH_PLAIN, ENOUGH_SAMPLED = 8, 3
-LOOK_EVERY_STEPS, LOOK_EVERY_S = 20, 2.0
-"""A look holds the GIL for some hundred microseconds: steps and time between two of them, at least."""
+ADJUST_EVERY_STEPS, ADJUST_EVERY_S = 20, 2.0
+"""Between two adjustments, at least: each holds the GIL for some hundred microseconds."""
 
 
 class Decision(NamedTuple):
-    """What one look found. Times in ns per step; None: not measured (yet)."""
+    """Result of one adjustment. Times in ns per step; None: not measured."""
 
     wall_ns: float
     steps_cost_ns: float
@@ -47,9 +46,9 @@ class Decision(NamedTuple):
 def decide(
     recent: Sequence[StepCost], budget_ratio: float, interval: int, timed_every: int
 ) -> Decision | None:
-    """Judge the recent steps; None while there are too few.
+    """Decide from the recent steps; None while there are too few.
 
-    `interval` and `timed_every` are in force; they stay when nothing better is known."""
+    `interval` and `timed_every` are in force, and kept where nothing better is known."""
     plain = [step for step in recent if not step.sampled and not step.shadow]
     sampled = [step for step in recent if step.sampled]
     shadow = [step.wall_ns for step in recent if step.shadow]
@@ -88,23 +87,23 @@ class Governor:
         self._append = recorder.rings["probe.overhead"].append
         self._gradients = gradients
         self._gradients_before = (0, 0)
-        self._looked_at = 0
-        self._next_look_s = 0.0
+        self._adjusted_step = 0
+        self._next_s = 0.0
 
-    def look(self) -> None:
-        """One look, if enough steps went by since the last."""
+    def adjust(self) -> None:
+        """Adjust, if enough steps and time have passed."""
         recorder = self._recorder
         now = time.monotonic()
-        if recorder.step - self._looked_at < LOOK_EVERY_STEPS or now < self._next_look_s:
+        if recorder.step - self._adjusted_step < ADJUST_EVERY_STEPS or now < self._next_s:
             return
         before = recorder.modules_interval if recorder.start_sampling is not None else 0
         recent = [StepCost(*step) for step in tuple(recorder.recent)]
         decision = decide(recent, self._budget_ratio, before, recorder.timed_every)
         if decision is None:
             return
-        steps = recorder.step - self._looked_at
-        self._looked_at = recorder.step
-        self._next_look_s = now + LOOK_EVERY_S
+        steps = recorder.step - self._adjusted_step
+        self._adjusted_step = recorder.step
+        self._next_s = now + ADJUST_EVERY_S
         timed = decision.timed_every_steps
         change = (timed > recorder.timed_every) - (timed < recorder.timed_every)
         recorder.timed_every = timed
@@ -115,12 +114,11 @@ class Governor:
             cost = NULL_DOUBLE if decision.modules_cost_ns is None else decision.modules_cost_ns
             interval = recorder.modules_interval if action != "off" else NULL_INTEGER
             self._write("modules", decision, cost, interval, action)
-
         if self._gradients is not None:
             self._note_gradients(decision, self._gradients, steps)
 
     def _note_gradients(self, decision: Decision, gradients: Gradients, steps: int) -> None:
-        """What gradients cost since the last look: they space themselves, each time by what it cost."""
+        """Record the cost of gradients since the last adjustment; they space themselves."""
         spent = gradients.spent_ns + gradients.norm.spent_ns
         before, interval = self._gradients_before
         change = (gradients.interval > interval) - (gradients.interval < interval)

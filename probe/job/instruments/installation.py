@@ -1,18 +1,19 @@
-"""All instruments of one agent: put in place together, taken out together.
+"""All instruments of one agent, installed and removed together.
 
-Runs when the agent starts and stops, and once a round on the agent's thread
-(`collect`). The list of instruments and the tables each writes is this page:
+Runs when the agent starts and stops, and once a round on the agent's thread (`collect`). Instruments and the
+tables they write:
 
-    steps    python.steps, python.pulse   (always, when anything is recorded)
-    losses   python.losses
-    modules  python.torch_trace
-    data     python.batches
+    steps        python.steps, python.pulse (always, when anything is recorded)
+    losses       python.losses
+    modules      python.torch_trace
+    data         python.batches
     collectives  python.collectives
-    memory   process.memory
-    nonfinite  python.nonfinite, python.inputs   (with losses)
-    scalars  python.scalars        (beside what `probe.log` writes)
-    facts    python.parameters, python.modules, probe.facts
-    gradients  python.gradients, python.optimizers, grad_norm of python.steps; for who asks python.activations
+    memory       process.memory
+    nonfinite    python.nonfinite, python.inputs (needs losses)
+    scalars      python.scalars (so does `probe.log`)
+    facts        python.parameters, python.modules, probe.facts
+    gradients    python.gradients, python.optimizers, grad_norm of python.steps
+    on request   python.activations
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ from probe.job.instruments.loop.scalars import Scalars
 from probe.job.instruments.modules.module_names import ModuleNames
 from probe.job.instruments.modules.module_times import Modules
 from probe.job.instruments.modules.parameter_names import ParameterNames
-from probe.job.instruments.nan.nan_detector import Sentinel
+from probe.job.instruments.nan.nan_detector import NanDetector
 from probe.job.instruments.tensors.activations import Activations
 from probe.job.instruments.tensors.gradients import Gradients
 from probe.recording.recording import Recording
 
 
 class Installation:
-    """The instruments that the settings ask for. Needs torch imported by the job."""
+    """The instruments that the settings select. The job has imported torch."""
 
     def __init__(
         self, recording: Recording, settings: Settings, isolation: Isolation, *, midway: bool = False
@@ -75,13 +76,13 @@ class Installation:
             self.modules = Modules(recorder, isolation, self.forward, self.losses, self.names)
             self.optimizers.trace_step = isolation.guard("modules", self.modules.trace_step)
             self.forward.trace_region = isolation.guard("modules", self.modules.trace_region)
-        self.sentinel: Sentinel | None = None
+        self.nan_detector: NanDetector | None = None
         if "nonfinite" in wanted and "losses" in wanted:
-            self.sentinel = Sentinel(
+            self.nan_detector = NanDetector(
                 recorder, isolation, self.forward, self.losses, self.names, self.optimizers, recording.journal
             )
             if self.data is not None:
-                self.data.batches = self.sentinel.batches
+                self.data.batches = self.nan_detector.batches
         self.gradients = Gradients(
             recorder, isolation, self.optimizers, ParameterNames(recorder, self.names), settings.budget_ratio,
             lambda: self.forward.compiles, samples="gradients" in wanted,
@@ -89,31 +90,31 @@ class Installation:
         self.activations = Activations(
             recorder, isolation, self.forward, self.names, self.gradients.delivery
         )
-        """Only on steps that somebody asks for."""
+        """Only on requested steps."""
         self.from_start = not midway
-        """Whether the job's first step is the first one counted."""
+        """Whether counting began with the job's first step."""
         self.governor = Governor(
             recorder, settings.budget_ratio, modules=self.modules is not None,
             gradients=self.gradients if self.gradients.samples else None,
         )
         self._parts: list[Any] = []
         if wanted:
-            # Optimizers last: the first step they end is one that the others have seen from its begin.
+            # Optimizers last: the others then see the first step that is counted from its beginning.
             parts = (
-                self.forward, self.losses, self.sentinel, self.modules, self.data, self.collectives,
+                self.forward, self.losses, self.nan_detector, self.modules, self.data, self.collectives,
                 self.flight, self.scalars, self.gradients, self.optimizers,
             )
             self._parts = [part for part in parts if part is not None]
 
     @property
     def installed(self) -> bool:
-        """Whether anything is recorded at all, and so steps are seen."""
+        """Whether anything is recorded, and so steps are counted."""
         return bool(self._parts)
 
     def install(self, *, late: bool = False) -> None:
-        """Put every hook in place; one that cannot be is reported and left out.
+        """Install every instrument; one that fails is reported and left out.
 
-        `late`: the program may have made its optimizers already."""
+        `late`: the job may have made its optimizers already."""
         if self._parts and late:
             self._isolation.attempt("optimizers", self.optimizers.find)
             stepped = any(one is not None and one.state for one in (seen() for seen in self.optimizers.seen))
@@ -124,41 +125,41 @@ class Installation:
             self.recorder.expect_forward()
 
     def uninstall(self) -> None:
-        """Take every hook out, the last one first."""
+        """Remove every instrument, the last one first."""
         self._isolation.attempt("activations", self.activations.end)
         for part in reversed(self._parts):
             self._isolation.attempt(type(part).__name__.lower(), part.uninstall)
 
     def collect(self) -> None:
-        """One round on the agent's thread: what devices delivered, names of new modules."""
+        """One round on the agent's thread."""
         attempt = self._isolation.attempt
         self.recorder.forget_ended_trainers()
         if self._parts:
             attempt("names", self.names.collect)
             attempt("losses", self.losses.collect)
             attempt("gradients", self.gradients.collect)
-        if self.sentinel is not None:
-            attempt("nonfinite", self.sentinel.collect)
+        if self.nan_detector is not None:
+            attempt("nonfinite", self.nan_detector.collect)
         if self._parts:
-            attempt("governor", self.governor.look)
+            attempt("governor", self.governor.adjust)
         if self.collectives is not None:
             attempt("collectives", self.collectives.collect)
         if self.flight is not None:
-            attempt("flight", self.flight.look)
+            attempt("flight", self.flight.read)
         if self.modules is not None:
             attempt("modules", self.modules.collect)
         if self.scalars is not None:
-            attempt("scalars", self.scalars.look)
+            attempt("scalars", self.scalars.wrap_loaded)
         if self.model_facts is not None and self.run_facts is not None:
             attempt("model facts", self.model_facts.step)
             attempt("run facts", self.run_facts.step)
 
     def module_path(self, module: Any) -> str | None:
-        """Path of a module that a frame belongs to; None when it is not known."""
+        """Path of a module; None when unknown."""
         return self.names.path(module)
 
     def seen(self) -> dict[str, Any]:
-        """Objects the instruments met, under the names that snippets use."""
+        """Objects that the instruments saw, by the names that snippets use."""
         found: dict[str, Any] = {}
         for root in self.names.roots()[:1]:
             found["model"] = root
@@ -171,6 +172,6 @@ class Installation:
         return found
 
     def sample_memory(self) -> None:
-        """One sample of memory, on the agent's thread."""
+        """Sample memory, on the agent's thread."""
         if self.memory is not None:
             self._isolation.attempt("memory", self.memory.sample)

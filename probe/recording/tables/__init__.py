@@ -1,15 +1,13 @@
-"""Every table of probe: columns, types, units, meaning and an example query.
+"""All tables of probe: columns, types, units, meaning and an example query.
 
-Ring layouts, Parquet schemas, views, `docs/tables.md` and `probe tables` all
-derive from `TABLES`. A table's `source` says where its rows come from:
+Ring layouts, Parquet schemas, views, `docs/tables.md` and `probe tables` derive from `TABLES`. A table's
+`source`:
 
-- ``ring``: fixed-width rows written by the training process into a ring; the
-  stored columns are the struct fields, in this order.
+- ``ring``: fixed-width rows that the training process writes into a ring, with the columns in this order.
 - ``journal``: rare rows, written as JSON records.
-- ``live``: asked from the process, or computed, when a query names the table.
+- ``live``: read from the process, or computed, when a query names the table.
 
-`COMMON` columns are added to every table when it is read. NULL means not
-measured. Standard library only; any thread may import it.
+`COMMON` columns are added to every table when it is read. NULL means not measured. Standard library only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What a table is declared with: columns, and those that many tables share.
-
-Standard library only; any thread may import it.
-"""
+"""Types of table declarations, and columns that many tables share. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from typing import NamedTuple
 
 
 class Column(NamedTuple):
-    """One column. `type` is the SQL type; `unit` is empty for plain values."""
+    """One column. `type` is the SQL type; `unit` may be empty."""
 
     name: str
     type: str
@@ -18,11 +15,10 @@ class Column(NamedTuple):
 
 
 class Table(NamedTuple):
-    """One table. `rows` is the ring's capacity at the default size (0: not a ring).
+    """One table. `rows`: the ring's capacity at the default size (0: not a ring).
 
-    `pending` names the column that says `pending` until the row is complete.
-    `hidden` is a condition on rows that are bookkeeping and never shown.
-    `sealed` says whether the rows are kept in Parquet segments.
+    `pending`: column that is `pending` until the row is complete. `hidden`: condition on internal rows that
+    are never shown. `sealed`: whether rows are kept in Parquet segments.
     """
 
     schema: str
@@ -42,6 +38,6 @@ class Table(NamedTuple):
         return f"{self.schema}.{self.name}"
 
 
-STEP = Column("step", "BIGINT", "", "optimizer step the row belongs to, counted from 0 since recording began; NULL when no step is counted")
-MICRO_STEP = Column("micro_step", "BIGINT", "", "backward calls finished before it within the step (gradient accumulation), from 0")
+STEP = Column("step", "BIGINT", "", "optimizer step of the row, from 0 since recording began; NULL outside of counted steps")
+MICRO_STEP = Column("micro_step", "BIGINT", "", "backward calls that ended before it within the step (gradient accumulation), from 0")
 T_NS = Column("t_ns", "BIGINT", "ns", "wall time, nanoseconds since 1970, from the monotonic clock")

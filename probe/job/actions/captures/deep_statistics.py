@@ -15,7 +15,7 @@ from probe.base import clock
 from probe.base.errors import ActionRefused, BadRequest
 from probe.job.actions.action import Site, flag
 from probe.job.instruments.core import statistics
-from probe.job.instruments.tensors.gradient_rows import Asked
+from probe.job.instruments.tensors.gradient_rows import StatisticsRequest
 
 KINDS = ("gradients", "histograms", "activations", "updates")
 DEFAULT_STEPS = 5
@@ -41,13 +41,13 @@ class DeepWatch:
         self._claims = False
         self._histograms: deque[dict[str, Any]] = deque()
         self._dropped = self._made = 0
-        self._asked: Asked | None = None
+        self._asked: StatisticsRequest | None = None
         self._parameters = wanted["gradients"] or wanted["updates"] or wanted["histograms"]
         self._modules = wanted["activations"]
         if self._parameters or self._modules:
             self._check(only_modules=not self._parameters)
         if self._parameters:
-            self._asked = Asked(
+            self._asked = StatisticsRequest(
                 histograms=self._note if wanted["histograms"] else None, updates=wanted["updates"],
             )
         self._tell = self._note if wanted["histograms"] else None
@@ -89,14 +89,14 @@ class DeepWatch:
 
     def on(self) -> None:
         """Record the step that begins."""
-        self._site.gradients.ask(self._asked)
+        self._site.gradients.set_request(self._asked)
         if self._modules:
             self._site.activations.begin(self._tell)
 
     def off(self) -> None:
         """Stop recording; from any thread."""
         if self._asked is not None:
-            self._site.gradients.ask(None)
+            self._site.gradients.set_request(None)
         if self._modules:
             self._site.activations.end()
 

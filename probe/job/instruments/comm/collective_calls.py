@@ -1,8 +1,8 @@
-"""What one call of a process group is: its name, what goes in, the group it is of, who called it.
+"""Describes one call of a process group: its name, inputs, group and call site.
 
-HOT PATH: `Describing` is asked in every collective, on whichever thread makes it; everything that
-repeats (a group, the shapes of a call, a line of the program) is looked up and not made again. Nothing
-here keeps a group, a tensor or a work alive. torch is the job's own; standard library only.
+HOT PATH: `Describing`, in every collective, on the calling thread; groups, shapes and lines of the program
+are described once and looked up after that. Nothing here keeps a group, tensor or work alive. torch is the
+job's own; standard library only.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from probe.base.rank_sets import as_text
 from probe.recording.layout import NULL_BOOLEAN, NULL_INTEGER, NULL_STRING
 
 MOST_DESCRIBED = 4096
-"""Distinct shapes that are described, and lines of the program that are known; beyond that shapes are
-NULL, and lines are looked up anew."""
+"""Distinct shapes and lines of the program remembered; beyond that, shapes are NULL and the lines are
+forgotten."""
 MOST_SHAPES = 32
-"""Tensors of one call whose shapes are written out."""
+"""Tensors of one call whose shapes are listed."""
 REMEMBERED = 4096
-"""Numbers of a group's collectives that are known to have been recorded, for the Flight Recorder's."""
+"""Sequence numbers remembered per group, to skip their Flight Recorder entries."""
 _HOST_BACKENDS = ("gloo", "mpi", "fake")
-"""Backends whose `wait` returns when the collective is complete, also for tensors of a device."""
+"""Backends whose `wait` returns on completion, for device tensors too."""
 
 
 class Op(NamedTuple):
-    """One method of ProcessGroup: where its arguments are. -1: it has none."""
+    """One method of ProcessGroup and the places of its arguments; -1: none."""
 
     name: str
     inputs: int = 0
     words: tuple[str, ...] = ()
-    """Keywords that the inputs go by."""
+    """Keywords of the inputs."""
     options: int = 1
-    """Place of its options, or of the root (or the other rank) where it is given as a number."""
+    """Place of the options, or of the root or other rank where that is passed as a number."""
     counted: bool = True
     """Whether torch counts it in the group's sequence."""
     outputs: int = -1
     tags: int = 0
-    """Of what is not counted: places in the order of collectives that it takes all the same."""
+    """Sequence numbers that an uncounted method uses up all the same."""
     one_other: bool = False
-    """Whether it has a root, or another side."""
+    """Whether it has a root or another rank."""
 
 
 _IN = ("inputs", "input", "input_tensors", "input_tensor", "input_list", "inputTensor")
@@ -76,11 +76,11 @@ OPS: dict[str, Op] = {
     "recv": Op("recv", 0, ("tensors",), counted=False, one_other=True),
     "recv_anysource": Op("recv", 0, ("tensors", "arg0"), -1, counted=False),
 }
-"""Methods of ProcessGroup, under every name they ever had; this torch has some of them."""
+"""Methods of ProcessGroup under all names in supported versions of torch."""
 
 
 class Group:
-    """What is known of one process group. `ranks` are numbers in the job, by rank in the group."""
+    """One process group. `ranks` maps its ranks to those of the job."""
 
     __slots__ = (
         "_sequence", "counts", "mixed", "name", "name_id", "on_host", "others", "plain", "ranks",
@@ -96,18 +96,17 @@ class Group:
         self.ranks_id = intern(as_text(self.ranks)) if self.ranks else NULL_STRING
         backends = _backends(group)
         self.mixed = len({id(backend) for backend in backends.values()}) > 1
-        """Whether tensors of different devices go to different backends, each with a count of its own."""
+        """Whether devices have different backends, each with its own count."""
         self.on_host = _name(group) in _HOST_BACKENDS
         self._sequence = sequence
         self.counts = self._sequence_or_none(group) is not None
         self.plain = self.counts and not self.mixed
-        """Whether the group's own count is that of every call on it."""
+        """Whether one count covers all calls of the group."""
         self.others = 0
-        """How much of the group's count is not collectives: gloo counts sends and receives too, of which
-        each rank has its own number. Those before the group was met are not known."""
+        """Part of the group's count that is not collectives: gloo also counts sends and receives, whose
+        number differs by rank. Those before the group was first seen are not known."""
         self.recorded: tuple[deque[int], deque[int]] = (deque(maxlen=REMEMBERED), deque(maxlen=REMEMBERED))
-        """Numbers of collectives that were recorded when they were called; the second where `mixed`, of
-        those on a device."""
+        """Sequence numbers recorded at their call; the second, if `mixed`, of those on a device."""
         self.window: list[Any] | None = None
         """Calls made between `_start_coalescing` and `_end_coalescing`."""
 
@@ -118,7 +117,7 @@ class Group:
             return None
 
     def next_number(self, group: Any, device: Any) -> int:
-        """Number of the collective that is about to be called; NULL where torch does not count."""
+        """Sequence number of the collective about to be called; NULL where torch does not count."""
         if self.window:
             return int(self.window[0].seq)  # torch counts a window once
         if self.mixed and device is not None:
@@ -126,24 +125,24 @@ class Group:
         return int(self._sequence(group)) - self.others + 1 if self.counts else NULL_INTEGER
 
     def counts_now(self, group: Any) -> int:
-        """Number of the last collective that torch counted; beyond all where that is not known."""
+        """Sequence number of the last collective that torch counted; the largest integer if not known."""
         return int(self._sequence(group)) - self.others if self.plain else sys.maxsize
 
     def count_other(self, op: Op, counted: int) -> None:
-        """Something that is no collective has been called; torch's count was `counted` before."""
+        """Note a call that is not a collective; torch's count was `counted` before it."""
         group = self.reference()
         if group is not None and self.plain:
             self.others += int(self._sequence(group)) - counted - op.tags
 
     def global_rank(self, rank: Any) -> int:
-        """Number in the job of a rank of the group."""
+        """The job's rank of a rank of the group."""
         return self.ranks[rank] if isinstance(rank, int) and 0 <= rank < len(self.ranks) else NULL_INTEGER
 
 
 def _backends(group: Any) -> dict[Any, Any]:
     try:
         return {device: group._get_backend(device) for device in group._device_types}
-    except (AttributeError, RuntimeError):  # an old torch; one that is told of and not there yet
+    except (AttributeError, RuntimeError):  # an old torch, or a backend that is not made yet
         return {}
 
 
@@ -155,7 +154,7 @@ def _name(group: Any) -> str:
 
 
 class Described(NamedTuple):
-    """What goes into a call; NULLs for what there is not."""
+    """Inputs of a call; NULL for what is missing."""
 
     dtype: int
     shapes: int
@@ -168,7 +167,7 @@ NOTHING = Described(NULL_STRING, NULL_STRING, NULL_INTEGER, NULL_INTEGER, False)
 
 
 class Describing:
-    """Texts and sizes of calls, remembered. `torch_folder`: where torch's own files are."""
+    """Texts and sizes of calls, cached. `torch_folder`: folder of torch's own files."""
 
     def __init__(self, intern: Callable[[str], int], torch_folder: str) -> None:
         self._intern = intern
@@ -177,10 +176,10 @@ class Describing:
         self._sites: dict[tuple[int, int], tuple[CodeType, int]] = {}
         self._known: dict[Any, Described] = {}
 
-    # What goes in -------------------------------------------------------------
+    # Inputs -------------------------------------------------------------------
 
     def inputs(self, op: Op, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Described:
-        """What goes into a call with these arguments (without the group)."""
+        """Inputs of a call with these arguments (without the group)."""
         place = op.inputs
         if place < 0:
             return NOTHING
@@ -191,7 +190,7 @@ class Describing:
             return NOTHING
         if type(given) is list or type(given) is tuple:
             if not given and op.outputs >= 0 and len(args) > op.outputs:
-                # Only the root gives something: the others say what they expect.
+                # Only the root has an input: describe what the others expect.
                 expected = self._of(_flat(args[op.outputs]))
                 return expected._replace(shapes=NULL_STRING, elements=0, bytes=0)
             return self._of(_flat(given))
@@ -225,13 +224,12 @@ class Describing:
             self._known[key] = found
         return found
 
-    # Who called ---------------------------------------------------------------
+    # Call site ----------------------------------------------------------------
 
     def call_site(self, frame: FrameType | None) -> int:
-        """Text `file:line function` of the innermost frame outside of torch, from this one on outwards.
+        """`file:line function` of the innermost frame outside of torch, from this one on outwards.
 
-        Where there is none (a thread of torch's own), the innermost that is not one of the functions
-        that every call goes through."""
+        Without one (a thread of torch's own), of the innermost frame that not every call passes through."""
         known = self._outside
         own = frame
         while frame is not None:
@@ -269,11 +267,10 @@ class Describing:
 
 
 _GLUE = tuple(f"{os.sep}{name}.py" for name in ("contextlib", "functools", "typing_extensions", "warnings"))
-"""Files between two functions of torch."""
+"""Library files that appear between functions of torch."""
 _PASSED = (*_GLUE, *(f"{os.sep}{name}.py" for name in (
     "distributed_c10d", "c10d_logger", "collectives", "isolation",
 )))
-
 
 
 def _named(op: Op, kwargs: dict[str, Any]) -> Any:
@@ -294,7 +291,7 @@ def _flat(value: Any) -> list[Any]:
 
 
 def device_of(op: Op, args: tuple[Any, ...], given: Any) -> Any:
-    """The device that decides which backend carries a call out; None when nothing says so."""
+    """The device that selects the backend of a call; None if nothing does."""
     if op.inputs < 0:
         return getattr(given, "device", None)
     tensors = _flat(args[op.inputs] or args[0]) if len(args) > op.inputs else []
@@ -302,18 +299,18 @@ def device_of(op: Op, args: tuple[Any, ...], given: Any) -> Any:
 
 
 def other_rank(group: Group, given: Any) -> int:
-    """The root, or the other side of a send or receive; `given`: the options, or the number itself."""
+    """The root, or the other rank of a send or receive; `given`: the options, or the rank itself."""
     rank = given if isinstance(given, int) else getattr(given, "rootRank", None)
     return NULL_INTEGER if rank is None else group.global_rank(rank)
 
 
 def returns_early(op: Op, frame: FrameType | None) -> int:
-    """Whether a call that does not say so in its options returns before it is complete; NULL: not known."""
+    """Whether a call without such an option returns before completion; NULL: not known."""
     if op.counted:
         return NULL_BOOLEAN
     if op.inputs < 0:
         return False
-    for _ in range(2):  # send and recv are made of isend and irecv
+    for _ in range(2):  # send and recv call isend and irecv
         if frame is None:
             break
         if frame.f_code.co_name in ("send", "recv"):

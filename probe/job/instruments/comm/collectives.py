@@ -1,15 +1,13 @@
-"""Collectives, sends and receives: who called what, before the backend is entered, and when it was over.
+"""Collectives, sends and receives: what was called, from where, and when it completed.
 
 Writes python.collectives and comm_s of python.steps. HOT PATH: the wrappers around the methods of
-`ProcessGroup` and `Work.wait`, on whichever thread calls them. Everything that Python calls in
-torch.distributed ends in one of these; what C++ calls (DistributedDataParallel inside backward,
-functional collectives) is taken from the Flight Recorder, by `flight`.
+`ProcessGroup` and around `Work.wait`, on the calling thread. Every Python call of torch.distributed ends in
+one of these; calls from C++ (DistributedDataParallel inside backward, functional collectives) are read from
+the Flight Recorder (`flight_recorder`).
 
-The row is written before the call, because a mismatched one can end the process within it, and again
-when it is complete: when the call returned without a work, or its work was waited for. A work is known
-by a weak reference only: one that is dropped by everybody without having been waited for is `unknown`.
-No lock, no collective, no question to a device. What somebody else than the job calls while the training
-is held (a snippet) is no row.
+A row is written before the call, because a mismatched one can end the process, and again on completion: when
+the call returns without a work, or its work is waited for. Works are referenced weakly; one dropped without
+a wait is `unknown`. No lock, no collective, no device read. Calls of snippets get no row.
 """
 
 from __future__ import annotations
@@ -40,13 +38,13 @@ from probe.recording.layout import NULL_DOUBLE, NULL_INTEGER
 
 _now = time.monotonic_ns
 _SEQ, _OP, _PEER = 5, 6, 11
-"""Places of some fields in a row."""
+"""Places of fields in a row."""
 MOST_UNRESOLVED = 1024
-"""Calls whose completion only the Flight Recorder can tell, kept at a time."""
+"""Calls whose completion only the Flight Recorder knows, kept at most."""
 
 
 class Call:
-    """One call: the first fields of its row, and what it takes to complete it. Times are monotonic ns."""
+    """One call: the first fields of its row, and what is needed to complete it. Times are monotonic ns."""
 
     __slots__ = (
         "asynchronous", "counted_ns", "entered_ns", "group", "head", "number", "other", "queues", "seq",
@@ -57,22 +55,22 @@ class Call:
     head: tuple[int | float, ...]
     """Fields of the row up to `call_site`."""
     number: int
-    """Of the row."""
+    """Number of the row."""
     asynchronous: int
     queues: bool
-    """Whether it is complete on a device, later than the call and the wait say."""
+    """Whether it completes on a device, later than call and wait return."""
     other: tuple[Op, int] | None
-    """For what is no collective: what it is, and torch's count before it."""
+    """For sends, receives and the like: the method, and torch's count before the call."""
     started_ns: int
     entered_ns: int
     counted_ns: int
     """`Recorder.comm_ns` when the backend was entered."""
     spent_ns: int
-    """Time of the callers inside the call and inside `wait`."""
+    """Time spent inside the call and inside `wait`."""
 
 
 class _Waited(weakref.ref):  # type: ignore[type-arg]
-    """A work that may be waited for, and the calls that are complete with it."""
+    """A work, and the calls that complete with it."""
 
     __slots__ = ("calls", "key")
     calls: list[Call]
@@ -94,11 +92,11 @@ class Collectives:
         self.groups: dict[int, Group] = {}
         self._gone: deque[Group] = deque(maxlen=64)
         self.unresolved: dict[tuple[str, int], Call] = {}
-        """By group and number: complete, or not, on a device; or dropped without having been waited for."""
+        """By group and number: calls that complete on a device, or were dropped without a wait."""
         self.called_ns = 0
-        """When the last call began or was complete."""
+        """When the last call began or completed."""
         self.flight_tells = False
-        """Whether the Flight Recorder is looked at, so that it can tell what a device did."""
+        """Whether the Flight Recorder is read."""
         self._works: dict[int, _Waited] = {}
         self._newest = 0
         self._module: Any = None
@@ -109,11 +107,11 @@ class Collectives:
 
     @property
     def installed(self) -> bool:
-        """Whether the wrappers are in place: the job has torch.distributed."""
+        """Whether the wrappers are in place."""
         return self._module is not None
 
     def install(self) -> None:
-        """Put the wrappers in place if torch.distributed is there; it is never imported for it."""
+        """Put the wrappers in place once the job has imported torch.distributed; never imports it."""
         self._wanted = True
         self._put_in_place()
 
@@ -136,7 +134,7 @@ class Collectives:
         self._module = c10d
 
     def uninstall(self) -> None:
-        """Put the originals back; rows of what is pending stay so."""
+        """Put the originals back; pending rows stay pending."""
         self._wanted = False
         self._patches.undo()
         self._works.clear()
@@ -219,7 +217,7 @@ class Collectives:
     # HOT PATH ---------------------------------------------------------------
 
     def _beginner(self, op: Op, name: int) -> Any:
-        """What writes the row of one method: a closure, for half the attribute look-ups."""
+        """The function that writes the row of a method's call: a closure, for fewer attribute lookups."""
         recorder, groups, meet, append = self.recorder, self.groups, self._meet, self._append
         inputs, call_site, sequence = self._describing.inputs, self._describing.call_site, self._sequence
         takes, place, counted, one_other = op.inputs >= 0, op.options, op.counted, op.one_other
@@ -263,7 +261,7 @@ class Collectives:
     def _number(
         self, call: Call, op: Op, known: Group, group: Any, args: tuple[Any, ...], given: Any, on_device: bool
     ) -> int:
-        """Number of a call that is not simply the next of its group."""
+        """Sequence number of a call that is not simply the next of its group."""
         call.other = None
         if op.counted:
             seq = known.next_number(group, device_of(op, args, given) if known.mixed else None)
@@ -309,7 +307,7 @@ class Collectives:
         self._write(call, NULL_DOUBLE, call.spent_ns / 1e9, "failed")
 
     def _uncount(self, call: Call) -> None:
-        """One that was refused before torch counted it has no number: the next call gets that."""
+        """Remove the number of a call that failed before torch counted it: the next call gets it."""
         group = call.group.reference()
         if call.seq == NULL_INTEGER or group is None or call.group.counts_now(group) >= call.seq:
             return
@@ -349,7 +347,7 @@ class Collectives:
             self._write(call, NULL_DOUBLE, call.spent_ns / 1e9, "failed")
 
     def _dropped(self, reference: _Waited) -> None:
-        """Nobody holds the work any more, and nobody waited for it. In any thread, at any place."""
+        """A work was freed without a wait. Runs on any thread, at any point."""
         if self._works.get(reference.key) is not reference:
             return
         del self._works[reference.key]
@@ -359,7 +357,7 @@ class Collectives:
 
     def _complete(self, call: Call, now: int, work: Any = None) -> None:
         """The call returned without a work, or the wait did."""
-        if call.queues:  # on a device it is only in the queue: the Flight Recorder says when it is over
+        if call.queues:  # only queued on a device: the Flight Recorder knows when it completes
             state = "pending" if self.flight_tells and call.seq != NULL_INTEGER else "unknown"
             self._write(call, NULL_DOUBLE, call.spent_ns / 1e9, state)
             self._leave_to_flight(call)
@@ -371,14 +369,14 @@ class Collectives:
         self._write(call, (now - call.started_ns) / 1e9, call.spent_ns / 1e9, "done")
 
     def _write(self, call: Call, duration_s: float, wait_s: float, state: str) -> None:
-        """The end of the row again, unless its place has been taken by a newer one."""
+        """Write the last fields of the row, unless a newer row has its place."""
         if self._newest - call.number < self._rows - 1:
             self._put_end(
                 call.number, call.asynchronous, duration_s, wait_s, self._states[state], self._source
             )
 
     def _rewrite(self, call: Call) -> None:
-        """The whole row again, still pending: one of its first fields was not known before."""
+        """Write the whole row again, still pending: one of its first fields changed."""
         if self._newest - call.number < self._rows - 1:
             self._put(
                 call.number, *call.head, call.asynchronous, NULL_DOUBLE, NULL_DOUBLE, self._pending,
@@ -412,8 +410,8 @@ class Collectives:
                 self._complete(call, now)
 
     def _meet(self, group: Any) -> Group:
-        """A group that was not seen before. Those that are gone are kept for a while: what the Flight
-        Recorder has of them may not have been looked at yet."""
+        """Register a new group. Groups that are gone are kept for a while: the Flight Recorder may still hold
+        entries of theirs."""
         for key in [key for key, one in list(self.groups.items()) if one.reference() is None]:
             gone = self.groups.pop(key, None)
             if gone is not None:
@@ -427,7 +425,7 @@ class Collectives:
         """Put the wrappers in place once the job has imported torch.distributed."""
         if self._wanted and self._module is None:
             self._put_in_place()
-            if not self._wanted:  # taken out meanwhile, by another thread
+            if not self._wanted:  # removed meanwhile by another thread
                 self.uninstall()
 
     def any_group(self) -> bool:
@@ -435,7 +433,7 @@ class Collectives:
         return self._module is not None and bool(self._distributed._world.pg_names)
 
     def groups_by_name(self, wanted: set[str]) -> dict[str, Group]:
-        """The groups of these names, also those that Python never called anything on."""
+        """The groups of these names, also those without a call from Python."""
         met = list(self.groups.values())
         found = {one.name: one for one in (*list(self._gone), *met)}
         found.update({one.name: one for one in met if one.reference() is not None})
@@ -446,10 +444,10 @@ class Collectives:
         return found
 
     def newest(self, other: int) -> int:
-        """Number of the newest row of the ring; `other`: of the newest that somebody else wrote."""
+        """Number of the ring's newest row; `other`: of the newest that the Flight Recorder's reader wrote."""
         self._newest = max(self._newest, other)
         return self._newest
 
     def resolve(self, call: Call, state: str, duration_s: float) -> None:
-        """The Flight Recorder says that it is complete, or cannot say it any more."""
+        """Complete a row from the Flight Recorder, or as `unknown` when its entry is gone."""
         self._write(call, duration_s, call.spent_ns / 1e9 if call.queues else NULL_DOUBLE, state)

@@ -1,17 +1,17 @@
-"""Collectives that C++ issued, and what devices completed: read now and then from PyTorch's Flight Recorder.
+"""Flight Recorder: collectives issued by C++, and completions on devices, read from PyTorch's recorder.
 
 Runs on the agent's thread. DistributedDataParallel's reductions and functional collectives never pass
-through Python, so no wrapper sees them; torch keeps the last of them in memory. Each look holds the GIL
-for as long as it takes to copy that memory, so looks are spaced by what they cost (`SHARE`). Entries that
-the wrappers have recorded are passed over; for those that were only queued on a device, or that nobody
-waited for, the entry says when they were complete.
+through Python, so no wrapper sees them; torch keeps the last ones in memory. A read copies that memory with
+the GIL held, so reads are spaced by their cost (`SHARE`). Entries that the wrappers recorded are skipped,
+except to complete calls that were only queued on a device or never waited for.
 
-Where a look could do harm there is none: while a CUDA graph is captured (it asks events of the device),
-and with versions of torch whose dump always contains stacks. Standard library only, plus the job's torch.
+There is no read during the capture of a CUDA graph (a read queries events of the device), nor with versions
+of torch whose dump always contains stacks. Standard library, plus the job's torch.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import sys
@@ -29,15 +29,15 @@ from probe.job.instruments.core.recorder import Recorder
 from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_INTEGER, NULL_STRING
 
 SHARE = 0.002
-"""Part of the time that looks may take."""
+"""Part of the time that reads may take."""
 SHARE_ONCE_QUIET = 0.01
-"""The first look after the training went quiet may come so much earlier: it may be hanging."""
+"""The same for the first read after the training went quiet: it may hang."""
 QUIET_NS = 500_000_000
 SOONEST_NS = 200_000_000
 MOST_OPEN = 4096
-"""Entries that are not complete yet and are looked at again."""
+"""Incomplete entries, checked again by each read."""
 _VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-"""Its size; the second is the name in torch before 2.9."""
+"""They set its size; the second is for torch before 2.9."""
 _NAMES = {
     "_all_gather_base": "all_gather_into_tensor", "_allgather_base": "all_gather_into_tensor",
     "_reduce_scatter_base": "reduce_scatter_tensor", "all_reduce_barrier": "barrier",
@@ -45,7 +45,7 @@ _NAMES = {
     "ALLTOALL_BASE": "all_to_all_single", "alltoall": "all_to_all", "alltoall_base": "all_to_all_single",
     "allgather_into_tensor_coalesced": "all_gather_into_tensor_coalesced",
 }
-"""What the backends call a collective, and what torch.distributed does."""
+"""Names of collectives in backends, and in torch.distributed."""
 _DTYPES = {
     "Float": ("float32", 4), "Double": ("float64", 8), "Half": ("float16", 2), "BFloat16": ("bfloat16", 2),
     "Long": ("int64", 8), "Int": ("int32", 4), "Short": ("int16", 2), "Char": ("int8", 1),
@@ -57,8 +57,8 @@ _DTYPES = {
 
 
 def keep_entries(entries: int, environ: MutableMapping[str, str]) -> str | None:
-    """Tell torch how many collectives to keep, unless the job has said so itself. Before its first process
-    group. Returns the variable that was set."""
+    """Tell torch how many collectives to keep, unless the job's environment does. Call before the first
+    process group. Returns the variable set."""
     torch: Any = sys.modules.get("torch")
     if not entries or any(environ.get(name) for name in _VARIABLES):
         return None
@@ -70,7 +70,7 @@ def keep_entries(entries: int, environ: MutableMapping[str, str]) -> str | None:
 
 
 class Flight:
-    """Looks at the Flight Recorder for `collectives`."""
+    """Reads the Flight Recorder for `collectives`."""
 
     def __init__(self, recorder: Recorder, collectives: Collectives) -> None:
         self._recorder = recorder
@@ -89,16 +89,16 @@ class Flight:
         self._last_ns = self._cost_ns = 0
         self._begun_ns = time.monotonic_ns()
         self._pid = os.getpid()
-        self._looking = threading.Lock()
+        self._reading = threading.Lock()
         self._any_group = False
 
     @property
     def available(self) -> bool:
-        """Whether this torch has a Flight Recorder that can be looked at."""
+        """Whether this torch has a Flight Recorder that can be read."""
         return self._dump is not None
 
     def install(self) -> None:
-        """Find out what this torch has; nothing where torch.distributed is not there (yet)."""
+        """Find torch's dump function, if torch.distributed is imported."""
         c10d: Any = sys.modules.get("torch._C._distributed_c10d")
         self._dump = getattr(c10d, "_dump_fr_trace", None) or getattr(c10d, "_dump_nccl_trace", None)
         self._collectives.flight_tells = self.available
@@ -108,10 +108,10 @@ class Flight:
             self._patches.wrap(graphs.CUDAGraph, "capture_end", self._after_capture)
 
     def uninstall(self) -> None:
-        """Look once more, and then no more. Not in a forked child: the recorder's lock may be held there."""
+        """Read a last time, then stop; not in a forked child, where the recorder's lock may be held."""
         if self._pid == os.getpid():
             self._last_ns = self._cost_ns = 0
-            self.look()
+            self.read()
         self._patches.undo()
         self._give_up()
         self._open.clear()
@@ -133,7 +133,7 @@ class Flight:
 
     def _after_capture(self, original: Any) -> Any:
         def capture_end(graph: Any, *args: Any, **kwargs: Any) -> Any:
-            result = original(graph, *args, **kwargs)  # one that fails may still capture
+            result = original(graph, *args, **kwargs)  # after a failure it may still capture
             self._capturing -= 1
             return result
 
@@ -141,16 +141,16 @@ class Flight:
 
     # The agent's thread -----------------------------------------------------
 
-    def look(self) -> None:
-        """One look, if it is due."""
+    def read(self) -> None:
+        """Read, if that is due."""
         now = time.monotonic_ns()
         if self._dump is None or self._capturing > 0 or not self._due(now):
             return
         self._any_group = self._any_group or self._collectives.any_group()
         if not self._any_group:
-            return  # the recorder would be made now, before the job has had its say about its size
-        if not self._looking.acquire(blocking=False):
-            return  # the last look, of who takes the instruments out
+            return  # a read would make the recorder before the job can set its size
+        if not self._reading.acquire(blocking=False):
+            return  # another thread is in the last read, of `uninstall`
         try:
             dumped = self._dump(includeCollectives=True, includeStackTraces=False, onlyActive=False)
             entries = pickle.loads(dumped).get("entries") or []
@@ -162,7 +162,7 @@ class Flight:
         finally:
             self._cost_ns = time.monotonic_ns() - now
             self._last_ns = now
-            self._looking.release()
+            self._reading.release()
 
     def _due(self, now: int) -> bool:
         since = now - self._last_ns
@@ -204,7 +204,7 @@ class Flight:
         self._forget(lowest, oldest)
 
     def _forget(self, lowest: int, oldest: dict[str, int]) -> None:
-        """What torch has overwritten since the last look is not known to be complete any more."""
+        """Mark entries that torch has overwritten since the last read as unknown."""
         for record in [record for record in self._open if record < lowest]:
             self._close(record, "unknown", NULL_DOUBLE)
         unresolved = self._collectives.unresolved
@@ -242,7 +242,7 @@ class Flight:
         if not sizes or len(sizes) != len(names):
             return NULL_STRING, NULL_STRING, NULL_INTEGER, NULL_INTEGER
         intern = self._recorder.intern
-        elements = [_product(shape) for shape in sizes]
+        elements = [math.prod(map(int, shape)) for shape in sizes]
         widths = [_DTYPES.get(name, (name, 0))[1] for name in names]
         dtypes = dict.fromkeys(_DTYPES.get(name, (name, 0))[0] for name in names)
         size = sum(count * width for count, width in zip(elements, widths, strict=True))
@@ -252,7 +252,7 @@ class Flight:
         )
 
     def _step_at(self, t_ns: int, ends: list[tuple[int, int]]) -> int:
-        """The step that ran at a time (monotonic); NULL where that is not known any more."""
+        """The step that ran at a monotonic time; NULL if no longer known."""
         place = bisect_left(ends, t_ns, key=lambda end: end[1])
         if place == len(ends):
             return self._recorder.step
@@ -261,7 +261,7 @@ class Flight:
 
 
 def _record_number(entry: dict[str, Any]) -> int:
-    """Grows with each entry."""
+    """Number of an entry; grows with each."""
     return int(entry.get("record_id", entry.get("id", -1)))
 
 
@@ -270,13 +270,13 @@ def _group_name(entry: dict[str, Any]) -> str:
 
 
 def _sequence_number(entry: dict[str, Any]) -> int:
-    """Among the collectives of its group. Older versions of torch have one number for everything."""
+    """Number among the collectives of its group; old versions of torch count all operations together."""
     found = entry.get("collective_seq_id", entry.get("seq_id"))
     return NULL_INTEGER if found is None else int(found)
 
 
 def _recorded(group: Group | None, entry: dict[str, Any], seq: int) -> bool:
-    """Whether a wrapper has recorded it, or it is too long ago to say."""
+    """Whether a wrapper recorded it, or it is too old to tell."""
     if group is None:
         return False
     on_device = group.mixed and not str(entry.get("profiling_name", "")).startswith("gloo:")
@@ -292,10 +292,3 @@ def _operation(entry: dict[str, Any]) -> str:
 def _duration_s(entry: dict[str, Any]) -> float:
     found = entry.get("duration_ms")
     return NULL_DOUBLE if found is None else float(found) / 1e3
-
-
-def _product(shape: Any) -> int:
-    total = 1
-    for extent in shape:
-        total *= int(extent)
-    return total

@@ -1,1 +1,1 @@
-"""What every instrument uses: the recorder, patches, hook tables, delivery from devices."""
+"""Shared by all instruments: recorder, patches, hook tables, delivery from devices."""

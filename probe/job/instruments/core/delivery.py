@@ -1,9 +1,7 @@
-"""Delivery: figures that a device computes are copied to the host behind the work already queued, and read
-when they are there.
+"""Delivery: copies figures from a device to the host behind the work already queued, and reads them later.
 
-HOT PATH: `send`, on the training thread. One copy into pinned memory and one event; nothing waits. The
-agent's thread calls `collect`. Only CUDA can do that; figures on other devices are given up. torch inside
-functions.
+HOT PATH: `send`, on the training thread: one copy into pinned memory and one event, no wait. The agent's
+thread calls `collect`. Works on CUDA; figures on other devices are dropped. torch inside functions.
 """
 
 from __future__ import annotations
@@ -13,20 +11,22 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from probe.recording.layout import NULL_DOUBLE
+
 MOST_PENDING = 1024
-"""Vectors on their way; the oldest are given up beyond that."""
+"""Copies under way; beyond that the oldest are dropped."""
 
 
 class Delivery:
-    """Vectors on their way to the host, oldest first."""
+    """Copies under way, oldest first."""
 
     def __init__(self) -> None:
         self._pending: deque[tuple[Any, Any, Callable[[Any], object]]] = deque(maxlen=MOST_PENDING)
 
     def send(self, figures: Any, then: Callable[[Any], object]) -> None:
-        """Have `then` called on the agent's thread with the numbers of `figures`, a tensor on a device."""
+        """Copy a tensor to the host; the agent's thread calls `then` with its numbers once they arrived."""
         torch: Any = sys.modules["torch"]
-        if not figures.is_cuda:
+        if not figures.is_cuda or capturing():
             return
         host = torch.empty(figures.shape, dtype=figures.dtype, pin_memory=True)
         host.copy_(figures, non_blocking=True)
@@ -36,7 +36,7 @@ class Delivery:
 
     @property
     def pending(self) -> bool:
-        """Whether anything is on its way."""
+        """Whether any copy is under way."""
         return bool(self._pending)
 
     def collect(self) -> None:
@@ -46,11 +46,20 @@ class Delivery:
             then(host.tolist())
 
     def clear(self) -> None:
-        """Give everything up."""
+        """Drop everything."""
         self._pending.clear()
 
 
 def capturing() -> bool:
-    """Whether a CUDA graph is being captured: then nothing may be queued."""
+    """Whether a CUDA graph is being captured: nothing may be queued then."""
     cuda = sys.modules["torch"].cuda
     return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
+
+
+def host_number(value: Any) -> float:
+    """A number, or a tensor of one element in host memory, as a float; NULL for anything else: reading it
+    from a device would wait."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    on_host = getattr(value, "is_cpu", False) and value.numel() == 1
+    return float(value.detach()) if on_host else NULL_DOUBLE

@@ -1,9 +1,9 @@
-"""Host memory: how much of it this process could still get, and how much there is in all.
+"""Host memory: how much this process could still get, and the total.
 
-The smaller of two figures each: the machine's (/proc/meminfo) and those of the control groups with a limit
-that the process is in (v1 or v2; a container is one). What a group has left counts its inactive file cache
-as free, as the kernel does before it kills. Runs on the agent's thread, once with every sample of memory:
-some small files of the kernel, no system call that waits. Standard library only.
+Each is the smaller of the machine's figure (/proc/meminfo) and those of the process's control groups with a
+limit (v1 or v2; a container is one). A group's inactive file cache counts as free, as it does for the kernel
+before it kills. Runs on the agent's thread with every memory sample: a few small kernel files, nothing that
+waits. Standard library only.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import NamedTuple
 from probe.base import descriptors
 
 _UNLIMITED_BYTES = 1 << 60
-"""A limit of that size is none (v1 writes the largest number of pages there is)."""
-LOOK_AGAIN_SAMPLES = 60
-"""Groups get a limit, or lose it, rarely: after so many samples they are looked for again."""
+"""From this size on a limit means none (v1 writes the largest number of pages)."""
+RESCAN_SAMPLES = 60
+"""Groups rarely gain or lose a limit: they are listed again after so many samples."""
 
 
 class HostMemory(NamedTuple):
-    """One look, in bytes; None: cannot be read."""
+    """One sample; None for what cannot be read."""
 
     available_bytes: int | None
     limit_bytes: int | None
@@ -46,8 +46,8 @@ class HostMemoryReader:
         self._samples = 0
 
     def read(self) -> HostMemory:
-        """The figures of this instant."""
-        if self._samples % LOOK_AGAIN_SAMPLES == 0:
+        """Take a sample."""
+        if self._samples % RESCAN_SAMPLES == 0:
             self._groups = limited_groups(self._root)
         self._samples += 1
         available, limit = _machine(self._meminfo)
@@ -62,7 +62,7 @@ class HostMemoryReader:
 
 
 def _machine(meminfo: Path) -> tuple[int | None, int | None]:
-    """Available and all memory of the machine."""
+    """Available and total memory of the machine."""
     found: dict[str, int] = {}
     with contextlib.suppress(OSError, ValueError, IndexError):
         for line in descriptors.read_lines(meminfo)[:3]:  # MemTotal, MemFree, MemAvailable
@@ -81,7 +81,7 @@ def _cache(group: Group) -> int:
 
 
 def limited_groups(root: Path = Path("/")) -> list[Group]:
-    """The memory groups with a limit that this process is in, from its own upwards."""
+    """This process's memory groups that have a limit, from its own upwards."""
     try:
         lines = descriptors.read_lines(root / "proc/self/cgroup")
     except OSError:
@@ -99,7 +99,7 @@ def limited_groups(root: Path = Path("/")) -> list[Group]:
 
 def _limited(top: Path, path: str, *, version: int) -> list[Group]:
     folder = top / path.lstrip("/")
-    if not folder.is_dir():  # another namespace's path: what is seen at the top is our own group
+    if not folder.is_dir():  # a path of another namespace: the top is our own group
         folder = top
     found: list[Group] = []
     while True:

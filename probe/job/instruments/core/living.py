@@ -1,9 +1,9 @@
-"""Living objects of a class, found without holding on to anything else that lives.
+"""Finds the living objects of a class without holding a reference to any other object.
 
-`gc.get_objects()` also gives tuples that other threads are still making, and while somebody holds such a
-tuple `tuple(generator)` in the other thread ends with a SystemError. So what it gives is only gone through
-inside one call of C, in which no other thread gets a turn; the objects themselves come from their classes.
-Standard library only; off the hot path: some ten milliseconds in which no other thread runs Python.
+`gc.get_objects()` also returns tuples that other threads are still building, and a reference to one makes
+`tuple(generator)` there raise SystemError. So its result is only iterated over inside one C call, during
+which no other thread runs; the objects themselves are found through their classes. Off the hot path: holds
+the GIL for some ten milliseconds. Standard library only.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 
 def living(*classes: type) -> list[Any]:
-    """Every object that the garbage collector knows whose class is one of these, or a subclass."""
-    # By id, not by the class itself: a metaclass may have a hash of its own.
+    """All objects known to the garbage collector of these classes or their subclasses."""
+    # By id, not by the class itself: a metaclass may define a hash.
     present = set(map(id, map(type, chain.from_iterable(starmap(gc.get_objects, [()])))))
     kinds = {id(one): one for one in _with_subclasses(classes) if id(one) in present}
     return [one for one in gc.get_referrers(*kinds.values()) if id(type(one)) in kinds] if kinds else []

@@ -1,13 +1,11 @@
-"""Replacing a class's or module's attribute with a wrapper, and putting it back.
+"""Replaces an attribute of a class or module with a wrapper, and puts the original back.
 
-Used when an instrument starts and stops; never during a step. A wrapper is put
-back only if nobody wrapped it again in between: somebody else's patch on top of
-ours stays, and ours under it turns into a plain pass-through (`Patches.live`).
-Standard library only.
+Used when an instrument starts and stops, never during a step. The original is put back unless another patch
+was made on top of ours: that one stays, and ours becomes a pass-through (`Patches.live`). Standard library
+only.
 
-A wrapper is one frame more between the caller and what it calls. `warnings.warn(…, stacklevel=2)` would
-count it: the warning would name our file, be filtered under our module's name, and be shown once for all
-callers. So wrappers are given a file name that `warnings` passes over (`unseen`).
+A wrapper adds a frame, which `warnings.warn(…, stacklevel=2)` would count: the warning would name our file
+and be shown once for all callers. So wrappers get a file name that `warnings` skips (`unseen`).
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ _unseen: dict[int, tuple[CodeType, CodeType]] = {}
 
 
 class Patches:
-    """The wrappers of one instrument. `live[0]` is false once they are to pass everything through."""
+    """The wrappers of one instrument. `live[0]`: false once they must pass everything through."""
 
     def __init__(self) -> None:
         self.live = [True]
@@ -36,23 +34,22 @@ class Patches:
         return bool(self._made)
 
     def has(self, owner: Any, name: str) -> bool:
-        """Whether `owner.name` has a wrapper of these."""
+        """Whether `owner.name` is wrapped by this object."""
         return any(made[0] is owner and made[1] == name for made in self._made)
 
     def wrap(
         self, owner: Any, name: str, make: Callable[[Any], Callable[..., Any]], *, traced: bool = False
     ) -> None:
-        """Replace `owner.name` by `make(original)`. `traced`: torch.compile traces what is wrapped, and so
-        has to trace the wrapper, which then does nothing but call the original."""
+        """Replace `owner.name` with `make(original)`. `traced`: torch.compile traces the original, so it must
+        trace the wrapper too, which then only calls the original."""
         self.live[0] = True
         own = name in vars(owner)
         original = getattr(owner, name)
         wrapper = pass_over(functools.wraps(original)(make(original)))
-        # What we wrap is never part of a graph; torch.compile stops in front of it with us or
-        # without, and must not trace the wrapper.
+        # Other originals are never part of a graph: torch.compile must not trace their wrappers.
         if not traced:
             wrapper._torchdynamo_disable = True
-        # What stands in the class is kept as it is: C++ classes bind their methods by a descriptor.
+        # Kept as it is in the class: C++ classes bind their methods through a descriptor.
         stood = vars(owner)[name] if own else None
         setattr(owner, name, wrapper)
         self._made.append((owner, name, stood, wrapper, own))
@@ -71,15 +68,15 @@ class Patches:
 
 
 def pass_over(wrapper: Any) -> Any:
-    """`wrapper`, whose frame `warnings` does not count from now on."""
+    """`wrapper`, whose frame `warnings` skips from now on."""
     if isinstance(wrapper, FunctionType):
         wrapper.__code__ = unseen(wrapper.__code__)
     return wrapper
 
 
 def unseen(code: CodeType) -> CodeType:
-    """The same code under a name of the same file at which `warnings` and `logging` look no closer: one that
-    holds `importlib` and `_bootstrap`. Always the same object, which torch.compile is told to leave alone."""
+    """The same code under a path of the same file that contains `importlib` and `_bootstrap`, which
+    `warnings` and `logging` skip. Always the same object: torch.compile is told to ignore it."""
     known = _unseen.get(id(code))
     if known is not None:
         return known[1]
@@ -88,5 +85,5 @@ def unseen(code: CodeType) -> CodeType:
         inside = code.co_filename[len(package.FOLDER) :]
         name = os.path.join(package.FOLDER, "importlib_bootstrap", os.pardir, inside)
         found = code.replace(co_filename=name)
-    _unseen[id(code)] = (code, found)  # the first keeps its id its own
+    _unseen[id(code)] = (code, found)  # holding `code` keeps its id unique
     return found

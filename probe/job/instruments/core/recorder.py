@@ -1,13 +1,11 @@
-"""Recorder: where the training loop is, and the rows that say so.
+"""Recorder: the state of the training loop, and the rows of its steps.
 
-HOT PATH: every method here but `__init__` and the properties runs inside
-training steps, on the training thread. No lock, no I/O, no import, no wait.
-The instruments (`optimizers`, `losses`, `modules`, `data`, `collectives`) call it at the edges
-of the phases; it adds up their times and writes one `python.steps` row when a
-step ends. Standard library only.
+HOT PATH: every method except `__init__` and the properties runs inside training steps, on the training
+thread. No lock, no I/O, no import, no wait. The instruments call it at the edges of phases; it adds up their
+times and writes one python.steps row when a step ends. Standard library only.
 
-Phases are kept apart by the clock readings at their edges, so they never
-overlap and their sum with `other_s` is the wall time of the step.
+One clock reading ends a phase and starts the next, so phases never overlap and add up with `other_s` to the
+wall time of the step.
 """
 
 from __future__ import annotations
@@ -29,15 +27,15 @@ _ident = threading.get_ident
 _FIELDS = [column.name for column in BY_NAME["python.steps"].columns]
 _LOSS_FIELD, _GRAD_NORM_FIELD = _FIELDS.index("loss"), _FIELDS.index("grad_norm")
 SHADOW_FIRST, SHADOW_EVERY, SHADOW_STEPS = 200, 1000, 8
-"""Steps run as shadow: the first of them, their period, how many at a time."""
-HELD = ("acting", "paused")
-"""Phases in which somebody holds the training thread between two steps."""
+"""Shadow steps: the first one, their period, how many in a row."""
+HELD_PHASES = ("acting", "paused")
+"""Phases in which the training thread is held between two steps."""
 FIRST_SAMPLE = 2
 """Modules are first recorded on the third step: the first two warm caches and compile."""
 
 
 class StepCost(NamedTuple):
-    """What the governor looks at, one per step; kept as plain tuples on the hot path."""
+    """What the governor needs of a step; plain tuples on the hot path."""
 
     wall_ns: int
     sampled: bool
@@ -68,8 +66,7 @@ class _NoListener:
 class Recorder:
     """State of the training loop as the instruments see it. One per process.
 
-    Slots, not a dictionary: the caches are cold when a hook runs, and the fields
-    of a step then lie side by side."""
+    Slots keep the fields of a step side by side: caches are cold when a hook runs."""
 
     __slots__ = (
         "_append_loss", "_append_pulse", "_append_step", "_backward_id", "_boundary_ids", "_forward_id",
@@ -91,35 +88,34 @@ class Recorder:
         self.intern = intern = recording.strings.intern
         self._forward_id, self._backward_id = intern("forward"), intern("backward")
         self._optimizer_id, self._other_id = intern("optimizer"), intern("other")
-        self._held_ids = {name: intern(name) for name in HELD}
+        self._held_ids = {name: intern(name) for name in HELD_PHASES}
         self._boundary_ids = {name: intern(name) for name in ("optimizer", "batch", "call")}
         self._append_step = rings["python.steps"].append
         self._append_loss = rings["python.losses"].append
         self._append_pulse = rings["python.pulse"].append
         self.thread = threading.main_thread().ident
         self.alone = True
-        """Whether one thread does all the training, as far as it was seen. Gradients are looked at only then:
-        backward writes them without Python's lock, and torch's memory breaks when a gradient that another
-        thread's backward writes is touched meanwhile."""
+        """Whether one thread does all the training, as far as seen. Gradients are read only then: backward
+        writes them without the GIL, and touching one meanwhile from another thread corrupts memory."""
         self._trainer = 0
         self._trainers: dict[int, None] = {}
         self.step = 0
         self.micro_step = 0
         self.phase = "other"
         self.explicit = False
-        """True once `probe.step()` was called: it alone counts steps from then on."""
+        """True once `probe.step()` was called: from then on only it counts steps."""
         self.timing = True
         self.timed_every = 1
-        """Phases are timed on every so many steps; more than 1 where steps are too short for the budget."""
+        """Phases are timed on every so many steps; more than 1 if steps are too short for the budget."""
         self.recent: deque[tuple[int, bool, bool, int]] = deque(maxlen=512)
         self.ends: deque[tuple[int, int]] = deque(maxlen=512)
-        """Number and end (monotonic ns) of the last steps; -1: the one that ran when recording began."""
+        """Number and end (monotonic ns) of the last steps; -1: the step in which recording began."""
         self.last_row: list[Any] | None = None
-        """Fields of the last steps row; None before there is one."""
+        """Fields of the last steps row; None before the first."""
 
         self.loader = self.fed_by = NULL_STRING
-        """Names of the loaders that gave the first batch of this step (after an evaluation, if there was
-        one), and of the last."""
+        """Names of the loaders of the first batch of this step (after an evaluation in it), and of the
+        previous step's."""
         self.listener: StepListener = _NoListener()
         """Set once, when somebody first asks for something."""
         self.end_awaited = False
@@ -148,11 +144,11 @@ class Recorder:
 
     @property
     def counted_step(self) -> int | None:
-        """The number of the step that runs; None in one that began before recording did."""
+        """Number of the current step; None in the step in which recording began."""
         return None if self.step == NULL_INTEGER else self.step
 
     def _begin_at_next_boundary(self) -> None:
-        """The job is in the middle of a step that nobody saw begin: it gets no number and no row."""
+        """The job is inside a step whose beginning was not seen: it gets no number and no row."""
         append = self._append_step
 
         def begin(*_fields: int | float) -> int:
@@ -177,51 +173,51 @@ class Recorder:
         self.samples = self.tokens = NULL_INTEGER
         self.cost_ns = 0
 
-    # Where the loop is: one method an edge, nothing called twice -------------
+    # Phases: one method per edge ----------------------------------------------
 
     def elsewhere(self) -> bool:
-        """Whether the calling thread is not the one that trains."""
+        """Whether the calling thread is not the training thread."""
         return _ident() != self.thread
 
     def owns_gradients(self) -> bool:
-        """Whether the calling thread may touch gradients: it trains, and no other does."""
+        """Whether the calling thread may touch gradients: it is the only training thread."""
         return self.alone and _ident() == self.thread
 
     def note_trainer(self) -> None:
-        """The calling thread trains, perhaps beside another."""
+        """The calling thread trains, maybe beside others."""
         self._trainers[_ident()] = None
         self.alone = len(self._trainers) == 1
 
     def _train_here(self) -> None:
-        """Another thread than before trains."""
+        """The calling thread becomes the training thread."""
         self.thread = self._trainer = _ident()
         self.note_trainer()
 
     def forget_ended_trainers(self) -> None:
-        """Threads that have ended train no more; on the agent's thread."""
+        """Forget training threads that have ended; on the agent's thread."""
         if not self.alone:
             living = sys._current_frames()
             for one in list(self._trainers):
                 if one not in living:
                     del self._trainers[one]
             self.alone = len(self._trainers) < 2
-            if len(self._trainers) > 1:  # one that began this instant
+            if len(self._trainers) > 1:  # one was added meanwhile
                 self.alone = False
 
     def data_begins(self, now_ns: int) -> None:
-        """The loop waits for data; outside, the pending row of python.batches says so."""
+        """The loop waits for data; readers see that by the pending row of python.batches."""
         self.phase = "data"
         if not self.step_start_ns:
             self.step_start_ns = now_ns
 
     def data_ends(self, now_ns: int, start_ns: int) -> None:
-        """The wait is over, with or without a batch."""
+        """The wait is over."""
         self.data_ns += now_ns - start_ns
         self.saw_data = True
         self.phase = "other"
 
     def add_batch(self, samples: int, tokens: int) -> None:
-        """A batch of this step arrived; NULL_INTEGER for what it does not tell."""
+        """A batch of this step arrived; NULL_INTEGER for unknown counts."""
         if samples != NULL_INTEGER:
             self.samples = samples if self.samples == NULL_INTEGER else self.samples + samples
         if tokens != NULL_INTEGER:
@@ -238,7 +234,7 @@ class Recorder:
             self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self._forward_id)
 
     def backward_begins(self, now_ns: int, loss: float | None) -> None:
-        """Backward is called, on `loss` if that could be read. Who does this, trains."""
+        """Backward is called, on `loss` if that could be read, by a thread that trains."""
         if _ident() != self._trainer:
             self._train_here()
         if self.forward_start_ns:
@@ -255,7 +251,7 @@ class Recorder:
             self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self._backward_id)
 
     def backward_ends(self, now_ns: int, start_ns: int) -> None:
-        """Backward is done: a micro step is complete."""
+        """Backward ended: a micro step is complete."""
         self.backward_ns += now_ns - start_ns
         self.micro_step += 1
         self.phase = "other"
@@ -265,7 +261,7 @@ class Recorder:
                 self.arm_forward()
 
     def optimizer_begins(self, now_ns: int) -> int:
-        """An optimizer steps. Returns the time of the phases that may go on inside it (LBFGS)."""
+        """An optimizer steps. Returns the time of phases that may continue inside it (LBFGS)."""
         if _ident() != self._trainer:
             self._train_here()
         if self.forward_start_ns:
@@ -279,14 +275,14 @@ class Recorder:
         return self.forward_ns + self.backward_ns + self.data_ns + self.comm_ns
 
     def optimizer_ends(self, now_ns: int) -> None:
-        """An optimizer that does not end the step is done."""
+        """An optimizer's step ended, and the training step continues."""
         self.phase = "other"
         if self.timing:
             self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self._other_id)
 
     def communicated(self, now_ns: int, start_ns: int, counted_ns: int) -> None:
-        """The training thread was inside a collective, a send or a receive, or waited for one. `counted_ns`
-        is `comm_ns` as it was at the start: what calls inside this one took is counted already."""
+        """The training thread was inside a collective, send or receive, or waited for one. `counted_ns`:
+        `comm_ns` at the start; the time of nested calls is in the difference."""
         if not self.step_start_ns or start_ns < self.step_start_ns:
             return  # before the first step began
         took = now_ns - start_ns - (self.comm_ns - counted_ns)
@@ -299,10 +295,10 @@ class Recorder:
             self.data_ns -= took
         elif self.forward_start_ns:
             self.forward_ns -= took
-        # The optimizer's time leaves out what was counted inside it, and what remains is `other`.
+        # The optimizer's time leaves out what was counted inside it; the rest is `other`.
 
     def hold(self, phase: str) -> None:
-        """Somebody holds the training thread between two steps: one of `HELD`."""
+        """The training thread is held between two steps; `phase` is one of `HELD_PHASES`."""
         now_ns = _now()
         if not self._held_from_ns:
             self._held_from_ns = now_ns
@@ -310,7 +306,7 @@ class Recorder:
         self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self._held_ids[phase])
 
     def let_go(self) -> None:
-        """Nobody does any more."""
+        """The training thread is no longer held."""
         now_ns = _now()
         self.held_ns += now_ns - self._held_from_ns
         self._held_from_ns = 0
@@ -375,9 +371,9 @@ class Recorder:
             self.listener.step_ended(boundary)
 
     def _after_sample(self, wall: int, spent: int) -> None:
-        """Space the next sample by what this one cost, before the governor knows better.
+        """Space the next sample by the cost of this one, until the governor has measured.
 
-        Twice our own clock's figure stands for what it cannot see (torch's dispatch)."""
+        Twice the cost by our own clock, which does not see torch's dispatch."""
         self.sampling = False
         self.stop_sampling()
         interval = self.modules_interval
@@ -386,9 +382,9 @@ class Recorder:
         self.next_sample = self.step + interval
 
     def _choose_next(self, *, shadow_allowed: bool) -> None:
-        """What is recorded in the step that begins: plain, sampled or shadow.
+        """Choose whether the step that begins is plain, sampled or shadow.
 
-        A step that batches end needs its forward seen, so it has no shadow."""
+        Steps that end with a batch need their forward timed and are never shadow steps."""
         step = self.step
         if shadow_allowed:
             in_shadow = step >= SHADOW_FIRST and (step - SHADOW_FIRST) % SHADOW_EVERY < SHADOW_STEPS
@@ -413,11 +409,11 @@ class Recorder:
             self.disarm_forward()
 
     def note_loss(self, step: int, micro_step: int, t_ns: int, loss: float) -> None:
-        """A loss that a device delivered late: its own row; from the agent's thread."""
+        """Write the row of a loss that a device delivered late; from the agent's thread."""
         self._append_loss(step, micro_step, t_ns, loss, loss - loss == 0.0)
 
     def deliver_loss(self, step: int, values: list[float]) -> None:
-        """Losses that a device delivered late; from the agent's thread."""
+        """Put late losses into the row of their step; from the agent's thread."""
         if step == self.step:
             self.loss_sum += sum(values)
             self.loss_count += len(values)
@@ -425,14 +421,14 @@ class Recorder:
         self._amend(step, _LOSS_FIELD, sum(values) / len(values))
 
     def deliver_grad_norm(self, step: int, norm: float) -> None:
-        """A gradient norm that a device delivered late; from the agent's thread."""
+        """Put a late gradient norm into the row of its step; from the agent's thread."""
         if step == self.step:
             self.grad_norm = norm
         else:
             self._amend(step, _GRAD_NORM_FIELD, norm)
 
     def _amend(self, step: int, field: int, value: float) -> None:
-        """Put a figure into a row that was written without it, if its place is not soon another row's."""
+        """Put a figure into a row already written, unless its place will soon be overwritten."""
         ring, number = self.rings["python.steps"], step + 1  # rows count from 1, steps from 0
         fields = ring.read(number) if 0 <= self.step - step < ring.rows // 2 else None
         if fields is not None and fields[0] == step and fields[field] == NULL_DOUBLE:
@@ -440,7 +436,7 @@ class Recorder:
             ring.put(number, *fields)
 
     def call_step(self) -> None:
-        """`probe.step()`: the loop says itself where a step ends."""
+        """`probe.step()`: the job marks the end of a step."""
         now = _now()
         self.explicit = True
         if _ident() != self._trainer:
@@ -448,9 +444,10 @@ class Recorder:
         self.end_step(now, "call", NULL_DOUBLE, NULL_BOOLEAN)
 
     def log(self, name: str, value: float) -> None:
-        """`probe.log(name, value)`: one row of python.scalars. Raises for what is no name or no number."""
+        """`probe.log(name, value)`: one row of python.scalars. Raises unless name is text and value a
+        number."""
         if not isinstance(name, str):
-            raise TypeError(f"a name is text, not {type(name).__name__}")
+            raise TypeError(f"name must be a string, not {type(name).__name__}")
         detach = getattr(value, "detach", None)  # torch warns of a number that has a gradient
         number = float(value if detach is None else detach())
         self.rings["python.scalars"].append(

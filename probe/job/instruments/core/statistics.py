@@ -1,14 +1,12 @@
-"""Statistics of tensors: pure functions, exact to float64, without a collective and without a wait.
+"""Statistics of tensors: pure functions, exact to float64, without collectives and waits.
 
-HOT PATH on sampled and asked steps, on the training thread. Every function makes new tensors on the device
-where the values are and reads none of them back: what is returned is a vector that the caller reads at once
-(CPU), or copies to the host behind the work already queued (CUDA, see `delivery`). Sums are made in float64,
-a chunk at a time, so that half precision does not overflow and 1e30 has a square. No random numbers, nothing
-in place on what is given, no graph. torch inside functions.
+HOT PATH on sampled and requested steps, on the training thread. Functions compute on the device of the
+values and read nothing back: they return a vector that the caller reads at once (CPU) or sends for (CUDA,
+`delivery`). Sums are in float64, a chunk at a time: half precision does not overflow and 1e30 has a square.
+No random numbers, no in-place operation on an argument, no graph. torch inside functions.
 
-Of a tensor that is spread over ranks (DTensor) the local part is taken: nothing here communicates. With NaNs
-or infinities among the values, norm, mean, deviation and extremes are what IEEE arithmetic makes of them, as
-numpy's are; distributions (`distribution`) are of the finite values alone.
+Of a sharded tensor (DTensor) the local part is used. NaNs and infinities follow IEEE arithmetic in norm,
+mean, deviation and extremes, as in numpy; `distribution` covers the finite values only.
 """
 
 from __future__ import annotations
@@ -19,14 +17,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 CHUNK_ELEMENTS = 1 << 18
-"""Converted to float64 at a time on a CPU, 2 MB: it stays in the cache."""
+"""Converted to float64 at a time on a CPU: 2 MB, which stay in the cache."""
 DEVICE_CHUNK_ELEMENTS = 1 << 23
 """The same on a device, 64 MB."""
 FUSED_ELEMENTS = 1 << 13
 """Longest piece for torch's own norm on a CPU: its float32 sums are off by 5e-6 there, 6e-5 at 3 million."""
 EXACT_ELEMENTS = 1 << 15
-"""Percentiles and counts of up to so many values are of all of them; of more, of a sample with a fixed
-stride: every k-th value from the first, for the smallest whole k with which the sample is no larger."""
+"""Percentiles and counts cover all of up to so many values; of more, every k-th value, for the smallest k
+with which the sample is no larger."""
 BINS = 32
 PERCENTILES = (1.0, 5.0, 25.0, 50.0, 75.0, 95.0, 99.0)
 MOMENTS = 9
@@ -36,18 +34,18 @@ DISTRIBUTION = 5 + len(PERCENTILES) + BINS
 
 
 class Values(NamedTuple):
-    """The numbers of a tensor, as far as they are here."""
+    """The local values of a tensor."""
 
     flat: Any
-    """One dimension, of any real dtype; of a sparse tensor the values that are stored."""
+    """One dimension, of any real dtype; of a sparse tensor the stored values."""
     numel: int
-    """Elements, those that a sparse tensor does not store included: they are 0."""
+    """Elements, including the zeros that a sparse tensor does not store."""
     sharded: bool
-    """Whether they are this rank's part only."""
+    """Whether this is only this rank's part."""
 
 
 class Figures(NamedTuple):
-    """What `moments` of a tensor say. All NaN but the counts for an empty one."""
+    """Read from the vector of `moments`. For an empty tensor all NaN except the counts."""
 
     numel: int
     norm: float
@@ -64,10 +62,10 @@ class Figures(NamedTuple):
 
 
 class Distribution(NamedTuple):
-    """What `distribution` of a tensor says, of its finite values; None where there are none."""
+    """Read from the vector of `distribution`: figures of the finite values."""
 
     numel: int
-    """Values counted: all finite ones, or those of the sample."""
+    """Finite values counted, of all or of the sample."""
     min: float
     percentiles: tuple[float, ...]
     """At `PERCENTILES`, linear between neighbours."""
@@ -77,13 +75,13 @@ class Distribution(NamedTuple):
     kurtosis: float | None
     """Fourth standardized moment, 3 for a normal distribution; None when all values are equal."""
     counts: list[int]
-    """Of `BINS` bins of equal width; each holds its left edge, the last one both."""
+    """In `BINS` bins of equal width; each includes its left edge, the last one both."""
     edges: list[float]
 
 
 def values_of(tensor: Any) -> Values | None:
-    """The numbers of a tensor, of any class; None for what has no real ones here (complex, quantized, meta,
-    ragged, compressed, or no tensor). Call it with gradients off."""
+    """The values of a tensor of any class; None without real local values (complex, quantized, meta, ragged,
+    compressed, or not a tensor). Call it with gradients off."""
     torch: Any = sys.modules["torch"]
     if is_common(tensor, common_kinds()):
         sharded = bool(tensor.__dict__) and is_sharded(tensor)
@@ -103,7 +101,7 @@ def common_kinds() -> tuple[tuple[type, ...], tuple[Any, ...], Any]:
 
 
 def is_common(tensor: Any, kinds: tuple[tuple[type, ...], tuple[Any, ...], Any]) -> bool:
-    """Whether it is what nearly every tensor is: dense, real, of torch's own class, on a CPU or CUDA."""
+    """Whether a tensor is of the usual kind: dense, real, of torch's own class, on a CPU or CUDA."""
     classes, dtypes, strided = kinds
     if type(tensor) not in classes or tensor.dtype not in dtypes or tensor.layout is not strided:
         return False
@@ -111,15 +109,15 @@ def is_common(tensor: Any, kinds: tuple[tuple[type, ...], tuple[Any, ...], Any])
 
 
 def _values_of_odd(tensor: Any, sharded: bool) -> Values | None:
-    """Of sparse tensors, and of dtypes that are rare."""
+    """`values_of` for sparse tensors and rare dtypes."""
     torch: Any = sys.modules["torch"]
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-        return None  # a class with an arithmetic of its own
+        return None  # a class with its own arithmetic
     tensor = tensor.detach()
     if tensor.is_complex() or tensor.is_quantized or tensor.is_meta or tensor.is_nested:
         return None
     if tensor.is_floating_point() and tensor.element_size() == 1:
-        tensor = tensor.to(torch.bfloat16)  # holds every value of an 8-bit float, and has an arithmetic
+        tensor = tensor.to(torch.bfloat16)  # holds every value of an 8-bit float, and supports arithmetic
     numel = tensor.numel()
     if tensor.layout is torch.sparse_coo:
         tensor = tensor.coalesce().values()
@@ -129,8 +127,8 @@ def _values_of_odd(tensor: Any, sharded: bool) -> Values | None:
 
 
 def is_sharded(tensor: Any) -> bool:
-    """Whether a tensor is one rank's part of a larger one: a DTensor that is not replicated, or a parameter
-    that FSDP keeps flat."""
+    """Whether a tensor is one rank's part of a larger one: a DTensor that is not replicated, or a flat
+    parameter of FSDP."""
     placements = getattr(tensor, "placements", None)
     if placements is not None:
         sizes = tensor.device_mesh.shape
@@ -139,8 +137,8 @@ def is_sharded(tensor: Any) -> bool:
 
 
 def moments(flat: Any) -> Any:
-    """Scale, sum, sum of squares, smallest, largest, non-zeros, NaNs, infinities and count of the values;
-    `figures` reads it. A list of numbers on a CPU; on a device one float64 vector there, NaNs for none."""
+    """Scale, sum, sum of squares, smallest, largest, non-zeros, NaNs, infinities and count, for `figures`.
+    A list on a CPU, a float64 vector on a device; NaNs when empty."""
     torch: Any = sys.modules["torch"]
     if flat.dtype is torch.bool:
         flat = flat.byte()
@@ -170,7 +168,7 @@ def moments_there(flat: Any) -> Any:
 
 
 def _moments_here(flat: Any) -> list[float]:
-    """`moments` on a CPU. NaNs and infinities are looked for only where the sum of squares may hold some."""
+    """`moments` on a CPU. Counts NaNs and infinities only if the sum of squares is not finite."""
     torch: Any = sys.modules["torch"]
     if not flat.numel():
         return [math.nan] * MOMENTS
@@ -193,12 +191,12 @@ def _moments_here(flat: Any) -> list[float]:
 
 
 def figures(row: Sequence[float], numel: int) -> Figures:
-    """What a vector of `moments` says of `numel` elements, of which those not among its values are 0."""
+    """Read a vector of `moments` of `numel` elements; elements that are not stored are 0."""
     scale, total, squares, least, most, nonzero, nans, infinities, stored = row
     if not numel:
         none = math.nan
         return Figures(0, 0.0, none, none, none, none, none, none, 0, 0)
-    if stored != stored:  # a sparse tensor that stores nothing
+    if stored != stored:  # an empty sparse tensor
         return Figures(numel, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0, 0)
     if stored < numel:
         least, most = min(least, 0.0), max(most, 0.0)
@@ -206,7 +204,7 @@ def figures(row: Sequence[float], numel: int) -> Figures:
     deviation = squares / numel - mean * mean if math.isfinite(total) else math.nan
     if nans:
         least = most = math.nan
-    # A NaN stays one through a root, and what rounding made negative is 0.
+    # NaN stays NaN; a deviation that rounding made negative is 0.
     std = math.sqrt(deviation) if deviation > 0 else deviation * 0.0
     return Figures(
         numel, math.sqrt(squares) * scale, mean * scale, abs(std) * scale, least, most, max(most, -least),
@@ -215,7 +213,7 @@ def figures(row: Sequence[float], numel: int) -> Figures:
 
 
 def measure(tensor: Any) -> Figures | None:
-    """Figures of a tensor, read at once: waits for a device. None for what `values_of` refuses."""
+    """Figures of a tensor, read at once: waits for a device. None if `values_of` is None."""
     torch: Any = sys.modules["torch"]
     with torch.no_grad():
         values = values_of(tensor)
@@ -239,7 +237,7 @@ def norm(flat: Any) -> Any:
 
 
 def difference_norm(before: Any, after: Any) -> Any:
-    """L2 norm of what changed between two sets of values: one float64 on their device."""
+    """L2 norm of the difference of two sets of values: one float64 on their device."""
     torch: Any = sys.modules["torch"]
     total = None
     for old, new in zip(_pieces(before), _pieces(after), strict=True):
@@ -250,8 +248,8 @@ def difference_norm(before: Any, after: Any) -> Any:
 
 
 def distribution(flat: Any) -> Any:
-    """Count, smallest, largest, third and fourth standardized moment, percentiles and counts of bins, of the
-    finite values: float64, on their device; `described` reads it."""
+    """Count, smallest, largest, third and fourth standardized moment, percentiles and bin counts of the
+    finite values: float64 on their device, for `described`."""
     torch: Any = sys.modules["torch"]
     stride = -(-flat.numel() // EXACT_ELEMENTS) or 1
     sample = flat[::stride].double()
@@ -275,14 +273,14 @@ def distribution(flat: Any) -> Any:
 
 
 def _standardized(sample: Any, finite: Any, count: Any) -> tuple[Any, Any]:
-    """Third and fourth standardized moment of the finite values; NaN when all are equal."""
+    """Third and fourth standardized moment of the finite values; NaN if all are equal."""
     torch: Any = sys.modules["torch"]
     kept = torch.where(finite, sample, 0.0)
     widest = kept.abs().max()
     kept = kept / torch.where(widest > 0, widest, 1.0)
     offset = torch.where(finite, kept - kept.sum() / count, 0.0)
     spread = (torch.dot(offset, offset) / count).sqrt()
-    # What rounding of the mean leaves of equal values is no spread.
+    # Rounding of the mean leaves a tiny spread of equal values.
     spread = torch.where(spread > 1e-14, spread, math.nan)
     offset = offset / spread
     square = offset * offset
@@ -290,7 +288,7 @@ def _standardized(sample: Any, finite: Any, count: Any) -> tuple[Any, Any]:
 
 
 def _edges(least: Any, most: Any) -> Any:
-    """Edges of the bins between two values; around one, when they are the same."""
+    """Edges of the bins between two values; around them if they are equal."""
     torch: Any = sys.modules["torch"]
     widen = torch.where(least == most, torch.clamp(least.abs() * 1e-6, min=0.5), 0.0)
     low, high = least - widen, most + widen
@@ -299,7 +297,7 @@ def _edges(least: Any, most: Any) -> Any:
 
 
 def described(row: Sequence[float]) -> Distribution | None:
-    """What a vector of `distribution` says; None when no value was finite."""
+    """Read a vector of `distribution`; None if no value was finite."""
     count, least, most, third, fourth = row[:5]
     if not count:
         return None
@@ -314,7 +312,7 @@ def described(row: Sequence[float]) -> Distribution | None:
 
 
 def dead_ratio(tensor: Any, unit_dimension: int) -> Any:
-    """Share of the places of one dimension that are 0 at all others: one float64 on its device."""
+    """Share of the indices of one dimension at which all elements are 0: one float64 on its device."""
     torch: Any = sys.modules["torch"]
     others = [one for one in range(tensor.dim()) if one != unit_dimension % tensor.dim()]
     used = (tensor != 0).sum(dim=others) if others else tensor != 0
@@ -330,11 +328,11 @@ def saturated_ratio(flat: Any, low: float, high: float, margin_ratio: float = 0.
 
 
 def total_norm(gradients: Sequence[Any]) -> Any:
-    """L2 norm of all values together: a number on a CPU, one float64 on a device. The tensors are dense, of
-    any real dtypes, shapes and devices; None without any value.
+    """L2 norm of all values together: a number on a CPU, one float64 on a device; None without values. The
+    tensors are dense, of any real dtypes, shapes and devices.
 
-    torch's fused norm in float32, on a CPU of pieces so short that its sums stay good to 1e-5. A square that
-    overflowed or vanished is seen and made good on a CPU; on a device it is not."""
+    Uses torch's fused float32 norm, on a CPU in pieces short enough for 1e-5 accuracy. Squares that overflow
+    or underflow are corrected on a CPU, not on a device."""
     torch: Any = sys.modules["torch"]
     fused: dict[Any, list[Any]] = {}
     norms: dict[Any, list[Any]] = {}

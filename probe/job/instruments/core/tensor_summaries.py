@@ -1,7 +1,7 @@
-"""Looking at tensors: what is not finite, statistics of values, names and hashes of a batch.
+"""Tensor summaries: non-finite values, statistics, and the names and hash of a batch's tensors.
 
-Runs in a forked child or on the agent's thread, never on the training thread. Answers are
-plain values. Standard library only; torch is the job's own, inside functions.
+Runs in a forked child or on the agent's thread, never on the training thread. Returns plain values. Standard
+library only; torch is the job's own, inside functions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 DEEPEST = 6
 MOST_TENSORS = 256
 MOST_POSITIONS = 64
-"""Samples of a batch that are named for holding something not finite."""
+"""Samples of a batch that are reported as not finite, at most."""
 _PIECE = 1 << 22
 
 
@@ -24,35 +24,35 @@ def torch_module() -> Any:
     return sys.modules["torch"]
 
 
-def is_looked_at(value: Any) -> bool:
-    """Whether a value is a tensor with numbers of its own that can be compared."""
+def has_float_values(value: Any) -> bool:
+    """Whether a value is a dense tensor of floating-point or complex elements that are there."""
     torch = torch_module()
     if not isinstance(value, torch.Tensor) or value.is_meta or value.layout is not torch.strided:
         return False
     return bool((value.is_floating_point() or value.is_complex()) and value.numel())
 
 
-def is_bad(value: Any) -> bool:
+def is_nonfinite(value: Any) -> bool:
     """Whether a tensor holds a NaN or an infinity."""
-    if not is_looked_at(value):
+    if not has_float_values(value):
         return False
     torch = torch_module()
     return not bool(torch.isfinite(value.detach()).all())
 
 
 def local(tensor: Any) -> Any:
-    """Of a sharded tensor the part that is here."""
+    """This rank's part of a sharded tensor; any other tensor itself."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def counts(tensor: Any) -> tuple[int, int]:
-    """NaNs and infinities."""
+    """Number of NaNs and of infinities."""
     torch = torch_module()
     return int(torch.isnan(tensor).sum()), int(torch.isinf(tensor).sum())
 
 
 def statistics(tensor: Any) -> dict[str, Any]:
-    """shape, dtype, nan, inf, and min, max, mean, std, zeros and negatives of what is finite."""
+    """shape, dtype, nan, inf, and of the finite values elements, min, max, mean, std, zeros, negatives."""
     torch = torch_module()
     tensor = tensor.detach()
     found: dict[str, Any] = {
@@ -76,7 +76,7 @@ def statistics(tensor: Any) -> dict[str, Any]:
 
 
 def tensors_in(value: Any, name: str = "", depth: int = DEEPEST) -> Iterator[tuple[str, Any]]:
-    """Tensors in containers, with the key or place of each."""
+    """Tensors in nested containers, with the key or place of each."""
     torch = torch_module()
     if isinstance(value, torch.Tensor):
         yield name, value
@@ -107,18 +107,18 @@ def content_hash(tensors: list[tuple[str, Any]]) -> str:
     return found.hexdigest()
 
 
-def batch_look(content: Any) -> dict[str, Any]:
-    """tensors (name and statistics each), hash, and the positions of samples that are not finite."""
+def batch_summary(content: Any) -> dict[str, Any]:
+    """`tensors` (name and statistics), `hash`, `bad`, and `bad_positions` of samples that are not finite."""
     tensors = list(tensors_in(content))[:MOST_TENSORS]
     bad: set[int] = set()
     samples = next((len(tensor) for _, tensor in tensors if tensor.dim()), 0)
     for _, tensor in tensors:
-        if is_bad(tensor) and tensor.dim() and len(tensor) == samples:
+        if is_nonfinite(tensor) and tensor.dim() and len(tensor) == samples:
             finite = torch_module().isfinite(tensor).reshape(samples, -1).all(dim=1)
             bad |= set((~finite).nonzero().flatten().tolist()[:MOST_POSITIONS])
     return {
         "tensors": [{"name": name or "batch", **statistics(tensor)} for name, tensor in tensors],
         "hash": content_hash(tensors),
         "bad_positions": sorted(bad)[:MOST_POSITIONS],
-        "bad": any(is_bad(tensor) for _, tensor in tensors),
+        "bad": any(is_nonfinite(tensor) for _, tensor in tensors),
     }

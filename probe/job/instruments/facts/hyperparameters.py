@@ -1,7 +1,7 @@
-"""Values found in a training script: the usual containers of hyper-parameters, flat, past the job's code.
+"""Hyperparameters: values in the variables of a training script that usually hold them, flattened.
 
-Runs on the agent's thread. Only instances' and classes' dictionaries are read, and plain dictionaries: no
-property, no `__getattr__`, no `repr` of the job's. Standard library only.
+Runs on the agent's thread. Reads plain dictionaries and those of instances and classes (`object_access`),
+and runs no code of the job's. Standard library only.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import PurePath
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
+from probe.job.instruments.core.object_access import attributes, entries
 from probe.job.introspection import python_frames
 
 Value = bool | int | float | str
@@ -20,7 +21,7 @@ NAMES = frozenset({
     "options", "params", "settings", "training_args", "model_args", "data_args", "train_args", "train_config",
     "model_config", "training_config", "flags", "FLAGS",
 })
-"""Variables that hold hyper-parameters."""
+"""Variables that hold hyperparameters."""
 LOOSE = frozenset({
     "seed", "random_seed", "manual_seed", "batch_size", "micro_batch_size", "lr", "learning_rate", "max_lr",
     "min_lr", "weight_decay", "epochs", "num_epochs", "max_epochs", "max_steps", "max_iters", "num_steps",
@@ -28,7 +29,7 @@ LOOSE = frozenset({
     "grad_accum", "num_workers", "block_size", "seq_len", "max_seq_len", "dropout", "grad_clip",
     "max_grad_norm", "clip_norm", "momentum", "beta1", "beta2", "hidden_size", "n_layer", "n_head", "n_embd",
 })
-"""Variables that are hyper-parameters by themselves."""
+"""Variables that are hyperparameters themselves."""
 MOST_VALUES = 200
 DEEPEST = 4
 LONGEST_TEXT = 200
@@ -36,9 +37,8 @@ _MOST_ITEMS = 16
 
 
 def from_frames(thread: int | None) -> Iterator[tuple[str, Value]]:
-    """Names and values in the frames of the thread that trains, the innermost first, each name once."""
-    frame = None if thread is None else sys._current_frames().get(thread)
-    own = [one for one in python_frames.walk(frame) if python_frames.is_user_code(one.f_code.co_filename)]
+    """Names and values in the frames of the training thread, innermost first, each name once."""
+    own = _user_frames(thread)
     layers = [python_frames.variables(one) for one in own]
     layers += [one.f_globals for one in {id(one.f_globals): one for one in own}.values()]
     main = sys.modules.get("__main__")
@@ -60,16 +60,18 @@ def from_frames(thread: int | None) -> Iterator[tuple[str, Value]]:
 
 
 def models_in_frames(thread: int | None, kind: type) -> list[Any]:
-    """The objects of a class, or derived from it, in the user's frames of that thread: variables, and what
-    the objects have that are called `self` there."""
-    frame = None if thread is None else sys._current_frames().get(thread)
-    own = [one for one in python_frames.walk(frame) if python_frames.is_user_code(one.f_code.co_filename)]
+    """Instances of a class in the user's frames of a thread: variables, globals and attributes of `self`."""
     layers: list[dict[str, Any]] = []
-    for one in own:
+    for one in _user_frames(thread):
         variables = python_frames.variables(one)
-        layers += [variables, one.f_globals, public(variables.get("self"))]
+        layers += [variables, one.f_globals, attributes(variables.get("self"))]
     found = [thing for layer in layers for thing in list(layer.values()) if issubclass(type(thing), kind)]
     return list({id(thing): thing for thing in found}.values())
+
+
+def _user_frames(thread: int | None) -> list[FrameType]:
+    frame = None if thread is None else sys._current_frames().get(thread)
+    return [one for one in python_frames.walk(frame) if python_frames.is_user_code(one.f_code.co_filename)]
 
 
 def loose(name: str, thing: Any) -> Iterator[tuple[str, Value]]:
@@ -79,7 +81,7 @@ def loose(name: str, thing: Any) -> Iterator[tuple[str, Value]]:
 
 
 def flat(path: str, thing: Any, depth: int = 0) -> Iterator[tuple[str, Value]]:
-    """The plain values in a container, with their paths: `cfg.model.width`."""
+    """The plain values in a container, by path: `cfg.model.width`."""
     value = plain(thing)
     if value is not None:
         if depth:
@@ -93,21 +95,21 @@ def flat(path: str, thing: Any, depth: int = 0) -> Iterator[tuple[str, Value]]:
 
 
 def _entries(thing: Any, depth: int) -> list[tuple[Any, Any]]:
-    """What a container holds; nothing of what is none."""
+    """The contents of a container; empty for anything else."""
     kind = type(thing)
     if issubclass(kind, dict):
         return list(dict.items(thing))
     if issubclass(kind, (list, tuple, set, str, bytes)):
         return []
     if issubclass(kind, ModuleType) or issubclass(kind, type):
-        return [(name, inner) for name, inner in items(vars(thing)) if plain(inner) is not None]
-    found = public(thing)
+        return [(name, inner) for name, inner in entries(vars(thing)) if plain(inner) is not None]
+    found = attributes(thing)
     content = found.get("_content", found.get("_fields"))  # OmegaConf, ml_collections
     if isinstance(content, dict):
-        return [(name, public(inner).get("_val", inner)) for name, inner in items(content)]
+        return [(name, attributes(inner).get("_val", inner)) for name, inner in entries(content)]
     if depth and not hasattr(kind, "__dataclass_fields__") and kind.__name__ not in _CONTAINERS:
-        return []  # an object of the job's that happens to be in there
-    of_class = [entry for base in reversed(kind.__mro__[:-1]) for entry in items(vars(base))]
+        return []  # some other object of the job's
+    of_class = [entry for base in reversed(kind.__mro__[:-1]) for entry in entries(vars(base))]
     values = {name: inner for name, inner in of_class if plain(inner) is not None}
     return list({**values, **found}.items())
 
@@ -115,22 +117,8 @@ def _entries(thing: Any, depth: int) -> list[tuple[Any, Any]]:
 _CONTAINERS = frozenset({"Namespace", "SimpleNamespace", "DictConfig", "ConfigDict", "Config"})
 
 
-def public(thing: Any) -> dict[str, Any]:
-    """What an instance has in its own dictionary, past everything that its class may do when asked."""
-    try:
-        found = object.__getattribute__(thing, "__dict__")
-    except AttributeError:
-        return {}
-    return dict.copy(found) if isinstance(found, dict) else {}
-
-
-def items(found: Any) -> list[tuple[Any, Any]]:
-    """Entries of a dictionary, or of a class's, as they are this instant."""
-    return list(dict.items(found)) if isinstance(found, dict) else list(found.items())
-
-
 def plain(thing: Any) -> Value | None:
-    """A value that can be shown as it is: a number, a switch, a short text, a few of them; None of others."""
+    """A number, a switch, a short text, or a few of these; None for anything else."""
     kind = type(thing)
     if kind in (bool, int, float):
         return thing if kind is not int or abs(thing) < 1 << 63 else str(thing)[:LONGEST_TEXT]

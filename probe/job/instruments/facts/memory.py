@@ -1,8 +1,7 @@
 """Memory: samples of the process's and the device's memory.
 
-Writes process.memory and gives the recorder the last figures for python.steps.
-Runs on the agent's thread, never inside a step: small reads from /proc and, where
-CUDA is in use, one look at the allocator's own counters (no device call).
+Writes process.memory and gives the recorder the last figures for python.steps. Runs on the agent's thread:
+small reads from /proc and, with CUDA in use, one read of the allocator's counters (no device call).
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ _FIELDS = {"VmRSS": "rss_bytes", "VmHWM": "rss_peak_bytes", "Threads": "threads"
 
 
 def process_memory() -> dict[str, int]:
-    """rss_bytes, rss_peak_bytes and threads of this process; absent what /proc does not tell, as to a job
-    that has used up its descriptors, or has another root."""
+    """rss_bytes, rss_peak_bytes and threads of this process, as far as /proc can be read: a job may have
+    another root, or no descriptors left."""
     found: dict[str, int] = {}
     try:
         lines = descriptors.read_lines(_STATUS)
@@ -50,7 +49,7 @@ def device_memory() -> tuple[int, int, int] | None:
 
 
 def device_total() -> int | None:
-    """Memory of the current CUDA device in all, as torch noted it when it began to use it; None without."""
+    """Total memory of the current CUDA device, from torch's cache; None without one in use."""
     torch: Any = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None

@@ -1,10 +1,9 @@
-"""Run facts that only the process itself knows: hyper-parameters, seeds, its environment, its devices.
+"""Run facts that only the process itself knows: hyperparameters, seeds, environment, devices.
 
-Writes probe.facts, and once an event with the folders that Python imports from (the server lists the
-packages in them). Runs on the agent's thread, in slices, once a few steps ended and now and then again: what
-is new or changed is written again. Nothing of the job's is called. What the training frames hold under the
-usual names is read without leaving a trace (`control.frames`), numbers, switches and short texts of it;
-what looks like a secret is replaced before it is written.
+Writes probe.facts, and an event with the folders that Python imports from (the server lists their packages).
+Runs on the agent's thread, in slices, after the first steps and then every `AGAIN_S`; what is new or changed
+is written again. No code of the job's is called; its frames are read without side effects
+(`introspection.python_frames`). What looks like a secret is replaced before it is written.
 """
 
 from __future__ import annotations
@@ -16,8 +15,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from probe.base import clock
+from probe.job.instruments.core.object_access import attributes, entries
 from probe.job.instruments.core.recorder import Recorder
-from probe.job.instruments.facts.hyperparameters import Value, from_frames, items, plain, public
+from probe.job.instruments.facts.hyperparameters import Value, from_frames, plain
 from probe.job.instruments.facts.model_facts import FIRST_STEPS, fact
 from probe.job.instruments.loop.data import Data
 from probe.job.instruments.loop.forward import Forward
@@ -28,7 +28,7 @@ from probe.recording.journal import Journal
 AGAIN_S = 30.0
 SLICE_S, REST_S = 0.0005, 0.0005
 MOST_TIMES = 20
-"""So often one fact is written at most: what changes all the time is no fact."""
+"""A fact is written this often at most: what keeps changing is not a fact."""
 ENVIRONMENT = frozenset({
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "PYTHONHASHSEED",
     "CUBLAS_WORKSPACE_CONFIG", "CUDA_DEVICE_ORDER", "LD_PRELOAD", "MALLOC_ARENA_MAX",
@@ -39,7 +39,7 @@ _MOST_GROUPS, _MOST_LOADERS = 8, 4
 _VOLATILE = frozenset({
     "last_epoch", "num_bad_epochs", "best", "cooldown_counter", "optimizer", "mode_worse", "verbose",
 })
-"""Of a scheduler: where it is, not what it is."""
+"""Attributes of a scheduler that change while it runs."""
 _LOADER = ("batch_size", "num_workers", "drop_last", "pin_memory", "prefetch_factor", "persistent_workers")
 _SEEDS = frozenset({"seed", "random_seed", "manual_seed", "rng_seed"})
 
@@ -65,7 +65,7 @@ class RunFacts:
         if self._recorder.step < FIRST_STEPS or time.monotonic() < self._next_s:
             return
         self._next_s = time.monotonic() + AGAIN_S
-        from probe.base.redaction import redact, shown  # here: compiling its expressions takes milliseconds
+        from probe.base.redaction import redact, shown  # compiling its patterns takes milliseconds
 
         rows: list[dict[str, Any]] = []
         until = time.perf_counter() + SLICE_S
@@ -108,7 +108,7 @@ class RunFacts:
         yield "environment", "torch.deterministic", bool(torch.are_deterministic_algorithms_enabled())
 
     def _device(self) -> Iterator[tuple[str, str, Value]]:
-        """The device that is used; unrun where there is none."""
+        """The device in use."""
         torch = sys.modules["torch"]
         yield "package", "cuda (torch)", str(torch.version.cuda or "none")
         if torch.cuda.is_initialized():
@@ -119,13 +119,13 @@ class RunFacts:
             yield "hardware", "device_memory_bytes", int(found.total_memory)
 
     def _training(self) -> Iterator[tuple[str, Value]]:
-        """What the objects say that probe has met: optimizers, schedulers, loaders, precision."""
+        """Settings of the optimizers, schedulers and loaders seen, and of precision."""
         world_size = place_in_job(0, None)["world_size"]
         yield "world_size", world_size
         yield "amp.autocast", self._forward.autocast or "off"
         scaler = self._optimizers.scaler()
         if scaler is not None:
-            yield "amp.scaler", bool(public(scaler).get("_enabled", True))
+            yield "amp.scaler", bool(attributes(scaler).get("_enabled", True))
         for number, optimizer in enumerate(self._optimizers.alive()[:4], 1):
             prefix = "optimizer" if number == 1 else f"optimizer{number}"
             yield from _optimizer(prefix, optimizer)
@@ -138,17 +138,17 @@ class RunFacts:
 
 
 def _may_change(name: str) -> bool:
-    """Learning rates are read once: schedules change them at each step, which python.steps shows."""
+    """Learning rates are written once: python.steps has their changes."""
     return name.rpartition(".")[2] not in ("lr", "learning_rate")
 
 
 def _optimizer(prefix: str, optimizer: Any) -> Iterator[tuple[str, Value]]:
     yield prefix, type(optimizer).__name__
-    groups = public(optimizer).get("param_groups")
+    groups = attributes(optimizer).get("param_groups")
     groups = groups if isinstance(groups, list) else []
     yield f"{prefix}.groups", len(groups)
     for number, group in enumerate(groups[:_MOST_GROUPS]):
-        found = dict(items(group))
+        found = dict(entries(group))
         if "initial_lr" in found:
             found["lr"] = found.pop("initial_lr")
         place = prefix if number == 0 else f"{prefix}.group{number}"
@@ -159,8 +159,8 @@ def _optimizer(prefix: str, optimizer: Any) -> Iterator[tuple[str, Value]]:
 
 def _scheduler(prefix: str, scheduler: Any, depth: int = 0) -> Iterator[tuple[str, Value]]:
     yield prefix, type(scheduler).__name__
-    found = public(scheduler)
-    for name, value in items(found):
+    found = attributes(scheduler)
+    for name, value in entries(found):
         if name not in _VOLATILE and not name.startswith("_") and (text := plain(value)) is not None:
             yield f"{prefix}.{name}", text
     inner = found.get("_schedulers")
@@ -170,14 +170,14 @@ def _scheduler(prefix: str, scheduler: Any, depth: int = 0) -> Iterator[tuple[st
 
 
 def _loader(prefix: str, loader: Any) -> Iterator[tuple[str, Value]]:
-    found = public(loader)
+    found = attributes(loader)
     for name in _LOADER:
         if (value := plain(found.get(name))) is not None:
             yield f"{prefix}.{name}", value
     sampler = found.get("sampler")
     shuffles = {"RandomSampler": True, "SequentialSampler": False}.get(type(sampler).__name__)
     if shuffles is None:
-        shuffles = public(sampler).get("shuffle")
+        shuffles = attributes(sampler).get("shuffle")
     if isinstance(shuffles, bool):
         yield f"{prefix}.shuffle", shuffles
     dataset = found.get("dataset")
@@ -188,8 +188,8 @@ def _loader(prefix: str, loader: Any) -> Iterator[tuple[str, Value]]:
 
 
 def dataset_length(dataset: Any, depth: int = 0) -> int | None:
-    """Samples in a dataset of torch's own classes; None of others, whose `__len__` is the job's code."""
-    found = public(dataset)
+    """Samples in a dataset of torch's own classes; None for others, whose `__len__` is the job's code."""
+    found = attributes(dataset)
     kind = type(dataset)
     if kind in (list, tuple, range):
         return len(dataset)

@@ -1,9 +1,8 @@
-"""Batches: which samples the last ones were made of, and the last batch itself.
+"""Batch history: the sample indices of the last batches, and the newest batch itself.
 
-HOT PATH, on the training thread: `indices_drawn` and `arrived` run once a batch, two
-look-ups each. Nothing is copied: the indices are the lists that the sampler made, and
-the last batch is held only until the next one comes, which is as long as a training
-loop's own variable holds it. Standard library only.
+HOT PATH, on the training thread: `indices_drawn` and `arrived`, once a batch, two lookups each. Nothing is
+copied: the indices are the sampler's own lists, and the newest batch is held until the next one comes, as
+long as a training loop's own variable holds it. Standard library only.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ from typing import Any, NamedTuple
 LAST = 64
 """Batches whose indices are remembered."""
 LONGEST_INDICES = 8192
-"""Of longer batches the indices are not: 64 of those would be memory that shows."""
+"""Indices of longer batches are not kept, to save memory."""
 LARGEST_BYTES = 64 << 20
-"""A larger batch is only referred to weakly, tensor by tensor."""
+"""A larger batch is only referenced weakly, tensor by tensor."""
 MOST_TENSORS = 64
-"""Of one batch, referred to."""
+"""Weak references per batch."""
 MOST_DRAWN = 4096
-"""Of one iterator, batches drawn ahead and not yet given."""
+"""Batches drawn ahead and not yet returned, per iterator."""
 
 
 class Batch(NamedTuple):
-    """A batch that a loader gave. `content` is what it gave, None when that is too large to hold."""
+    """A batch from a loader. `content`: the batch itself; None if it is too large to hold."""
 
     step: int
     micro_step: int
@@ -35,7 +34,7 @@ class Batch(NamedTuple):
     tensors: tuple[weakref.ref[Any], ...]
 
     def alive(self) -> Any:
-        """The batch, or its tensors where only those are still there; None when it is gone."""
+        """The batch, else its tensors if they are all alive; None otherwise."""
         if self.content is not None:
             return self.content
         found = [tensor for reference in self.tensors if (tensor := reference()) is not None]
@@ -43,29 +42,29 @@ class Batch(NamedTuple):
 
 
 class Batches:
-    """The last batches. `last` is the newest, with its content while it is the newest."""
+    """The last batches. `last` is the newest, with its content."""
 
     def __init__(self) -> None:
         self.last: Batch | None = None
         self.before: deque[tuple[int, int, str, Any]] = deque(maxlen=LAST)
-        """Step, micro step, loader and indices of those before it."""
+        """Step, micro step, loader and indices of the earlier ones."""
         self._drawn: dict[int, tuple[weakref.ref[Any], dict[int, Any]]] = {}
 
     def forget(self) -> None:
-        """Let go of everything."""
+        """Drop everything."""
         self.last = None
         self.before.clear()
         self._drawn.clear()
 
     def of_step(self, step: int) -> list[Batch]:
-        """The batches that came in a step, the oldest first; without contents."""
+        """The batches of a step, oldest first, without contents."""
         found = [Batch(*fields, None, ()) for fields in list(self.before)]
         return [batch for batch in (*found, self.last) if batch is not None and batch.step == step]
 
     # HOT PATH ---------------------------------------------------------------
 
     def indices_drawn(self, iterator: Any, indices: Any) -> None:
-        """A loader's iterator drew the indices of one of its next batches; workers have it made ahead."""
+        """A loader's iterator drew the indices of a batch; with workers, ahead of time."""
         kept = self._drawn.get(id(iterator))
         if kept is None or kept[0]() is not iterator:
             self._drawn = {key: entry for key, entry in self._drawn.items() if entry[0]() is not None}
@@ -85,7 +84,7 @@ class Batches:
         micro_step: int,
         loader: str,
     ) -> None:
-        """A batch came."""
+        """Record a batch that arrived."""
         last = self.last
         if last is not None:
             self.before.append(last[:4])
@@ -100,7 +99,7 @@ class Batches:
         )
 
     def _indices(self, iterator: Any) -> Any:
-        """Of the batch that the iterator just gave; None when its loader tells none, or in another order."""
+        """Indices of the batch just returned; None if the loader has none or returns out of order."""
         kept: Any = self._drawn.get(id(iterator))
         if kept is None or kept[0]() is not iterator:
             return None
@@ -112,15 +111,15 @@ class Batches:
 
 
 def as_list(indices: Any) -> list[Any] | None:
-    """Indices as numbers and texts that JSON knows; None when they are not known."""
+    """Indices as JSON values; None when not known."""
     if indices is None:
         return None
     several = list(indices) if isinstance(indices, (list, tuple)) else [indices]
     if all(one is None for one in several):
         return None
-    return [one if isinstance(one, (int, str)) else _plain(one) for one in several]
+    return [one if isinstance(one, (int, str)) else _json_index(one) for one in several]
 
 
-def _plain(index: Any) -> int | str:
-    whole = getattr(index, "__index__", None)  # of NumPy and torch
+def _json_index(index: Any) -> int | str:
+    whole = getattr(index, "__index__", None)  # NumPy and torch
     return int(whole()) if whole is not None else str(index)[:100]

@@ -1,11 +1,9 @@
-"""Data: waiting for DataLoaders, and what came.
+"""Data: the waits for DataLoaders, and their batches.
 
-Writes python.batches and data_s of python.steps. HOT PATH: the wrapper around
-`_BaseDataLoaderIter.__next__` (on the class, so iterators that are already
-running are seen too). The row is written before the wait and completed after
-it: a fetch that never returns is on record. In a loop that never made an
-optimizer, the next fetch after a module call ends a step. Workers are other
-processes and run none of this.
+Writes python.batches and data_s of python.steps. HOT PATH: the wrapper around `_BaseDataLoaderIter.__next__`,
+on the class, so running iterators are seen too. A row is written before the wait and completed after it: a
+fetch that never returns is on record. In a loop without an optimizer, the next fetch after a module call
+ends a step. Workers are other processes and run none of this.
 """
 
 from __future__ import annotations
@@ -23,13 +21,13 @@ from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_INTEGER, NULL
 
 _now = time.monotonic_ns
 MOST_SHAPES = 4096
-"""Distinct batch shapes described; beyond that shapes and dtypes are NULL."""
+"""Distinct batch shapes described; beyond that, shapes and dtypes are NULL."""
 DEEPEST = 4
-"""Levels of lists and dictionaries looked through for tensors."""
+"""Levels of lists and dictionaries searched for tensors."""
 
 
 class Start(NamedTuple):
-    """An iterator, and the random states its order of batches came from: torch's, the loader's own."""
+    """An iterator, and the random states that its order came from: torch's and the loader's own."""
 
     iterator: weakref.ref[Any]
     torch_state: Any
@@ -37,13 +35,13 @@ class Start(NamedTuple):
 
 
 class Data:
-    """Installs the wrapper; `made_optimizer()` tells whether the job ever made an optimizer."""
+    """Installs the wrappers; `made_optimizer()`: whether the job ever made an optimizer."""
 
     def __init__(self, recorder: Recorder, isolation: Isolation, made_optimizer: Any) -> None:
         self.recorder = recorder
         self.loaders: list[weakref.ref[Any]] = []
         self.batches: Batches | None = None
-        """Set by the sentinel: remembers what the last batches were."""
+        """Set by the NaN detector: remembers the last batches."""
         self._made_optimizer = made_optimizer
         ring = recorder.rings["python.batches"]
         self._append, self._put = ring.append, ring.put
@@ -124,8 +122,8 @@ class Data:
         self._patches.undo()
 
     def position(self) -> dict[str, Any] | None:
-        """How far the training loader's iterator is: `loader`, `batches` taken from it, and the random
-        states it was made from. None when the last batch came from no loader that is known."""
+        """Position of the training loader: `loader`, `batches` taken, and the random states that its iterator
+        was made from. None when the last batch came from no known loader."""
         start = self._starts.get(self.recorder.fed_by)
         iterator = start.iterator() if start is not None else None
         if start is None or iterator is None:
@@ -138,13 +136,13 @@ class Data:
     # HOT PATH ---------------------------------------------------------------
 
     def _about_to_start(self, loader: Any) -> tuple[Any, Any]:
-        """Once an epoch, 5 kB: what a checkpoint needs to get to the same batch again."""
+        """The random states that a checkpoint needs to get back to the same batch. Once an epoch, 5 kB."""
         generator = getattr(loader, "generator", None)
         own = generator.get_state() if generator is not None and generator.device.type == "cpu" else None
         return self._default_generator.get_state(), own
 
     def _started(self, loader: Any, start: int, iterator: Any, drawn_from: Any) -> None:
-        """Making an iterator starts its workers: that is waiting for data too."""
+        """Making an iterator starts its workers: that counts as waiting for data."""
         recorder = self.recorder
         recorder.data_begins(start)
         recorder.data_ends(_now(), start)
@@ -203,7 +201,7 @@ class Data:
         recorder.cost_ns += _now() - now
 
     def _measure(self, key: Any, tensors: list[Any]) -> int:
-        """Bytes of a batch of that shape, remembered; once a shape."""
+        """Bytes of a batch; once per shape."""
         found = sum(int(tensor.numel() * tensor.element_size()) for tensor in tensors)
         if len(self._sizes) < MOST_SHAPES:
             self._sizes[key] = found
@@ -220,7 +218,7 @@ class Data:
         recorder = self.recorder
         recorder.data_ends(now, start)
         if outcome == "exhausted" and recorder.loader == label:
-            recorder.loader = NULL_STRING  # an evaluation, or the end of an epoch: what feeds steps comes now
+            recorder.loader = NULL_STRING  # end of an epoch or evaluation: the next loader feeds the steps
         elif outcome == "done" and recorder.loader == NULL_STRING:
             recorder.loader = label
         self._put(
@@ -229,7 +227,7 @@ class Data:
         )
 
     def _label(self, iterator: Any) -> int:
-        """Number of the loader's name: class of its dataset and a count."""
+        """String number of the loader's name: its dataset's class and a count."""
         dataset = getattr(iterator, "_dataset", None)
         known = self._labels.get(id(dataset))
         if known is not None and known[0]() in (dataset, None):
@@ -239,13 +237,13 @@ class Data:
         self._names[label] = name
         try:
             reference: Any = weakref.ref(dataset)
-        except TypeError:  # a list cannot be referenced weakly, and must not be kept alive by us
+        except TypeError:  # a list has no weak references, and must not be kept alive
             reference = _gone
         self._labels[id(dataset)] = (reference, label)
         return label
 
     def _describe(self, key: Any, tensors: list[Any]) -> tuple[int, int, int, int]:
-        """samples, tokens, shapes and dtypes of a batch; remembered per shape."""
+        """samples, tokens, shapes and dtypes of a batch; once per shape."""
         known = self._described.get(key)
         if known is not None:
             return known

@@ -1,14 +1,11 @@
-"""Forward: when the first module call of a micro step happens, at the cost of one call.
+"""Forward: detects the first module call of a micro step, at the cost of one hooked call.
 
-HOT PATH. A global forward pre-hook makes *every* module call take torch's slow
-path, 1-3 µs each. This one takes itself out the first time it fires: only the
-outermost call of the micro step pays, and everything inside it runs as if there
-were no hook. The recorder puts it in again after the next backward, batch or
-step.
+HOT PATH. A global forward pre-hook puts *every* module call on torch's slow path, 1-3 µs each. This one
+removes itself when it fires: only the outermost call of the micro step pays. The recorder arms it again
+after the next backward, batch or step.
 
-It is never used in a job that compiles (`compiled` was seen): a global hook
-would be traced into the graph or make torch warn. There the outermost call of a
-`torch.compile`d module is timed by a wrapper on that class instead.
+A job that compiles gets no hook, which would be traced into the graph or make torch warn; a wrapper on the
+class of compiled modules times their outermost calls instead.
 """
 
 from __future__ import annotations
@@ -32,25 +29,25 @@ _HOT_MODULES = (
     "probe.job.instruments.", "probe.base.isolation", "probe.recording.ring", "probe.recording.strings",
 )
 _NEAREST, _CALLER = 4, 9
-"""Frames from `keywords` up to torch's: `keep`, its guard, `begin`, the hook, its guard, and no further."""
+"""Frames from `keywords` up to torch's: `_keep_call`, its guard, `begin`, the hook, its guard."""
 _CALLS = ("inner", "_call_impl")
 PATIENCE = 64
 """Module calls without gradients after which a wait for the training forward is given up."""
 
 
 class RootCall(NamedTuple):
-    """The call of a root module in the micro step that runs, and what else its result depends on."""
+    """The call of a root module in the current micro step, and what else its result depends on."""
 
     module: Any
     args: Any
     kwargs: Any
     """None when they could not be read."""
     autocast: Any
-    """dtype of autocast on the CPU, None when it was off."""
+    """dtype of autocast on the CPU; None when it was off."""
     random_state: Any
-    """Of torch on the CPU, right before the call; None where the model draws none."""
+    """torch's CPU generator right before the call; None when the model draws no random numbers."""
     batch: Any
-    """The last batch that had come then, see `batch_history`."""
+    """The newest batch at that moment, see `batch_history`."""
 
 
 class Forward:
@@ -61,13 +58,13 @@ class Forward:
         self.compiles = False
         self.roots: dict[int, weakref.ref[Any]] = {}
         self.autocast: str | None = None
-        """dtype of the autocast in which the newest root was called first; None without one."""
+        """dtype of the autocast around the first call of the newest root; None without autocast."""
         self.around_step: Callable[[Any, Any], Any] = _as_it_is
         """Set by the installation: times a compiled `optimizer.step`."""
         self.trace_region: Callable[[str, int, int], object] | None = None
         """Set by the modules instrument: writes the forward row of a compiled region."""
-        self.keep: Callable[[Any, Any], object] | None = None
-        """Set by the sentinel: keeps the call until its backward is done, to be looked at if that is bad."""
+        self.keep_call: Callable[[Any, Any], object] | None = None
+        """Set by the NaN detector: keeps the call until its backward ends, to repeat it after an event."""
         self._made_optimizer = made_optimizer
         self._isolation = isolation
         self._patches = Patches()
@@ -75,7 +72,7 @@ class Forward:
         self._skipped = 0
 
     def install(self) -> None:
-        """Find torch's table of global hooks and watch for `torch.compile`; off the hot path."""
+        """Find torch's table of global hooks and wrap `torch.compile`; off the hot path."""
         import torch
 
         module = sys.modules["torch.nn.modules.module"]
@@ -107,7 +104,7 @@ class Forward:
         self._patches.undo()
 
     def note_compile(self) -> None:
-        """The job compiles from now on: no global hook any more."""
+        """The job compiles: use no global hook from now on."""
         if not self.compiles:
             self.compiles = True
             self.disarm()
@@ -131,7 +128,7 @@ class Forward:
         if recorder.elsewhere():
             return
         if not self.trains():
-            # Evaluation inside a training job. Waiting on costs every module call of it.
+            # Evaluation inside a training job: an armed hook costs each of its module calls.
             self._skipped += 1
             if self._skipped > PATIENCE:
                 self.disarm()
@@ -140,7 +137,7 @@ class Forward:
         self.begin(module, args)
 
     def trains(self) -> bool:
-        """Whether a module call now is a forward of the training, and no evaluation inside of it."""
+        """Whether a module call now belongs to the training, not to an evaluation."""
         return self._grad_enabled() or not self._made_optimizer()
 
     def begin(self, module: Any, args: Any = None) -> None:
@@ -156,20 +153,18 @@ class Forward:
         if id(module) not in self.roots:
             self.autocast = autocast_in_force()
             self.roots[id(module)] = weakref.ref(module, self._root_gone(id(module)))
-        if self.keep is not None and args is not None:
-            self.keep(module, args)
+        if self.keep_call is not None and args is not None:
+            self.keep_call(module, args)
         recorder.cost_ns += _now() - now
 
     def _root_gone(self, key: int) -> Callable[[object], object]:
-        """A root that is freed takes its entry along: its id may be another module's next."""
+        """Remove the entry of a root that is freed: its id may be reused."""
         roots = self.roots
         return lambda _reference: roots.pop(key, None)
 
     def _stay_out_of_graphs(self) -> None:
-        """Neither be traced into a graph nor be compiled as a frame of our own.
-
-        A hook that torch.compile traces through returns at once; one that runs between two
-        graphs runs as it is, because its code is marked to be left alone."""
+        """Keep our hooks out of compiled graphs: one that torch.compile traces returns at once, and our code
+        is marked as not to be compiled."""
         import torch
         from torch._dynamo.eval_frame import skip_code
 
@@ -178,7 +173,7 @@ class Forward:
             skip_code(code)
 
     def _time_compiled_modules(self) -> None:
-        """Time `torch.compile(module)` objects from outside; their insides stay untouched."""
+        """Time calls of compiled modules from outside."""
         from torch._dynamo import eval_frame
 
         begin = self._isolation.guard("forward", self._compiled_call)
@@ -214,8 +209,7 @@ class Forward:
 
 
 def autocast_in_force() -> str | None:
-    """dtype of the autocast that the calling thread is in, such as `bfloat16`; None without. HOT PATH, once
-    for each root."""
+    """dtype of the calling thread's autocast, such as `bfloat16`; None without. HOT PATH, once per root."""
     torch = sys.modules["torch"]
     for device in ("cuda", "cpu"):
         if torch.is_autocast_enabled(device):
@@ -224,10 +218,10 @@ def autocast_in_force() -> str | None:
 
 
 def keywords() -> Any:
-    """Keywords of the module call whose hook called `keep`; None when torch's frame is not where it was.
+    """Keywords of the module call whose hook called `keep_call`; None when torch's frame is not where it was.
 
-    A hook on all modules is not told them, and one that would be has to be put into the module. The copy
-    of torch's own variables that reading leaves in its frame ends with this call of the module."""
+    A global hook does not get the keywords, and a hook that does would have to be put into the module. The
+    copy of the variables that reading leaves in torch's frame ends with this call."""
     frame: Any = sys._getframe(_NEAREST)
     for _ in range(_CALLER - _NEAREST):
         if frame is None:
@@ -243,7 +237,7 @@ def _as_it_is(compiled: Any, _optimizer: Any) -> Any:
 
 
 def own_code() -> Iterator[CodeType]:
-    """Every code object of probe that may run inside a step."""
+    """All code objects of probe that may run inside a step."""
     for name, module in list(sys.modules.items()):
         if name.startswith(_HOT_MODULES):
             for one in vars(module).values():
@@ -263,7 +257,7 @@ def _with_inner(code: CodeType) -> Iterator[CodeType]:
 
 
 def _compiled_before() -> bool:
-    """Whether something was compiled before the instruments came: `torch.compile` leaves a context alive."""
+    """Whether the job compiled before the instruments were installed: `torch.compile` leaves a context."""
     eval_frame = sys.modules.get("torch._dynamo.eval_frame")
     context = getattr(eval_frame, "OptimizeContext", None)
     return context is not None and bool(living(context))

@@ -1,47 +1,45 @@
-"""Losses: what backward is called on, and how long it takes.
+"""Losses: the value that backward is called on, and how long backward takes.
 
-Writes python.losses, and the loss, forward and backward of python.steps. HOT
-PATH: the wrapper around `torch.autograd.backward` (which `Tensor.backward`
-calls) runs in every micro step. A loss on the CPU is read at once; one on a
-device is copied to pinned memory behind the work already queued and read when
-its event is done, never waited for. Nested calls (reentrant activation
-checkpoints) and calls from other threads are passed through.
+Writes python.losses, and the loss, forward and backward of python.steps. HOT PATH: the wrapper around
+`torch.autograd.backward`, which `Tensor.backward` calls, runs in every micro step. A loss on the CPU is read
+at once, one on a device when its copy has arrived (`delivery`). Nested calls (reentrant activation
+checkpoints) and calls from other threads pass through.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from typing import Any
 
 from probe.base.clock import ANCHOR_NS
 from probe.base.isolation import Isolation
+from probe.job.instruments.core.delivery import Delivery
 from probe.job.instruments.core.patch import Patches
 from probe.job.instruments.core.recorder import Recorder
 
 _now = time.monotonic_ns
-MOST_PENDING = 256
-"""Device losses waiting to be read; the oldest are given up beyond that."""
 
 
 class Losses:
-    """Installs the wrapper. `before_backward`/`after_backward` are for the modules instrument."""
+    """Installs the wrapper. `after_backward` and `nested_backward` are set by the modules instrument, `on_…`
+    by the NaN detector."""
 
     def __init__(self, recorder: Recorder, isolation: Isolation, *, values: bool) -> None:
         self.recorder = recorder
         self.values = values
         self.after_backward: Any = None
         self.nested_backward: Any = None
-        self.sentinel_begins: Any = None
-        self.sentinel_ends: Any = None
-        """Called around each backward: with its root, its loss if that can be read, and whether a GradScaler
-        scaled it; with nothing."""
-        self.late: Any = None
+        self.on_backward_begin: Any = None
+        self.on_backward_end: Any = None
+        """Called around each backward: before it with its root, its loss if that is on the host, and whether
+        a GradScaler scaled it; after it without arguments."""
+        self.on_late_loss: Any = None
         """Called on the agent's thread with step, micro step and value of a loss that a device delivered."""
         self._depth = 0
         self._start_ns = 0
         self._unscaled: tuple[int, Any] | None = None
-        self._pending: deque[tuple[Any, Any, int, int, int]] = deque(maxlen=MOST_PENDING)
+        self._delivery = Delivery()
+        self._arrived: dict[int, list[float]] = {}
         self._patches = Patches()
         self._isolation = isolation
 
@@ -54,7 +52,6 @@ class Losses:
         """Put the wrappers in place; off the hot path."""
         import torch
 
-        self._torch: Any = torch
         self._tensor = torch.Tensor
         begin = self._isolation.guard("losses", self._begin)
         end = self._isolation.guard("losses", self._end)
@@ -102,7 +99,7 @@ class Losses:
     def uninstall(self) -> None:
         """Put the originals back."""
         self._patches.undo()
-        self._pending.clear()
+        self._delivery.clear()
         self._unscaled = None
 
     # HOT PATH ---------------------------------------------------------------
@@ -114,8 +111,8 @@ class Losses:
         unscaled = None if self._unscaled is None else self._before_scaling(root)
         loss = self._read(root if unscaled is None else unscaled, now) if self.values else None
         recorder.backward_begins(now, loss)
-        if self.sentinel_begins is not None:
-            self.sentinel_begins(root, loss, unscaled is not None)
+        if self.on_backward_begin is not None:
+            self.on_backward_begin(root, loss, unscaled is not None)
         self._start_ns = start = _now()
         recorder.cost_ns += start - now
 
@@ -125,53 +122,44 @@ class Losses:
         if recorder.sampling and self.after_backward is not None:
             self.after_backward(now)
         recorder.backward_ends(now, self._start_ns)
-        if self.sentinel_ends is not None:
-            self.sentinel_ends()
+        if self.on_backward_end is not None:
+            self.on_backward_end()
         recorder.cost_ns += _now() - now
 
     def _note_scaled(self, outputs: Any, result: Any) -> None:
-        """Remember the loss that a GradScaler scaled: it is recorded in its place."""
+        """Remember the loss before a GradScaler scaled it: that one is recorded."""
         if hasattr(result, "detach") and hasattr(outputs, "detach"):
             self._unscaled = (id(result), outputs.detach())
 
     def _before_scaling(self, root: Any) -> Any:
-        """The loss that a GradScaler scaled to make this root; None when none did."""
+        """The loss before a GradScaler scaled it to this root; None when none did."""
         unscaled, self._unscaled = self._unscaled, None
         return unscaled[1] if unscaled is not None and unscaled[0] == id(root) else None
 
     def _read(self, root: Any, now: int) -> float | None:
-        """Its value, None when it is no scalar or not here yet."""
+        """The value of a scalar on the CPU, else None; one on a device is sent for."""
         if root is None or root.numel() != 1:
             return None
         if root.is_cpu:
             value: float = root.item()
             return value if type(value) is float else float(value)
-        if root.is_cuda:
-            self._send_for(root.detach(), now)
+        recorder = self.recorder
+        step, micro_step = recorder.step, recorder.micro_step
+        loss = root.detach().reshape(())
+        self._delivery.send(loss, lambda value: self._deliver(step, micro_step, now, value))
         return None
-
-    def _send_for(self, root: Any, now: int) -> None:
-        """Queue a copy of a device loss behind the work already on the stream."""
-        torch = self._torch
-        if torch.cuda.is_current_stream_capturing():
-            return
-        host = torch.empty((), dtype=root.dtype, pin_memory=True)
-        host.copy_(root.reshape(()), non_blocking=True)
-        arrived = torch.cuda.Event()
-        arrived.record()
-        self._pending.append((host, arrived, self.recorder.step, self.recorder.micro_step, now))
 
     # The agent's thread -----------------------------------------------------
 
+    def _deliver(self, step: int, micro_step: int, now: int, value: float) -> None:
+        self.recorder.note_loss(step, micro_step, now + ANCHOR_NS, value)
+        self._arrived.setdefault(step, []).append(value)
+        if self.on_late_loss is not None:
+            self.on_late_loss(step, micro_step, value)
+
     def collect(self) -> None:
         """Write the device losses that have arrived, and put them into the last steps row."""
-        arrived: dict[int, list[float]] = {}
-        while self._pending and self._pending[0][1].query():
-            host, _, step, micro_step, now = self._pending.popleft()
-            value = float(host)
-            self.recorder.note_loss(step, micro_step, now + ANCHOR_NS, value)
-            arrived.setdefault(step, []).append(value)
-            if self.late is not None:
-                self.late(step, micro_step, value)
+        self._delivery.collect()
+        arrived, self._arrived = self._arrived, {}
         for step, values in arrived.items():
             self.recorder.deliver_loss(step, values)

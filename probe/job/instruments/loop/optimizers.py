@@ -1,14 +1,12 @@
-"""Optimizer steps: time inside them, which one counts steps, skipped updates, learning rate.
+"""Optimizer steps: their time, which optimizer counts steps, skipped updates, learning rate.
 
-Writes python.steps (through the recorder) and the `step` rows of
-python.torch_trace. HOT PATH: `_before`, `_after` and the scaler's wrapper run on
-the training thread around every optimizer step. torch is the job's own.
+Writes python.steps (through the recorder) and the `step` rows of python.torch_trace. HOT PATH: `_before`,
+`_after` and the scaler's wrapper run on the training thread around every optimizer step. torch is the job's
+own.
 
-The leading optimizer ends steps: the one with the most parameters among those
-alive, as long as it steps. When another one stepped `SILENCE` times while the
-leader did not, that one leads. Optimizers are seen when they are made (a wrapper
-around `Optimizer.__init__`), so that a GAN's steps are counted right from the
-first.
+The leading optimizer ends steps: the living one with the most parameters. When another one steps `SILENCE`
+times without a step of the leader, that one leads. A wrapper around `Optimizer.__init__` sees optimizers
+when they are made, so a GAN's steps are counted correctly from the first.
 """
 
 from __future__ import annotations
@@ -20,16 +18,17 @@ import weakref
 from typing import Any
 
 from probe.base.isolation import Isolation
+from probe.job.instruments.core.delivery import host_number
 from probe.job.instruments.core.hook_tables import change_between_hooks
 from probe.job.instruments.core.living import living
 from probe.job.instruments.core.patch import Patches, pass_over
 from probe.job.instruments.core.recorder import Recorder
-from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE
+from probe.recording.layout import NULL_BOOLEAN
 
 _now = time.monotonic_ns
 SILENCE = 8
 NEVER = sys.maxsize
-"""Of `Optimizers.look_at`: no step is that late."""
+"""A value of `Optimizers.sample_from_step`."""
 
 
 class Optimizers:
@@ -42,18 +41,18 @@ class Optimizers:
         self._scalers: list[weakref.ref[Any]] = []
         self.made_any = False
         self.made_count = 0
-        """Optimizers that were made or found so far."""
+        """Optimizers made or found so far."""
         self.trace_step: Any = None
         """Set by the modules instrument: writes a `step` row on sampled steps."""
         self.before_step: Any = None
         self.after_step: Any = None
-        """Called with the optimizer right before and after each of its steps while an action is in force."""
-        self.look: Any = None
-        """Set by the gradients instrument: called with the optimizer, its arguments and keywords right before
-        a step, from step `look_at` on."""
-        self.look_at = NEVER
-        self.look_after: Any = None
-        """Set by what looked before a step: called once with the optimizer and its learning rate after it."""
+        """Called with the optimizer right before and after each of its steps, while an action is in force."""
+        self.sample: Any = None
+        """Set by the gradients instrument: called with an optimizer and its arguments right before its step,
+        from step `sample_from_step` on."""
+        self.sample_from_step = NEVER
+        self.finish_sample: Any = None
+        """Set by `sample`: called once after the step with the optimizer and its learning rate."""
         self._leader: weakref.ref[Any] | None = None
         self._scaler: weakref.ref[Any] | None = None
         self._others = 0
@@ -96,7 +95,7 @@ class Optimizers:
         self._watch_schedulers()
 
     def _watch_schedulers(self) -> None:
-        """Know every learning-rate scheduler: nothing leads from an optimizer to its schedulers."""
+        """See every learning-rate scheduler made: an optimizer does not refer to its schedulers."""
         from torch.optim import lr_scheduler
 
         made = self._isolation.guard("optimizers", self._made_scheduler)
@@ -108,13 +107,13 @@ class Optimizers:
 
             return __init__
 
-        # Those that do not call the base class's.
+        # These do not call the base class's `__init__`.
         alone = (lr_scheduler.SequentialLR, lr_scheduler.ChainedScheduler, lr_scheduler.ReduceLROnPlateau)
         for kind in (lr_scheduler.LRScheduler, *alone):
             self._patches.wrap(kind, "__init__", wrap_init)
 
     def find(self) -> None:
-        """Look for optimizers that were made before the instruments came; off the hot path."""
+        """Find optimizers made before the instruments were installed; off the hot path."""
         from torch.optim import Optimizer
         from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
@@ -125,7 +124,7 @@ class Optimizers:
                 self._made_scheduler(one)
 
     def around(self, compiled: Any, optimizer: Any) -> Any:
-        """A compiled `optimizer.step`, timed from outside: inside it the hooks are not seen."""
+        """A compiled `optimizer.step`, timed from outside: the hooks do not run inside."""
         before = self._isolation.guard("optimizers", self._before)
         after = self._isolation.guard("optimizers", self._after)
 
@@ -139,7 +138,7 @@ class Optimizers:
         return pass_over(step)
 
     def uninstall(self) -> None:
-        """Remove every hook and wrapper; hooks stay, and do nothing, where a step hangs between two."""
+        """Remove hooks and wrappers; if a step hangs between two hooks, they stay and do nothing."""
         self._patches.undo()
         if self._handles and change_between_hooks(self._remove):
             self._handles.clear()
@@ -149,7 +148,7 @@ class Optimizers:
             handle.remove()
 
     def schedulers_of(self, optimizer: Any) -> list[Any]:
-        """The schedulers of an optimizer; of nested ones the outermost."""
+        """The schedulers of an optimizer, without those nested in others."""
         self._schedulers = [reference for reference in self._schedulers if reference() is not None]
         alive = [one for reference in self._schedulers if (one := reference()) is not None]
         found = [one for one in alive if getattr(one, "optimizer", None) is optimizer]
@@ -157,28 +156,28 @@ class Optimizers:
         return [one for one in found if id(one) not in inner]
 
     def alive(self) -> list[Any]:
-        """Every optimizer that is known and lives, the leading one first."""
+        """All known living optimizers, the leading one first."""
         leader = self.leader()
         found = [one for reference in self.seen if (one := reference()) is not None]
         return sorted(found, key=lambda one: one is not leader)
 
     def scaler(self) -> Any:
-        """The gradient scaler that stepped last; None when none did, or it is gone."""
+        """The living gradient scaler that stepped last, if any."""
         return self._scaler() if self._scaler is not None else None
 
     def newest_scaler(self) -> Any:
-        """The gradient scaler that stepped last, else the one made last; None without."""
+        """The gradient scaler that stepped last, else the newest one; None without."""
         found = self.scaler()
         if found is None and self._scalers:
             found = self._scalers[-1]()
         return found
 
     def leader(self) -> Any:
-        """The optimizer that counts steps; None when none is alive."""
+        """The optimizer that counts steps; None without a living one."""
         return self._leader() if self._leader is not None else None
 
     def expected_leader(self) -> Any:
-        """The optimizer that counts steps, or is going to: before its first step nobody is elected."""
+        """The optimizer that counts steps, or will from its first step on."""
         leader = self.leader()
         return max(self.alive(), key=_parameter_count, default=None) if leader is None else leader
 
@@ -201,13 +200,13 @@ class Optimizers:
             return
         self._depth, self._stepping, self._micro_step = 1, id(optimizer), recorder.micro_step
         self._nested_ns = recorder.optimizer_begins(now)
-        self.look_after = None
+        self.finish_sample = None
         recorder.cost_ns += _now() - now
-        if recorder.step >= self.look_at:
-            look = self.look
-            if look is not None:
-                look(optimizer, args, kwargs)
-        self._start_ns = _now()  # looking is not stepping
+        if recorder.step >= self.sample_from_step:
+            sample = self.sample
+            if sample is not None:
+                sample(optimizer, args, kwargs)
+        self._start_ns = _now()  # the time of sampling is not the step's
         if self.before_step is not None:
             self.before_step(optimizer)
 
@@ -226,11 +225,12 @@ class Optimizers:
             if recorder.sampling and self.trace_step is not None:
                 self.trace_step(type(optimizer).__name__, self._start_ns, now)
             self._start_ns = 0
-        if self.look_after is not None:
-            self._look_after(optimizer)
+        if self.finish_sample is not None:
+            finish, self.finish_sample = self.finish_sample, None
+            finish(optimizer, _learning_rate(optimizer))
         if not recorder.explicit and self._leads(optimizer):
             unknown = self._scaled and hasattr(optimizer, "_step_supports_amp_scaling")
-            rate = _learning_rate(optimizer)  # as it was used: what is in force may give another back
+            rate = _learning_rate(optimizer)  # as used: an action in force may put another one back
             if self.after_step is not None:
                 self.after_step(optimizer)
             recorder.end_step(now, "optimizer", rate, NULL_BOOLEAN if unknown else False)
@@ -239,11 +239,6 @@ class Optimizers:
             recorder.cost_ns += _now() - now
             if self.after_step is not None:
                 self.after_step(optimizer)
-
-    def _look_after(self, optimizer: Any) -> None:
-        """What was looked at before this step is looked at again, once."""
-        look, self.look_after = self.look_after, None
-        look(optimizer, _learning_rate(optimizer))
 
     def _leads(self, optimizer: Any) -> bool:
         leader = self.leader()
@@ -262,7 +257,7 @@ class Optimizers:
         return leader is optimizer
 
     def _elect(self, stepping: Any) -> Any:
-        """The largest of the living optimizers; the one that steps when they are equal."""
+        """The largest living optimizer; among equals the one that steps."""
         best, most = stepping, _parameter_count(stepping)
         self.seen = [reference for reference in self.seen if reference() is not None]
         known = False
@@ -300,7 +295,7 @@ class Optimizers:
         self._patches.wrap(scaler_class, "__init__", wrap_init)
 
     def _scaler_stepped(self, scaler: Any, optimizer: Any, before: int) -> None:
-        """After `scaler.step(optimizer)`: no optimizer step in between means a skipped update."""
+        """After `scaler.step(optimizer)`: without an optimizer step in it, the update was skipped."""
         recorder = self.recorder
         if self._scaler is None or self._scaler() is not scaler:
             self._scaler = weakref.ref(scaler)
@@ -316,22 +311,12 @@ def _parameter_count(optimizer: Any) -> int:
 
 
 def _learning_rate(optimizer: Any) -> float:
-    """Of the first group, as a float; NULL when a device would have to be asked."""
+    """Learning rate of the first group; NULL when it is on a device."""
     groups = optimizer.param_groups
     rate = groups[0].get("lr") if groups else None
-    return rate if type(rate) is float else _plain(rate)
+    return rate if type(rate) is float else host_number(rate)
 
 
 def _scale_of(scaler: Any) -> float:
-    """The scaler's factor, NULL when it lives on a device or is not made yet."""
-    scale = getattr(scaler, "_scale", None)
-    return _plain(scale) if scale is not None else NULL_DOUBLE
-
-
-def _plain(value: Any) -> float:
-    if isinstance(value, (int, float)):
-        return float(value)
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor) and value.device.type == "cpu":
-        return float(value.detach())
-    return NULL_DOUBLE
+    """The scaler's factor; NULL when it is on a device or not made yet."""
+    return host_number(getattr(scaler, "_scale", None))

@@ -1,12 +1,10 @@
-"""Scalars: what the job itself logs to TensorBoard, W&B and MLflow, kept as rows beside its steps.
+"""Scalars: what the job logs to TensorBoard, W&B and MLflow, as rows beside its steps.
 
-Writes python.scalars. The libraries are wrapped when they appear among the loaded modules, which the agent's
-thread looks for (`look`); nothing is imported. HOT PATH: the wrappers run inside the job's logging calls,
-after the library's own function has returned: a call that raised is not recorded, and what the library
-returns or raises is the job's as without us. Numbers and 0-d tensors in the host's memory are kept; a value
-that a device has is not asked for. TensorBoard's `add_scalar` and `add_scalars` are wrapped on the class, so
-a Lightning logger's calls are seen too; of W&B `Run.log`, of MLflow the functions of the module and the
-client's.
+Writes python.scalars. The agent's thread wraps the libraries once the job has imported them (`wrap_loaded`);
+nothing is imported. HOT PATH: the wrappers run inside the job's logging calls, after the library's function
+returned: a call that raised is not recorded, and its result or exception is passed on. Numbers and 0-d
+tensors in host memory are kept; values on a device are not read. `WRAPS` lists the functions; those on
+classes also see a Lightning logger's calls.
 """
 
 from __future__ import annotations
@@ -28,21 +26,21 @@ from probe.recording.layout import NULL_INTEGER
 
 _now = time.monotonic_ns
 MOST_NAMES = 200
-"""Names that are kept; values under further ones are not, which the journal says once."""
+"""Values under further names are not kept; the journal says so once."""
 LONGEST_NAME = 200
 _MARK = "_wrapped_by_probe"
-"""On each wrapper; what is bound to an instance shows it, too."""
+"""Attribute of each wrapper, visible through bound methods too."""
 Logged = tuple[Any, Any]
-"""What one call logged: values by name, and the step it named."""
+"""Of one call: values by name, and the step it gave."""
 
 
 class Wrap(NamedTuple):
-    """One function of a library: where it is, and what a call of it logs."""
+    """One function of a library, and how to read its calls."""
 
     source: str
     module: str
     owner: str
-    """Class in the module; empty for a function of the module itself."""
+    """Class in the module; empty for a module's own function."""
     function: str
     logged: Callable[[tuple[Any, ...], dict[str, Any]], Logged]
 
@@ -104,7 +102,7 @@ WRAPS = (
     Wrap("tensorboard", "tensorboardX.writer", "SummaryWriter", "add_scalar", _add_scalar),
     Wrap("tensorboard", "tensorboardX.writer", "SummaryWriter", "add_scalars", _add_scalars),
     Wrap("wandb", "wandb.sdk.wandb_run", "Run", "log", _run_log),
-    # `init` puts the run's bound method here; where it did so before us, that is not wrapped.
+    # `wandb.init` puts the run's bound method here; one bound before `Run.log` was wrapped is wrapped itself.
     Wrap("wandb", "wandb", "", "log", _wandb_log),
     Wrap("mlflow", "mlflow.tracking.fluent", "", "log_metric", _log_metric),
     Wrap("mlflow", "mlflow.tracking.fluent", "", "log_metrics", _log_metrics),
@@ -132,8 +130,8 @@ class Scalars:
         self._loaded = 0
 
     def install(self) -> None:
-        """Wrap what is loaded already."""
-        self.look()
+        """Wrap the libraries that are loaded."""
+        self.wrap_loaded()
 
     def uninstall(self) -> None:
         """Put the originals back."""
@@ -141,8 +139,8 @@ class Scalars:
 
     # The agent's thread -----------------------------------------------------
 
-    def look(self) -> None:
-        """Wrap the libraries that were loaded since; say once when there were too many names."""
+    def wrap_loaded(self) -> None:
+        """Wrap libraries loaded since; write one journal record when there are too many names."""
         if len(sys.modules) != self._loaded:
             self._loaded = len(sys.modules)
             self._present = [wrap for wrap in WRAPS if wrap.module in sys.modules]
@@ -154,8 +152,8 @@ class Scalars:
             self._journal.append({"event": "scalars left out", "what": text})
 
     def _wrap(self, wrap: Wrap) -> None:
-        """Wrap one function, unless that is done. A module that is only being imported may lack it yet, and
-        `wandb.init` puts another one in the place of `wandb.log` each time."""
+        """Wrap one function unless it is wrapped. A module still being imported may lack it, and each
+        `wandb.init` replaces `wandb.log`."""
         module: Any = sys.modules.get(wrap.module)
         found = module if module is None or not wrap.owner else vars(module).get(wrap.owner)
         current = None if found is None else vars(found).get(wrap.function)
@@ -197,20 +195,20 @@ class Scalars:
             recorder.cost_ns += _now() - start
 
     def _name(self, name: str) -> int:
-        """String number of a name; 0 for one too many."""
+        """String number of a name; 0 beyond `MOST_NAMES`."""
         place = self._names.get(name)
         if place is None:
             if len(self._names) >= MOST_NAMES:
                 self._left_out = self._left_out or name[:LONGEST_NAME]
                 return 0
             place = self._recorder.intern(name[:LONGEST_NAME])
-            if place:  # else the table of strings is busy this instant, or full
+            if place:  # else the string table is busy or full
                 self._names[name] = place
         return place
 
 
 def _number(value: Any) -> float | None:
-    """A number that is one, or a 0-d tensor or array in the host's memory; None of others."""
+    """The value of a number or of a one-element tensor or scalar in host memory; None for anything else."""
     kind = type(value)
     if kind is float or kind is int:
         return float(value)

@@ -1,14 +1,12 @@
-"""Module names: the path of each module in its root, looked up by identity.
+"""Module names: the path of each module in its root, by identity.
 
-HOT PATH: `of` is called for every module call of a sampled step: one dictionary
-look-up and one check of a weak reference. The walk over a new root
-(`named_modules`, milliseconds for thousands of modules) is done by the agent's
-thread; nothing is sampled before the first root is known.
+HOT PATH: `of`, for every module call of a sampled step: one dictionary lookup and one check of a weak
+reference. The agent's thread walks new roots (milliseconds for thousands of modules); nothing is sampled
+before the first walk.
 
-The root itself goes by its class. The first root's modules have plain paths;
-those of further roots begin with their root's class, so that two networks of a
-GAN do not share names. `DistributedDataParallel` and `DataParallel` are looked
-through.
+A root is named by its class. Modules of the first root have plain paths, those of further roots begin with
+their root's class, so the two networks of a GAN share no names. `DistributedDataParallel` and `DataParallel`
+are skipped.
 """
 
 from __future__ import annotations
@@ -17,14 +15,14 @@ import time
 import weakref
 from typing import Any
 
+from probe.job.instruments.core.object_access import attributes, entries, unwrapped
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.loop.forward import Forward
 
 _REST_S = 1.0
-"""Walks that nothing asks for are at least so far apart."""
+"""Between two walks while no name is missing, at least."""
 _SHARE, _MISSED_SHARE = 1000, 100
-"""A walk holds the GIL: it takes at most 0.1 % of the time, 1 % when names are missing."""
-_WRAPPERS = ("DistributedDataParallel", "DataParallel")
+"""A walk holds the GIL: at most 0.1 % of the time, 1 % when names are missing."""
 
 
 class ModuleNames:
@@ -43,7 +41,7 @@ class ModuleNames:
         self._walked_step = 0
 
     def of(self, module: Any) -> int:
-        """String number of a module's name; its class when it is in no root that was walked."""
+        """String number of a module's path, or of its class while the path is unknown."""
         known = self._numbers.get(id(module))
         if known is not None and known[0]() is module:
             return known[1]
@@ -51,36 +49,42 @@ class ModuleNames:
         return self._intern(type(module).__name__)
 
     def path(self, module: Any) -> str | None:
-        """A module's path as text; None when it is not known."""
+        """A module's path; None when unknown."""
         known = self._numbers.get(id(module))
         return known[2] if known is not None and known[0]() is module else None
 
     def find(self, path: str) -> Any:
-        """The module of that path; None when none has it."""
+        """The module with that path; None without one."""
         for reference, _, text, _ in list(self._numbers.values()):
             if text == path and (module := reference()) is not None:
                 return module
         return None
 
     def known(self) -> list[str]:
-        """Paths of all modules that are known and live."""
+        """Paths of all known modules that are alive."""
         return [text for reference, _, text, _ in list(self._numbers.values()) if reference() is not None]
 
     def roots(self) -> list[Any]:
-        """The root modules seen, that are alive; the largest tree first."""
+        """The root modules that are alive, the largest tree first."""
         walked = sorted(self._walked.values(), key=lambda entry: -entry[1])
         return [root for reference, _ in walked if (root := reference()) is not None]
 
-    def inner(self, root: Any) -> Any:
-        """The model itself, where a root only wraps it for several ranks."""
-        return root.module if type(root).__name__ in _WRAPPERS and hasattr(root, "module") else root
+    def prefix(self, model: Any, *, first: bool) -> str:
+        """What the names in a model begin with: nothing for the first model, its class and a dot for others.
+
+        `first` decides while none of its modules is named."""
+        label = f"{type(model).__name__}."
+        children = (child for _, child in entries(attributes(model).get("_modules")) if child is not None)
+        known = next((path for child in children if (path := self.path(child)) is not None), None)
+        plain = first if known is None else not known.startswith(label)
+        return "" if plain else label
 
     # The agent's thread -----------------------------------------------------
 
     def collect(self) -> None:
-        """Walk the roots that are new, and all of them again now and then: modules are renamed too."""
+        """Walk new roots, and all roots again from time to time: modules are renamed too."""
         begun_s = time.monotonic()
-        again = self._is_time_to_look_again(begun_s)
+        again = self._rewalk_due(begun_s)
         for key, reference in list(self._forward.roots.items()):
             root = reference()
             if root is None:
@@ -94,8 +98,8 @@ class ModuleNames:
             self._walked_s = time.monotonic()
             self._took_s = self._walked_s - begun_s
 
-    def _is_time_to_look_again(self, now_s: float) -> bool:
-        """Soon after a name was missed, later without that; the longer a walk takes the more seldom."""
+    def _rewalk_due(self, now_s: float) -> bool:
+        """Whether to walk all roots again: soon after a missing name, and less often the longer it takes."""
         step = self._recorder.step
         if step == self._walked_step and not self._missed:
             return False
@@ -107,10 +111,10 @@ class ModuleNames:
         return True
 
     def _walk(self, key: int, root: Any) -> None:
-        inner = self.inner(root)
+        inner = unwrapped(root)
         try:
             modules = list(inner.named_modules())
-        except RuntimeError:  # the training thread changes the model this instant
+        except RuntimeError:  # the training thread is changing the model
             self._missed = True
             return
         has_children = len(modules) > 1
@@ -132,7 +136,7 @@ class ModuleNames:
         self.ready = True
 
     def _inside_another(self, root: Any) -> bool:
-        """Whether a walked root already names this one (a part of a model called by itself)."""
+        """Whether another root's walk named this one: part of a model that is also called by itself."""
         known = self._numbers.get(id(root))
         return known is not None and known[0]() is root and known[3] != id(root)
 

@@ -1,15 +1,11 @@
 """Modules: forward, backward and optimizer times of every module, on sampled steps.
 
-Writes python.torch_trace. HOT PATH on sampled steps only: `start` registers
-global forward hooks when a step begins, `stop` removes them when it ends; in
-between a module call costs a few microseconds, otherwise nothing. Backward is
-timed by pre-hooks on the graph nodes that made the outputs and the inputs of the
-calls of the sampled step (not on the tensors: those change owner under in-place
-operations); they go with the graph. Full backward hooks are never used: they
-wrap outputs. In a job that compiles there are no hooks, and a compiled module is
-one row: the region. Nothing is recorded while a CUDA graph is being captured. On
-CUDA, times come from events that the agent's thread resolves when the device is
-done (`collect`); nothing waits for the device.
+Writes python.torch_trace. HOT PATH on sampled steps only: `_start` registers global forward hooks when a
+step begins, `_stop` removes them when it ends; in between a module call costs a few microseconds. Backward
+is timed by pre-hooks on the graph nodes of the calls' inputs and outputs; they vanish with the graph. Hooks
+on tensors would move with in-place operations, and full backward hooks wrap outputs. In a job that compiles
+there are no hooks, and a compiled module is one row. Nothing is recorded during the capture of a CUDA graph.
+On CUDA, times come from events that the agent's thread resolves (`collect`); nothing waits for the device.
 """
 
 from __future__ import annotations
@@ -24,6 +20,7 @@ from typing import Any
 from probe.base import descriptors
 from probe.base.clock import ANCHOR_NS
 from probe.base.isolation import Isolation
+from probe.job.instruments.core.object_access import contents
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.loop.forward import Forward
 from probe.job.instruments.loop.losses import Losses
@@ -35,7 +32,7 @@ _ident = threading.get_ident
 _STATM = "/proc/self/statm"
 _PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20
 MOST_CALLS = 8192
-"""Module calls recorded in one sampled step; the rest of the step is left out."""
+"""Module calls recorded in one sampled step, at most."""
 MOST_DEVICE_ROWS = 20_000
 
 
@@ -96,7 +93,7 @@ class Modules:
         self.losses.nested_backward = guard("modules", self.nested_backward)
 
     def uninstall(self) -> None:
-        """Remove hooks that are in place and forget the pending rows."""
+        """Remove the hooks and drop pending rows."""
         self.recorder.start_sampling = None
         self._stop()
         self.losses.after_backward = self.losses.nested_backward = None
@@ -130,7 +127,7 @@ class Modules:
         return True
 
     def _proven_statm(self) -> int:
-        """A number that means the kernel's file this instant; -1 where there is none to be had."""
+        """A descriptor proven to be the kernel's file now; -1 without one."""
         try:
             if self._statm is not None and not self._statm.ours:
                 self._statm = descriptors.opened(_STATM, os.O_RDONLY, keep=True)
@@ -185,34 +182,28 @@ class Modules:
         recorder.cost_ns += _now() - end
 
     def _first_tensor(self, value: Any) -> Any:
-        """The first tensor in an output or in arguments; looks two levels into containers.
-
-        Goes by types and their own methods, never by attributes of the value: an object of the
-        user's may raise at any of them."""
+        """The first tensor in an output or in arguments, up to two levels deep in containers."""
         kind = type(value)
         tensor = self._tensor
         if issubclass(kind, tensor):
             return value
-        for item in _items(kind, value):
+        for item in contents(kind, value):
             if issubclass(type(item), tensor):
                 return item
             if issubclass(type(item), (list, tuple)):
-                first = next(iter(_items(type(item), item)), None)
+                first = next(iter(contents(type(item), item)), None)
                 if issubclass(type(first), tensor):
                     return first
         return None
 
     def _foreign(self, inside_backward: bool) -> bool:
-        """Whether this thread is neither the one that trains nor its stand-in.
-
-        On a device, autograd runs backward, and with it the recompute of checkpoints, on
-        a thread of its own while the training thread waits."""
+        """Whether this thread is neither the training thread nor its stand-in: on a device, autograd runs
+        backward and the recompute of checkpoints on its own thread while the training thread waits."""
         return self.recorder.elsewhere() and not (inside_backward and _ident() == self._backward_thread)
 
     def _unwind(self, module: Any) -> bool:
-        """Close the calls that an exception left open (a checkpoint stops its recompute early).
-
-        False when the call itself was never seen to begin."""
+        """Close the calls that an exception left open (a checkpoint stops its recompute early). False when
+        the start of this call was not seen."""
         stack = self._stack
         if not any(call.module is module for call in stack):
             return False
@@ -222,7 +213,7 @@ class Modules:
         return True
 
     def _output_hook(self, call: Call) -> Any:
-        """Fires when the gradient of the call's output is there: its backward begins."""
+        """Runs when the gradient of the call's output is ready: its backward begins."""
         sample = self._sample
 
         def began(_gradient: Any) -> None:
@@ -236,7 +227,7 @@ class Modules:
         return self._isolation.guard("modules", began)
 
     def _input_hook(self, call: Call) -> Any:
-        """Fires when the gradient of the call's input is there: its backward has ended."""
+        """Runs when the gradient of the call's input is ready: its backward has ended."""
 
         def ended(_gradient: Any) -> None:
             if not call.input_ns:
@@ -249,9 +240,9 @@ class Modules:
     def _after_backward(self, end: int) -> None:
         """Write a row for each call whose backward began.
 
-        Autograd runs the operations of a forward in reverse. So a call's backward has
-        ended when the gradient of its input is there, and at the latest when that of a
-        call made wholly before it begins: the earlier of the two, else backward's end."""
+        Autograd runs a forward's operations in reverse. So the backward of a call ends when the gradient of
+        its input is ready, or when the backward of a call made wholly before it begins, whichever is
+        earlier; without either, when all of backward ends."""
         last = self._event() if self._cuda is not None else None
         open_calls: list[Call] = []
         for call in self._began:
@@ -263,8 +254,8 @@ class Modules:
         self._began.clear()
 
     def nested_backward(self, mark: int | None) -> int:
-        """Around a backward inside backward (a reentrant checkpoint): called before it with None,
-        after it with the answer. What began inside it has ended with it."""
+        """Called before a backward inside backward (a reentrant checkpoint) with None, after it with the
+        value returned. Calls whose backward began inside it end with it."""
         if mark is not None:
             now = _now()
             event = self._event() if self._cuda is not None else None
@@ -284,7 +275,7 @@ class Modules:
         self._trace("step", optimizer, start, end)
 
     def trace_region(self, region: str, start: int, end: int) -> None:
-        """The `forward` row of a compiled region, which is seen from outside only."""
+        """The `forward` row of a compiled region."""
         self._trace("forward", region, start, end)
 
     def _trace(self, stage: str, name: str, start: int, end: int) -> None:
@@ -308,7 +299,7 @@ class Modules:
             self._append(*fields)
 
     def _memory(self) -> tuple[float, float, float, float]:
-        """allocated, max_allocated, cached, max_cached in MB: one look at one source."""
+        """allocated, max_allocated, cached, max_cached in MB, from one read."""
         cuda = self._cuda
         if cuda is None:
             try:
@@ -344,15 +335,3 @@ class Modules:
 _DURATION = 10
 """Place of `duration` in a row of python.torch_trace."""
 
-
-def _items(kind: type, value: Any) -> Any:
-    """What a container holds, by the built-in class it is made of."""
-    if issubclass(kind, dict):
-        return dict.values(value)
-    if issubclass(kind, list):
-        return list.__iter__(value)
-    if issubclass(kind, tuple):
-        return tuple.__iter__(value)
-    if hasattr(kind, "__dataclass_fields__") and kind.__dictoffset__:
-        return vars(value).values()
-    return ()

@@ -1,12 +1,11 @@
-"""Frozen: a fork of the process in which something is looked at while the training goes on.
+"""Forked probe: a forked child in which the state is examined while training continues.
 
-Forked on the training thread, in the middle of a step, it holds every tensor as it was at
-that instant, and nothing that is done there can change the training: its memory is its own,
-what both share (shared memory, rings) is made read-only, every descriptor but the answer's
-is closed, signals are blocked, and it is killed at its deadline. The parent waits for
-nothing but the fork itself; the agent's thread reads the answer and buries the child.
+Forked on the training thread, in the middle of a step, the child holds every tensor as it was then. It
+cannot change the training: memory that both share (shared memory, rings) becomes read-only there, every
+descriptor except the pipe is closed, signals are blocked, and it is killed at its deadline. The parent waits
+only for the fork itself; the agent's thread reads the pipe and reaps the child.
 
-`refusal` names what makes a fork of this process a risk or worthless. Standard library only.
+`refusal` says why a fork of this process would be a risk or useless. Standard library only.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from probe.base.isolation import capture, describe
 from probe.job.instruments.core.host_memory import HostMemoryReader
 
 DEADLINE_S = 60.0
-"""How long one look may take."""
+"""How long a child may run."""
 LONGEST_ANSWER_BYTES = 2 << 20
 ROOM_BYTES = 256 << 20
-"""Memory that has to be left, beside what both could come to hold twice."""
+"""Free memory needed beyond a second copy of the parent's."""
 _NICE = 10
 _NOT_FORKED_WITH = {
     "/dev/infiniband": "InfiniBand or RDMA memory is registered",
@@ -74,14 +73,14 @@ Send = Callable[[str, Any], None]
 
 
 def refusal(local_ranks: int = 1) -> str:
-    """Why this process is not forked; empty when it can be. A millisecond, on the training thread.
+    """Why this process must not fork; empty when it may. A millisecond, on the training thread.
 
-    `local_ranks`: processes of the job on this host, which may all do so at the same instant."""
+    `local_ranks`: processes of the job on this host, which may all fork at the same instant."""
     torch: Any = sys.modules["torch"]
     if not hasattr(os, "fork") or sys.platform != "linux":
         return "only Linux is supported"
     if torch.cuda.is_initialized():
-        return "CUDA is in use, which no fork can use"
+        return "CUDA is in use, which does not work in a fork"
     if not _known_child_handler():
         return "the program handles SIGCHLD itself"
     maps = descriptors.read_text("/proc/self/maps")
@@ -92,18 +91,18 @@ def refusal(local_ranks: int = 1) -> str:
 
 
 def _no_room(local_ranks: int) -> str:
-    """The parent writes on: at the worst all of its own memory is there twice."""
+    """The parent keeps writing: at worst all of its own memory exists twice."""
     pages = descriptors.read_text("/proc/self/statm").split()
     own_bytes = (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")
     available_bytes = HostMemoryReader().read()[0]
     needed_bytes = local_ranks * (own_bytes + ROOM_BYTES)
     if available_bytes is None or available_bytes >= needed_bytes:
         return ""
-    return f"{available_bytes >> 20} MB of memory are left, and a fork could need {needed_bytes >> 20} MB"
+    return f"{available_bytes >> 20} MB of memory are free, and a fork may need {needed_bytes >> 20} MB"
 
 
 def _known_child_handler() -> bool:
-    """Whether nobody hears of a child that ends but torch's loaders, which look at their own workers only."""
+    """Whether no handler hears of an ended child but that of torch's loaders, which checks only workers."""
     handler: Any = signal.getsignal(signal.SIGCHLD)
     if handler in (signal.SIG_DFL, signal.SIG_IGN):
         return True
@@ -112,13 +111,13 @@ def _known_child_handler() -> bool:
     return all(cell.cell_contents is None for cell in handler.__closure__ or ())
 
 
-class Frozen:
-    """One fork and its answer. Made on the training thread; `collect` is the agent's thread's."""
+class ForkedProbe:
+    """One child and its findings. Made on the training thread; the agent's thread calls `collect`."""
 
-    def __init__(self, look: Callable[[Send], object], deadline_s: float = DEADLINE_S) -> None:
-        """Fork; `look(send)` runs in the child and sends what it finds, a name and plain values each.
+    def __init__(self, examine: Callable[[Send], object], deadline_s: float = DEADLINE_S) -> None:
+        """Fork; `examine(send)` runs in the child and sends its findings, each a name and plain values.
 
-        Raises `OSError` when there can be no fork."""
+        Raises `OSError` when the fork fails."""
         self.begun_s = time.monotonic()
         self.found: dict[str, Any] = {}
         self._deadline_s = deadline_s
@@ -127,28 +126,28 @@ class Frozen:
         self.pid = 0
         self._answers, answer = descriptors.pipe()
         with answer:
-            _, error = capture(lambda: self._fork(look, answer.fileno()))
+            _, error = capture(lambda: self._fork(examine, answer.fileno()))
         self.took_ms = (time.monotonic() - self.begun_s) * 1e3
         if error is not None:
             self.end()
             raise error
 
-    def _fork(self, look: Callable[[Send], object], answer: int) -> None:
-        # With signals blocked no handler of the job's runs in the child, nor raises there into its code.
+    def _fork(self, examine: Callable[[Send], object], answer: int) -> None:
+        # With signals blocked, no handler of the job's runs or raises in the child.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
-            with warnings.catch_warnings():  # Python 3.12: that other threads are not there in the child
+            with warnings.catch_warnings():  # Python 3.12 warns of the threads that the child lacks
                 warnings.simplefilter("ignore")
                 self.pid = os.fork()
             if self.pid == 0:
-                _be_the_child(look, answer, self._deadline_s)
+                _run_child(examine, answer, self._deadline_s)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     # The agent's thread -----------------------------------------------------
 
     def collect(self) -> bool:
-        """Read what is there, without waiting; whether the look is over. Kills it at its deadline."""
+        """Read without waiting; whether the child is done. Kills it at its deadline."""
         if not self._answers.ours:
             self.end()
             return True
@@ -158,15 +157,15 @@ class Frozen:
         return True
 
     def end(self) -> None:
-        """Kill the child if it still runs, and bury it. By one thread at a time."""
+        """Kill the child if it still runs, and reap it. By one thread at a time."""
         pid, self.pid = self.pid, 0
         if pid > 0:
             capture(lambda: os.kill(pid, signal.SIGKILL))
-            capture(lambda: os.waitpid(pid, 0))  # it may be buried already, where SIGCHLD is ignored
+            capture(lambda: os.waitpid(pid, 0))  # reaped already where SIGCHLD is ignored
         self._answers.close()
 
     def _read(self) -> bool:
-        """Whether the child has closed its end, or says more than it may."""
+        """Whether the child has closed its end, or sent more than it may."""
         os.set_blocking(self._answers.fileno(), False)
         while self._size < LONGEST_ANSWER_BYTES:
             try:
@@ -186,7 +185,7 @@ class Frozen:
 # In the child -----------------------------------------------------------------------
 
 
-def _be_the_child(look: Callable[[Send], object], answer: int, deadline_s: float) -> None:
+def _run_child(examine: Callable[[Send], object], answer: int, deadline_s: float) -> None:
     """Never returns."""
 
     def send(name: str, values: Any) -> None:
@@ -196,7 +195,7 @@ def _be_the_child(look: Callable[[Send], object], answer: int, deadline_s: float
 
     def run() -> None:
         _cut_off(answer, deadline_s)
-        look(send)
+        examine(send)
         send("whole", True)
 
     _, error = capture(run)
@@ -206,7 +205,7 @@ def _be_the_child(look: Callable[[Send], object], answer: int, deadline_s: float
 
 
 def _cut_off(answer: int, deadline_s: float) -> None:
-    """Let nothing out of this process but the answer. Raises when that cannot be had."""
+    """Cut this process off from everything but the pipe. Raises when that fails."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
     if faulthandler.is_enabled():
@@ -224,8 +223,8 @@ def _cut_off(answer: int, deadline_s: float) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(_NICE)
-    capture(lambda: Path("/proc/self/oom_score_adj").write_text("1000"))  # of the two, the kernel takes this
-    _protect_what_is_shared(libc)
+    capture(lambda: Path("/proc/self/oom_score_adj").write_text("1000"))  # the kernel kills this one first
+    _protect_shared_memory(libc)
     nowhere = os.open("/dev/null", os.O_RDWR)
     for name in os.listdir("/proc/self/fd"):
         if int(name) not in (answer, nowhere):
@@ -234,12 +233,12 @@ def _cut_off(answer: int, deadline_s: float) -> None:
 
 
 def _replace(descriptor: int, nowhere: int) -> None:
-    os.fstat(descriptor)  # that of the folder's list is closed by now
+    os.fstat(descriptor)  # raises for the descriptor that listed the folder, which is closed
     os.dup2(nowhere, descriptor)
 
 
-def _protect_what_is_shared(libc: Any) -> None:
-    """Memory that the parent sees too can only be read from here on: who writes to it ends."""
+def _protect_shared_memory(libc: Any) -> None:
+    """Make memory that the parent shares read-only: a write ends this process."""
     mprotect = libc.mprotect
     mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     for line in Path("/proc/self/maps").read_text().splitlines():

@@ -1,8 +1,7 @@
-"""Loss graph: which operation on the way to the loss gave something that is not finite.
+"""Loss graph: which operation between model and loss first gave a NaN or an infinity.
 
-Reads what the nodes of the autograd graph kept of their forward, and does the operation again
-from that. Only ever in a forked child (`frozen`): unpacking what was kept may run code of the
-job's. torch is the job's own, inside functions.
+Repeats operations from the tensors that the nodes of the autograd graph saved. Runs only in a forked child
+(`forked_probe`): unpacking saved tensors may run the job's code. torch is the job's own, inside functions.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from probe.base.isolation import capture
-from probe.job.instruments.core.tensor_summaries import is_bad, torch_module
+from probe.job.instruments.core.tensor_summaries import is_nonfinite, torch_module
 from probe.job.instruments.nan.replay import saved
 
 MOST_NODES = 512
 
 
 def nodes(root: Any, last: Any = None) -> Iterator[Any]:
-    """The nodes from a loss on, nearest first, up to `MOST_NODES`; none that only `last` leads to."""
+    """The first `MOST_NODES` nodes from a loss on, nearest first; not those that only `last` leads to."""
     first = getattr(root, "grad_fn", None)
     waiting, seen = [first] if first is not None else [], {first}
     while waiting and len(seen) <= MOST_NODES:
@@ -32,15 +31,15 @@ def nodes(root: Any, last: Any = None) -> Iterator[Any]:
 
 
 def names(root: Any) -> list[str]:
-    """Names of the nodes nearest to the loss."""
+    """Names of the 64 nodes nearest to the loss."""
     return [node.name() for node, _ in zip(nodes(root), range(64), strict=False)]
 
 
-def look(root: Any) -> dict[str, Any] | None:
-    """The node farthest from the loss that made something bad of finite inputs: its name and what it kept,
-    and whether it lies behind the model (`after_model`): nothing nearer to the loss uses a parameter.
+def first_bad_operation(root: Any) -> dict[str, Any] | None:
+    """The node farthest from the loss that turned finite inputs into non-finite ones: its name, its saved
+    tensors, and `after_model`: whether no node nearer to the loss uses a parameter.
 
-    `given` instead when a layer was given what is bad, and no operation of the graph made it."""
+    `given` instead when a layer's input is bad and comes from outside of the graph."""
     farthest = None
     for node in nodes(root):
         given, error = capture(functools.partial(_was_given, node))
@@ -63,22 +62,22 @@ def look(root: Any) -> dict[str, Any] | None:
 
 
 _GIVEN = {"Addmm": ("_saved_mat1", 1), "Mm": ("_saved_self", 0), "Convolution": ("_saved_input", 0)}
-"""Of layers: what the input is kept as, and its place among the nodes that follow."""
+"""Layers: attribute of the saved input, and its place among the following nodes."""
 
 
 def _was_given(node: Any) -> bool:
     """Whether a layer's input is bad and came from outside of the graph."""
     kept, place = _GIVEN.get(node.name().partition("Backward")[0], ("", 0))
-    return bool(kept) and node.next_functions[place][0] is None and is_bad(getattr(node, kept))
+    return bool(kept) and node.next_functions[place][0] is None and is_nonfinite(getattr(node, kept))
 
 
 def _uses_parameters_before(root: Any, last: Any) -> bool:
-    """Whether a parameter is used on a way from the loss that does not lead through `last`."""
+    """Whether a path from the loss reaches a parameter without passing `last`."""
     return any(node.name().endswith("AccumulateGrad") for node in nodes(root, last))
 
 
 def _again(node: Any) -> bool:
-    """Whether this operation made something that is not finite out of what is."""
+    """Whether this operation turned finite inputs into non-finite ones."""
     name = node.name()
     if name.startswith("NllLoss"):
         return bool((node._saved_total_weight == 0).all()) and node._saved_reduction == 1
@@ -93,11 +92,11 @@ def _again(node: Any) -> bool:
         getattr(node, kept, None)
         for kept in ("_saved_self", "_saved_other", "_saved_target", "_saved_exponent")
     ]
-    return is_bad(made) and not any(is_bad(one) for one in given)
+    return is_nonfinite(made) and not any(is_nonfinite(one) for one in given)
 
 
 _PASS_ON = ("Relu", "Sigmoid", "Tanh", "LeakyRelu", "Hardtanh", "Elu")
-"""Keep their result alone, and make nothing bad of what is finite."""
+"""They save only their result, and give finite results for finite inputs."""
 
 
 def _of_self(function: str) -> Callable[[Any], Any]:
@@ -105,7 +104,7 @@ def _of_self(function: str) -> Callable[[Any], Any]:
 
 
 def _divided(node: Any) -> Any:
-    """Dividing by zero shows in the divisor alone: the other is kept only where its gradient is wanted."""
+    """The reciprocal of the divisor: the dividend is saved only where its gradient is needed."""
     divisor = node._saved_other
     if divisor is None or not hasattr(divisor, "detach"):
         return None
@@ -138,7 +137,7 @@ _DONE_AGAIN: dict[str, Callable[[Any], Any]] = {
 
 
 def _cause(node: Any) -> str | None:
-    """Words for the row: see python.nonfinite."""
+    """A `cause` of python.nonfinite."""
     name = node.name()
     if name.startswith(("Log", "BinaryCrossEntropy")):
         kept = getattr(node, "_saved_self", None)

@@ -1,14 +1,13 @@
-"""Sentinel: notices the first NaN or infinity, and has it traced to where it began.
+"""NaN detector: detects the first NaN or infinity and starts the search for its origin.
 
-Writes python.nonfinite and python.inputs, and `stale_gradients` of python.steps. HOT PATH:
-`keep`, `backward_begins` and `backward_ends` run in every micro step. What is looked at there is
-there already: the loss that `losses` read, and after backward the sum of the gradient of one small
-parameter that backward reaches last, so that a NaN from anywhere on its way shows in it. Nothing
-waits for a device.
+Writes python.nonfinite and python.inputs, and `stale_gradients` of python.steps. HOT PATH: `_keep_call`,
+`_backward_begins` and `_backward_ends` run in every micro step. They check the loss that `losses` read, and
+after backward the sum of one small parameter's gradient, the canary. Backward reaches it last, so a NaN from
+anywhere in the graph shows in it. Nothing waits for a device.
 
-Once it fires, the process is forked (`frozen`) and the fork looks at everything (`origin`) while
-the training goes on; the agent's thread collects what it found. One event is looked at; what follows
-is counted until the run was finite again for `REARM_STEPS` steps. torch is the job's own.
+On an event the process forks (`forked_probe`), and the child searches for the origin (`nan_trace`) while
+training continues; the agent's thread collects the findings. The next event needs `REARM_STEPS` finite
+steps in a row first. torch is the job's own.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from collections import deque
 from typing import Any
 
 from probe.base.isolation import Isolation, capture, describe
+from probe.job.instruments.core.delivery import Delivery
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.loop.batch_history import Batches
 from probe.job.instruments.loop.forward import Forward, RootCall, keywords
@@ -30,40 +30,40 @@ from probe.job.instruments.loop.losses import Losses
 from probe.job.instruments.loop.optimizers import Optimizers
 from probe.job.instruments.modules.module_names import ModuleNames
 from probe.job.instruments.nan import forked_probe, nan_trace
+from probe.job.instruments.nan.nan_origin import Seen
 from probe.job.instruments.nan.nonfinite_events import KeptBatch, NonfiniteEvent
 from probe.recording.journal import Journal
 from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE
 from probe.recording.tables import BY_NAME
 
-_now = time.monotonic_ns
 REARM_STEPS = 10
-"""Steps without anything bad after which the next one is an event of its own."""
+"""Finite steps in a row after which the detector is armed again."""
 LARGEST_CANARY = 4096
-"""Elements whose sum costs as good as nothing more than that of one."""
-FIRST_CALLS, ASK_EVERY = 32, 64
-"""Calls of which everything is asked, and how often later ones are."""
+"""Elements; summing so few costs little more than summing one."""
+FIRST_CALLS, FULL_EVERY = 32, 64
+"""Keywords and autocast are read on the first calls, then on every so many."""
 STALE_EVERY = 8
-"""Steps of which one is looked at for gradients that nobody cleared."""
+"""Stale gradients are checked for on every so many steps."""
 MOST_PASSED = 256
-"""Parameters looked through for a small one."""
+"""Parameters searched for a small one."""
 MOST_CANARIES = 2
-"""Models whose gradients are looked at: two, for two networks that train in turns."""
+"""Models checked: two, for two networks that train in turns."""
 HISTORY = 32
 """Losses remembered, to tell a run that diverged from one that broke."""
 SPACING = 20
-"""Forks are at least so many times as far apart as the last look took."""
+"""Two traces are at least this many times the duration of the first apart."""
 MOST_SKIPS = 10
-"""Steps in a row that a GradScaler would skip before it is more than the search for its scale."""
+"""Skipped steps in a row from which on a GradScaler no longer searches for its scale."""
 _ROW = [column.name for column in BY_NAME["python.steps"].columns]
 _NORM_FIELD, _SKIPPED_FIELD = _ROW.index("grad_norm"), _ROW.index("skipped")
 _NO_KEYWORDS: dict[str, Any] = {}
 _FULL_BYTES = 4
 _LAST_WAIT_S = 2.0
-"""How long the end of the process waits for a look that is under way."""
+"""How long the end of the process waits for a trace under way."""
 
 
-class Sentinel:
-    """Installs itself into the instruments that see the loss, the model's call and the batch."""
+class NanDetector:
+    """Sets the callbacks of the instruments that see the loss, the model's call and the batch."""
 
     def __init__(
         self,
@@ -87,36 +87,36 @@ class Sentinel:
         self._root: Any = None
         self._canaries: list[tuple[weakref.ref[Any], bool]] = []
         self._chosen_for: tuple[Any, ...] = ()
-        self._asked = self._calls = 0
-        self._asks, self._draws = False, True
+        self._canary_for = self._calls = 0
+        self._always_full, self._draws = False, True
         self._gradient: Any = None
         self._gradient_version = self._gradient_step = -1
         self._gradient_stale = False
         self._left = (0, 0)
         self._armed = True
         self._finite_steps = self._skips = 0
-        self._looked_step = -1
+        self._checked_step = -1
         self._history: deque[float] = deque(maxlen=HISTORY)
-        self._sent: deque[tuple[Any, Any, int, int, Any]] = deque(maxlen=64)
+        self._delivery = Delivery()
         self._events: list[NonfiniteEvent] = []
         self._collecting = threading.Lock()
-        """Held by the agent's thread, or by the one that stops it, while it reads what forks say."""
+        """Held by the agent's thread, or the one that stops it, while it reads from the children."""
         self._next_fork_s = 0.0
 
     def install(self) -> None:
-        """Be told of losses, of the calls of models, and of the end of backward."""
+        """Set the callbacks."""
         guard = self._isolation.guard
         self._torch: Any = sys.modules["torch"]
         self._generator = self._torch.default_generator
-        self._forward.keep = guard("nonfinite", self._keep)
-        self._losses.sentinel_begins = guard("nonfinite", self._backward_begins)
-        self._losses.sentinel_ends = guard("nonfinite", self._backward_ends)
-        self._losses.late = self._late_loss
+        self._forward.keep_call = guard("nonfinite", self._keep_call)
+        self._losses.on_backward_begin = guard("nonfinite", self._backward_begins)
+        self._losses.on_backward_end = guard("nonfinite", self._backward_ends)
+        self._losses.on_late_loss = self._late_loss
 
     def uninstall(self) -> None:
-        """Let go of everything; what is being looked at gets a moment to come to its end."""
-        self._forward.keep = self._losses.sentinel_begins = self._losses.sentinel_ends = None
-        self._losses.late = None
+        """Take the callbacks out and drop everything; a trace under way gets a moment to finish."""
+        self._forward.keep_call = self._losses.on_backward_begin = self._losses.on_backward_end = None
+        self._losses.on_late_loss = None
         if os.getpid() != self._pid:
             return
         deadline_s = time.monotonic() + _LAST_WAIT_S
@@ -125,13 +125,13 @@ class Sentinel:
             time.sleep(0.01)
         with self._collecting:
             for event in self._events:
-                event.finish(self._journal, "probe left before the look was over")
+                event.finish(self._journal, "probe left before the trace ended")
             self._events.clear()
         self.batches.forget()
         self.kept = self._call = self._root = None
 
     def batch_to_save(self) -> KeptBatch | None:
-        """The batch of the last event, else the last one that came; None when none is held."""
+        """The batch of the last event, else the newest batch; None when neither is held."""
         last = self.batches.last
         if self.kept is not None or last is None or last.content is None:
             return self.kept
@@ -139,25 +139,25 @@ class Sentinel:
 
     # HOT PATH ---------------------------------------------------------------
 
-    def _keep(self, module: Any, args: Any) -> None:
-        """The model is called: what it takes to call it again, until the backward is done.
+    def _keep_call(self, module: Any, args: Any) -> None:
+        """Keep what is needed to repeat this call of the model, until its backward ends.
 
-        Keywords and autocast are asked for at the first calls, at some of the later ones, and at all where
-        the job uses them: in the middle of a step each question costs as much as all of the rest."""
+        Keywords and autocast are read on the first calls, on some later ones, and on all where the job uses
+        them: inside a step, reading either costs as much as the rest of this method."""
         self._calls += 1
-        full = self._asks or self._calls <= FIRST_CALLS or not args or self._calls % ASK_EVERY == 0
+        full = self._always_full or self._calls <= FIRST_CALLS or not args or self._calls % FULL_EVERY == 0
         given, autocast = _NO_KEYWORDS, None
         if full:
             torch = self._torch
             given = keywords()
             if torch.is_autocast_enabled("cpu"):
                 autocast = torch.get_autocast_dtype("cpu")
-            self._asks = self._asks or bool(given) or autocast is not None
+            self._always_full = self._always_full or bool(given) or autocast is not None
         state = self._generator.get_state() if self._draws else None
         self._call = RootCall(module, args, given, autocast, state, self.batches.last)
-        if not self._canaries and self._asked != id(module):
-            self._asked = id(module)
-            self._choose_at_once(module)
+        if not self._canaries and self._canary_for != id(module):
+            self._canary_for = id(module)
+            self._choose_canary_now(module)
 
     def _backward_begins(self, root: Any, loss: float | None, scaled: bool) -> None:
         recorder = self.recorder
@@ -169,13 +169,13 @@ class Sentinel:
             and recorder.stale_gradients == NULL_BOOLEAN
             and (recorder.step <= FIRST_CALLS or recorder.step % STALE_EVERY == 0)
         ):
-            self._note_gradient()
+            self._note_stale()
         if loss is None:
             return
         if loss - loss == 0.0:
             self._history.append(loss)
             if recorder.micro_step == 0 and recorder.last_row is not None:
-                self._look_at_norm()
+                self._check_norm()
             if not self._armed and recorder.micro_step == 0:
                 self._finite_steps += 1
                 self._armed = self._finite_steps >= REARM_STEPS
@@ -190,7 +190,7 @@ class Sentinel:
                 parameter = reference()
                 gradient = parameter.grad if parameter is not None else None
                 if first and self._gradient_step == recorder.step:
-                    self._judge_gradient(gradient)
+                    self._decide_stale(gradient)
                 if first and gradient is not None and not gradient.is_cpu:
                     self._left = (id(gradient), gradient._version)
                 first = False
@@ -200,22 +200,23 @@ class Sentinel:
                 self._bad_gradient()
             else:
                 self._skips = 0
-                self._looked_step = recorder.step
+                self._checked_step = recorder.step
         self._call = self._root = self._gradient = None
 
     def _is_bad(self, gradient: Any, half: bool) -> bool:
-        """Whether a NaN or an infinity is in it; of one on a device that is known later. No other way
-        to read a tensor is cheaper inside a step. `half`: its sum may overflow where it does not."""
+        """Whether a gradient holds a NaN or an infinity, by its sum: the cheapest read of a tensor inside a
+        step. One on a device is known later. `half`: 16 bits, whose sum would overflow too easily."""
         total = (gradient.float() if half else gradient).sum()
         if total.is_cpu:
             value = total.item()
             return bool(value - value != 0.0)
         if total.is_cuda:
-            self._send(total)
+            step, micro_step, scaled = self.recorder.step, self.recorder.micro_step - 1, self._scaled
+            self._delivery.send(total, lambda value: self._late_sum(step, micro_step, scaled, value))
         return False
 
-    def _choose_at_once(self, module: Any) -> None:
-        """Before the agent's thread has chosen: a run may break in its first steps."""
+    def _choose_canary_now(self, module: Any) -> None:
+        """Choose before the agent's thread does: a run may break in its first steps."""
         trained = {
             id(one): True
             for optimizer in self._optimizers.alive()
@@ -226,8 +227,8 @@ class Sentinel:
         if canary is not None:
             self._canaries = [_canary(canary)]
 
-    def _note_gradient(self) -> None:
-        """Before backward: whether the leading model's gradient of before is still there."""
+    def _note_stale(self) -> None:
+        """Before backward: note whether the leading model still has a gradient."""
         parameter = self._canaries[0][0]()
         gradient = parameter.grad if parameter is not None else None
         self._gradient, self._gradient_step = gradient, self.recorder.step
@@ -236,26 +237,26 @@ class Sentinel:
             self._gradient_version = gradient._version
             if gradient.is_cpu:
                 self._gradient_stale = bool(gradient.any())
-            else:  # without asking the device: nobody wrote to it since backward did
+            else:  # without a read from the device: unchanged since the last backward
                 self._gradient_stale = self._left == (id(gradient), gradient._version)
 
-    def _judge_gradient(self, now: Any) -> None:
-        """After backward: it was stale if this very backward added to it. A backward that went through
-        another model says nothing."""
+    def _decide_stale(self, now: Any) -> None:
+        """After backward: the gradient was stale if this backward added to it. A backward through another
+        model decides nothing."""
         before, self._gradient, self._gradient_step = self._gradient, None, -1
         if now is None or (now is before and now._version == self._gradient_version):
             return
-        if before is None or before.is_cpu or self._gradient_stale:  # else its values on a device would tell
+        if before is None or before.is_cpu or self._gradient_stale:  # else only its values on a device tell
             self.recorder.stale_gradients = self._gradient_stale
 
     def _bad_gradient(self) -> None:
-        """After backward a gradient is not finite. Under a GradScaler that is how it finds its scale."""
+        """A gradient is not finite after backward: an event, unless a GradScaler is finding its scale."""
         if all(
             bool(self._torch.isfinite(one.grad).all())
             for reference, _ in self._canaries
             if (one := reference()) is not None and one.grad is not None
         ):
-            return  # a sum that overflowed
+            return  # only the sum overflowed
         if self._scaled:
             self._skips += 1
             scale = self.recorder.loss_scale
@@ -263,8 +264,8 @@ class Sentinel:
                 return
         self._fire("scaler" if self._scaled else "gradient", "nan")
 
-    def _look_at_norm(self) -> None:
-        """The norm that the job's own clipping computed in the step before."""
+    def _check_norm(self) -> None:
+        """Check the norm that the job's own clipping computed in the previous step."""
         row = self.recorder.last_row
         norm = row[_NORM_FIELD] if row is not None else 0.0
         if norm == NULL_DOUBLE or norm - norm == 0.0 or row is None or row[_SKIPPED_FIELD] is not False:
@@ -276,7 +277,7 @@ class Sentinel:
     # An event: rare -----------------------------------------------------------
 
     def _fire(self, seen_by: str, kind: str) -> None:
-        """On the training thread, while everything is as it was: fork, and go on."""
+        """Fork on the training thread, while the state is unchanged, and continue."""
         self._finite_steps = 0
         if not self._armed or self.recorder.counted_step is None:
             return
@@ -289,72 +290,52 @@ class Sentinel:
         )
         done = 0 if seen_by == "loss" else 1  # a backward that has ended is counted already
         event = self._event(seen_by, kind, self.recorder.step, self.recorder.micro_step - done, scene)
-        event.refused = self._refusal()
-        if not event.refused:
-            look, error = capture(lambda: forked_probe.Frozen(lambda send: nan_trace.look(scene, send)))
-            event.look = look
-            event.refused = describe(error) if isinstance(error, OSError) else ""
+        refused = self._refusal()
+        if not refused:
+            event.child, error = capture(
+                lambda: forked_probe.ForkedProbe(lambda send: nan_trace.trace(scene, send))
+            )
+            refused = describe(error) if isinstance(error, OSError) else ""
             if error is not None and not isinstance(error, OSError):
                 raise error
+        event.seen = event.seen._replace(refused=refused)
         if batch is not None and batch.content is not None:
             self.kept = KeptBatch(event, batch)
         self._events.append(event)
 
     def _refusal(self) -> str:
         if time.monotonic() < self._next_fork_s:
-            return "another event was looked at just before"
+            return "another event was traced just before"
         return forked_probe.refusal(int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1))
 
     def _late(self, seen_by: str, step: int, micro_step: int | None, value: float) -> None:
-        """Something that came after the fact: its tensors are gone, its batch may be there yet."""
+        """An event seen late: its tensors are gone, its batch may still be there."""
         self._armed, self._finite_steps = False, 0
         batches = self.batches.of_step(step)
         wanted = [batch for batch in batches if micro_step is None or batch.micro_step == micro_step]
         scene = nan_trace.Scene(
-            seen_by,
-            None,
-            None,
-            wanted[-1] if wanted else None,
-            self._names.roots(),
-            self._optimizers.alive(),
-            self._names.path,
+            seen_by, None, None, wanted[-1] if wanted else None, self._names.roots(),
+            self._optimizers.alive(), self._names.path,
         )
         event = self._event(seen_by, "nan" if value != value else "inf", step, micro_step or 0, scene)
-        event.refused = "it was seen after the fact"
+        event.seen = event.seen._replace(refused="it was seen after the fact")
         self._events.append(event)
 
     def _event(self, seen_by: str, kind: str, step: int, micro_step: int, scene: Any) -> NonfiniteEvent:
         recorder = self.recorder
         row = recorder.last_row
         norm = row[_NORM_FIELD] if row is not None and row[0] == step - 1 else NULL_DOUBLE
-        return NonfiniteEvent(
-            recorder=recorder,
-            batches=self.batches,
-            scene=scene,
-            seen_by=seen_by,
-            kind=kind,
-            step=step,
-            micro_step=micro_step,
-            seen_step=recorder.step,
-            losses=list(self._history),
-            looked_before=self._looked_step >= step - 1 >= 0,
-            norm_before=None if norm == NULL_DOUBLE else norm,
+        seen = Seen(
+            step=step, micro_step=micro_step, seen_by=seen_by, kind=kind, losses=list(self._history),
+            checked_before=self._checked_step >= step - 1 >= 0,
+            norm_before=None if norm == NULL_DOUBLE else norm, several_ranks=_several_ranks(),
         )
+        return NonfiniteEvent(recorder, self.batches, scene, seen, seen_step=recorder.step)
 
-    # A device: what is there later, read on the agent's thread -------------------
-
-    def _send(self, total: Any) -> None:
-        torch = self._torch
-        if torch.cuda.is_current_stream_capturing():
-            return
-        host = torch.empty((), dtype=total.dtype, pin_memory=True)
-        host.copy_(total, non_blocking=True)
-        arrived = torch.cuda.Event()
-        arrived.record()
-        self._sent.append((host, arrived, self.recorder.step, self.recorder.micro_step - 1, self._scaled))
+    # The agent's thread -----------------------------------------------------
 
     def _late_loss(self, step: int, micro_step: int, value: float) -> None:
-        """A loss that a device delivered; on the agent's thread."""
+        """A loss that a device delivered."""
         if value - value == 0.0:
             self._history.append(value)
             if not self._armed and micro_step == 0:
@@ -363,16 +344,15 @@ class Sentinel:
         elif self._armed:
             self._late("loss", step, micro_step, value)
 
-    # The agent's thread -----------------------------------------------------
+    def _late_sum(self, step: int, micro_step: int, scaled: bool, value: float) -> None:
+        """The sum of a canary's gradient that a device delivered."""
+        if value - value != 0.0 and self._armed and not scaled:
+            self._late("gradient", step, micro_step, value)
 
     def collect(self) -> None:
-        """What forks and devices have found, and which parameters to look at."""
-        self._choose()
-        while self._sent and self._sent[0][1].query():
-            host, _, step, micro_step, scaled = self._sent.popleft()
-            value = float(host)
-            if value - value != 0.0 and self._armed and not scaled:
-                self._late("gradient", step, micro_step, value)
+        """One round: choose canaries, read what devices and children delivered."""
+        self._choose_canaries()
+        self._delivery.collect()
         self._collect_events()
 
     def _collect_events(self) -> None:
@@ -382,8 +362,8 @@ class Sentinel:
                     self._events.remove(event)
                     self._next_fork_s = time.monotonic() + SPACING * event.took_s
 
-    def _choose(self) -> None:
-        """A small parameter of each model that backward reaches last; again when there are other models."""
+    def _choose_canaries(self) -> None:
+        """Choose a small parameter of each model, near its input; again when the models change."""
         roots = self._names.roots()[: 2 * MOST_CANARIES]
         leader = self._optimizers.leader()
         key = (*map(id, roots), id(leader))
@@ -407,22 +387,29 @@ class Sentinel:
 
 
 def _canary(parameter: Any) -> tuple[weakref.ref[Any], bool]:
-    """A reference, and whether its numbers have half the bits."""
+    """A weak reference, and whether its elements have less than 32 bits."""
     return weakref.ref(parameter), parameter.element_size() < _FULL_BYTES
 
 
 def _draws(module: Any) -> bool:
-    """Whether a module may draw random numbers in its forward: by its class, or by what it says of itself."""
+    """Whether a module may draw random numbers in its forward, by its class or its dropout rate."""
     name = type(module).__name__.lower()
     rate = getattr(module, "p", None) if "dropout" in name else getattr(module, "dropout", None)
     return (isinstance(rate, float) and rate > 0) or "rrelu" in name or "droppath" in name
 
 
 def _first_small(root: Any, trained: dict[int, bool], torch: Any) -> Any:
-    """The first parameter of a model, in its order, that is small, trained, and none of a sharded model's."""
+    """A model's first parameter that is small, trained and not sharded."""
     plain = (torch.Tensor, torch.nn.Parameter)
     for one in itertools.islice(root.parameters(), MOST_PASSED):
         fits = type(one) in plain and one.requires_grad and one.is_floating_point()
         if fits and id(one) in trained and 0 < one.numel() <= LARGEST_CANARY:
             return one
     return None
+
+
+def _several_ranks() -> bool:
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return False
+    return int(distributed.get_world_size()) > 1

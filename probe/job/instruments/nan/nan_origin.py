@@ -1,8 +1,8 @@
-"""Origin verdict: from what was looked at to where a NaN or an infinity came from, and why.
+"""NaN origin: from the findings of a trace to where a NaN or an infinity came from, and why.
 
-Pure: plain values in, the columns direction, module, param, op, cause, evidence, inputs, kind and
-step of python.nonfinite out. A direction is named only where what was seen allows no other;
-else it is `unknown` and the evidence says what is missing. Standard library only.
+Pure: plain values in; the columns direction, module, param, op, cause, evidence, inputs, kind and step of
+python.nonfinite out. A direction is named only if the findings allow no other, else it is `unknown` and the
+evidence says what is missing. Standard library only.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import json
 from typing import Any, NamedTuple
 
 GROWTH_RATIO = 10.0
-"""A last finite loss so many times the lowest of the history is a run that diverged before it broke."""
+"""A run diverged before it broke if its last finite loss is this many times the lowest of the history …"""
 GROWING_STEPS = 3
 LEAP_RATIO = 1000.0
-"""… and one so many times as large needs no third loss to say so."""
+"""… after so many losses that grew, or this many times after any."""
 LARGE_LR = 1.0
-"""For optimizers that adapt: their rates are 1e-5 to 1e-2 in practice; torch's defaults are 1e-3."""
+"""Adaptive optimizers use 1e-5 to 1e-2 in practice; torch's defaults are 1e-3."""
 FEW_RATIO = 0.05
-"""A share of bad elements that no step of an optimizer leaves: it touches every element."""
+"""An optimizer's step, which writes every element, never leaves so few bad ones."""
 _LIMITS = {"float16": 65504.0, "bfloat16": 3.39e38, "float32": 3.4e38, "float64": 1.8e308}
 _LOGS = ("log", "log2", "log10", "log1p", "logit", "xlogy", "log_sigmoid_forward")
 _DOMAINS = ("sqrt", "acos", "asin", "atanh", "acosh", "pow", "lgamma")
@@ -62,27 +62,27 @@ _STEEP = (
 """Operations whose derivative is infinite somewhere, the likeliest first."""
 
 
-class Event(NamedTuple):
-    """What the sentinel knew when it fired."""
+class Seen(NamedTuple):
+    """What the detector knew at the event."""
 
     step: int
     micro_step: int
     seen_by: str
     kind: str
-    lr: float | None
     losses: list[float]
-    """Finite ones before, the oldest first."""
-    looked_before: bool
-    """Whether gradients were looked at in the step before, and were finite."""
+    """Finite losses before, oldest first."""
+    checked_before: bool
+    """Whether gradients were checked in the previous step, and were finite."""
     norm_before: float | None
-    """Gradient norm of the step before, as the job computed it; None when it did not."""
+    """Gradient norm of the previous step, if the job computed it."""
     several_ranks: bool
-    refused: str
+    lr: float | None = None
+    refused: str = ""
     """Why nothing could be repeated in a fork; empty when it was."""
 
 
 class Origin(NamedTuple):
-    """The columns that say where it began. `evidence` are lines."""
+    """Columns of python.nonfinite. `evidence` are lines."""
 
     direction: str
     step: int
@@ -96,8 +96,8 @@ class Origin(NamedTuple):
     inputs: Any = None
 
 
-def judge(event: Event, found: dict[str, Any]) -> Origin:
-    """Where it began."""
+def find_origin(event: Seen, found: dict[str, Any]) -> Origin:
+    """Where the event began, from the findings of its trace by name."""
     lines = [f"{_SEEN[event.seen_by]} {'NaN' if event.kind == 'nan' else 'infinite'} in step {event.step}"]
     origin = _of_parameters(event, found, lines)
     if origin is None:
@@ -123,7 +123,7 @@ def _part(found: dict[str, Any], name: str) -> dict[str, Any]:
     return value if isinstance(value, dict) and "error" not in value else {}
 
 
-def _refusal(event: Event, found: dict[str, Any]) -> str:
+def _refusal(event: Seen, found: dict[str, Any]) -> str:
     again = _part(found, "forward") or _part(found, "backward")
     why = event.refused or again.get("refused", "")
     return f"the step was not repeated: {why}" if why else ""
@@ -137,18 +137,18 @@ def _unfinished(found: dict[str, Any]) -> str:
         if isinstance(value, dict) and "error" in value
     ]
     if "stopped" in again:
-        errors.append(f"repeating it ended with {again['stopped']}")
+        errors.append(f"repeating it raised {again['stopped']}")
     if "error" in found:
         errors.append(str(found["error"]))
-    if not found.get("whole") and not errors and "look" in found:
-        errors.append(str(found["look"]))
+    if not found.get("whole") and not errors and "cut short" in found:
+        errors.append(str(found["cut short"]))
     return "; ".join(errors)
 
 
-# Bad weights: it began before this step's forward ----------------------------------
+# Bad weights: the event began before this step's forward ---------------------------
 
 
-def _of_parameters(event: Event, found: dict[str, Any], lines: list[str]) -> Origin | None:
+def _of_parameters(event: Seen, found: dict[str, Any], lines: list[str]) -> Origin | None:
     parameters = _part(found, "parameters")
     if not parameters.get("bad_count"):
         if parameters.get("count"):
@@ -158,8 +158,8 @@ def _of_parameters(event: Event, found: dict[str, Any], lines: list[str]) -> Ori
     first = bad[0]
     share = sum(one["nan"] + one["inf"] for one in bad) / max(1, sum(one["elements"] for one in bad))
     lines.append(
-        f"{parameters['bad_count']} of {parameters['count']} parameters were not finite before it, first "
-        f"{first['name']} "
+        f"{parameters['bad_count']} of {parameters['count']} parameters were not finite before the step, "
+        f"first {first['name']} "
         f"({first['nan']} NaN and {first['inf']} infinite of {first['elements']})"
     )
     before = event.step - 1
@@ -178,7 +178,7 @@ def _of_parameters(event: Event, found: dict[str, Any], lines: list[str]) -> Ori
         )
         return Origin("optimizer", before, None, cause="division by zero", **common)
     if lr is not None and lr - lr != 0.0:
-        lines.append(f"its learning rate is {lr}")
+        lines.append(f"the learning rate is {lr}")
         return Origin("optimizer", before, None, cause="learning rate", **common)
     if optimizer.get("bad_states") or _not_finite(event.norm_before):
         seen = f"the state of {optimizer.get('class')} ({', '.join(optimizer.get('bad_states', []))})"
@@ -191,21 +191,21 @@ def _of_parameters(event: Event, found: dict[str, Any], lines: list[str]) -> Ori
         if parameters["bad_count"] == parameters["count"]:
             common["module"] = None
         else:
-            lines.append(f"it spread to all before {common['param']}, and not beyond")
+            lines.append(f"the parameters behind {common['param']} are finite")
         return Origin("backward", before, None, **common)
     few = share < FEW_RATIO or (parameters["bad_count"] == 1 and parameters["count"] > 2)
     if few:
         lines.append(
-            "an optimizer's step touches more than that, and its state is finite: something else wrote it"
+            "an optimizer's step writes every element, and its state is finite: something else wrote these"
         )
         return Origin("parameter", event.step, event.micro_step, cause="bad weight", **common)
-    if event.looked_before:
+    if event.checked_before:
         lines.append(f"gradients of step {before} were finite when its backward ended")
     cause = "learning rate" if _diverged(event, lines) or (lr is not None and abs(lr) > LARGE_LR) else None
     if cause and lr is not None:
         lines.append(f"the learning rate is {lr:g}")
-    if not event.looked_before and cause is None:
-        lines.append(f"gradients of step {before} were not looked at: its backward may have been the first")
+    if not event.checked_before and cause is None:
+        lines.append(f"gradients of step {before} were not checked: its backward may have been the origin")
         return Origin("unknown", before, None, cause=None, **common)
     return Origin("optimizer", before, None, cause=cause, **common)
 
@@ -218,7 +218,7 @@ def _not_finite(value: float | None) -> bool:
     return value is not None and value - value != 0.0
 
 
-def _diverged(event: Event, lines: list[str]) -> bool:
+def _diverged(event: Seen, lines: list[str]) -> bool:
     """Whether the loss grew before it broke."""
     losses = event.losses
     if len(losses) < 2:
@@ -235,7 +235,7 @@ def _diverged(event: Event, lines: list[str]) -> bool:
 # The loss was bad, the weights were not --------------------------------------------
 
 
-def _of_forward(event: Event, found: dict[str, Any], lines: list[str]) -> Origin:
+def _of_forward(event: Seen, found: dict[str, Any], lines: list[str]) -> Origin:
     batch, forward = _part(found, "batch"), _part(found, "forward")
     birth = forward.get("birth")
     common: dict[str, Any] = {
@@ -248,12 +248,12 @@ def _of_forward(event: Event, found: dict[str, Any], lines: list[str]) -> Origin
         lines.append(_batch_line(batch))
         if birth is None or birth["source"] != "operation":
             return Origin("data", cause="data", inputs=_batch_inputs(batch), **common)
-        lines.append("that is not what the model made it of")
+        lines.append("but the model's own NaN or infinity did not come from it")
     elif batch:
         lines.append("the batch was finite as it was loaded")
     if birth is not None and birth["source"] == "input":
         lines.append(
-            "what the model was called with was not: something between the loader and the model made it so"
+            "the model's input was not: something between the loader and the model changed it"
         )
         return Origin("data", cause="data", inputs=forward.get("inputs"), **common)
     if birth is not None and birth["source"] == "buffer":
@@ -265,11 +265,11 @@ def _of_forward(event: Event, found: dict[str, Any], lines: list[str]) -> Origin
         lines.append("the step was repeated with the same inputs" + _WITH[bool(forward.get("random"))])
         return _of_birth(event, birth, lines, common)
     if forward and "refused" not in forward and "stopped" not in forward:
-        lines.append(f"the forward of {forward['root']} was repeated and is finite: what follows it is not")
+        lines.append(f"the forward of {forward['root']} was repeated and is finite; the loss is not")
         return _of_loss(event, found, lines, common)
     graph = _part(found, "graph")
     if graph.get("given"):
-        lines.append(f"what {graph['op']} was given was not finite, and no operation before it made that")
+        lines.append(f"the input of {graph['op']} was not finite, and no operation before it caused that")
         return Origin("data", cause="data", inputs=graph.get("inputs"), **common)
     if graph:
         origin = _of_loss(event, found, lines, common)
@@ -293,11 +293,12 @@ def _batch_inputs(batch: dict[str, Any]) -> list[Any]:
 _WITH = {True: " and random numbers", False: ""}
 
 
-def _of_birth(event: Event, birth: dict[str, Any], lines: list[str], common: dict[str, Any]) -> Origin:
+def _of_birth(event: Seen, birth: dict[str, Any], lines: list[str], common: dict[str, Any]) -> Origin:
     cause, why = _cause_of(birth)
     made = "NaN" if birth["kind"] == "nan" else "infinities"
-    of = "infinities that were meant" if birth.get("masked") else "finite numbers"
-    lines.append(f"`{birth['op']}` in {birth['module'] or 'no module'} was the first to make {made} of {of}")
+    of = "deliberate infinities" if birth.get("masked") else "finite numbers"
+    where = birth["module"] or "no module"
+    lines.append(f"`{birth['op']}` in {where} was the first to turn {of} into {made}")
     lines += [why] if why else []
     if cause in ("overflow", None) and _diverged(event, lines):
         cause = "learning rate"
@@ -310,9 +311,9 @@ def _cause_of(birth: dict[str, Any]) -> tuple[str | None, str]:
     op = birth["op"].rstrip("_")
     inputs = [one for one in birth["inputs"] if one.get("elements")]
     if birth.get("masked"):
-        return "division by zero", "whole rows of its input are -inf: everything was masked"
+        return "division by zero", "whole rows of its input are -inf: everything is masked"
     if not inputs:
-        return ("division by zero", "it was given nothing to count") if op in _QUOTIENTS else (None, "")
+        return ("division by zero", "its input is empty") if op in _QUOTIENTS else (None, "")
     first, last = inputs[0], inputs[-1]
     if op in _LOGS:
         if first["negatives"]:
@@ -344,15 +345,15 @@ def _overflow_or_quotient(
     return "overflow", f"its largest input is {largest:.4g}{ends}"
 
 
-def _of_loss(event: Event, found: dict[str, Any], lines: list[str], common: dict[str, Any]) -> Origin:
+def _of_loss(event: Seen, found: dict[str, Any], lines: list[str], common: dict[str, Any]) -> Origin:
     graph = _part(found, "graph")
     if graph.get("given"):
-        graph = {}  # by something behind the model, whose output is finite
+        graph = {}  # behind the model, whose output is finite
     cause = graph.get("cause")
     if graph.get("nothing_counted"):
-        lines.append("no target counts (all of them are to be ignored): a mean of nothing")
+        lines.append("every target is ignored, so the loss is the mean of nothing")
     elif graph:
-        lines.append(f"of finite inputs {graph['op']} made what is not")
+        lines.append(f"{graph['op']} turned finite inputs into non-finite ones")
     if cause in ("overflow", None) and _diverged(event, lines):
         cause = "learning rate"
     return Origin("loss", op=graph.get("op"), cause=cause, inputs=graph.get("inputs"), **common)
@@ -361,7 +362,7 @@ def _of_loss(event: Event, found: dict[str, Any], lines: list[str], common: dict
 # The loss was finite, gradients were not -------------------------------------------
 
 
-def _of_gradients(event: Event, found: dict[str, Any], lines: list[str]) -> Origin:
+def _of_gradients(event: Seen, found: dict[str, Any], lines: list[str]) -> Origin:
     gradients, backward, batch = _part(found, "gradients"), _part(found, "backward"), _part(found, "batch")
     param = gradients.get("last_bad")
     common: dict[str, Any] = {
@@ -376,61 +377,55 @@ def _of_gradients(event: Event, found: dict[str, Any], lines: list[str]) -> Orig
         return Origin("data", param=param, cause="data", inputs=_batch_inputs(batch), **common)
     if gradients:
         lines.append(
-            f"{gradients['bad_count']} of {gradients['count']} gradients were not finite, the last in the "
-            f"model's order {param}"
-            + (f"; the next, {gradients['next_good']}, was" if gradients["next_good"] else "")
+            f"{gradients['bad_count']} of {gradients['count']} gradients were not finite; in the model's "
+            f"order the last of them is {param}"
+            + (f", and {gradients['next_good']} behind it was finite" if gradients["next_good"] else "")
         )
     origin = backward.get("origin")
     if origin is not None:
         cause = _steep(origin)
         lines.append(
-            f"repeated from the output of {backward['root']} with a gradient of ones, {origin['op']} in "
-            f"{origin['module']} was the first whose gradient was not finite"
+            f"in a backward repeated from the output of {backward['root']} with a gradient of ones, "
+            f"{origin['op']} in {origin['module']} was the first with a non-finite gradient"
         )
         lines += [_values(origin["inputs"])] if origin["inputs"] else []
         return Origin(
-            "backward",
-            module=origin["module"],
-            param=param,
-            op=origin["op"],
-            cause=cause,
-            inputs=origin["inputs"],
-            **common,
+            "backward", module=origin["module"], param=param, op=origin["op"], cause=cause,
+            inputs=origin["inputs"], **common,
         )
     return _of_boundary(event, found, lines, common)
 
 
-def _of_boundary(event: Event, found: dict[str, Any], lines: list[str], common: dict[str, Any]) -> Origin:
-    """The backward could not be repeated from the model on, or that was finite."""
+def _of_boundary(event: Seen, found: dict[str, Any], lines: list[str], common: dict[str, Any]) -> Origin:
+    """The repeated backward was finite, or could not be made."""
     gradients, backward = _part(found, "gradients"), _part(found, "backward")
     param, everything = gradients.get("last_bad"), gradients.get("bad_count") == gradients.get("count")
     repeated = bool(backward) and "refused" not in backward and "stopped" not in backward
     if repeated:
         lines.append(
-            f"the backward of {backward['root']} repeated from its output with a gradient of ones is finite"
+            f"a backward repeated from the output of {backward['root']} with a gradient of ones is finite"
         )
     steep = _between(found) if repeated else []
     if steep:
         lines.append(
-            f"between the model and the loss there is {', '.join(steep)}, whose derivative can be infinite"
+            f"between the model and the loss is {', '.join(steep)}, whose derivative can be infinite"
         )
     if event.several_ranks and not steep and (repeated or everything):
         lines.append(
-            "this rank's own loss and what could be repeated are finite: it came with the all-reduce"
+            "this rank's own loss and the repeated computation are finite: the all-reduce brought it"
         )
         return Origin("backward", param=param, cause="from another rank", **common)
     if event.several_ranks and steep and event.losses and event.losses[-1] == 0.0:
-        lines.append("this rank's own loss was 0 exactly, where that derivative is infinite")
+        lines.append("this rank's own loss was exactly 0, where that derivative is infinite")
         return Origin("backward", param=param, op=steep[0], cause="infinite derivative", **common)
     if event.several_ranks:
-        lines.append("it may have come from another rank with the all-reduce")
+        lines.append("the all-reduce may have brought it from another rank")
     elif everything and repeated:
         cause = "infinite derivative" if steep else None
         return Origin("backward", param=param, op=steep[0] if steep else None, cause=cause, **common)
     elif gradients and not everything:
         lines.append(
-            f"it began at or after {gradients.get('owner')}, before "
-            f"{gradients.get('next_good') or 'the loss'}"
+            f"it began between {gradients.get('owner')} and {gradients.get('next_good') or 'the loss'}"
         )
     module = gradients.get("owner") if gradients and not everything else None
     return Origin("backward", module=module, param=param, **common)
@@ -463,7 +458,7 @@ def _values(inputs: list[dict[str, Any]]) -> str:
         for one in inputs
         if one.get("elements")
     ]
-    return f"what it kept of its forward: {'; '.join(texts)}"
+    return f"saved from its forward: {'; '.join(texts)}"
 
 
 def as_json(inputs: Any) -> str | None:

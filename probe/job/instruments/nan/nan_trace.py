@@ -1,21 +1,23 @@
-"""Origin: everything that is looked at when something is not finite, each by itself.
+"""NaN trace: everything that is examined after an event, part by part.
 
-Runs in a forked child (`frozen`), where all is as it was at that instant; where no fork can
-be made, the parts that only read run on the agent's thread, after the fact. What is found is
-plain values; `origin_verdict` makes a row of them. torch is the job's own, inside functions.
+Runs in a forked child (`forked_probe`), where the state is that of the event. Without a fork, the parts that
+only read run later on the agent's thread. Findings are plain values, from which `nan_origin` makes a row.
+torch is the job's own, inside functions.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from probe.base.isolation import capture, describe
+from probe.job.instruments.core.object_access import unwrapped
 from probe.job.instruments.core.tensor_summaries import (
-    batch_look,
+    batch_summary,
     counts,
-    is_bad,
-    is_looked_at,
+    has_float_values,
+    is_nonfinite,
     local,
     statistics,
     tensors_in,
@@ -36,11 +38,11 @@ Send = Callable[[str, Any], None]
 
 
 class Scene(NamedTuple):
-    """What the sentinel held when it fired. References only, no copies."""
+    """What the detector held at the event. References only, no copies."""
 
     seen_by: str
     root: Any
-    """What backward was called on, None when that is not known."""
+    """What backward was called on; None when not known."""
     call: Any
     """See `forward.RootCall`; None when the step's forward was not watched."""
     batch: Any
@@ -50,27 +52,27 @@ class Scene(NamedTuple):
     path: Callable[[Any], str | None]
 
 
-def look(scene: Scene, send: Send) -> None:
-    """All there is to see, the cheapest first: what was sent before a kill is kept.
+def trace(scene: Scene, send: Send) -> None:
+    """Examine everything, the cheapest parts first: what was sent before a kill is kept.
 
-    On one thread, as a loader's worker does: the others of OpenMP's are not in the fork, and would be
-    waited for."""
+    On one thread, as in a loader's worker: OpenMP would wait for its other threads, which are not in the
+    fork."""
     torch_module().set_num_threads(1)
     _attempt(send, "batch", lambda: _batch(scene))
     named = list(named_parameters(scene.roots))
     _attempt(send, "parameters", lambda: _parameters(scene, named))
     if scene.seen_by == "loss":
-        _attempt(send, "graph", lambda: loss_graph.look(scene.root))
-        _attempt(send, "forward", lambda: _forward(scene, named))
+        _attempt(send, "graph", lambda: loss_graph.first_bad_operation(scene.root))
+        _attempt(send, "forward", lambda: _repeat(scene, functools.partial(_forward, scene, named)))
     else:
         _attempt(send, "gradients", lambda: _gradients(scene, named))
         _attempt(send, "nodes", lambda: loss_graph.names(scene.root))
-        _attempt(send, "backward", lambda: _backward(scene))
+        _attempt(send, "backward", lambda: _repeat(scene, _backward))
 
 
-def look_without_fork(scene: Scene, send: Send, *, on_a_device: bool) -> None:
-    """What can be read beside the training; it may have gone on since. Of what is on a device nothing is:
-    that would wait for it."""
+def trace_without_fork(scene: Scene, send: Send, *, on_a_device: bool) -> None:
+    """Examine what can be read beside the training, which has continued; nothing on a device, because that
+    would wait for it."""
     _attempt(send, "batch", lambda: None if on_a_device and not _on_host(scene) else _batch(scene))
     if on_a_device:
         return
@@ -83,10 +85,10 @@ def _attempt(send: Send, name: str, find: Callable[[], Any]) -> None:
 
 
 def named_parameters(roots: list[Any]) -> Iterator[tuple[str, Any]]:
-    """Parameters by name, of all models: those after the first begin with their model's class."""
+    """Parameters of all models by name; from the second model on with its class as a prefix."""
     seen: set[int] = set()
     for place, root in enumerate(roots):
-        inner = replay.unwrapped(root)
+        inner = unwrapped(root)
         prefix = f"{type(inner).__name__}." if place else ""
         for name, parameter in inner.named_parameters():
             if id(parameter) not in seen:
@@ -101,24 +103,16 @@ def _on_host(scene: Scene) -> bool:
 
 def _batch(scene: Scene) -> dict[str, Any] | None:
     content = scene.batch.alive() if scene.batch is not None else None
-    return None if content is None else batch_look(content)
+    return None if content is None else batch_summary(content)
 
 
 def _parameters(scene: Scene, named: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Which parameters and buffers are not finite, and what their optimizer made of the first of them."""
-    bad = [(name, one) for name, one in named if is_bad(local(one))]
-    buffers = [
-        name
-        for root in scene.roots
-        for name, one in replay.unwrapped(root).named_buffers()
-        if is_looked_at(local(one)) and counts(local(one))[0]
-    ]
+    """Which parameters are not finite, and the optimizer state of those."""
+    bad = [(name, one) for name, one in named if is_nonfinite(local(one))]
     found: dict[str, Any] = {
         "count": len(named),
         "bad_count": len(bad),
         "bad": [_one_parameter(name, one) for name, one in bad[:MOST_NAMED]],
-        "buffers": buffers[:MOST_NAMED],
-        "largest": _largest(named),
         "last_bad": bad[-1][0] if bad else None,
         "last_owner": _owner(scene, bad[-1][0]) if bad else None,
     }
@@ -133,16 +127,8 @@ def _one_parameter(name: str, parameter: Any) -> dict[str, Any]:
     return {"name": name, "nan": nan, "inf": infinite, "elements": int(own.numel())}
 
 
-def _largest(named: list[tuple[str, Any]]) -> float | None:
-    """Largest absolute value of a finite parameter."""
-    torch = torch_module()
-    values = [float(local(one).detach().abs().max()) for _, one in named if is_looked_at(local(one))]
-    finite = [value for value in values if value - value == 0.0]
-    return max(finite) if finite and torch is not None else None
-
-
 def _optimizer(optimizers: list[Any], bad: list[tuple[str, Any]]) -> dict[str, Any] | None:
-    """State of the bad parameters in their optimizer: is it finite, does its step divide by zero?"""
+    """The optimizer of bad parameters: settings, whether its state is finite, whether it divides by zero."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             inside = {id(one) for one in group["params"]}
@@ -150,10 +136,8 @@ def _optimizer(optimizers: list[Any], bad: list[tuple[str, Any]]) -> dict[str, A
             if mine:
                 return {
                     "class": type(optimizer).__name__,
-                    "name": mine[0][0],
                     "lr": _number(group.get("lr")),
                     "eps": _number(group.get("eps")),
-                    "weight_decay": _number(group.get("weight_decay")),
                     **_states(optimizer, group, mine),
                 }
     return None
@@ -161,32 +145,30 @@ def _optimizer(optimizers: list[Any], bad: list[tuple[str, Any]]) -> dict[str, A
 
 def _states(optimizer: Any, group: Any, mine: list[tuple[str, Any]]) -> dict[str, Any]:
     bad_states: set[str] = set()
-    states: set[str] = set()
     zero_divisors = 0
     for _, parameter in mine:
         state = optimizer.state.get(parameter, {})
         for key, value in state.items():
-            if is_looked_at(local(value)) and value.dim():
-                states.add(str(key))
-                if is_bad(local(value)):
-                    bad_states.add(str(key))
+            if has_float_values(local(value)) and value.dim() and is_nonfinite(local(value)):
+                bad_states.add(str(key))
         second = state.get(_SECOND_MOMENT)
         own = local(parameter)
         if second is not None and not _number(group.get("eps")) and second.shape == own.shape:
             zero_divisors += int((second[~torch_module().isfinite(own)] == 0).sum())
-    return {"states": sorted(states), "bad_states": sorted(bad_states), "zero_divisors": zero_divisors}
+    return {"bad_states": sorted(bad_states), "zero_divisors": zero_divisors}
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) or is_looked_at(value) else None
+    return float(value) if isinstance(value, (int, float)) or has_float_values(value) else None
 
 
 def _gradients(scene: Scene, named: list[tuple[str, Any]]) -> dict[str, Any]:
     """Which gradients are not finite, in the order of the parameters."""
     have = [(name, local(one.grad)) for name, one in named if one.grad is not None]
-    states = [(name, is_bad(gradient)) for name, gradient in have]
+    states = [(name, is_nonfinite(gradient)) for name, gradient in have]
     bad = [name for name, state in states if state]
-    after = [name for name, state in states[_last_bad(states) + 1 :] if not state]
+    last_bad = max((place for place, (_, state) in enumerate(states) if state), default=-1)
+    after = [name for name, state in states[last_bad + 1 :] if not state]
     kinds = {
         "nan" if counts(gradient)[0] else "inf"
         for (_, gradient), (_, state) in zip(have, states, strict=True)
@@ -195,25 +177,18 @@ def _gradients(scene: Scene, named: list[tuple[str, Any]]) -> dict[str, Any]:
     return {
         "count": len(have),
         "bad_count": len(bad),
-        "bad": bad[:MOST_NAMED],
         "last_bad": bad[-1] if bad else None,
-        "good_before": [name for name, state in states[: _last_bad(states)] if not state][:MOST_NAMED],
         "next_good": after[0] if after else None,
         "kind": "nan" if "nan" in kinds else "inf",
         "owner": _owner(scene, bad[-1]) if bad else None,
     }
 
 
-def _last_bad(states: list[tuple[str, bool]]) -> int:
-    return max((place for place, (_, state) in enumerate(states) if state), default=-1)
-
-
 def paths(scene: Scene) -> Callable[[Any], str | None]:
-    """Names of modules: those that are known, else as found in the models: a run that breaks in its first
-    steps breaks before its modules were named."""
+    """Paths of modules: known ones, else those found in the models. In the first steps none is known yet."""
     found: dict[int, str] = {}
     for place, root in enumerate(scene.roots):
-        inner = replay.unwrapped(root)
+        inner = unwrapped(root)
         label = type(inner).__name__
         for name, module in inner.named_modules():
             found.setdefault(id(module), (f"{label}.{name}" if place else name) if name else label)
@@ -221,25 +196,26 @@ def paths(scene: Scene) -> Callable[[Any], str | None]:
 
 
 def _owner(scene: Scene, name: str) -> str | None:
-    """Path of the module that a parameter is in."""
+    """Path of the module that holds a parameter."""
     wanted = dict(named_parameters(scene.roots)).get(name)
     for root in scene.roots:
-        for module in replay.unwrapped(root).modules():
+        for module in unwrapped(root).modules():
             if any(one is wanted for one in module.parameters(recurse=False)):
                 return paths(scene)(module)
     return None
 
 
-# The step's forward, done again -----------------------------------------------------
+# The step's forward, repeated ---------------------------------------------------------
 
 
-def _forward(scene: Scene, named: list[tuple[str, Any]]) -> dict[str, Any]:
-    refused = _why_not_again(scene)
-    if refused:
-        return {"refused": refused}
-    modules = replay.Modules(paths(scene))
-    module, args, kwargs = _prepared(scene)
-    modules.watch()
+def _repeat(scene: Scene, run: Callable[[replay.Modules, Any, Any, Any], dict[str, Any]]) -> dict[str, Any]:
+    refused = _replay_refusal(scene)
+    return {"refused": refused} if refused else run(*_prepared(scene))
+
+
+def _forward(
+    scene: Scene, named: list[tuple[str, Any]], modules: replay.Modules, module: Any, args: Any, kwargs: Any
+) -> dict[str, Any]:
     given = list(tensors_in([args, kwargs]))
     buffers = [("buffer", name, one) for name, one in module.named_buffers()]
     inputs = [("input", name, one) for name, one in given]
@@ -258,13 +234,7 @@ def _forward(scene: Scene, named: list[tuple[str, Any]]) -> dict[str, Any]:
     return {**found, "birth": watched.birth_of(output)}
 
 
-def _backward(scene: Scene) -> dict[str, Any]:
-    refused = _why_not_again(scene)
-    if refused:
-        return {"refused": refused}
-    modules = replay.Modules(paths(scene))
-    module, args, kwargs = _prepared(scene)
-    modules.watch()
+def _backward(modules: replay.Modules, module: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     watched = replay.Backward(modules)
     output, error = capture(lambda: watched.run(module, args, kwargs))
     ends = (
@@ -276,8 +246,8 @@ def _backward(scene: Scene) -> dict[str, Any]:
     return {**found, "stopped": describe(error)} if error is not None else found
 
 
-def _prepared(scene: Scene) -> tuple[Any, Any, Any]:
-    """Module and arguments as they were called, and what else they depend on."""
+def _prepared(scene: Scene) -> tuple[replay.Modules, Any, Any, Any]:
+    """Watched modules, and module and arguments of the kept call; restores its random state and autocast."""
     torch = torch_module()
     call = scene.call
     _no_collectives()
@@ -286,11 +256,13 @@ def _prepared(scene: Scene) -> tuple[Any, Any, Any]:
     if call.autocast is not None:
         torch.set_autocast_enabled("cpu", True)
         torch.set_autocast_dtype("cpu", call.autocast)
-    return replay.unwrapped(call.module), _private(call.args), _private(call.kwargs)
+    modules = replay.Modules(paths(scene))
+    modules.watch()
+    return modules, unwrapped(call.module), _private(call.args), _private(call.kwargs)
 
 
 def _private(value: Any) -> Any:
-    """The same with tensors of its own: those of a loader's worker lie in memory that only can be read."""
+    """A copy with tensors of its own: those of a loader's worker lie in read-only memory here."""
     torch = torch_module()
     if isinstance(value, torch.Tensor):
         return value.detach().clone().requires_grad_(value.requires_grad)
@@ -300,13 +272,13 @@ def _private(value: Any) -> Any:
 
 
 def _no_collectives() -> None:
-    """The other ranks are not here: whoever calls them gets an error, and waits for nobody."""
+    """Make collectives raise: the other ranks do not take part in this child."""
     distributed = torch_module().distributed
     if not distributed.is_available() or not distributed.is_initialized():
         return
 
     def refused(*_args: Any, **_kwargs: Any) -> Any:
-        raise RuntimeError("a repeated forward talks to no other rank")
+        raise RuntimeError("a repeated forward calls no collectives")
 
     group = distributed.ProcessGroup
     for name in (
@@ -329,11 +301,11 @@ def _no_collectives() -> None:
             setattr(group, name, refused)
 
 
-def _why_not_again(scene: Scene) -> str:
-    """Why the forward cannot be done again; empty when it can."""
+def _replay_refusal(scene: Scene) -> str:
+    """Why the forward cannot be repeated; empty when it can."""
     call = scene.call
     if call is None:
-        return "the call of the model was not kept: phases of this step were not timed, or the job compiles"
+        return "the model's call was not kept: the phases of this step were not timed, or the job compiles"
     if call.kwargs is None:
         return "the model's arguments could not be read"
     for module in call.module.modules():

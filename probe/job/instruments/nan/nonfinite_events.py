@@ -1,7 +1,7 @@
-"""Nonfinite events: one that was noticed, from the look at it to its rows.
+"""Nonfinite events: one NaN or infinity that was detected, from its trace to its rows.
 
-Made on the training thread, carried on by the agent's (`over`). Writes python.nonfinite and
-python.inputs. Standard library only; torch inside what is called.
+Made on the training thread, finished on the agent's (`over`). Writes python.nonfinite and python.inputs.
+Standard library only; torch inside the functions called.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from probe.base.clock import wall_ns
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.loop.batch_history import Batch, Batches, as_list
 from probe.job.instruments.nan import nan_origin, nan_trace
-from probe.job.instruments.nan.forked_probe import Frozen
+from probe.job.instruments.nan.forked_probe import ForkedProbe
 from probe.recording.journal import Journal
 from probe.recording.layout import NULL_DOUBLE, NULL_INTEGER
 
@@ -33,22 +33,14 @@ _INPUT_COLUMNS = {
 
 @dataclass
 class NonfiniteEvent:
-    """What was known when it was noticed; `row` once it is judged."""
+    """An event; `child` traces it, `row` is set once it is finished."""
 
     recorder: Recorder
     batches: Batches
     scene: nan_trace.Scene
-    seen_by: str
-    kind: str
-    step: int
-    micro_step: int
+    seen: nan_origin.Seen
     seen_step: int
-    losses: list[float]
-    looked_before: bool
-    norm_before: float | None
-    several_ranks: bool = field(default_factory=lambda: _several_ranks())
-    refused: str = ""
-    look: Frozen | None = None
+    child: ForkedProbe | None = None
     took_s: float = 0.0
     event_id: str = ""
     row: dict[str, Any] = field(default_factory=dict)
@@ -56,90 +48,72 @@ class NonfiniteEvent:
     begun_s: float = field(default_factory=time.monotonic)
 
     def over(self, journal: Journal) -> bool:
-        """Whether the look is over; its rows are written then. On the agent's thread."""
-        if self.look is not None and not self.look.collect():
+        """Whether the trace is over; then its rows are written. On the agent's thread."""
+        if self.child is not None and not self.child.collect():
             return False
         self.finish(journal, "")
         return True
 
     def finish(self, journal: Journal, why: str) -> None:
-        """Judge what was found, and write it. `why`: what ended the look before its end."""
+        """Write the rows. `why`: what ended the trace early."""
         found: dict[str, Any] = {}
-        if self.look is not None:
-            self.look.end()
-            found = self.look.found
+        if self.child is not None:
+            self.child.end()
+            found = self.child.found
             if not found.get("whole"):
-                found["look"] = (
-                    why or f"the look ended after {time.monotonic() - self.begun_s:.0f} s, before it was done"
-                )
+                after_s = time.monotonic() - self.begun_s
+                found["cut short"] = why or f"the trace was stopped after {after_s:.0f} s, unfinished"
         else:
-            nan_trace.look_without_fork(self.scene, found.__setitem__, on_a_device=self._on_a_device())
+            on_a_device = bool(sys.modules["torch"].cuda.is_initialized())
+            nan_trace.trace_without_fork(self.scene, found.__setitem__, on_a_device=on_a_device)
         self.took_s = time.monotonic() - self.begun_s
         self.event_id = uuid.uuid4().hex[:12]
         self.row = self._row(found)
         journal.append({"table": "python.nonfinite", "rows": [self.row]})
-        inputs = self._inputs(found)
-        if inputs:
-            journal.append({"table": "python.inputs", "rows": inputs})
+        summary, batch = found.get("batch"), self.scene.batch
+        if summary and "tensors" in summary and batch is not None:
+            rows = _inputs_rows(summary, batch, self.t_ns)
+            journal.append({"table": "python.inputs", "rows": rows})
         self.scene = self.scene._replace(root=None, call=None, batch=None, roots=[], optimizers=[])
-
-    def _on_a_device(self) -> bool:
-        """Whether looking at parameters would wait for a device."""
-        torch: Any = sys.modules["torch"]
-        return bool(torch.cuda.is_initialized())
 
     def _row(self, found: dict[str, Any]) -> dict[str, Any]:
         lr = self._lr()
-        judged = nan_origin.judge(
-            nan_origin.Event(
-                self.step,
-                self.micro_step,
-                self.seen_by,
-                self.kind,
-                lr,
-                self.losses,
-                self.looked_before,
-                self.norm_before,
-                self.several_ranks,
-                self.refused,
-            ),
-            found,
-        )
+        origin = nan_origin.find_origin(self.seen._replace(lr=lr), found)
         scale = self.recorder.loss_scale
         return {
             "event_id": self.event_id,
-            "step": _known(judged.step),
-            "micro_step": judged.micro_step,
+            "step": _known(origin.step),
+            "micro_step": origin.micro_step,
             "t_ns": self.t_ns,
-            "direction": judged.direction,
-            "kind": judged.kind,
-            "module": judged.module,
-            "param": judged.param,
-            "op": judged.op,
-            "cause": judged.cause,
-            "evidence": "\n".join(judged.evidence)[:MOST_CHARACTERS],
-            "seen_by": self.seen_by,
+            "direction": origin.direction,
+            "kind": origin.kind,
+            "module": origin.module,
+            "param": origin.param,
+            "op": origin.op,
+            "cause": origin.cause,
+            "evidence": "\n".join(origin.evidence)[:MOST_CHARACTERS],
+            "seen_by": self.seen.seen_by,
             "seen_step": _known(self.seen_step),
-            "inputs": nan_origin.as_json(judged.inputs),
-            **self._of_batch(judged, found),
+            "inputs": nan_origin.as_json(origin.inputs),
+            **self._of_batch(origin, found),
             "lr": lr,
             "loss_scale": None if scale == NULL_DOUBLE else scale,
         }
 
-    def _of_batch(self, judged: nan_origin.Origin, found: dict[str, Any]) -> dict[str, Any]:
-        """loader, indices, bad_samples, content_hash: of the micro step, or of an earlier step."""
-        batch, looked = self.scene.batch, found.get("batch") or {}
-        if judged.step != self.step:
-            return self._of_earlier(self.batches.of_step(judged.step))
+    def _of_batch(self, origin: nan_origin.Origin, found: dict[str, Any]) -> dict[str, Any]:
+        """loader, indices, bad_samples and content_hash, of the micro step or of an earlier step."""
+        batch, summary = self.scene.batch, found.get("batch") or {}
+        if origin.step != self.seen.step:
+            return self._of_earlier(self.batches.of_step(origin.step))
         indices = as_list(batch.indices) if batch is not None else None
-        positions = looked.get("bad_positions") or []
+        positions = summary.get("bad_positions") or []
         known = indices is not None and all(place < len(indices) for place in positions)
         bad = [indices[place] for place in positions] if known and indices is not None else positions
         return {
             "loader": batch.loader if batch is not None else None,
             "indices": as_text(indices),
             "bad_samples": as_text(bad) if bad and known else None,
-            "content_hash": looked.get("hash"),
+            "content_hash": summary.get("hash"),
         }
 
     def _of_earlier(self, batches: list[Batch]) -> dict[str, Any]:
@@ -152,13 +126,6 @@ class NonfiniteEvent:
             "content_hash": None,
         }
 
-    def _inputs(self, found: dict[str, Any]) -> list[dict[str, Any]]:
-        looked = found.get("batch")
-        batch = self.scene.batch
-        if not looked or "tensors" not in looked or batch is None:
-            return []
-        return inputs_rows(looked, batch, self.t_ns, "event")
-
     def _lr(self) -> float | None:
         for optimizer in self.scene.optimizers[:1]:
             rate = optimizer.param_groups[0].get("lr") if optimizer.param_groups else None
@@ -167,14 +134,14 @@ class NonfiniteEvent:
 
 
 class KeptBatch(NamedTuple):
-    """A batch for who wants to save it, and the event it is of; None when it is just the last."""
+    """A batch that can be saved, and its event; None for the newest batch without an event."""
 
     event: NonfiniteEvent | None
     batch: Batch
 
 
-def inputs_rows(looked: dict[str, Any], batch: Batch, t_ns: int, reason: str) -> list[dict[str, Any]]:
-    """Rows of python.inputs from what `tensor_looks.batch_look` found."""
+def _inputs_rows(summary: dict[str, Any], batch: Batch, t_ns: int) -> list[dict[str, Any]]:
+    """Rows of python.inputs from a `tensor_summaries.batch_summary`."""
     indices = as_text(as_list(batch.indices))
     return [
         {
@@ -188,15 +155,15 @@ def inputs_rows(looked: dict[str, Any], batch: Batch, t_ns: int, reason: str) ->
             **{column: one.get(name) for column, name in _INPUT_COLUMNS.items()},
             "zero_ratio": one["zeros"] / one["elements"] if one.get("elements") else None,
             "indices": indices,
-            "content_hash": looked["hash"],
-            "reason": reason,
+            "content_hash": summary["hash"],
+            "reason": "event",
         }
-        for one in looked["tensors"]
+        for one in summary["tensors"]
     ]
 
 
 def as_text(indices: list[Any] | None) -> str | None:
-    """`[3, 17]`, cut where it would be longer than a line of a table."""
+    """`[3, 17]`, cut to the length of a line in a table."""
     if indices is None:
         return None
     text = str(indices)
@@ -205,10 +172,3 @@ def as_text(indices: list[Any] | None) -> str | None:
 
 def _known(step: int) -> int | None:
     return None if step == NULL_INTEGER else step
-
-
-def _several_ranks() -> bool:
-    distributed: Any = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return False
-    return int(distributed.get_world_size()) > 1

@@ -1,10 +1,10 @@
-"""Replay: a forward, and a backward from the model's output, done again under observation.
+"""Replay: repeats a forward, or a backward from the model's output, under observation.
 
-Only ever in a forked child (`frozen`). The forward runs below a dispatch mode that looks at
-what every operation gave: the *birth* is the operation that made a NaN or an infinity out of
-finite numbers, whose module, inputs and name are kept. Infinities that are there on purpose (a
-mask filled with -inf, an infinite constant) are followed but blamed only if they turn into NaN.
-The backward is watched with a hook on each node of the graph. torch is the job's own, inside functions.
+Runs only in a forked child (`forked_probe`). The forward runs under a dispatch mode that checks the output
+of every operation: the *birth* is the operation that turned finite numbers into a NaN or an infinity; its
+module, inputs and name are kept. Deliberate infinities (a mask filled with -inf, an infinite constant) are
+followed but blamed only if they turn into NaN. The backward has a hook on each node of the graph. torch is
+the job's own, inside functions.
 """
 
 from __future__ import annotations
@@ -13,24 +13,23 @@ from collections.abc import Callable
 from typing import Any
 
 from probe.job.instruments.core.tensor_summaries import (
-    is_bad,
-    is_looked_at,
+    has_float_values,
+    is_nonfinite,
     statistics,
     tensors_in,
     torch_module,
 )
 
 MOST_INPUTS = 4
-_WRAPPERS = ("DistributedDataParallel", "DataParallel")
 _UNSET = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
-"""Operations whose output holds whatever was in memory."""
+"""Operations whose output is uninitialized memory."""
 _MASKED = ("softmax", "attention", "logsumexp")
-"""Operations that are given -inf on purpose, and make NaN of nothing but that."""
+"""Operations that get -inf on purpose, and give NaN for a row of nothing else."""
 _SAVED = "_saved_"
 
 
 class Modules:
-    """Which modules are being called; `path` names one."""
+    """The stack of module calls; `path` names a module."""
 
     def __init__(self, path: Callable[[Any], str | None]) -> None:
         self.stack: list[tuple[Any, Any]] = []
@@ -39,7 +38,7 @@ class Modules:
         """Called with a module and its output when its call ends."""
 
     def watch(self) -> None:
-        """Be told of every module call of this process from now on."""
+        """Register hooks on all modules of this process."""
         nn = torch_module().nn.modules.module
         nn.register_module_forward_pre_hook(self._enter)
         nn.register_module_forward_hook(self._leave)
@@ -54,29 +53,24 @@ class Modules:
             self.left(module, output)
 
     def name(self, module: Any) -> str:
-        """Path of a module; its class where it has none."""
+        """Path of a module, else its class."""
         return self._path(module) or type(module).__name__
 
     def innermost(self) -> str | None:
-        """Path of the module whose own code runs; None outside of all."""
+        """Path of the module whose own code runs; None outside of modules."""
         return self.name(self.stack[-1][0]) if self.stack else None
 
 
-def unwrapped(module: Any) -> Any:
-    """The module itself, where it is wrapped in one that communicates."""
-    return module.module if type(module).__name__ in _WRAPPERS and hasattr(module, "module") else module
-
-
 class Forward:
-    """The forward done again. `births` is filled as it runs."""
+    """A repeated forward. `births` fills as it runs."""
 
     def __init__(self, modules: Modules, sources: list[tuple[str, str, Any]]) -> None:
-        """`sources`: (kind, name, tensor) of what was there before: parameters, buffers, inputs."""
+        """`sources`: kind, name and tensor of each parameter, buffer and input."""
         self.modules = modules
         self.births: list[dict[str, Any]] = []
         self._of: dict[int, dict[str, Any]] = {}
         for kind, name, tensor in sources:
-            if is_bad(tensor):
+            if is_nonfinite(tensor):
                 self._of[_place(tensor)] = {
                     "source": kind,
                     "name": name,
@@ -85,34 +79,34 @@ class Forward:
                 }
 
     def run(self, module: Any, args: Any, kwargs: Any) -> Any:
-        """Call the module; its output. Gradients are not wanted."""
+        """Call the module, without gradients; returns its output."""
         from torch.utils import _python_dispatch
 
         mode: Any = _python_dispatch.TorchDispatchMode
-        look = self._look
+        check = self._check_output
 
         def dispatch(_mode: Any, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
             output = func(*args, **(kwargs or {}))
-            look(func, args, kwargs or {}, output)
+            check(func, args, kwargs or {}, output)
             return output
 
         with torch_module().no_grad(), type("Watch", (mode,), {"__torch_dispatch__": dispatch})():
             return module(*args, **kwargs)
 
     def birth_of(self, output: Any) -> dict[str, Any] | None:
-        """What the first bad tensor of an output goes back to; None when all are finite."""
+        """The birth behind the first bad tensor of an output; None when all are finite."""
         for _, tensor in tensors_in(output):
-            if is_bad(tensor):
+            if is_nonfinite(tensor):
                 found = self._of.get(_place(tensor))
                 return found or {"source": "unknown", "kind": _kind(tensor), "deliberate": False}
         return None
 
-    def _look(self, func: Any, args: Any, kwargs: Any, output: Any) -> None:
+    def _check_output(self, func: Any, args: Any, kwargs: Any, output: Any) -> None:
         operation = func._schema.name.removeprefix("aten::")
         if operation in _UNSET:
             return
         for _, tensor in tensors_in(output, depth=2):
-            if is_bad(tensor):
+            if is_nonfinite(tensor):
                 self._of[_place(tensor)] = self._birth(operation, args, kwargs, tensor)
             elif _covers(tensor):
                 self._of.pop(_place(tensor), None)
@@ -122,7 +116,7 @@ class Forward:
         before = [
             self._of[_place(one)]
             for one in given
-            if _place(one) in self._of and (is_bad(one) or _place(one) == _place(output))
+            if _place(one) in self._of and (is_nonfinite(one) or _place(one) == _place(output))
         ]
         own = next((one for one in before if not one["deliberate"]), None)
         if own is not None:
@@ -151,14 +145,14 @@ class Forward:
 
 
 def _place(tensor: Any) -> int:
-    """Address of the memory behind a tensor: the same for all views of it."""
+    """Address of a tensor's storage: the same for all views of it."""
     torch = torch_module()
     return int(tensor.untyped_storage().data_ptr()) if tensor.layout is torch.strided else id(tensor)
 
 
 def _covers(tensor: Any) -> bool:
-    """Whether a tensor is all of its memory, so that nothing bad is left there."""
-    if not is_looked_at(tensor):
+    """Whether a tensor covers its whole storage, so that nothing bad is left there."""
+    if not has_float_values(tensor):
         return False
     return bool(tensor.untyped_storage().nbytes() <= tensor.numel() * tensor.element_size())
 
@@ -178,12 +172,12 @@ def _scalars(args: Any, kwargs: Any) -> list[float]:
 
 
 def _means_to(args: Any, kwargs: Any, given: list[Any]) -> bool:
-    """Whether an operation was told to write an infinity."""
+    """Whether an operation was meant to write an infinity."""
     return not given or any(one - one != 0.0 for one in _scalars(args, kwargs))
 
 
 class Backward:
-    """The backward done again, from the model's output on with a gradient of ones."""
+    """A repeated backward, from the model's output on with a gradient of ones."""
 
     def __init__(self, modules: Modules) -> None:
         self.origin: dict[str, Any] | None = None
@@ -192,12 +186,12 @@ class Backward:
         modules.left = self._label
 
     def run(self, module: Any, args: Any, kwargs: Any) -> Any:
-        """Call the module and go backward; its output."""
+        """Call the module and run backward; returns the output."""
         torch = torch_module()
         with torch.enable_grad():
             output = module(*args, **kwargs)
             self._modules.left = None
-            ends = [one for _, one in tensors_in(output) if one.requires_grad and is_looked_at(one)]
+            ends = [one for _, one in tensors_in(output) if one.requires_grad and has_float_values(one)]
             for node in list(self._labels):
                 node.register_hook(self._hook(node))
             if ends:
@@ -205,7 +199,7 @@ class Backward:
         return output
 
     def _label(self, module: Any, output: Any) -> None:
-        """All nodes that an ending call made, but those that a call inside it did."""
+        """Label the nodes that a call made, except those made by calls inside it."""
         waiting = [one.grad_fn for _, one in tensors_in(output) if one.grad_fn is not None]
         name = self._modules.name(module)
         while waiting:
@@ -216,13 +210,13 @@ class Backward:
             waiting += [one for one, _ in node.next_functions if one is not None]
 
     def _hook(self, node: Any) -> Callable[[Any, Any], None]:
-        def look(made: Any, came: Any) -> None:
+        def check(made: Any, came: Any) -> None:
             if (
                 self.origin is None
-                and any(is_bad(one) for one in made)
-                and not any(is_bad(one) for one in came)
+                and any(is_nonfinite(one) for one in made)
+                and not any(is_nonfinite(one) for one in came)
             ):
-                bad = next(one for one in made if is_bad(one))
+                bad = next(one for one in made if is_nonfinite(one))
                 self.origin = {
                     "op": node.name(),
                     "module": self._labels[node],
@@ -231,17 +225,17 @@ class Backward:
                     "gradient": statistics(bad),
                 }
 
-        return look
+        return check
 
 
 def saved(node: Any) -> list[dict[str, Any]]:
-    """Statistics of the tensors that a node of the graph kept from its forward."""
+    """Statistics of the tensors that a node of the graph saved in the forward."""
     found = []
     for name in dir(node):
         value = getattr(node, name, None) if name.startswith(_SAVED) else None
-        if is_looked_at(value):
+        if has_float_values(value):
             found.append({"name": name.removeprefix(_SAVED), **statistics(value)})
     for number, value in enumerate(getattr(node, "saved_tensors", None) or ()):
-        if is_looked_at(value):
+        if has_float_values(value):
             found.append({"name": f"saved {number}", **statistics(value)})
     return found[:MOST_INPUTS]

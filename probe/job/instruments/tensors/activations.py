@@ -1,10 +1,10 @@
-"""Activations: statistics of what modules put out, on steps that were asked for.
+"""Activations: statistics of module outputs, on requested steps.
 
 Writes python.activations. HOT PATH on those steps only: `begin` registers one global forward hook between
-two steps, `end` takes it out. By itself it is never on: a hook on every module call and a pass over every
-output do not fit into a budget of 1 %. Outputs are read right after the call, before anything can change
-them in place. On CUDA the figures are copied behind the queued work and written when they arrive. Not used
-in a job that compiles: the hook would be traced into the graph. torch inside functions.
+two steps, `end` removes it. Never on without a request: a hook on every module call and a pass over every
+output do not fit into a budget of 1 %. Outputs are read right after the call, before they can change in
+place. On CUDA, rows are written when the figures arrive. Not used in a job that compiles, which would trace
+the hook into its graph. torch inside functions.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from probe.base.clock import ANCHOR_NS
 from probe.base.isolation import Isolation
 from probe.job.instruments.core import statistics
 from probe.job.instruments.core.delivery import Delivery, capturing
+from probe.job.instruments.core.object_access import contents
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.loop.forward import Forward
 from probe.job.instruments.modules.module_names import ModuleNames
@@ -26,16 +27,16 @@ from probe.recording.layout import NULL_DOUBLE
 
 _now = time.monotonic_ns
 MOST_CALLS = 2048
-"""Calls looked at in one step; the rest of the step is left out."""
+"""Calls measured in one step, at most."""
 DEADLINE_NS = 1_000_000_000
-"""What looking takes of one step, at most; in the next one only every other call is looked at."""
+"""Time spent in one step, at most; if exceeded, the next step measures every other call."""
 _BOUNDS = {
     "Sigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0), "Softmax": (0.0, 1.0), "Softmax2d": (0.0, 1.0),
     "Hardsigmoid": (0.0, 1.0), "Hardtanh": (-1.0, 1.0), "Softsign": (-1.0, 1.0),
 }
 """Bounds of bounded activations, by the name of the class."""
 _CHANNELS = ("Conv", "BatchNorm", "InstanceNorm", "GroupNorm", "MaxPool", "AvgPool", "AdaptiveAvgPool")
-"""Beginnings of the names of classes whose units are in the second dimension."""
+"""Prefixes of classes whose units are in the second dimension."""
 
 
 class Activations:
@@ -62,12 +63,12 @@ class Activations:
         self._waiting: dict[Any, list[tuple[list[Any], int, Any]]] = {}
         self.rows = 0
         self.late_steps: list[int] = []
-        """Steps of which calls were left out."""
+        """Steps in which calls were left out."""
 
     # Between two steps ------------------------------------------------------
 
     def begin(self, histograms: Callable[..., object] | None) -> None:
-        """Look at the calls of the step that begins. `histograms` as in `gradients.Asked`."""
+        """Measure the calls of the step that begins. `histograms` as in `StatisticsRequest`."""
         if self._handle is None:
             module: Any = sys.modules["torch.nn.modules.module"]
             self._handle = module.register_module_forward_hook(self._hook)
@@ -76,7 +77,7 @@ class Activations:
         self._offset += 1
 
     def end(self) -> None:
-        """Take the hook out, and send what a device computed on its way. From any thread."""
+        """Remove the hook, and send for the figures that a device computed. From any thread."""
         handle, self._handle = self._handle, None
         if handle is not None:
             handle.remove()
@@ -85,7 +86,7 @@ class Activations:
             self._send(rows)
 
     def forget(self) -> None:
-        """For who asks anew."""
+        """Reset for a new request."""
         self.rows, self.late_steps = 0, []
         self._stride, self._offset = 1, 0
 
@@ -100,19 +101,19 @@ class Activations:
             self._micro_step, self._place = (recorder.step, recorder.micro_step), 0
         place = self._place
         self._place += 1
-        if (place + self._offset) % self._stride or not self._there_is_room():
+        if (place + self._offset) % self._stride or not self._within_limits():
             return
         torch: Any = sys.modules["torch"]
         tensor = first_tensor(output, torch.Tensor)
         if tensor is None or _transformed(torch):
             return
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
-            self._look(module, tensor, place, begun)
+            self._record(module, tensor, place, begun)
         spent = _now() - begun
         self._spent_ns += spent
         recorder.cost_ns += spent
 
-    def _there_is_room(self) -> bool:
+    def _within_limits(self) -> bool:
         if self._spent_ns < DEADLINE_NS and self._taken < MOST_CALLS:
             return True
         step = self._recorder.step
@@ -121,7 +122,7 @@ class Activations:
             self._stride *= 2
         return False
 
-    def _look(self, module: Any, tensor: Any, place: int, begun: int) -> None:
+    def _record(self, module: Any, tensor: Any, place: int, begun: int) -> None:
         values = statistics.values_of(tensor)
         if values is None:
             return
@@ -178,24 +179,16 @@ class Activations:
 
 
 def first_tensor(value: Any, kind: type, depth: int = 2) -> Any:
-    """The first tensor in an output; looks into containers, by their own classes' methods, never by
-    attributes of what the user made."""
+    """The first tensor in an output, up to `depth` levels deep in containers."""
     if isinstance(value, kind):
         return value
-    own = type(value)
-    items: Any = ()
-    if issubclass(own, dict):
-        items = dict.values(value)
-    elif issubclass(own, (list, tuple)):
-        items = (list if issubclass(own, list) else tuple).__iter__(value)
-    elif hasattr(own, "__dataclass_fields__") and own.__dictoffset__:
-        items = vars(value).values()
-    found = (first_tensor(item, kind, depth - 1) for item in items) if depth else ()
+    items = contents(type(value), value) if depth else ()
+    found = (first_tensor(item, kind, depth - 1) for item in items)
     return next((one for one in found if one is not None), None)
 
 
 def _transformed(torch: Any) -> bool:
-    """Whether the call runs under a mode or a transform of the job's, which would see what we do."""
+    """Whether a mode or transform of the job's is active, which would see our operations."""
     stacked = torch._C._len_torch_dispatch_stack() or capturing()
     return bool(stacked or torch._C._functorch.peek_interpreter_stack() is not None)
 

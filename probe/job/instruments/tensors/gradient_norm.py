@@ -1,13 +1,12 @@
 """Gradient norm: the L2 norm of all gradients of the leading optimizer, for python.steps.
 
-HOT PATH, on the training thread. The job's own `clip_grad_norm_` tells it for nothing: what that calls inside
-is wrapped, so that a name imported before we came is seen, too. A job that does not clip has its gradients
-measured right before the step, as often as `SHARE` of the budget allows. NULL where parameters are spread
-over ranks, unless the job's own clipping made the norm of them all: the norm of one rank's part is another
-figure, and nothing here communicates.
+HOT PATH, on the training thread. The job's own `clip_grad_norm_` gives the norm for free; its inner functions
+are wrapped, so a name imported before the wrapping is seen too. Without clipping, gradients are measured
+right before the step, as often as `SHARE` of the budget allows. NULL for parameters sharded over ranks,
+unless the job's own clipping computed the norm of all shards: nothing here communicates.
 
-The wrappers are traced through by torch.compile as if they were not there. In a job that had compiled
-something before we came they are left out: putting them in could make it compile again.
+torch.compile traces through the wrappers. A job that compiled before the installation gets none: they could
+make it compile again.
 """
 
 from __future__ import annotations
@@ -30,22 +29,22 @@ from probe.job.instruments.loop.optimizers import Optimizers
 
 _now = time.monotonic_ns
 _cpu = time.thread_time_ns
-"""What was cost, whoever else wanted the processor meanwhile."""
+"""CPU time: unaffected by other load."""
 SHARE = 0.1
-"""Part of the budget that measuring may use: 0.1 % of step time at the default of 1 %."""
+"""Part of the budget for measuring: 0.1 % of step time at the default of 1 %."""
 FIRST_STEPS = 3
-"""Measured in any case: the first ones warm caches, so that their cost tells nothing."""
+"""Measured in any case: they warm caches, so their cost says nothing."""
 LONGEST_STEPS = 10_000
 CLIPS_STEPS = 16
-"""A job that clips is not looked at for so long."""
+"""After a step that clipped, nothing is measured for so many steps."""
 _SMALL = 1e-6
 """What torch adds to a norm before it divides by it."""
 _BYTES_PER_NS = 1000
-"""Guess of how fast a device reads memory; what a kernel takes is not seen by our clock."""
+"""Estimated memory bandwidth of a device: our clock does not see the time of a kernel."""
 
 
 class GradientNorm:
-    """Finds the norm, from clipping or by measuring. `due` is the step from which it is to be measured."""
+    """Finds the norm, from clipping or by measuring. `due`: the step from which on to measure."""
 
     def __init__(
         self, recorder: Recorder, isolation: Isolation, optimizers: Optimizers, delivery: Delivery,
@@ -54,11 +53,11 @@ class GradientNorm:
         self.recorder = recorder
         self.due = 0
         self.fixed_interval: int | None = None
-        """As of `Gradients`."""
+        """As in `Gradients`."""
         self.measures = True
-        """False: only what clipping tells."""
+        """False: take norms from clipping only."""
         self.spent_ns = self.spent_cpu_ns = 0
-        """What it cost in all; of measuring, also the processor's time."""
+        """Total cost; CPU time of measuring only."""
         self._isolation = isolation
         self._optimizers = optimizers
         self._delivery = delivery
@@ -72,7 +71,7 @@ class GradientNorm:
         self._measured = 0
 
     def wrap(self) -> None:
-        """Wrap what clipping calls; off the hot path."""
+        """Wrap the functions that clip; off the hot path."""
         if self._compiles() or self._patches.made:
             self._patches.live[0] = True
             return
@@ -94,18 +93,18 @@ class GradientNorm:
         for owner, name, around in places:
             if hasattr(owner, name):
                 self._patches.wrap(owner, name, around, traced=True)
-        self.look_for_fsdp()
+        self.wrap_fsdp()
 
     def unwrap(self) -> None:
-        """Put the originals back; in a job that compiles they stay under what passes everything on."""
+        """Put the originals back; in a job that compiles, wrappers stay and pass everything through."""
         if self._compiles():
             self._patches.live[0] = False
         else:
             self._patches.undo()
         self._clip = None
 
-    def look_for_fsdp(self) -> None:
-        """Wrap FSDP's own method once FSDP is there; off the hot path, now and then."""
+    def wrap_fsdp(self) -> None:
+        """Wrap FSDP's own method once the job imported FSDP; off the hot path."""
         module: Any = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
         kind = getattr(module, "FullyShardedDataParallel", None)
         if kind is not None and self._patches.live[0] and not self._patches.has(kind, "clip_grad_norm_"):
@@ -170,12 +169,12 @@ class GradientNorm:
         return clip_grad_norm_
 
     def _clipped(self, parameters: Any, max_norm: Any, total_norm: Any, kind: float | None) -> None:
-        """The job clips: keep the norm when it is that of the leading optimizer's gradients."""
+        """The job clips: take the norm if it covers the leading optimizer's gradients."""
         begun = _now()
         recorder = self.recorder
         leader = self._optimizers.expected_leader()
         if not recorder.owns_gradients():
-            return  # another thread's backward may write gradients this instant
+            return  # another thread's backward may be writing gradients
         if leader is None or not isinstance(total_norm, self._tensor()):
             return
         ones = parameters if isinstance(parameters, (list, tuple)) else [parameters]
@@ -192,7 +191,7 @@ class GradientNorm:
         self._spend(_now() - begun)
 
     def _covers(self, parameters: Any) -> frozenset[int]:
-        """Optimizers (by id) all of whose gradients are among those of `parameters`."""
+        """Ids of the optimizers whose gradients are all among those of `parameters`."""
         if not parameters:
             return frozenset()
         made = self._optimizers.made_count
@@ -208,7 +207,7 @@ class GradientNorm:
         return found
 
     def _scale_before_step(self, optimizer: Any) -> Any:
-        """The factor that a scaler has not yet taken out of the optimizer's gradients; None without."""
+        """The factor that the scaler has not yet removed from the optimizer's gradients; None without."""
         scaler = self._optimizers.newest_scaler()
         if scaler is None or not scaler.is_enabled():
             return None
@@ -217,8 +216,7 @@ class GradientNorm:
         return scaler._scale if stage == "READY" else None
 
     def undone_by(self, optimizer: Any) -> Any:
-        """What the optimizer's gradients are to be multiplied by for what they were before the job clipped
-        them in this step: a number, or on a device a tensor."""
+        """The factor that undoes the job's clipping of this step: a number, or on a device a tensor."""
         clip = self._clip
         if clip is None or clip[0] != self.recorder.step or id(optimizer) not in clip[1]:
             return 1.0
@@ -227,7 +225,7 @@ class GradientNorm:
     # HOT PATH: measuring ----------------------------------------------------
 
     def measure(self, optimizer: Any) -> None:
-        """Measure the gradients that the leading optimizer is about to use, when clipping did not tell."""
+        """Measure the norm right before the leading optimizer's step, unless clipping gave it."""
         begun, begun_cpu = _now(), _cpu()
         recorder = self.recorder
         if not self.measures:
@@ -260,7 +258,7 @@ class GradientNorm:
         self.due = self.recorder.step + (self.fixed_interval or interval)
 
     def _tell(self, norm: Any, scale: Any) -> None:
-        """Put a norm into the row of the step that runs; later, when a device has it."""
+        """Put a norm into the row of the current step, or later when a device delivers it."""
         recorder = self.recorder
         if isinstance(norm, float) or norm.is_cpu:
             factor = 1.0 if scale is None else float(scale)
@@ -279,7 +277,7 @@ class GradientNorm:
 
 
 def _whole_gradients(optimizer: Any) -> list[Any] | None:
-    """All gradients of an optimizer; None when one is a part of something, or has no real numbers."""
+    """All gradients of an optimizer; None if one is sharded or has no real elements."""
     found = []
     kinds = statistics.common_kinds()
     for parameter in _parameters(optimizer):
@@ -298,7 +296,7 @@ def _whole_gradients(optimizer: Any) -> list[Any] | None:
 
 
 def _within(optimizer: Any, those: set[int]) -> bool:
-    """Whether all gradients of an optimizer are of parameters with these ids."""
+    """Whether all gradients of an optimizer belong to parameters with these ids."""
     parameters = _parameters(optimizer)
     with_gradient = [one for one in parameters if one.grad is not None]
     return all(id(one) in those for one in with_gradient or parameters)
@@ -309,7 +307,7 @@ def _parameters(optimizer: Any) -> list[Any]:
 
 
 def _undone(norm: Any, max_norm: Any) -> Any:
-    """What clipped gradients are to be multiplied by for what they were; 1 where that cannot be told."""
+    """The factor that undoes clipping; 1 where it cannot be computed."""
     if norm.is_cpu:
         most, total = float(max_norm), float(norm)
         return max((total + _SMALL) / most, 1.0) if most > 0 and math.isfinite(total) else 1.0
@@ -319,16 +317,14 @@ def _undone(norm: Any, max_norm: Any) -> Any:
 
 
 def usual_wall_ns(recorder: Recorder) -> float:
-    """Median of the last steps' times; 0 before there are any."""
+    """Median of the last steps' times; 0 before the first."""
     recent = recorder.recent
     last = [recent[-number][0] for number in range(1, min(len(recent), 9) + 1)]
     return float(median(last)) if last else 0.0
 
 
 def interval_for(cost_ns: float, allowed_ns: float) -> int:
-    """Steps between two of what costs `cost_ns`, so that it costs `allowed_ns` per step."""
+    """Interval in steps at which something of `cost_ns` costs `allowed_ns` per step."""
     if allowed_ns <= 0:
         return LONGEST_STEPS
     return max(1, min(LONGEST_STEPS, math.ceil(cost_ns / allowed_ns)))
-
-

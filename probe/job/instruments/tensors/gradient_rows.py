@@ -1,7 +1,7 @@
-"""Rows of python.gradients: one parameter, before and after an optimizer's step.
+"""Rows of python.gradients: one parameter before and after an optimizer's step.
 
-HOT PATH on sampled steps, on the training thread; on CUDA the agent's thread writes the rows, when the
-figures have arrived. torch inside functions.
+HOT PATH on sampled steps, on the training thread. On CUDA the agent's thread writes the rows when the
+figures arrive. torch inside functions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from probe.base.clock import ANCHOR_NS
 from probe.job.instruments.core import statistics
-from probe.job.instruments.core.delivery import Delivery
+from probe.job.instruments.core.delivery import Delivery, host_number
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.modules.parameter_names import Known
 from probe.recording.layout import NULL_DOUBLE, NULL_INTEGER, NULL_STRING
@@ -22,19 +22,20 @@ from probe.recording.layout import NULL_DOUBLE, NULL_INTEGER, NULL_STRING
 _NONE = [math.nan] * statistics.MOMENTS
 
 
-class Asked:
-    """Deep statistics of the steps that follow, wanted by somebody. `updates`: the updates of all parameters
-    are to be measured. `histograms`, when it is not None, gets `(step, kind, name, row)` with the row of
-    `statistics.distribution`."""
+class StatisticsRequest:
+    """A request for statistics of all parameters on the following steps.
+
+    `updates`: measure the updates of all parameters. `histograms`, unless None, is called with step, kind,
+    name, and the row of `statistics.distribution`."""
 
     def __init__(self, *, updates: bool = False, histograms: Callable[..., object] | None = None) -> None:
         self.updates = updates
         self.histograms = histograms
         self.rows = 0
         self.done: set[int] = set()
-        """Parameters that had their turn, while there is no time for all in one step."""
+        """Ids of the parameters done, while one step has no time for all."""
         self.late_steps: list[int] = []
-        """Steps in which there was no time for all parameters."""
+        """Steps without time for all parameters."""
 
 
 class Entry:
@@ -55,43 +56,44 @@ class Entry:
         self.weight = weight.flat
         self.weight_norm = weight_norm
         self.before: Any = None
-        """A copy from before the step; None where there was no room for it."""
+        """A copy from before the step; None when there was no room for it."""
         self.values: statistics.Values | None = None
-        """The gradient's; None without one, or when it is of a kind that has no statistics."""
+        """The gradient's; None without one, or for a kind without statistics."""
         self.moments: Any = None
         self.update: Any = None
-        """Norm of what the step changed."""
+        """Norm of the update."""
 
     @property
     def copied_bytes(self) -> int:
         """Size of the copy."""
         return 0 if self.before is None else self.before.numel() * self.before.element_size()
 
-    def look_at_gradient(self) -> None:
-        """Take the gradient's figures as they are now."""
+    def measure_gradient(self) -> None:
+        """Measure the gradient as it is now."""
         self.values = statistics.values_of(self.parameter.grad)
         if self.values is not None:
             self.moments = statistics.moments(self.values.flat)
 
-    def compare(self) -> None:
-        """After the step: what it changed. Frees the copy."""
+    def measure_update(self) -> None:
+        """Measure the update, after the step. Frees the copy."""
         before, self.before = self.before, None
         after = statistics.values_of(self.parameter)
         if before is not None and after is not None and after.flat.shape == before.shape:
             self.update = statistics.difference_norm(before, after.flat)
 
 
-class Open(NamedTuple):
+class OpenSample(NamedTuple):
     """A sample between the two sides of an optimizer's step."""
 
     entries: list[Entry]
     closure: bool
-    asked: Asked | None
+    request: StatisticsRequest | None
     unscale: Any
-    """Factor of a scaler that is still in the gradients."""
+    """Factor of a scaler that the gradients still contain."""
     unclip: Any
+    """Factor that undoes clipping."""
     measure: bool
-    """Whether the norm of all gradients is to be measured after the step, which computes them itself."""
+    """Whether to measure the norm of all gradients after the step, which computes them itself."""
 
 
 class Rows:
@@ -104,10 +106,10 @@ class Rows:
         self._reasons = {False: intern("sampled"), True: intern("asked")}
         self._measured, self._estimated = intern("measured"), intern("estimated")
 
-    def write(self, optimizer: Any, sample: Open, rate: float, delivery: Delivery) -> None:
-        """Rows of all entries: now on a CPU, else when the devices have them."""
+    def write(self, optimizer: Any, sample: OpenSample, rate: float, delivery: Delivery) -> None:
+        """Write the rows of all entries: at once on a CPU, else when their figures arrive."""
         step, t_ns = self._recorder.step, time.monotonic_ns() + ANCHOR_NS
-        reason = self._reasons[sample.asked is not None]
+        reason = self._reasons[sample.request is not None]
         elsewhere: dict[Any, list[tuple[Entry, float]]] = {}
         for entry in sample.entries:
             own_rate = _rate(optimizer, entry.group, rate)
@@ -121,7 +123,7 @@ class Rows:
             self._send(step, t_ns, reason, sample, device, entries, delivery)
 
     def _send(
-        self, step: int, t_ns: int, reason: int, sample: Open, device: Any,
+        self, step: int, t_ns: int, reason: int, sample: OpenSample, device: Any,
         entries: list[tuple[Entry, float]], delivery: Delivery,
     ) -> None:
         torch: Any = sys.modules["torch"]
@@ -152,9 +154,8 @@ class Rows:
     def _put(
         self, step: int, t_ns: int, reason: int, entry: Entry, rate: float, row: list[float]
     ) -> None:
-        """One row. `row`: the gradient's moments, the weight's norm, the update's, the factor of a scaler
-        that is still in the gradients, and what they are to be multiplied by for what they were before
-        clipping; NaN for what is not known."""
+        """Write one row. `row`: the gradient's moments, the norms of weight and update, the factor of a
+        scaler that the gradient still contains, the factor that undoes clipping; NaN for unknown."""
         weight_norm, update, scale, unclip = row[statistics.MOMENTS :]
         unscale = 1.0 if scale != scale or not scale else 1.0 / scale
         gradient = [NULL_DOUBLE] * 4
@@ -187,10 +188,9 @@ def _number(value: Any) -> float:
 
 
 def _rate(optimizer: Any, group: int, first: float) -> float:
-    """Learning rate of a group; NULL when a device would have to be asked."""
+    """Learning rate of a group; NULL when it is on a device."""
     if group == 0:
         return first
-    rate = optimizer.param_groups[group].get("lr") if group < len(optimizer.param_groups) else None
-    if isinstance(rate, (int, float)):
-        return float(rate)
-    return float(rate) if rate is not None and getattr(rate, "is_cpu", False) else NULL_DOUBLE
+    return host_number(
+        optimizer.param_groups[group].get("lr") if group < len(optimizer.param_groups) else None
+    )

@@ -1,14 +1,13 @@
-"""Gradients: every parameter's gradient, weight and update, on sampled steps and where they were asked for.
+"""Gradients: every parameter's gradient, weight and update, on sampled and requested steps.
 
 Writes python.gradients and python.optimizers, and through `GradientNorm` the grad_norm of python.steps. HOT
-PATH around an optimizer's step, on the training thread; in between `Optimizers.look_at` says that nothing is
-due. What a sample costs is measured, and the next one comes when that is `SHARE` of the budget; a sample
-takes at most `PORTION` of a step, so a large model is sampled in portions, a few parameters at a time. On
-CUDA nothing is waited for: figures are copied behind the work that is queued, and rows are written when they
-arrive.
+PATH around an optimizer's step, on the training thread; on other steps `Optimizers.sample_from_step` skips
+it. The cost of a sample is measured, and the next one comes when that is `SHARE` of the budget. A sample
+takes at most `PORTION` of a step: a large model is sampled a few parameters at a time. On CUDA nothing is
+waited for; rows are written when their figures arrive.
 
 An update is measured by comparing a parameter with a copy from before the step, for at most `COPY_BYTES` of
-parameters at a time; of the others it is estimated, and the row says which.
+parameters at a time, and else estimated; the row says which.
 """
 
 from __future__ import annotations
@@ -26,37 +25,37 @@ from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.loop.optimizers import NEVER, Optimizers
 from probe.job.instruments.modules.parameter_names import ParameterNames
 from probe.job.instruments.tensors.gradient_norm import GradientNorm, interval_for, usual_wall_ns
-from probe.job.instruments.tensors.gradient_rows import Asked, Entry, Open, Rows
+from probe.job.instruments.tensors.gradient_rows import Entry, OpenSample, Rows, StatisticsRequest
 from probe.job.instruments.tensors.optimizer_state import OptimizerState
 
 _now = time.monotonic_ns
 _cpu = time.thread_time_ns
-"""What was cost, whoever else wanted the processor meanwhile."""
+"""CPU time: unaffected by other load."""
 SHARE = 0.1
-"""Part of the budget that samples may use: 0.1 % of step time at the default of 1 %."""
+"""Part of the budget for samples: 0.1 % of step time at the default of 1 %."""
 FIRST_STEP = 2
 """The first sample is taken on the third step: the first two warm caches."""
 NAMES_WAIT_STEPS, NAMES_WAIT_NS = 50, 2_000_000_000
-"""The first sample waits for the parameters' names so long, at most: until both are over."""
+"""The first sample waits for the parameters' names until both are over."""
 PORTION, SHORTEST_PORTION_NS = 0.05, 2_000_000
-"""Longest part of a step's time that one sample takes, and what it may take in any case."""
+"""A sample takes at most this part of a step, or this time if that is longer."""
 LEAST_STEPS = 10
 ROWS_PER_STEP = 2
-"""Rows written per step in the long run, at most: a row is about 90 bytes on disk."""
+"""Rows per step on average, at most: a row is about 90 bytes on disk."""
 COPY_BYTES, COPY_RATIO = 8 << 20, 0.01
-"""Copies of parameters in one sample, at most; and of the memory that is free, the lesser of the two."""
+"""Copies of parameters in one sample: at most this size, and this part of free memory."""
 ASKED_COPY_BYTES, ASKED_COPY_RATIO = 512 << 20, 0.05
-"""The same when the updates of all parameters were asked for."""
+"""The same when a request wants the updates of all parameters."""
 DEADLINE_NS = 1_000_000_000
-"""What statistics that were asked for take of one step, at most; they go on in the next one."""
-LOOK_S = 2.0
-"""Between two looks at how much memory is free, at least."""
+"""Time that a request takes of one step, at most; it continues in the next one."""
+MEMORY_S = 2.0
+"""Between two reads of how much memory is free."""
 _NS_PER_ELEMENT = 3
-"""Guess of what one element costs on a CPU, for not beginning what would take too long."""
+"""Estimated cost of one element on a CPU: a parameter that would take too long is not begun."""
 
 
 class Gradients:
-    """Looks at optimizers before and after their steps, when it is due."""
+    """Samples optimizers around their steps."""
 
     def __init__(
         self, recorder: Recorder, isolation: Isolation, optimizers: Optimizers, names: ParameterNames,
@@ -64,15 +63,15 @@ class Gradients:
     ) -> None:
         self.recorder = recorder
         self.samples = samples
-        """Whether anything is recorded without being asked for."""
-        self.asked: Asked | None = None
+        """Whether anything is recorded without a request."""
+        self.request: StatisticsRequest | None = None
         self.claimed = False
-        """Whether somebody watches: one at a time."""
+        """Whether a watch is using it: one at a time."""
         self.fixed_interval: int | None = None
-        """Steps between samples, whatever they cost: for measuring and for tests."""
+        """Steps between samples regardless of cost, for measurements and tests."""
         self.interval = LEAST_STEPS
         self.spent_ns = 0
-        """What samples cost in all; without the norms of whole steps, and what was asked for."""
+        """Total cost of samples, without norms and requests."""
         self.delivery = Delivery()
         self.norm = GradientNorm(recorder, isolation, optimizers, self.delivery, budget_ratio, compiles)
         self._isolation = isolation
@@ -85,82 +84,82 @@ class Gradients:
         self._copy_bytes, self._asked_copy_bytes = COPY_BYTES, ASKED_COPY_BYTES
         self._due = FIRST_STEP
         self._since_ns = 0
-        self._next_look_s = 0.0
+        self._next_memory_s = 0.0
         self._window: int | None = None
-        """The step that the sample under way began with; every optimizer that steps is part of it once."""
+        """First step of the sample under way, of which each optimizer is part once."""
         self._in_window: set[int] = set()
         self._window_ns = self._window_rows = 0
         self._done: set[int] = set()
-        """Parameters that had their turn in this round through all of them."""
+        """Ids of the parameters sampled in this round through all of them."""
         self._left_out = False
 
     def install(self) -> None:
-        """From the next step on; off the hot path."""
+        """Sample from the next step on; off the hot path."""
         self._since_ns = _now()
-        self._look_guarded = self._isolation.guard("gradients", self._look)
-        self._finish_guarded = self._isolation.guard("gradients", self._finish)
+        self._guarded_before = self._isolation.guard("gradients", self._before_step)
+        self._guarded_after = self._isolation.guard("gradients", self._after_step)
         _warm_up()
-        self._optimizers.look = self._look_guarded
+        self._optimizers.sample = self._guarded_before
         if self.samples:
             self.norm.wrap()
-            self._optimizers.look_at = 0
+            self._optimizers.sample_from_step = 0
         self.norm.measures = self.samples
 
     def uninstall(self) -> None:
-        """Look no more."""
-        self._optimizers.look_at = NEVER
-        self._optimizers.look = self._optimizers.look_after = None
+        """Stop sampling."""
+        self._optimizers.sample_from_step = NEVER
+        self._optimizers.sample = self._optimizers.finish_sample = None
         self.norm.unwrap()
         self.delivery.clear()
-        self.asked = None
+        self.request = None
 
-    def ask(self, asked: Asked | None) -> None:
-        """Look at every step from now on, at all parameters; None: no more. From any thread."""
-        self.asked = asked
-        self._optimizers.look_at = 0
+    def set_request(self, request: StatisticsRequest | None) -> None:
+        """Measure all parameters on every step from now on, until None is set. From any thread."""
+        self.request = request
+        self._optimizers.sample_from_step = 0
 
     # HOT PATH ---------------------------------------------------------------
 
-    def _look(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Right before a step of an optimizer, when something is due."""
+    def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """Right before a step of an optimizer, from `sample_from_step` on."""
         begun, begun_cpu = _now(), _cpu()
         torch: Any = sys.modules["torch"]
         step = self.recorder.step
-        asked = self.asked
-        if asked is None and (not self.recorder.timing or not self.samples):
-            self._optimizers.look_at = step + 1 if self.samples else NEVER
-            return  # a shadow step measures what a step is without us
+        request = self.request
+        if request is None and (not self.recorder.timing or not self.samples):
+            self._optimizers.sample_from_step = step + 1 if self.samples else NEVER
+            return  # a shadow step is for comparison
         if capturing() or torch._C._len_torch_dispatch_stack():
             return
         if not self.recorder.owns_gradients():
-            return  # another thread's backward may write these this instant
+            return  # another thread's backward may be writing them
         closure = any(callable(one) for one in (*args, *kwargs.values()) if one is not optimizer)
         spent, spent_cpu = self.norm.spent_ns, self.norm.spent_cpu_ns
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
             measure = self.samples and step >= self.norm.due and self._counts_steps(optimizer)
             if measure and not closure:
                 self.norm.measure(optimizer)
-            entries = self._sample(optimizer, closure, asked, begun)
+            entries = self._sample(optimizer, closure, request, begun)
             taken = entries is not None
             if taken or (measure and closure):
                 scale = getattr(optimizer, "grad_scale", None)
                 undone = self.norm.undone_by(optimizer)
-                sample = Open(entries or [], closure, asked, scale, undone, measure and closure)
-                self._optimizers.look_after = lambda one, rate: self._finish_guarded(one, rate, sample)
+                sample = OpenSample(entries or [], closure, request, scale, undone, measure and closure)
+                self._optimizers.finish_sample = lambda one, rate: self._guarded_after(one, rate, sample)
         own_cpu = _cpu() - begun_cpu - (self.norm.spent_cpu_ns - spent_cpu)
         own = _now() - begun - (self.norm.spent_ns - spent)
-        self._spend(own, own_cpu if taken and asked is None else 0, asked)
+        self._spend(own, own_cpu if taken and request is None else 0, request)
         self._choose_next()
 
     def _counts_steps(self, optimizer: Any) -> bool:
         return self._optimizers.expected_leader() is optimizer
 
     def _sample(
-        self, optimizer: Any, closure: bool, asked: Asked | None, now: int
+        self, optimizer: Any, closure: bool, request: StatisticsRequest | None, now: int
     ) -> list[Entry] | None:
-        """Begin a sample of this optimizer if one is due; None when none is."""
-        if asked is not None:
-            return self._entries(optimizer, closure, asked, now)
+        """Sample this optimizer if that is due, else None."""
+        if request is not None:
+            return self._entries(optimizer, closure, request, now)
         step = self.recorder.step
         if self._window is not None and self._is_over(optimizer, step):
             self._close_window()
@@ -176,22 +175,22 @@ class Gradients:
         return self._entries(optimizer, closure, None, now)
 
     def _named(self, optimizer: Any, step: int, now: int) -> bool:
-        """Whether the names of its parameters are known, or are not waited for any longer. Of all of them:
-        FSDP takes some out of their modules while these compute, and a walk then finds the others alone."""
+        """Whether the names of all its parameters are known, or waited for long enough. All: FSDP takes some
+        out of their modules during computation, and a walk then finds only the others."""
         if step >= NAMES_WAIT_STEPS and now - self._since_ns > NAMES_WAIT_NS:
             return True
         parameters = (one for group in optimizer.param_groups for one in group["params"])
         return all(self._names.of(one) is not None for one in parameters)
 
     def _is_over(self, optimizer: Any, step: int) -> bool:
-        """Whether every optimizer had its turn: the one that counts steps comes again, or a step later."""
+        """Whether every optimizer was sampled: the leading one steps again, or a step has passed."""
         assert self._window is not None
         if step > self._window + 1:
             return True
         return id(optimizer) in self._in_window and self._counts_steps(optimizer)
 
     def _close_window(self) -> None:
-        """Choose when the next sample is, by what this one cost."""
+        """Choose the step of the next sample from the cost of this one."""
         if not self._left_out:
             self._done.clear()
         wall = usual_wall_ns(self.recorder)
@@ -202,37 +201,39 @@ class Gradients:
         self._due = max(self._window + self.interval, self.recorder.step)
         self._window = None
 
-    def _entries(self, optimizer: Any, closure: bool, asked: Asked | None, now: int) -> list[Entry]:
-        """Look at parameters before the step, as many as there is time for."""
+    def _entries(
+        self, optimizer: Any, closure: bool, request: StatisticsRequest | None, now: int
+    ) -> list[Entry]:
+        """Measure as many parameters as there is time for, before the step."""
         limit = DEADLINE_NS
-        if asked is None and self.fixed_interval is None:
+        if request is None and self.fixed_interval is None:
             limit = max(SHORTEST_PORTION_NS, int(PORTION * usual_wall_ns(self.recorder)))
             limit -= self._window_ns
-        room = self._asked_copy_bytes if asked is not None and asked.updates else self._copy_bytes
+        room = self._asked_copy_bytes if request is not None and request.updates else self._copy_bytes
         entries: list[Entry] = []
         late = False
-        done = self._done if asked is None else asked.done
+        done = self._done if request is None else request.done
         for place, number, parameter in _waiting(optimizer, done):
             expected = 0 if not parameter.is_cpu else _NS_PER_ELEMENT * parameter.numel()
             if entries and _now() - now + expected > limit:
                 late = True
                 break
-            entry = self._entry(parameter, number, room, closure, asked)
+            entry = self._entry(parameter, number, room, closure, request)
             if entry is not None:
                 entry.place = place if entry.text is None else entry.place
                 room -= entry.copied_bytes
                 entries.append(entry)
             done.add(id(parameter))
-        if asked is None:
+        if request is None:
             self._left_out = self._left_out or late
         elif not late:
             done.difference_update([id(one) for group in optimizer.param_groups for one in group["params"]])
-        elif self.recorder.step not in asked.late_steps[-1:]:
-            asked.late_steps.append(self.recorder.step)
+        elif self.recorder.step not in request.late_steps[-1:]:
+            request.late_steps.append(self.recorder.step)
         return entries
 
     def _entry(
-        self, parameter: Any, number: int, room: int, closure: bool, asked: Asked | None
+        self, parameter: Any, number: int, room: int, closure: bool, request: StatisticsRequest | None
     ) -> Entry | None:
         values = statistics.values_of(parameter)
         if values is None:
@@ -241,15 +242,17 @@ class Gradients:
         if values.flat.numel() * values.flat.element_size() <= room:
             entry.before = values.flat.clone()
         if not closure:
-            entry.look_at_gradient()
-        if asked is not None and asked.histograms is not None:
-            self._distribution(asked, entry, "weight", values)
+            entry.measure_gradient()
+        if request is not None and request.histograms is not None:
+            self._distribution(request, entry, "weight", values)
             if entry.values is not None:
-                self._distribution(asked, entry, "gradient", entry.values)
+                self._distribution(request, entry, "gradient", entry.values)
         return entry
 
-    def _distribution(self, asked: Asked, entry: Entry, kind: str, values: statistics.Values) -> None:
-        found, step, tell = statistics.distribution(values.flat), self.recorder.step, asked.histograms
+    def _distribution(
+        self, request: StatisticsRequest, entry: Entry, kind: str, values: statistics.Values
+    ) -> None:
+        found, step, tell = statistics.distribution(values.flat), self.recorder.step, request.histograms
         assert tell is not None
         name = entry.text
         if found.is_cpu:
@@ -257,62 +260,62 @@ class Gradients:
         else:
             self.delivery.send(found, lambda row: tell(step, kind, name, row))
 
-    def _finish(self, optimizer: Any, rate: float, sample: Open) -> None:
-        """Right after the step: what it changed."""
+    def _after_step(self, optimizer: Any, rate: float, sample: OpenSample) -> None:
+        """Right after the step: measure the updates and write the rows."""
         begun, begun_cpu = _now(), _cpu()
         torch: Any = sys.modules["torch"]
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
             for entry in sample.entries:
                 if sample.closure:
-                    entry.look_at_gradient()
-                entry.compare()
+                    entry.measure_gradient()
+                entry.measure_update()
             if sample.measure:
                 self.norm.measure(optimizer)
             if sample.entries:
                 self._rows.write(optimizer, sample, rate, self.delivery)
-                self._state.look(optimizer)
-        if sample.asked is not None:
-            sample.asked.rows += len(sample.entries)
+                self._state.write(optimizer)
+        if sample.request is not None:
+            sample.request.rows += len(sample.entries)
         else:
             self._window_rows += len(sample.entries)
-        sampled = sample.asked is None and bool(sample.entries)
-        self._spend(_now() - begun, _cpu() - begun_cpu if sampled else 0, sample.asked)
+        sampled = sample.request is None and bool(sample.entries)
+        self._spend(_now() - begun, _cpu() - begun_cpu if sampled else 0, sample.request)
         if sampled and self._window is not None and len(self._optimizers.seen) == 1:
             self._close_window()
             self._choose_next()
 
-    def _spend(self, cost_ns: int, sampled_ns: int, asked: Asked | None) -> None:
-        """`sampled_ns`: processor time of the sample under way."""
-        self.spent_ns += cost_ns if asked is None else 0
+    def _spend(self, cost_ns: int, sampled_ns: int, request: StatisticsRequest | None) -> None:
+        """`sampled_ns`: CPU time of the sample under way."""
+        self.spent_ns += cost_ns if request is None else 0
         self.recorder.cost_ns += cost_ns
         self._window_ns += sampled_ns
 
     def _choose_next(self) -> None:
-        """From which step on to be called again."""
-        if self.asked is not None or self._window is not None:
-            self._optimizers.look_at = 0
+        """Choose the step from which on to be called again."""
+        if self.request is not None or self._window is not None:
+            self._optimizers.sample_from_step = 0
         elif not self.samples:
-            self._optimizers.look_at = NEVER
+            self._optimizers.sample_from_step = NEVER
         else:
-            self._optimizers.look_at = min(self.norm.due, self._due)
+            self._optimizers.sample_from_step = min(self.norm.due, self._due)
 
     # The agent's thread -----------------------------------------------------
 
     def collect(self) -> None:
-        """One round: rows that devices delivered, names, how much may be copied."""
+        """One round: delivered figures, names, free memory."""
         self.delivery.collect()
         self._names.collect()
         now_s = time.monotonic()
-        if now_s < self._next_look_s:
+        if now_s < self._next_memory_s:
             return
-        self._next_look_s = now_s + LOOK_S
-        self.norm.look_for_fsdp()
+        self._next_memory_s = now_s + MEMORY_S
+        self.norm.wrap_fsdp()
         available = self._available_bytes()
         self._copy_bytes = min(COPY_BYTES, int(COPY_RATIO * available))
         self._asked_copy_bytes = min(ASKED_COPY_BYTES, int(ASKED_COPY_RATIO * available))
 
     def _available_bytes(self) -> int:
-        """Memory that copies could be made in: of the device where there is one, else of the host."""
+        """Free memory for copies: the device's if there is one, else the host's."""
         cuda = sys.modules["torch"].cuda
         if cuda.is_initialized():
             return int(cuda.mem_get_info()[0])
@@ -320,8 +323,7 @@ class Gradients:
 
 
 def _waiting(optimizer: Any, done: set[int]) -> Iterator[tuple[int, int, Any]]:
-    """Place in the optimizer, number of the group, and parameter, of those that are not `done`; all, once all
-    are."""
+    """Place in the optimizer, group number and parameter of those not `done`; of all once all are done."""
     groups = optimizer.param_groups
     if all(id(one) in done for group in groups for one in group["params"]):
         done.difference_update([id(one) for group in groups for one in group["params"]])
@@ -334,7 +336,7 @@ def _waiting(optimizer: Any, done: set[int]) -> Iterator[tuple[int, int, Any]]:
 
 
 def _warm_up() -> None:
-    """Run once what a sample runs: the first call of each costs many times what the next ones do."""
+    """Run a sample's operations once: the first call of each costs many times the next ones."""
     torch: Any = sys.modules["torch"]
     with torch.no_grad():
         one = torch.ones(2, 2, device="cpu")

@@ -1,10 +1,9 @@
-"""Optimizer state: rows of python.optimizers, the health of what an optimizer keeps between steps.
+"""Optimizer state: rows of python.optimizers, the health of an optimizer's state.
 
-HOT PATH on sampled and asked steps, on the training thread, right after an optimizer's step. Of each group
-one parameter's state is looked at, another one each time, and of that at most `MOST_ELEMENTS` values. Read
-are the states that torch's optimizers keep (Adam and its kin, SGD with momentum, RMSprop, Adagrad …), by
-their names; of others the row has the group's settings alone. On CUDA the agent's thread writes the row when
-the figures have arrived. torch inside functions.
+HOT PATH on sampled and requested steps, on the training thread, right after an optimizer's step. Reads the
+state of one parameter per group, another one each time, at most `MOST_ELEMENTS` values of it. Known are the
+states of torch's own optimizers, by name; for others the row has only the group's settings. On CUDA the
+agent's thread writes the row when the figures arrive. torch inside functions.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 
 from probe.base.clock import ANCHOR_NS
 from probe.job.instruments.core import statistics
-from probe.job.instruments.core.delivery import Delivery
+from probe.job.instruments.core.delivery import Delivery, host_number
 from probe.job.instruments.core.recorder import Recorder
 from probe.recording.layout import NULL_DOUBLE, NULL_INTEGER
 
@@ -28,7 +27,7 @@ SECOND = ("exp_avg_sq", "square_avg", "sum")
 
 
 class OptimizerState:
-    """Looks at one state of each group; `look` after a step."""
+    """Writes the rows; `write` is called after a step."""
 
     def __init__(self, recorder: Recorder, delivery: Delivery) -> None:
         self._recorder = recorder
@@ -37,17 +36,17 @@ class OptimizerState:
         self._turn = 0
         self._sizes: dict[tuple[int, int, int], int] = {}
 
-    def look(self, optimizer: Any) -> None:
-        """A row for each group, of the first `MOST_GROUPS`."""
+    def write(self, optimizer: Any) -> None:
+        """One row for each of the first `MOST_GROUPS` groups."""
         self._turn += 1
         name = self._recorder.intern(type(optimizer).__name__)
         for number, group in enumerate(optimizer.param_groups[:MOST_GROUPS]):
             parameters = group["params"]
-            eps = _plain(group.get("eps"))
+            eps = host_number(group.get("eps"))
             settings = [
                 self._recorder.step, time.monotonic_ns() + ANCHOR_NS, name, number,
-                self._numel(optimizer, number, parameters), _plain(group.get("lr")),
-                _plain(group.get("weight_decay")), _momentum(group), eps,
+                self._numel(optimizer, number, parameters), host_number(group.get("lr")),
+                host_number(group.get("weight_decay")), _momentum(group), eps,
             ]
             state = optimizer.state.get(parameters[self._turn % len(parameters)]) if parameters else None
             figures = None if not isinstance(state, dict) else _figures(state, eps)
@@ -59,7 +58,7 @@ class OptimizerState:
                 self._delivery.send(figures, lambda row, settings=settings: self._put(settings, row))  # type: ignore[misc]
 
     def _numel(self, optimizer: Any, number: int, parameters: list[Any]) -> int:
-        """Elements of a group's parameters; counted once."""
+        """Elements of a group's parameters, counted once."""
         key = (id(optimizer), number, len(parameters))
         if key not in self._sizes:
             if len(self._sizes) > 64:
@@ -68,22 +67,22 @@ class OptimizerState:
         return self._sizes[key]
 
     def _put(self, settings: list[Any], row: list[float] | None) -> None:
-        """The row: a group's settings, and the figures of `_figures`."""
+        """Write a row from a group's settings and the numbers of `_figures`."""
         if row is None:
             self._append(*settings, NULL_INTEGER, *[NULL_DOUBLE] * 4, NULL_INTEGER, NULL_INTEGER)
             return
-        steps, norm, least, most, floor, nonfinite, looked_at = row
+        steps, norm, least, most, floor, nonfinite, checked = row
         doubles = [NULL_DOUBLE if value != value else value for value in (norm, least, most, floor)]
         self._append(
             *settings, NULL_INTEGER if steps != steps else int(steps), *doubles,
-            NULL_INTEGER if looked_at == 0 else int(nonfinite), int(looked_at),
+            NULL_INTEGER if checked == 0 else int(nonfinite), int(checked),
         )
 
 
 def _figures(state: dict[str, Any], eps: float) -> Any:
-    """Steps, norm of the first moments, smallest and largest second moment, share of those below eps², values
-    that are not finite, values looked at: float64 on the state's device, NaN for what there is not. None
-    without any state that is known."""
+    """Steps, norm of the first moments, smallest and largest second moment, share of those below eps²,
+    non-finite values, values checked: float64 on the state's device, NaN for what is missing. None without
+    a known state."""
     torch: Any = sys.modules["torch"]
     first, second = _values(state, FIRST), _values(state, SECOND)
     known = [one for one in (first, second) if one is not None]
@@ -107,12 +106,12 @@ def _figures(state: dict[str, Any], eps: float) -> Any:
     if isinstance(steps, torch.Tensor) and steps.numel() != 1:
         steps = none
     norm = none if first is None else statistics.norm(first)
-    looked_at = sum(one.numel() for one in known)
-    return torch.stack([single(one) for one in (steps, norm, least, most, floor, odd, looked_at)])
+    checked = sum(one.numel() for one in known)
+    return torch.stack([single(one) for one in (steps, norm, least, most, floor, odd, checked)])
 
 
 def _values(state: dict[str, Any], names: tuple[str, ...]) -> Any:
-    """Some values of the first of these states that is there and has real numbers; None without."""
+    """At most `MOST_ELEMENTS` values of the first of these states that exists; None without."""
     for name in names:
         values = statistics.values_of(state.get(name))
         if values is not None and values.flat.is_floating_point():
@@ -123,11 +122,4 @@ def _values(state: dict[str, Any], names: tuple[str, ...]) -> Any:
 
 def _momentum(group: dict[str, Any]) -> float:
     betas = group.get("betas")
-    return _plain(betas[0] if isinstance(betas, (tuple, list)) and betas else group.get("momentum"))
-
-
-def _plain(value: Any) -> float:
-    """A number as it is; NULL for what is none, or when a device would have to be asked."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
-    return float(value) if getattr(value, "is_cpu", False) and value.numel() == 1 else NULL_DOUBLE
+    return host_number(betas[0] if isinstance(betas, (tuple, list)) and betas else group.get("momentum"))

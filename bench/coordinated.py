@@ -1,10 +1,9 @@
 """Measures how long it takes to change all ranks of a job at the same step, and how long each rank is held.
 
-    .venv/bin/python bench/together.py [--ranks 4] [--times 20] [--pace-ms 5 50]
+    .venv/bin/python bench/coordinated.py [--ranks 4] [--times 20] [--pace-ms 5 50]
 
-Starts gloo ranks on this machine, repeatedly halves and doubles their learning rate, and reads from
-python.steps what each rank did: every change has to be at the same step on all. Prints a table for
-docs/act.md.
+Starts gloo ranks on this machine, repeatedly halves and doubles their learning rate, and checks in
+python.steps that every change was at the same step on all ranks. Prints the table of docs/ranks.md.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def post(place: Place, path: str, **body: Any) -> dict[str, Any]:
 
 
 def rows(place: Place, job: str, sql: str) -> list[list[Any]]:
-    """Of one query over all ranks."""
+    """Rows of a query over all ranks."""
     found: list[list[Any]] = post(place, "/v1/query", endpoint=job, sql=sql)["rows"]
     return found
 
@@ -46,7 +45,7 @@ def measure(ranks_count: int, pace_ms: float, times: int) -> str:
     try:
         options = ("--way", "reduce", "--forever", "--pace-ms", str(pace_ms))
         with running_ranks(place, ranks_count, "parallel", *options) as ranks:
-            code = "optimizer.param_groups[0]['weight_decay'] = 0.0"  # is answered as soon as it is done
+            code = "optimizer.param_groups[0]['weight_decay'] = 0.0"  # answered once it is done
             took_s: list[float] = []
             for number in range(times):
                 begun_s = time.monotonic()
@@ -84,7 +83,7 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=20)
     parser.add_argument("--pace-ms", type=float, nargs="*", default=[5.0, 50.0])
     arguments = parser.parse_args()
-    print("| ranks | usual step | whole, median | worst | held, median | worst |")
+    print("| ranks | usual step | total, median | worst | held, median | worst |")
     print("| --- | --- | --- | --- | --- | --- |")
     for pace_ms in arguments.pace_ms:
         print(measure(arguments.ranks, pace_ms, arguments.times), flush=True)

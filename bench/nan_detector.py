@@ -1,30 +1,28 @@
-"""Measures the cost of the sentinel: its share of a step, and the fork when it fires.
+"""Measures the cost of the NaN detector: per step, and of the fork on an event.
 
-    python bench/sentinel.py [--blocks N] [--steps N] [--memory BYTES]
+    python bench/nan_detector.py [--blocks N] [--steps N] [--memory BYTES]
 
-A network with a DataLoader trains in steps of about a millisecond; the sentinel is removed and reinstalled
+A network with a DataLoader trains in steps of about a millisecond; the detector is removed and reinstalled
 every few steps of one process, with phases, losses and batches recorded throughout, and neighbouring blocks
 are compared. CPU time of the training thread; the median with its 95 % bootstrap interval. Then a process
-that holds the given number of bytes forks itself as the sentinel does. Prints Markdown.
+that holds the given number of bytes forks as the detector does. Prints Markdown.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 from statistics import median
 from typing import Any
 
-from collectives import figure
-from overhead import places
+from overhead import alternating, microseconds, places
 
 BATCH, WIDTH = 32, 128
 
 
 def pairs(blocks: int, steps: int) -> tuple[list[float], list[float]]:
-    """CPU ns of a step without, and what each block with the sentinel took more."""
+    """CPU ns of a step without the detector, and added by it."""
     import torch
     from torch import nn
 
@@ -35,13 +33,13 @@ def pairs(blocks: int, steps: int) -> tuple[list[float], list[float]]:
     agent = agent_here()
     assert agent is not None
     instruments = agent.instruments
-    sentinel = instruments.sentinel
-    assert sentinel is not None and instruments.data is not None
+    detector, data = instruments.nan_detector, instruments.data
+    assert detector is not None and data is not None
     torch.set_num_threads(1)
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Dropout(0.1), nn.Linear(WIDTH, 10))
     optimizer = torch.optim.AdamW(model.parameters())
-    data = [(torch.randn(WIDTH), number % 10) for number in range(4096)]
-    loader = torch.utils.data.DataLoader(data, batch_size=BATCH)  # type: ignore[arg-type]
+    samples = [(torch.randn(WIDTH), number % 10) for number in range(4096)]
+    loader = torch.utils.data.DataLoader(samples, batch_size=BATCH)  # type: ignore[arg-type]
     batches: Any = iter(())
 
     def step() -> None:
@@ -55,26 +53,19 @@ def pairs(blocks: int, steps: int) -> tuple[list[float], list[float]]:
         optimizer.step()
         optimizer.zero_grad()
 
+    def switch(on: bool) -> None:
+        detector.install() if on else detector.uninstall()
+        data.batches = detector.batches if on else None
+
     for _ in range(400):
         step()
-    without, more = [], []
-    for block in range(blocks):
-        taken = {}
-        for on in (block % 2 == 0, block % 2 == 1):
-            sentinel.install() if on else sentinel.uninstall()
-            instruments.data.batches = sentinel.batches if on else None
-            begun = time.thread_time_ns()
-            for _ in range(steps):
-                step()
-            taken[on] = (time.thread_time_ns() - begun) / steps
-        without.append(taken[False])
-        more.append(taken[True] - taken[False])
+    found = alternating(switch, step, blocks, steps)
     probe.stop()
-    return without, more
+    return found
 
 
 def forks(size_bytes: int) -> list[float]:
-    """Milliseconds that the training thread is held by one fork of a process that holds so many bytes."""
+    """Milliseconds that one fork holds the training thread, in a process of this size."""
     import torch
 
     from probe.job.instruments.nan import forked_probe
@@ -82,7 +73,7 @@ def forks(size_bytes: int) -> list[float]:
     held = torch.ones(size_bytes // 4)
     found = []
     for _ in range(5):
-        one = forked_probe.Frozen(lambda send: None)
+        one = forked_probe.ForkedProbe(lambda send: None)
         found.append(one.took_ms)
         while not one.collect():
             time.sleep(0.01)
@@ -99,13 +90,12 @@ def main() -> None:
     with places() as (_, environment):
         environment |= {"PROBE_BUDGET": "50%", "PROBE_INSTRUMENTS": "steps,losses,data,nonfinite"}
         os.environ.update(environment)
-        without, more = pairs(arguments.blocks, arguments.steps)
-    print("| | |\n|---|---|")
-    print(f"| a step without it | {median(without) / 1e3:.0f} µs |")
-    print(f"| with it | {figure(more)} |")
-    held = sorted(forks(arguments.memory))
-    print(f"| one fork of a process of {arguments.memory / 1e9:.1f} GB | {held[len(held) // 2]:.1f} ms |")
-    sys.stdout.flush()
+        without, added = pairs(arguments.blocks, arguments.steps)
+    print("| case | CPU time |\n|---|---|")
+    print(f"| a step without the detector | {median(without) / 1e3:.0f} µs |")
+    print(f"| with it | {microseconds(added)} |")
+    held_ms = median(forks(arguments.memory))
+    print(f"| one fork of a process of {arguments.memory / 1e9:.1f} GB | {held_ms:.1f} ms |")
 
 
 if __name__ == "__main__":
