@@ -206,7 +206,7 @@ def together(parts: Sequence[Mapping[str, Any]], missing: Sequence[str]) -> Capt
 
 
 def _from_outside(pid: int, want: Want, training_thread: int | None, why: list[str]) -> dict[str, Any]:
-    capture = outside_view.look(
+    capture = outside_view.read_stacks(
         pid, all_threads=want.all_threads, native=want.native, locals=want.locals, workers=want.workers,
         training_thread=training_thread, timeout_s=NATIVE_S if want.native else OUTSIDE_S,
     )
