@@ -16,7 +16,7 @@ from harness import PATIENCE_S, Place
 from probe.base import versions
 from probe.base.errors import AttachRefused
 from probe.boot import torch_probe_boot
-from probe.outside.processes.target import check_attach, examine
+from probe.outside.processes.target import check_attach, read_target
 from probe_cli.commands import doctor
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -138,6 +138,6 @@ def test_in_a_python_that_is_too_old_the_public_functions_do_nothing(minor: int)
 
 
 def test_attaching_to_a_python_that_is_too_old_names_both_versions() -> None:
-    old = examine(os.getpid())._replace(version=(3, 9))
+    old = read_target(os.getpid())._replace(version=(3, 9))
     with pytest.raises(AttachRefused, match=re.escape("runs Python 3.9, and the agent needs 3.10 or newer")):
         check_attach(old)

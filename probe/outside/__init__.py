@@ -1,5 +1,5 @@
 """Attaching to a running process, and reading one from outside.
 
-Runs in the command and in the server, never in the job. Standard library; the stack and
-injection libraries inside functions or in processes of their own.
+Runs in the command and in the server, never in the job. Standard library; the libraries for stacks and
+injection are imported inside functions or in child processes.
 """

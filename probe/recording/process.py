@@ -47,6 +47,12 @@ def life(pid: int) -> Life | None:
         return None
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a signal or a debugger has stopped the process that has this pid now."""
+    found = life(pid)
+    return found is not None and found.state in "Tt"
+
+
 def alive(pid: int, start_ticks: int, boot_id: str) -> bool:
     """Whether exactly this process is alive; a zombie is not."""
     found = life(pid)

@@ -1,1 +1,1 @@
-"""The server beside the jobs: registry, sealer, query pool, HTTP; see ARCHITECTURE.md."""
+"""The server: recordings, queries, watch, alerts, HTTP; see ARCHITECTURE.md."""

@@ -1,13 +1,10 @@
-"""The server's process: log, lock, and then everything else.
+"""The server's process: sets up the log, takes the lock, and then runs the server.
 
     python -m probe.server        started by probe.boot.launch; settings come from the environment
 
-The lock comes before the imports that take half a second: of many servers that
-are started at once, all but one end at once. Exit status: 0 when it ended itself,
-was asked to, or another server holds the lock; 2 for a setting that cannot be
-used; 6 for a folder that cannot be used.
-Threads: the main thread runs the event loop; `probe-drain` seals; `probe-request-*`
-and `probe-agents-*` wait for files and agents.
+The lock is taken before the imports that take half a second: if many servers are started at the same time,
+all but one end at once. Exit status: 0 when it ended by itself or by a signal, or another server holds the
+lock; 2 for an invalid setting; 6 for a folder that cannot be used. The main thread runs the event loop.
 """
 
 from __future__ import annotations
@@ -32,7 +29,7 @@ _LOCK_WAIT_S = 3.0
 
 
 class _CappedLog(logging.StreamHandler):  # type: ignore[type-arg]
-    """Logs to stderr, which is server.log, and begins it anew when it has grown too long."""
+    """Logs to stderr, which is server.log, and truncates it when it has grown too long."""
 
     def emit(self, record: logging.LogRecord) -> None:
         with contextlib.suppress(OSError):
@@ -64,8 +61,8 @@ def main() -> int:
 
 
 def _close_inherited() -> None:
-    """Whoever started this closed what it knew of; another of its threads may have opened more that instant,
-    and a server must not keep a job's files or devices open for hours."""
+    """Close all other descriptors: the parent closed those it knew of, but another of its threads may have
+    opened more, and a server must not keep a job's files or devices open for hours."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2:
             with contextlib.suppress(OSError):
@@ -83,11 +80,11 @@ def _set_up_log() -> None:
 
 @contextlib.contextmanager
 def _lock(directory: Path) -> Iterator[Callable[[], bool]]:
-    """One server per PROBE_DIR, for as long as it lives. Raises `ServerUnavailable` for the loser.
+    """One server per PROBE_DIR; raises `ServerUnavailable` for any other.
 
-    Waits a moment: a server that is just ending has removed its socket and still holds the lock. Gives a
-    function that says whether the lock still means this folder: whoever deletes its file, or the folder, lets
-    another server take a new one, and two would seal the same rows."""
+    Waits a moment: a server that is just ending has removed its socket and still holds the lock. Yields a
+    function that says whether the lock still belongs to this folder: if its file or the folder is deleted,
+    another server can take a new lock, and two would seal the same rows."""
     descriptor = os.open(launch.lock_path(directory), launch.LOCK_FLAGS, 0o600)
     try:
         deadline = time.monotonic() + _LOCK_WAIT_S
@@ -97,7 +94,7 @@ def _lock(directory: Path) -> Iterator[Callable[[], bool]]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline or places.server_socket(directory).exists():
-                    raise ServerUnavailable("another server is here already") from None
+                    raise ServerUnavailable("another server is running already") from None
                 time.sleep(0.05)
         yield lambda: _is_at(descriptor, launch.lock_path(directory))
     finally:
@@ -105,7 +102,7 @@ def _lock(directory: Path) -> Iterator[Callable[[], bool]]:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether an open file is the one that `path` names now."""
+    """Whether an open file is the one at `path` now."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False))
     except OSError:
@@ -115,6 +112,6 @@ def _is_at(descriptor: int, path: Path) -> bool:
 if __name__ == "__main__":
     status = main()
     logging.shutdown()
-    # Not sys.exit: that waits for threads that wait for an agent, and runs the destructors of an
-    # engine that the drain thread may be inside of. Everything that must be done is done.
+    # Not sys.exit: that waits for threads that wait for agents, and runs the destructors of an engine
+    # that the drain thread may be using. Nothing is left to do.
     os._exit(status)

@@ -1,7 +1,7 @@
-"""All parts of the server in one event loop, from their start to their end.
+"""Starts and stops all parts of the server, in one event loop.
 
-Runs on the main thread of the server's process, which holds the lock already
-(`probe.server.__main__`). May import fastapi and uvicorn.
+Runs on the main thread of the server's process, which holds the lock already (`probe.server.__main__`). May
+import fastapi and uvicorn.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _BACKLOG = 256
 
 
 class Server:
-    """All parts, from start to end."""
+    """One server."""
 
     def __init__(self, directory: Path, settings: Settings, is_ours: Callable[[], bool]) -> None:
         """`is_ours` says whether the lock of this server is still the one of `directory`."""
@@ -61,7 +61,7 @@ class Server:
         self._states: list[ServerState] = []
 
     async def run(self) -> None:
-        """Serve until asked to end, or until nobody has needed the server for a while."""
+        """Serve until a signal, or until the server has not been needed for a while."""
         if self.settings.listen:
             auth.check_listen(self.settings)
         loop = asyncio.get_running_loop()
@@ -79,27 +79,26 @@ class Server:
         try:
             service.tcp_port = await self._listen(asgi)
             exits.start()
-            sealer.start()
-            watch.start()
-            service.facts.start()
+            for part in (sealer, watch, service.facts):
+                part.thread.start()
             monitor.start()
             pool.warm()
             await self._stay(service, monitor)
         finally:
             await self._close(sealer, pool, service, monitor)
-            watch.stop(wait_s=_CLOSE_S)
-            service.facts.stop(wait_s=_CLOSE_S)
-            exits.stop(wait_s=_CLOSE_S)
+            watch.thread.stop(_CLOSE_S)
+            service.facts.thread.stop(_CLOSE_S)
+            exits.stop(_CLOSE_S)
 
     def _roots(self) -> list[Path]:
-        """Folders that query workers read: they must be there before the first worker is."""
+        """Folders that query workers read: they must exist before the first worker starts."""
         roots = [places.make_private(places.recordings(self.directory))]
         with contextlib.suppress(ProbeError):
             roots.append(places.make_private(Path(self.settings.rings_directory) / f"probe-{os.getuid()}"))
         return roots
 
     async def _listen(self, asgi: App) -> int | None:
-        """The port of TCP, where it is open."""
+        """Listen; returns the TCP port, if there is one."""
         url = await self._listen_tcp(asgi) if self.settings.listen else None
         path = places.server_socket(self.directory)
         await self._serve(asgi, socket.socket(fileno=listen_unix(path, _BACKLOG).detach()), None)
@@ -109,7 +108,7 @@ class Server:
         return int(url.rpartition(":")[2]) if url else None
 
     async def _listen_tcp(self, asgi: App) -> str | None:
-        """Where it answers, for `server.json` and so for the agents; None when it does not."""
+        """The URL for `server.json`, and so for the agents; None if TCP is off."""
         host, port = auth.listen_address(self.settings)
         tokens = load_tokens(self.settings, self.directory)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -120,8 +119,8 @@ class Server:
             listener.listen(_BACKLOG)
         except OSError as error:
             listener.close()
-            # The jobs' own way in must not depend on somebody else's port.
-            _log.error("TCP is off: %s cannot be listened on: %s", self.settings.listen, error)
+            # The unix socket must work even if the port is taken.
+            _log.error("TCP is off: cannot listen on %s: %s", self.settings.listen, error)
             return None
         port = int(listener.getsockname()[1])
         await self._serve(auth.TcpGate(asgi, tokens, host, port), listener, self._tls())
@@ -167,18 +166,18 @@ class Server:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), round_s)
             if not self._is_ours():
-                return  # the sealer has said why
+                return  # the sealer has logged why
             service.pool.end_idle()
             living = await self._living(service)
             if living or monitor.busy:
                 last_live = time.monotonic()
             needed = max(last_live, service.last_request)
             if time.monotonic() - needed > self.settings.server_linger_s:
-                _log.info("nobody needed the server for %g s", self.settings.server_linger_s)
+                _log.info("not needed for %g s", self.settings.server_linger_s)
                 return
 
     async def _living(self, service: Service) -> bool:
-        """Whether a process is recorded; also when that cannot be told now."""
+        """Whether a process is being recorded; True also when that is unknown."""
         try:
             return bool(await service.call(service.registry.live))
         except FAILURES as error:
@@ -186,8 +185,8 @@ class Server:
             return True
 
     async def _close(self, sealer: Sealer, pool: Pool, service: Service, monitor: Monitor) -> None:
-        """End in order: no new connections, answers out, workers and threads gone, socket removed."""
-        if self._is_ours():  # else another server may listen there
+        """End in order: no new connections, finish answers, end workers and threads."""
+        if self._is_ours():  # else it may be another server's socket
             with contextlib.suppress(OSError):
                 places.server_socket(self.directory).unlink()
         for server in self._servers:
@@ -200,7 +199,7 @@ class Server:
             await asyncio.wait(tasks, timeout=_CLOSE_S)
         await monitor.stop()
         await pool.close()
-        await service.peers.close()
-        sealer.stop(wait_s=_CLOSE_S)
+        await service.peers.links.close()
+        sealer.thread.stop(_CLOSE_S)
         service.close()
         _log.info("ended")

@@ -1,6 +1,6 @@
-"""Service: the parts of the server that routes need, and its threads.
+"""Service: the parts of the server that routes need, and its thread pools.
 
-Made once, in `serve`. Runs on the server's event loop; what blocks (files, agents) runs on threads.
+Created once, in `serve`. Runs on the server's event loop; blocking calls (files, agents) run on threads.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from probe.server.watch.stall_watch import Watch
 
 _T = TypeVar("_T")
 IN_FLIGHT = 8
-"""Queries at once; more are refused with 429."""
+"""Concurrent queries; more are refused with 429."""
 VIEWERS_IN_FLIGHT = IN_FLIGHT // 2
-"""Of them those of viewers."""
+"""Concurrent queries of viewers."""
 
 
 class Service:
-    """What the routes need: the parts of the server and its threads."""
+    """The parts of the server that routes need."""
 
     def __init__(
         self, registry: Registry, sealer: Sealer, watch: Watch, pool: Pool, settings: Settings
@@ -57,27 +57,27 @@ class Service:
         self.agents = Threads(2 * IN_FLIGHT, "probe-agents")
 
     def touch(self) -> None:
-        """A request came: the server stays while it is used."""
+        """Note a request: the server keeps running while it is used."""
         self.last_request = time.monotonic()
 
     async def call(self, function: Callable[..., _T], *arguments: Any) -> _T:
-        """Run something that blocks on a thread."""
+        """Run a blocking function on a thread."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.threads.now, functools.partial(function, *arguments))
 
-    async def ask(self, function: Callable[..., _T], *arguments: Any) -> _T:
-        """Run something that waits for an agent on a thread; these cannot block the others."""
+    async def call_agent(self, function: Callable[..., _T], *arguments: Any) -> _T:
+        """Run a function that waits for a process on a thread; these threads are separate from the others."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.agents.now, functools.partial(function, *arguments))
 
     async def _find(self, endpoint: str) -> Recorded | None:
-        """The one process of this host that is meant; None for a job of several ranks, or of other hosts."""
+        """The one process of this host that an endpoint means; None for a multi-rank job, or other hosts."""
 
         def found() -> Recorded | None:
             try:
                 recorded = self.registry.resolve(endpoint)
             except EndpointUnknown:
-                return None  # `fanout.find` knows other hosts, or says it
+                return None  # `fanout.find` asks other hosts, or raises
             one_rank = "/" in endpoint or endpoint.strip().isdigit()
             if len(recorded) > 1 or ((recorded[0].meta.world_size or 1) > 1 and not one_rank):
                 return None
@@ -90,6 +90,6 @@ class Service:
         return await self.call(self.registry.status, recorded)
 
     def close(self) -> None:
-        """Let go of the threads; those that wait for an agent are not waited for."""
+        """Shut down the thread pools, without waiting for threads that are blocked."""
         self.threads.close()
         self.agents.close()

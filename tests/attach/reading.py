@@ -38,7 +38,7 @@ def until(seen: Callable[[dict[str, Any]], bool], pid: int, **wanted: Any) -> di
     """The first look that shows it: a program says READY just before it gets where it hangs."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        found = outside_view.look(pid, **wanted)
+        found = outside_view.read_stacks(pid, **wanted)
         if seen(found):
             return found
         assert time.monotonic() < deadline, f"never seen; last: {found}"

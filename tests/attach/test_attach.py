@@ -273,7 +273,7 @@ def test_without_gdb_a_parked_thread_is_borrowed_by_pyinjector(target: Start, fo
     assert placed is not None, problem
     with Meeting(folder / "boot", job.pid, job.pid, payload.source({}, directory=folder)) as meeting:
         for _ in range(5):
-            done = borrowed.bring_in(job.pid, parked_threads(job.pid), placed)
+            done = borrowed.inject(job.pid, parked_threads(job.pid), placed)
             if done.kind != "Refused":
                 break
         assert done.problem == ""

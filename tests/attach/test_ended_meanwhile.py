@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from probe.base.errors import AttachFailed
-from probe.outside.attach.attaching import _hear_out
+from probe.outside.attach.attaching import _wait_for_start
 from probe.outside.processes.target import Target
 
 
@@ -32,5 +32,5 @@ def test_a_job_that_died_meanwhile_is_not_called_pending(running: bool) -> None:
     process = subprocess.Popen(["true"])
     process.wait()
     meeting: Any = Silent(running=running)
-    with pytest.raises(AttachFailed, match="ended while it was attached to"):
-        _hear_out(Target(process.pid, exists=True), meeting, 0.0)
+    with pytest.raises(AttachFailed, match="ended while probe was attaching"):
+        _wait_for_start(Target(process.pid, exists=True), meeting, 0.0)

@@ -62,7 +62,7 @@ def test_a_rank_that_waits_shows_the_collective_down_to_the_socket(bare: Start, 
 def test_python_frames_stand_between_the_native_ones_that_called_them(bare: Start, python: Path) -> None:
     job = bare("outside_states", "calls_back_and_forth", python=str(python))
     plain = until(in_function("calls_back_and_forth.<locals>.innermost", "innermost"), job.pid)
-    both = outside_view.look(job.pid, native=True, timeout_s=20.0)
+    both = outside_view.read_stacks(job.pid, native=True, timeout_s=20.0)
     frames = both["threads"][0]["frames"]
     assert [frame["depth"] for frame in frames] == list(range(len(frames)))
     python_frames = [frame["func"] for frame in frames if frame["frame_type"] == "Python"]

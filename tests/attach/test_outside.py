@@ -56,8 +56,8 @@ def test_a_gil_held_in_c_is_seen_with_its_owner(bare: Start) -> None:
     job = bare("outside_states", "holds_the_gil")
     (thread,) = until(in_function("holds_the_gil"), job.pid)["threads"]
     assert thread["owns_gil"] is True
-    found = outside_view.look(job.pid, native=True)
-    assert any("stood still" in note for note in found["notes"])
+    found = outside_view.read_stacks(job.pid, native=True)
+    assert any("was stopped for" in note for note in found["notes"])
     (thread,) = found["threads"]
     assert thread["owns_gil"] is True and "usleep" in functions(thread)
     assert functions(thread).index("usleep") < functions(thread).index("holds_the_gil")
@@ -86,7 +86,7 @@ def test_a_deadlock_shows_both_threads_at_the_lock(bare: Start) -> None:
 
     found = until(deadlocked, job.pid, all_threads=True)
     assert found["threads"][0]["training"] and named(found, "crosses")["frames"]
-    alone = outside_view.look(job.pid)
+    alone = outside_view.read_stacks(job.pid)
     assert len(alone["threads"]) == 1 and any("another thread" in note for note in alone["notes"])
 
 
@@ -97,7 +97,7 @@ def test_a_stopped_process_is_read_and_stays_stopped(bare: Start, wanted: dict[s
     job.signal(signal.SIGSTOP)
     while states(job.pid) != {"stopped"}:
         os.sched_yield()
-    found = outside_view.look(job.pid, **wanted)
+    found = outside_view.read_stacks(job.pid, **wanted)
     assert innermost(found["threads"][0])["func"] == "sleeps"
     assert found["threads"][0]["state"] == "stopped"
     assert any("threads stopped" in note for note in found["notes"])
@@ -106,7 +106,7 @@ def test_a_stopped_process_is_read_and_stays_stopped(bare: Start, wanted: dict[s
     job.signal(signal.SIGCONT)
     while states(job.pid) == {"stopped"}:
         os.sched_yield()
-    assert outside_view.look(job.pid)["threads"][0]["state"] != "stopped"
+    assert outside_view.read_stacks(job.pid)["threads"][0]["state"] != "stopped"
 
 
 @pytest.mark.parametrize("wanted", [{}, {"native": True, "all_threads": True}, {"locals": True}])
@@ -114,7 +114,7 @@ def test_a_process_stuck_in_the_kernel_is_read_without_touching_it(
     bare: Start, tmp_path: Path, wanted: dict[str, Any]
 ) -> None:
     job = stuck_in_the_kernel(bare, tmp_path / "pipe")
-    found = outside_view.look(job.pid, workers=True, timeout_s=20.0, **wanted)
+    found = outside_view.read_stacks(job.pid, workers=True, timeout_s=20.0, **wanted)
     main = found["threads"][0]
     assert main["state"] == "uninterruptible" and main["wchan"] and main["owns_gil"]
     assert innermost(main)["func"] == "is_stuck_in_the_kernel"
@@ -146,7 +146,7 @@ def test_a_process_traced_by_another_is_read_all_the_same(bare: Start) -> None:
     assert tracer.stdin is not None and tracer.stdout is not None
     try:
         assert tracer.stdout.readline() == b"seized\n"
-        found = outside_view.look(job.pid, native=True)
+        found = outside_view.read_stacks(job.pid, native=True)
         assert innermost(found["threads"][0])["func"] == "sleeps" and found["tool"] == "py-spy"
         assert any(f"process {tracer.pid} (python" in note for note in found["notes"])
     finally:
@@ -189,17 +189,17 @@ def test_there_must_be_a_python_process(bare: Start) -> None:
     child = subprocess.Popen(["sleep", "600"])
     try:
         with pytest.raises(StacksUnavailable, match="is not a Python process"):
-            outside_view.look(child.pid)
+            outside_view.read_stacks(child.pid)
         child.kill()
         while tasks.tasks(child.pid)[0].state != "zombie":
             os.sched_yield()
         with pytest.raises(ProcessDead):
-            outside_view.look(child.pid)
+            outside_view.read_stacks(child.pid)
     finally:
         child.kill()
         child.wait()
     with pytest.raises(EndpointUnknown):
-        outside_view.look(child.pid)
+        outside_view.read_stacks(child.pid)
     assert tasks.tasks(child.pid) == []
 
 
@@ -212,14 +212,14 @@ def test_secrets_in_variables_are_not_shown(bare: Start) -> None:
         assert values["password"] == values["remembered"].strip("\"'") == "<redacted>"
         assert values["n_tokens"] == "17" and "4" in values["settings"]
         assert not any(word in str(found) for word in ("correct horse", "battery staple", "aaaaaaaa"))
-    assert "locals" not in outside_view.look(job.pid)["threads"][0]["frames"][0]
+    assert "locals" not in outside_view.read_stacks(job.pid)["threads"][0]["frames"][0]
 
 
 def test_children_are_seen_python_or_not(bare: Start) -> None:
     job = bare("outside_states", "has_children", word="")
     python, other = (int(word) for word in job.wait_for("CHILDREN").split()[1:])
     job.wait_for("READY")
-    found = outside_view.look(job.pid, workers=True)
+    found = outside_view.read_stacks(job.pid, workers=True)
     lines = {line["pid"]: line for line in found["processes"]}
     assert list(lines) == [job.pid, python, other] == [job.pid, *tasks.children(job.pid)]
     assert lines[other]["command"] == "sleep 600" and lines[other]["state"] == "sleeping"
@@ -254,32 +254,16 @@ def test_a_process_computes_on_unharmed_while_it_is_read(bare: Start) -> None:
     while not wait_for_end(job.pid, 0.0):
         for wanted in ({"all_threads": True}, {"native": True, "all_threads": True}, {"nonblocking": True}):
             with contextlib.suppress(ProbeError):  # it ends when it likes
-                reads += bool(outside_view.look(job.pid, **wanted)["threads"])
+                reads += bool(outside_view.read_stacks(job.pid, **wanted)["threads"])
     assert job.result() == alone and job.wait() == 0
     assert reads >= 3
-
-
-def test_looks_tell_a_thread_that_spins_from_one_that_waits(bare: Start) -> None:
-    job = bare("outside_states", "spins")
-    until(in_function("sleeps"), job.pid)
-    found = outside_view.looks(job.pid, 3, 0.15, all_threads=True)
-    spinner, waiter = named(found, "spinner"), named(found, "MainThread")
-    assert spinner["moving"] is True and spinner["cpu_ratio"] > 0.1
-    assert waiter["moving"] is False and waiter["stack_moving"] is False and waiter["training"]
-    assert outside_view.looks(job.pid, 1, 0.0)["threads"][0]["moving"] is None
-
-
-def test_looks_see_a_stack_change(bare: Start) -> None:
-    job = bare("outside_states", "recurses")
-    found = outside_view.looks(job.pid, 8, 0.03, all_threads=True)
-    assert all(thread["moving"] and thread["stack_moving"] for thread in found["threads"])
 
 
 def test_a_stack_read_while_it_changes_is_whole_or_said_not_to_be(bare: Start) -> None:
     """Without stopping the process, py-spy tears every eighth of Python 3.10's."""
     job = bare("outside_states", "recurses", python=str(PYTHONS[0]))
     for _ in range(40):
-        found = outside_view.look(job.pid, nonblocking=True, all_threads=True)
+        found = outside_view.read_stacks(job.pid, nonblocking=True, all_threads=True)
         begins = {functions(thread)[-1] for thread in found["threads"] if thread["frames"]}
         assert begins <= {"<module>", "_bootstrap"} or any("torn" in note for note in found["notes"])
 
@@ -303,7 +287,7 @@ def test_without_the_right_to_trace_the_error_says_so(bare: Start) -> None:
     code = (
         "import sys; from probe.base.errors import ProbeError\n"
         "from probe.outside.stacks import outside_view\n"
-        "try: outside_view.look(int(sys.argv[1]))\n"
+        "try: outside_view.read_stacks(int(sys.argv[1]))\n"
         "except ProbeError as error: print(error.code, error.hint)"
     )
     done = subprocess.run(
@@ -316,13 +300,13 @@ def test_without_the_right_to_trace_the_error_says_so(bare: Start) -> None:
 
 def test_what_a_tool_left_stopped_is_continued_and_what_was_stopped_is_not(bare: Start) -> None:
     job = bare("outside_states", "sleeps")
-    assert pyspy.let_go_on(job.pid, was_stopped=False) is None
+    assert pyspy.continue_if_left_stopped(job.pid, was_stopped=False) is None
     job.signal(signal.SIGSTOP)
     while states(job.pid) != {"stopped"}:
         os.sched_yield()
-    assert pyspy.let_go_on(job.pid, was_stopped=True) is None
+    assert pyspy.continue_if_left_stopped(job.pid, was_stopped=True) is None
     assert states(job.pid) == {"stopped"}
-    assert "SIGCONT" in str(pyspy.let_go_on(job.pid, was_stopped=False))
+    assert "SIGCONT" in str(pyspy.continue_if_left_stopped(job.pid, was_stopped=False))
     while states(job.pid) == {"stopped"}:
         os.sched_yield()
 
@@ -330,8 +314,7 @@ def test_what_a_tool_left_stopped_is_continued_and_what_was_stopped_is_not(bare:
 def test_looking_leaves_no_process_behind(bare: Start) -> None:
     job = bare("outside_states", "has_children")
     before = set(tasks.children(os.getpid()))
-    outside_view.look(job.pid, native=True, all_threads=True, workers=True)
-    outside_view.looks(job.pid, 2, 0.0, workers=True)
+    outside_view.read_stacks(job.pid, native=True, all_threads=True, workers=True)
     assert set(tasks.children(os.getpid())) == before
     assert not any(thread.name.startswith("probe-look") for thread in threading.enumerate())
 
@@ -341,7 +324,7 @@ def test_without_the_tool_the_error_says_how_to_get_it(bare: Start) -> None:
     code = (
         "import sys; from probe.base.errors import StacksUnavailable\n"
         "from probe.outside.stacks import outside_view\n"
-        "try: outside_view.look(int(sys.argv[1]))\n"
+        "try: outside_view.read_stacks(int(sys.argv[1]))\n"
         "except StacksUnavailable as error: print(error.message, error.hint)"
     )
     done = subprocess.run(

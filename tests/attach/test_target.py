@@ -18,7 +18,7 @@ from attach.conftest import Target as Job
 from harness import PATIENCE_S, ROOT
 from probe.base.errors import AttachRefused, EndpointUnknown, NotYours, ProbeError, ProcessDead, TracingDenied
 from probe.outside.attach.parked import parked_threads
-from probe.outside.processes.target import Target, check_attach, check_tracing, examine, why_denied
+from probe.outside.processes.target import Target, check_attach, check_tracing, read_target, why_denied
 
 Start = Callable[..., Job]
 NOBODY = 65534
@@ -28,10 +28,10 @@ needs_system_python = pytest.mark.skipif(
     not os.path.exists(SYSTEM_PYTHON), reason="needs a Python that every user may run"
 )
 CHECK = (
-    "import sys; from probe.outside.processes.target import examine, check_attach, check_tracing\n"
+    "import sys; from probe.outside.processes.target import read_target, check_attach, check_tracing\n"
     "from probe.base.errors import ProbeError\n"
     "for check in (check_tracing, check_attach):\n"
-    "    try: check(examine(int(sys.argv[1]))); print('fine')\n"
+    "    try: check(read_target(int(sys.argv[1]))); print('fine')\n"
     "    except ProbeError as error: print(type(error).__name__, error.message, '|', error.hint)\n"
 )
 CLOSED = "import ctypes, time; ctypes.CDLL(None).prctl(4, 0); print('READY', flush=True); time.sleep(600)"
@@ -63,7 +63,7 @@ def process(*command: str, **options: object) -> Iterator[subprocess.Popen[bytes
 def a_python(**changes: object) -> Target:
     """A process that may be attached to, but for `changes`."""
     fine = Target(
-        4242, exists=True, state="S", threads={4242: "S"}, command="python train.py",
+        4242, exists=True, state="S", command="python train.py",
         uids=(1000,) * 4, our_uid=1000, openable=True, is_python=True, version=(3, 11), inner_pid=4242,
         same_files=True,
     )
@@ -71,11 +71,11 @@ def a_python(**changes: object) -> Target:
 
 
 def test_a_job_of_ours_may_be_attached_to(target: Start) -> None:
-    found = examine(target("sleep").pid)
+    found = read_target(target("sleep").pid)
     check_tracing(found)
     check_attach(found)
     assert found.is_python and found.version == sys.version_info[:2]
-    assert set(found.threads) == {found.pid} and found.inner_pid == found.pid
+    assert found.inner_pid == found.pid
 
 
 def test_a_process_that_is_not_there() -> None:
@@ -83,7 +83,7 @@ def test_a_process_that_is_not_there() -> None:
         ended.wait()
     for check in (check_tracing, check_attach):
         with pytest.raises(EndpointUnknown, match="there is no process"):
-            check(examine(ended.pid))
+            check(read_target(ended.pid))
 
 
 def test_a_thread_is_not_a_process(target: Start) -> None:
@@ -92,21 +92,21 @@ def test_a_thread_is_not_a_process(target: Start) -> None:
     while (thread := max(int(name) for name in os.listdir(f"/proc/{job.pid}/task"))) == job.pid:
         assert time.monotonic() < deadline
     with pytest.raises(EndpointUnknown):
-        check_attach(examine(thread))
+        check_attach(read_target(thread))
 
 
 def test_a_zombie_has_ended() -> None:
     with process("true") as ended:
         os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
         with pytest.raises(ProcessDead, match="zombie"):
-            check_attach(examine(ended.pid))
+            check_attach(read_target(ended.pid))
 
 
 def test_a_process_that_runs_no_python() -> None:
     with process("sleep", "600") as other:
-        check_tracing(examine(other.pid))
+        check_tracing(read_target(other.pid))
         with pytest.raises(AttachRefused, match=r"\(sleep 600\) does not run Python"):
-            check_attach(examine(other.pid))
+            check_attach(read_target(other.pid))
 
 
 def test_a_python_that_is_too_old(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_python_that_is_too_old(tmp_path: Path) -> None:
         assert old.stdout is not None
         old.stdout.readline()
         with pytest.raises(AttachRefused, match=r"runs Python 3\.\d, and the agent needs 3\.10"):
-            check_attach(examine(old.pid))
+            check_attach(read_target(old.pid))
 
 
 def test_a_stopped_process(target: Start) -> None:
@@ -125,9 +125,9 @@ def test_a_stopped_process(target: Start) -> None:
     job.signal(signal.SIGSTOP)
     while job.state() != "T":
         pass
-    check_tracing(examine(job.pid))
+    check_tracing(read_target(job.pid))
     with pytest.raises(AttachRefused, match="is stopped") as refused:
-        check_attach(examine(job.pid))
+        check_attach(read_target(job.pid))
     assert f"kill -CONT {job.pid}" in refused.value.hint
 
 
@@ -138,9 +138,9 @@ def test_a_process_that_is_traced_already(target: Start) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while not job.state().endswith("+") and time.monotonic() < deadline:
             pass
-        check_tracing(examine(job.pid))
+        check_tracing(read_target(job.pid))
         with pytest.raises(AttachRefused, match=rf"already traced by strace \(pid {tracer.pid}\)"):
-            check_attach(examine(job.pid))
+            check_attach(read_target(job.pid))
         tracer.terminate()
         tracer.wait()
     job.finish()
@@ -150,7 +150,7 @@ def test_a_process_that_is_traced_already(target: Start) -> None:
 @needs_system_python
 def test_another_users_job_can_be_read_by_root_and_attached_to_by_its_user(target: Start) -> None:
     job = target("sleep", python=SYSTEM_PYTHON, user=NOBODY)
-    found = examine(job.pid)
+    found = read_target(job.pid)
     check_tracing(found)
     with pytest.raises(NotYours, match=f"process {job.pid} belongs to user nobody") as refused:
         check_attach(found)
@@ -192,7 +192,7 @@ def test_a_process_that_closed_itself(tmp_path: Path) -> None:
     with process(SYSTEM_PYTHON, "-c", CLOSED, user=NOBODY, cwd="/") as closed:
         assert closed.stdout is not None
         closed.stdout.readline()
-        found = examine(closed.pid)
+        found = read_target(closed.pid)
         check_tracing(found)
         assert not found.dumpable
     asked_by_its_user = found._replace(our_uid=NOBODY, our_capabilities=0, openable=False)
@@ -207,7 +207,7 @@ def test_a_process_that_closed_itself(tmp_path: Path) -> None:
         ({"yama": 1}, TracingDenied, "ptrace_scope is 1", "sysctl kernel.yama.ptrace_scope=0"),
         ({"yama": 2}, TracingDenied, "ptrace_scope is 2", "as root"),
         ({"yama": 3, "our_capabilities": 1 << 19}, TracingDenied, "ptrace_scope is 3", "next boot"),
-        ({"capabilities": 1 << 21}, TracingDenied, "rights that you have not", "--cap-add=SYS_PTRACE"),
+        ({"capabilities": 1 << 21}, TracingDenied, "that you do not have", "--cap-add=SYS_PTRACE"),
         ({"dumpable": False}, TracingDenied, "not dumpable", "sudo"),
         ({"uids": (7,) * 4}, NotYours, "belongs to user", "sudo -u"),
         ({"yama": 0}, TracingDenied, "security module", "as root"),
@@ -242,9 +242,9 @@ def test_a_mount_namespace_of_its_own_is_seen() -> None:
     with process("unshare", "--mount", sys.executable, "-c", code, stdin=subprocess.PIPE) as other:
         assert other.stdout is not None
         other.stdout.readline()
-        check_tracing(examine(other.pid))
+        check_tracing(read_target(other.pid))
         with pytest.raises(AttachRefused, match="mount namespace"):
-            check_attach(examine(other.pid))
+            check_attach(read_target(other.pid))
 
 
 @pytest.mark.parametrize("state", ["lock", "recv", "sleep", "join"])

@@ -9,8 +9,11 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from harness import PATIENCE_S
 from probe.outside.processes import tasks
+from probe.outside.stacks import native
 from probe.recording.process import STATES
 
 
@@ -117,3 +120,31 @@ def test_of_a_process_that_is_gone_there_is_nothing() -> None:
     assert tasks.parent_of(child.pid) is None and tasks.name_of(child.pid) is None
     assert tasks.command(child.pid) is None and tasks.is_python(child.pid) is None
     assert tasks.tracer(child.pid) == 0 and not tasks.stop_pending(child.pid)
+
+
+def test_a_thread_that_waits_for_a_disk_again_and_again_is_not_stuck(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is in state D at both looks, and did something in between."""
+    pid = os.getpid()
+    waits = tasks.tasks(pid)[0]._replace(state="uninterruptible", voluntary=10)
+    hangs = waits._replace(tid=pid + 1, voluntary=20)
+    ends = waits._replace(tid=pid + 2, voluntary=30)
+    first = [waits, hangs, ends]
+    later = [waits._replace(voluntary=11), hangs, ends._replace(state="sleeping")]
+    looks = [first, later, later]
+    monkeypatch.setattr(tasks, "tasks", lambda _pid: looks.pop(0))
+    assert tasks.stuck(pid) == [hangs]
+    assert tasks.stuck(pid, first) == [hangs]
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_native_frames_are_refused_only_where_a_thread_is_stuck(
+    monkeypatch: pytest.MonkeyPatch, stays: bool
+) -> None:
+    """So are attaching with gdb and the command line of a child: they ask the same function."""
+    pid = os.getpid()
+    waits = tasks.tasks(pid)[0]._replace(state="uninterruptible")
+    now = waits if stays else waits._replace(state="running")
+    monkeypatch.setattr(tasks, "tasks", lambda _pid: [now])
+    assert (native._why_not(pid, {pid: waits}) is not None) is stays

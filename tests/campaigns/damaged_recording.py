@@ -240,7 +240,7 @@ class Recordings:
         _Json(content={"processes": rows, "notes": notes})
         sources = registry.processes()
         for recorded in sources:
-            notes += registry.trouble(recorded)
+            notes += registry.damage_notes(recorded)
         if "python.steps" in names:  # it makes an engine of its own, which takes long
             for recorded in sources:
                 segments.last_rows(recorded.folder, recorded.meta, "python.steps", 50)

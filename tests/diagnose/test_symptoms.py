@@ -20,7 +20,7 @@ def test_what_a_diagnosis_lacks_it_asks_the_job_for_and_keeps_what_it_checked(
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
     said = answer["notes"]
-    assert any("of 3 steps were taken for this diagnosis" in note for note in said), said
+    assert any("of 3 steps were collected for this diagnosis" in note for note in said), said
     [asked] = query(place, job.pid, ASKED)
     assert asked[1] == "watch" and "activations" in asked[2]
     kept = query(

@@ -23,7 +23,7 @@ from probe.diagnose.process.evidence import gather
 from probe.diagnose.process.process_rules import diagnose_process
 from probe.diagnose.stall_parameters import StallThresholds
 from probe.diagnose.states import ALARM, NOTICE
-from probe.server.answers.diagnosing import examine_process
+from probe.server.answers.diagnosing import diagnose_one
 from probe.server.recordings.registry import Registry
 from probe.server.watch.stall_watch import Watch
 
@@ -289,7 +289,7 @@ def test_stall_thresholds_of_ones_own_decide_when_a_hang_is_a_stall(
     recorded, registry = recorded_of(place, job.pid), Registry(place.directory)
 
     def severity() -> str:
-        return examine_process(registry, Watch(registry), recorded).state.severity
+        return diagnose_one(registry, Watch(registry), recorded).state.severity
 
     until(lambda: severity() == ALARM, "an alarm")
     registry.stall_thresholds = lambda: StallThresholds(stall_steps=1e9)

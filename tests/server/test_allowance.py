@@ -16,7 +16,7 @@ from probe.base.errors import TooMany
 from probe.server.http import auth, limits
 from probe.server.peers.peer_link import ROLE_HEADER, SERVER_HEADER, proof
 from probe.server.runtime import access, allowance
-from probe.server.runtime.allowance import Allowance, Asker, address_of
+from probe.server.runtime.allowance import Allowance, Client, address_of
 from probe.server.runtime.threads import Threads
 from probe.server.service import IN_FLIGHT
 from server.beside import Beside, Writer, until
@@ -26,7 +26,7 @@ VIEWER, OPERATOR = "v" * 43, "o" * 43
 PATH = "/v1/ranks"
 
 
-def spent(counts: Allowance, asker: Asker) -> int:
+def spent(counts: Allowance, asker: Client) -> int:
     """Requests until there are too many."""
     for number in range(10_000):
         try:
@@ -39,25 +39,25 @@ def spent(counts: Allowance, asker: Asker) -> int:
 def test_each_role_address_and_server_has_an_allowance_of_its_own() -> None:
     counts = Allowance()
     here, there = "192.0.2.1", "192.0.2.2"
-    assert allowance.BURST <= spent(counts, Asker("viewer", here)) < 2 * allowance.BURST
-    for asker in (Asker("operator", here), Asker("viewer", there), Asker("operator", there)):
+    assert allowance.BURST <= spent(counts, Client("viewer", here)) < 2 * allowance.BURST
+    for asker in (Client("operator", here), Client("viewer", there), Client("operator", there)):
         assert spent(counts, asker) >= allowance.BURST, asker
-    servers = Asker("viewer", here, server=True), Asker("operator", here, server=True)
+    servers = Client("viewer", here, server=True), Client("operator", here, server=True)
     for asker in servers:
         assert spent(counts, asker) >= allowance.BURST * allowance.HOSTS_TIMES
 
 
 def test_a_crowd_of_viewers_has_one_limit_and_leaves_the_operator_its_own() -> None:
     counts = Allowance()
-    got = sum(spent(counts, Asker("viewer", f"192.0.2.{number}")) for number in range(100))
+    got = sum(spent(counts, Client("viewer", f"192.0.2.{number}")) for number in range(100))
     assert allowance.BURST * allowance.VIEWERS_TIMES <= got < 100 * allowance.BURST
-    assert spent(counts, Asker("operator", "192.0.2.1")) >= allowance.BURST
+    assert spent(counts, Client("operator", "192.0.2.1")) >= allowance.BURST
 
 
 def test_what_is_remembered_of_addresses_is_bounded() -> None:
     counts = Allowance()
     for number in range(3 * allowance.REMEMBERED):
-        counts.take(Asker("operator", str(number)))
+        counts.take(Client("operator", str(number)))
     assert len(counts._left) == allowance.REMEMBERED
 
 

@@ -146,13 +146,13 @@ def test_other_files_with_a_checksum_count_as_not_there_when_damaged(tmp_path: P
 
 def test_destinations_that_cannot_be_read_are_told_of_and_kept(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    store.kept.destinations = [Destination("json://127.0.0.1:9/alerts")]
+    store.config.destinations = [Destination("json://127.0.0.1:9/alerts")]
     store.write()
-    assert Store(tmp_path).kept.destinations == store.kept.destinations and not Store(tmp_path).problem
+    assert Store(tmp_path).config.destinations == store.config.destinations and not Store(tmp_path).problem
     path = tmp_path / "monitor.json"
     flip(path, path.read_bytes().index(b"alerts"))
     damaged = Store(tmp_path)
-    assert not damaged.kept.destinations and "monitor.json is not used" in damaged.problem
+    assert not damaged.config.destinations and "monitor.json cannot be used" in damaged.problem
     damaged.write()
     assert b"127.0.0.1" in (tmp_path / "monitor.json.damaged").read_bytes() and not Store(tmp_path).problem
 
@@ -380,10 +380,10 @@ def test_damage_of_rings_is_told_and_sealed_without_wrong_values(
     [segment] = writer.segments("python.losses")
     found = duckdb.execute(f"SELECT step FROM '{segment.path}' ORDER BY 1").fetchall()
     assert [step for [step] in found] == [step for step in range(40) if step != 8]
-    assert any("1 row of python.losses left out (number 9)" in what for what in registry.trouble(recorded))
+    assert any("row of python.losses left out (number 9)" in what for what in registry.damage_notes(recorded))
     with open(writer.folder / "journal.bin", "r+b") as file:
         file.truncate(os.fstat(file.fileno()).st_size - 10)
-    assert any("shorter than when its process ended" in what for what in registry.trouble(recorded))
+    assert any("shorter than when its process ended" in what for what in registry.damage_notes(recorded))
 
 
 def test_an_end_that_is_damaged_or_another_ones_is_not_believed(
@@ -402,7 +402,7 @@ def test_an_end_that_is_damaged_or_another_ones_is_not_believed(
         registry = Registry(place.directory)
         [recorded] = [one for one in registry.processes() if one.meta.run == "a"]
         assert registry.status(recorded).step != 9
-        assert any("end.json cannot be used" in what for what in registry.trouble(recorded)), damaged
+        assert any("end.json cannot be used" in what for what in registry.damage_notes(recorded)), damaged
 
 
 def test_a_thread_that_fails_is_noted_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,8 +423,7 @@ def test_a_thread_that_fails_is_noted_and_goes_on(monkeypatch: pytest.MonkeyPatc
     assert went_on.wait(PATIENCE_S)
     [noted] = [one for one in supervision.failures() if one["thread"] == "probe-test"]
     assert (noted["times"], noted["last"]) == (2, "ZeroDivisionError: turn 2")
-    stopping.set()
-    assert thread.join(PATIENCE_S)
+    assert thread.stop(PATIENCE_S)
 
 
 def test_every_thread_of_the_server_is_supervised() -> None:
@@ -446,10 +445,10 @@ def test_a_ring_that_ends_before_its_process_closed_it_is_told_of(
     writer.exit()
     registry = Registry(place.directory)
     [recorded] = registry.processes()
-    assert registry.trouble(recorded) == []
+    assert registry.damage_notes(recorded) == []
     path.write_bytes(earlier)
     registry = Registry(place.directory)
-    assert registry.trouble(recorded) == ["the last 10 rows of python.losses are missing"]
+    assert registry.damage_notes(recorded) == ["the last 10 rows of python.losses are missing"]
     sealed_by(place)[1].round()
 
 
@@ -462,7 +461,7 @@ def test_a_recording_without_its_texts_still_has_its_numbers(
     texts = writer.rings() / "strings"
     texts.rename(texts.with_name("kept"))
     answer = beside.query("gpt", "SELECT count(*) FROM python.steps")
-    assert answer["rows"] == [[10]] and any("no texts any more" in note for note in answer["notes"])
+    assert answer["rows"] == [[10]] and any("are gone" in note for note in answer["notes"])
     assert beside.rows("gpt", "SELECT DISTINCT phase FROM python.pulse") == [[DAMAGED]]
     assert beside.rows("gpt", "SELECT count(*) FROM python.losses") == [[10]]
     texts.with_name("kept").rename(texts)
@@ -479,8 +478,8 @@ def test_a_meta_and_an_end_that_were_removed_are_missed(
     sealer.round()
     [recorded] = registry.processes()
     (writer.folder / "end.json").unlink()
-    assert registry.trouble(recorded) == [
-        "its rings are gone before they were sealed to the end, and it has no end.json"
+    assert registry.damage_notes(recorded) == [
+        "its rings were deleted before they were completely sealed, and it has no end.json"
     ]
     (writer.folder / "meta.json").unlink()
     os.utime(writer.folder / "journal.bin", (1, 1))

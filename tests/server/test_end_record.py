@@ -67,7 +67,7 @@ def test_asking_how_a_process_is_that_has_just_died_changes_no_file(
         first = registry.status(recorded)
         assert registry.status(recorded) == first and not registry.lives(recorded)
         assert first.state == ("finished" if way == "exit" else "dead") and first.step == 19
-        assert first.why and registry.trouble(recorded) == []
+        assert first.why and registry.damage_notes(recorded) == []
         assert (contents(place.directory), contents(writer.rings())) == before
         exits.record_end(recorded)
         assert Registry(place.directory).status(recorded) == first, "what was answered is what is written"
@@ -152,5 +152,5 @@ def test_what_versions_before_wrote_of_an_end_is_read(
         exits.record_end(recorded)
         assert (contents(writer.folder) == before) is sealed
         assert Registry(place.directory).status(recorded) == status
-    assert registry.trouble(recorded) == [] and writer.sealed() is sealed
+    assert registry.damage_notes(recorded) == [] and writer.sealed() is sealed
     assert json.loads((writer.folder / "end.json").read_bytes())["how"] == "SIGKILL"

@@ -10,7 +10,7 @@ import pytest
 from probe.recording.crash import parse_crash, read_crash, user_frame
 from probe.recording.journal import Journal
 from probe.server.recordings import exit_report
-from probe.server.recordings.exit_report import Told, judge
+from probe.server.recordings.exit_report import OwnReport, classify_exit
 
 RAISED = {"type": "ValueError", "message": "bad\ncaused by KeyError: 'x'", "step": 7}
 MAIN = {**RAISED, "main": True, "training": True, "thread_name": "MainThread"}
@@ -54,7 +54,7 @@ def test_an_end_is_judged_by_what_is_known(
     left: dict[str, Any] | None, exception: dict[str, Any] | None, status: int | None,
     more: dict[str, Any], expected: tuple[str, str],
 ) -> None:
-    assert judge(Told(left, exception), status, **more) == expected
+    assert classify_exit(OwnReport(left, exception), status, **more) == expected
 
 
 def test_the_kernels_code_is_a_status_or_a_signal() -> None:

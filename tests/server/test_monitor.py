@@ -156,7 +156,7 @@ def test_what_is_configured_is_done_once_for_an_incident_and_said_to_be_the_moni
     writer, other = record(job="gpt"), record(job="other")
     beside.start(PROBE_RECIPES=own, PROBE_MONITOR_INTERVAL_S="1")
     rule = {"recipe": "own-nan", "words": "lr --scale 0.5", "action": "lr", "arguments": {"scale": 0.5}}
-    with pytest.raises(BadRequest, match="one job"):
+    with pytest.raises(BadRequest, match="need a job"):
         beside.call("POST", "/v1/monitor", {"on": [rule]})
     with pytest.raises(RecipeUnknown, match="own-man") as raised:
         beside.call("POST", "/v1/monitor", {"endpoint": "gpt", "on": [{**rule, "recipe": "own-man"}]})

@@ -38,7 +38,7 @@ def test_half_a_character_in_arguments_is_refused(beside: Beside, record: Callab
     record(job="gpt").tell("write 3")
     beside.start()
     for arguments in ({"x": "\ud800"}, {"\udfff": 1}, {"x": [{"y": "\udc80"}]}):
-        with pytest.raises(BadRequest, match="half a character"):
+        with pytest.raises(BadRequest, match="lone surrogate"):
             beside.call("POST", "/v1/act", {"endpoint": "gpt", "action": "lr", "arguments": arguments})
     assert "Traceback" not in beside.log()
 

@@ -16,9 +16,10 @@ from probe.base.errors import BadRequest
 from probe.base.settings import Settings
 from probe.recording.recording import Meta
 from probe.server.recordings import end_record
-from probe.server.recordings.pruner import Pruner, Wanted
+from probe.server.recordings.pruner import Pruner
 from probe.server.recordings.registry import Registry
 from probe.server.recordings.sealer import Sealer
+from probe.server.runtime.request_bodies import PruneBody
 from server.beside import Beside, Writer, until
 from server.test_tcp import Tcp
 
@@ -114,7 +115,7 @@ def test_what_is_not_sealed_yet_is_left_for_the_next_time(
     registry = Registry(place.directory)
     sealer = Sealer(registry, Settings(place.environ()))
     pruner = Pruner(registry, sealer)
-    wanted = Wanted(None, 0, None, False)
+    wanted = PruneBody(keep=0)
     writer = record()
     writer.tell("write 50")
     writer.kill()

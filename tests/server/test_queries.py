@@ -85,7 +85,7 @@ def test_an_answer_says_how_many_rows_were_overwritten_before_they_were_sealed(
         [[rows, last]] = answer["rows"]
         assert last == 499 and rows < 450
         assert answer["notes"] == [
-            f"{500 - rows} of 500 rows of python.steps (pid {writer.pid}) are not there: overwritten in "
+            f"{500 - rows} of 500 rows of python.steps (pid {writer.pid}) are missing: overwritten in "
             "memory before they were sealed, or deleted for PROBE_RETENTION_BYTES"
         ]
         until(lambda: writer.segments("python.steps"), "sealed")
@@ -203,10 +203,10 @@ def test_sql_that_is_refused_says_why(beside: Beside, record: Callable[..., Writ
         ("SELECT stepp FROM python.steps", '"step"'),
         ("SELECT * FROM python.stepps", '"steps"'),
         ("SELCT 1", "LINE 1: SELCT 1"),
-        ("SELECT 1; SELECT 2", "one statement at a time, these are 2"),
-        ("INSERT INTO python.steps (step) VALUES (1)", "only read; this is a INSERT"),
+        ("SELECT 1; SELECT 2", "expected one statement, found 2"),
+        ("INSERT INTO python.steps (step) VALUES (1)", "read-only; this is a INSERT"),
         ("SELECT * FROM read_csv('/etc/passwd')", "Cannot access file"),
-        ("COPY (SELECT 1) TO '/tmp/x'", "only read; this is a COPY"),
+        ("COPY (SELECT 1) TO '/tmp/x'", "read-only; this is a COPY"),
         ("", "these are 0"),
     ):
         with pytest.raises(SqlInvalid) as refused:
@@ -277,7 +277,7 @@ def test_a_worker_killed_in_mid_query_costs_that_query_only(
                 if busy:
                     os.kill(pid, signal.SIGKILL)
             asking.join(0.05)
-        assert isinstance(outcome[0], QueryWorkerDied) and "unharmed" in outcome[0].hint
+        assert isinstance(outcome[0], QueryWorkerDied) and "not affected" in outcome[0].hint
         assert beside.rows(writer.pid, "SELECT count(*) FROM python.steps") == [[3]]
 
 

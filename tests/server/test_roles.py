@@ -165,7 +165,7 @@ def test_the_viewers_token_is_kept_as_the_operators_and_is_another(tmp_path: Pat
     viewer.chmod(0o600)
     assert load_tokens(settings, tmp_path)["viewer"] == "v" * 43
     viewer.write_text(tokens["operator"])
-    with pytest.raises(SettingInvalid, match="is the operator's"):
+    with pytest.raises(SettingInvalid, match="equals the operator"):
         load_tokens(settings, tmp_path)
     if os.getuid() == 0:
         os.chown(tmp_path / "token.viewer", 65534, 65534)

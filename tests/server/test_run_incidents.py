@@ -13,12 +13,14 @@ from probe.base import clock
 from probe.diagnose import states
 from probe.diagnose.finding import Finding
 from probe.diagnose.incidents import OPENED, RESOLVED
+from probe.diagnose.recipes.library import installed
 from probe.diagnose.recipes.recipe import FOUND, Check, Recipe
 from probe.diagnose.states import ALARM, NOTICE, OK
 from probe.recording.recording import Meta
 from probe.server.alerts.destinations import Destination, shown
 from probe.server.alerts.recipe_monitor import message_of
 from probe.server.alerts.run_incidents import News, RunIncidents
+from probe.server.alerts.triggers import spike_thresholds
 from probe.server.recordings import server_journal
 from probe.server.recordings.registry import Recorded
 
@@ -50,7 +52,7 @@ class Place:
     def look(self) -> list[tuple[str, str, bool]]:
         """Recipe, event and whether it is told, of what came since the last look."""
         registry: Any = SimpleNamespace(status=lambda recorded: SimpleNamespace(state=self.state))
-        news = [one for recorded in self.ranks for one in self.known.look(registry, recorded)[0]]
+        news = [one for recorded in self.ranks for one in self.known.read_news(registry, recorded)[0]]
         return [(one.event.incident.recipe, one.event.kind, not one.known) for one in news]
 
 
@@ -152,3 +154,11 @@ def test_severities_go_where_they_are_wanted() -> None:
     usual = Destination.parse("json://host/?a=alarm=b")
     assert usual.wants(NOTICE) and not usual.wants("info")
     assert Destination.parse("info=json://host").wants("info")
+
+
+def test_a_spike_is_a_trigger_with_the_thresholds_of_its_recipe() -> None:
+    library = installed("")
+    own = library["loss-spike"].parameters
+    assert spike_thresholds(library) == tuple(own[name].value for name in ("window", "enough", "sigmas"))
+    assert spike_thresholds({"loss-spike": replace(library["loss-spike"], parameters={})}) is None
+    assert spike_thresholds({}) is None

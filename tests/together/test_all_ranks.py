@@ -118,7 +118,7 @@ def test_what_one_rank_cannot_do_no_rank_does(place: Place) -> None:
             "one.SkipNonfinite.begin = lambda self: 1 / 0"
         )
         post(place, "/v1/eval", endpoint=f"{ranks.name}/1", code=breaks, when="now")
-        with pytest.raises(NotTogether, match=r"rank 1: .*ZeroDivisionError.*put back before step \d+"):
+        with pytest.raises(NotTogether, match=r"rank 1: .*ZeroDivisionError.*undone before step \d+"):
             act(place, ranks.name, "skip_nonfinite")
         states = last_states(place, ranks.name)
         assert states[1][0] == "failed" and states[0][0] == "cancelled" and "put back" in states[0][1]

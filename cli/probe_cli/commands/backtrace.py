@@ -101,9 +101,9 @@ def _from_outside(session: Session, wanted: dict[str, bool], error: ProbeError) 
     meta = only_process(address.directory, address.endpoint)
     if meta is None and not address.endpoint.isdigit():
         raise error
-    from probe.outside.stacks.outside_view import look
+    from probe.outside.stacks.outside_view import read_stacks
 
-    capture = look(int(address.endpoint) if meta is None else meta.pid, **wanted)
+    capture = read_stacks(int(address.endpoint) if meta is None else meta.pid, **wanted)
     return {**capture, "notes": [error.message, *capture["notes"]]}
 
 

@@ -295,14 +295,14 @@ def check_server(directory: Path) -> Finding:
 
 def check_outside() -> Finding:
     """Whether processes can be read from outside: tools and kernel permissions."""
-    from probe.outside.processes.target import examine
+    from probe.outside.processes.target import read_target
     from probe.outside.stacks import pyspy
 
     try:
         found = [f"py-spy at {pyspy.program()}"]
     except ProbeError as error:
         return Finding("fail", "from outside", error.message, error.hint)
-    scope = examine(os.getpid()).yama
+    scope = read_target(os.getpid()).yama
     if scope is not None and scope > 1 and os.geteuid() != 0:
         return Finding(
             "warn", "from outside",

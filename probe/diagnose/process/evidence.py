@@ -242,7 +242,7 @@ def _look_often(pid: int) -> tuple[list[dict[str, Any]], list[str]]:
             break
         try:
             captures.append(
-                outside_view.look(
+                outside_view.read_stacks(
                     pid, all_threads=True, workers=turn in (0, LOOKS - 1), nonblocking=True,
                     timeout_s=LOOK_TIMEOUT_S,
                 )

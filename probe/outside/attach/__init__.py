@@ -1,1 +1,1 @@
-"""Attaching: starting an agent in a process that runs already."""
+"""Attaching: starting an agent in a running process."""

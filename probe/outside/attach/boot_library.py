@@ -1,9 +1,9 @@
 """The boot library (boot.c): compiled once, and placed where a job can load it.
 
-Hatchling's build hook calls `compile_library` where a compiler is (hatch_build.py), so wheels carry the
-file; without it the first attach compiles it. Its copy lies at one path per content in the private folder
-PROBE_DIR/boot: a job that is attached to again maps nothing new. Standard library only, nothing of probe
-at the top, so that the build hook can load this file by itself.
+Hatchling's build hook calls `compile_library` if there is a compiler (hatch_build.py), so wheels contain the
+library; without it the first attach compiles it. The copy in the private folder PROBE_DIR/boot has one path
+per content: attaching to a job again maps nothing new. Standard library only and no imports of probe, so that
+the build hook can load this file alone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def compiler() -> str | None:
 
 
 def compile_library(into: Path) -> str:
-    """Compile boot.c to `into` (whole or not at all); empty, or why it could not be."""
+    """Compile boot.c to `into`, whole or not at all. Returns the problem, empty if there is none."""
     program = compiler()
     if program is None:
         return "there is no C compiler (cc)"
@@ -59,15 +59,16 @@ def compile_library(into: Path) -> str:
 
 
 def place_library(folder: Path) -> tuple[Path | None, str]:
-    """The boot library in `folder` (private): the packaged one's copy, else compiled here.
+    """The boot library in `folder` (private): a copy of the packaged one, else compiled here.
 
     None, with the reason, when there is neither a packaged one nor a compiler.
     """
-    # In a checkout the packaged one may be of an older boot.c.
+    # In a checkout the packaged one may be older than boot.c.
     if PACKAGED.is_file() and PACKAGED.stat().st_mtime >= SOURCE.stat().st_mtime:
         content = PACKAGED.read_bytes()
         path = folder / f"boot-{_digest(content)}.so"
-        if not _holds(path, content):
+        # A job may have mapped it: a whole copy is never written to again.
+        if not path.is_file() or path.read_bytes() != content:
             _write(path, content)
         return path, ""
     path = folder / f"boot-{_digest(SOURCE.read_bytes() + ' '.join(FLAGS).encode())}.so"
@@ -79,11 +80,6 @@ def place_library(folder: Path) -> tuple[Path | None, str]:
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content + os.uname().machine.encode()).hexdigest()[:16]
-
-
-def _holds(path: Path, content: bytes) -> bool:
-    """Whether a whole copy is there. A job may have it mapped: it is never written to again."""
-    return path.is_file() and path.read_bytes() == content
 
 
 def _write(path: Path, content: bytes) -> None:

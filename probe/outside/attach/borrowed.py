@@ -1,9 +1,9 @@
-"""Attaching without gdb: pyinjector on one parked thread, in a process of its own.
+"""Attaching without gdb: pyinjector on one parked thread, in a child process.
 
-pyinjector saves neither vector registers nor restarts what a signal cut short, so it is used only on a thread
-that is not the main one (where signals arrive) and that is in a blocking system call, looked at again after
-the stop. `bring_in` runs in the command; `main` is the process that it starts, which is never killed in the
-middle: it holds the thread in its hands for some tens of milliseconds.
+pyinjector does not save vector registers, and does not restart a system call that a signal interrupted. So it
+is used only on a thread that is not the main one (where signals arrive) and that is in a blocking system
+call, checked again after the stop. `inject` runs in the command and starts run_borrowed.py, which calls
+`borrow`. That process is never killed half-way: it controls the thread for some tens of milliseconds.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from probe.outside.attach.gdb import Done
 from probe.outside.attach.parked import Parked, where
 
 LIMIT_S = 30.0
-"""Far above the 0.05 s it takes; after it the process is left alone, not killed."""
+"""It takes 0.05 s; after this time the child process is left alone, not killed."""
 _TRIES = 5
 
 
 def available() -> bool:
-    """Whether pyinjector is installed beside us."""
+    """Whether pyinjector is installed for this Python."""
     return importlib.util.find_spec("pyinjector") is not None
 
 
-def bring_in(pid: int, parked: list[Parked], library: Path) -> Done:
+def inject(pid: int, parked: list[Parked], library: Path) -> Done:
     """Load `library` on one of the `parked` threads that is not the main one, and start its thread."""
     others = [found for found in parked if found.tid != pid]
     if not others:
@@ -46,18 +46,14 @@ def bring_in(pid: int, parked: list[Parked], library: Path) -> Done:
     except KeyboardInterrupt:
         process.wait(LIMIT_S)
         raise
-    return _done(said)
-
-
-def _done(said: str) -> Done:
     for line in said.splitlines():
         if line.startswith("probe: "):
             return Done(**json.loads(line.removeprefix("probe: ")))
-    return Done(problem=f"pyinjector failed: {said.strip()[-300:] or 'it said nothing'}")
+    return Done(problem=f"pyinjector failed: {said.strip()[-300:] or 'no output'}")
 
 
 def borrow(pid: int, parked: list[Parked], library: str) -> Done:
-    """In the process of its own: try the threads one after the other."""
+    """In the child process: try the threads one after the other."""
     from pyinjector.injector import Injector, InjectorException  # type: ignore[import-untyped]
 
     problem = "the parked threads went on"

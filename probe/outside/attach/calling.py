@@ -1,4 +1,4 @@
-"""The boot library's conversation in Python, for jobs that cannot load it. Its text is sent (payload.py).
+"""The boot library's protocol in Python, for jobs that cannot load it. Sent as text (payload.py).
 
 `call` runs on the job's main thread as a pending call, so it must be short and never raise.
 """
@@ -9,9 +9,9 @@ import time
 
 
 def call(address: str, source: str, expires_s: float) -> None:
-    """Say that the job is loaded and running, and run `source` with what to report to.
+    """Report `loaded` and `running`, and run `source` with the descriptor to report to.
 
-    It may come late, when who asked has gone: then nobody is told."""
+    The command may be gone by then: the report goes to /dev/null."""
     if time.monotonic() > expires_s:
         return
     try:
@@ -25,9 +25,9 @@ def call(address: str, source: str, expires_s: float) -> None:
         with open(os.devnull, "wb") as nobody:
             run(nobody.fileno(), source)
     except (OSError, ImportError, SyntaxError, RuntimeError, ValueError):
-        return  # the command hears nothing, and says so
+        return  # the command gets no report, and says so
 
 
 def run(descriptor: int, source: str) -> None:
-    """Run it with names of its own."""
+    """Run it in its own namespace."""
     exec(source, {"probe_fd": descriptor, "__name__": "probe_inside"})

@@ -1,9 +1,9 @@
-"""Drives gdb, and gets it out of the job again whatever happens.
+"""Runs gdb on a job and makes sure that it detaches, whatever happens.
 
-gdb runs in a session of its own, so that Ctrl-C at a terminal reaches only us: a gdb that dies with
-breakpoints in the job or in the middle of a call kills the job. What must end early is asked back by
-stopping the job (SIGSTOP, which gdb keeps to itself and answers by letting go), never by SIGINT, which could
-reach the job instead. Runs in the command, on its main thread or another; standard library only.
+gdb runs in its own session, so that Ctrl-C at a terminal reaches only us: a gdb that dies with breakpoints in
+the job, or in the middle of a call, kills the job. To end it early the job is stopped with SIGSTOP, which gdb
+takes for itself and answers by detaching; never with SIGINT, which could reach the job. Runs in the command,
+on any thread; standard library only.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from probe.outside.attach.parked import BLOCKING, Parked
 from probe.outside.processes import tasks
 
 BOUNDARY_S = 2.0
-"""How long a job may run on before its threads are looked at where they are (memray waits for ever)."""
+"""How long the job runs to a breakpoint before its threads are checked where they are."""
 PHASE_LIMITS_S = {"": 20.0, "attaching": 15.0, "calling": 20.0, "called": 10.0, "stopped": 10.0}
-"""Times after which a phase of gdb counts as hung: each takes well under a second on a machine that is not
-loaded; a job with hundreds of threads or libraries takes longer to attach to."""
+"""Times after which a phase of gdb counts as hung. On an idle machine each takes well under a second;
+attaching to a job with hundreds of threads or libraries takes longer."""
 _ANSWER_S = 5.0
-_CALL_S, _MOST_CALLS = 0.3, 20
-_LOOK_S = 0.1
+_INTERRUPT_S, _MOST_INTERRUPTS = 0.3, 20
+_POLL_S = 0.1
 _MOST_PARKED = 16
 _HERE = Path(__file__).parent
 _QUIET = (
@@ -52,19 +52,19 @@ _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
 
 
 class Done(NamedTuple):
-    """What gdb did. `problem` is empty when it called what it was to call."""
+    """The result of an injection. `problem` is empty when it succeeded."""
 
     how: str = ""
     problem: str = ""
     kind: str = ""
-    """`Refused`: nothing was left in the job, it may be tried again. `Unloadable`: no library can be."""
+    """`Refused`: nothing was left in the job, try again. `Unloadable`: the job cannot load the library."""
     stopped_s: float | None = None
-    """How long the job stood still in all."""
+    """How long the job was stopped in total."""
     notes: tuple[str, ...] = ()
 
 
 class Cancelled(Exception):
-    """A signal asked this process to end; gdb has let go of the job. Carries the signal's number."""
+    """A signal ended this command; gdb has detached from the job. Carries the signal's number."""
 
 
 @functools.cache
@@ -84,10 +84,10 @@ def run(
     program: str, pid: int, parked: list[Parked], library: Path | None, source: str, *,
     breakpoints: bool, plain: bool = False,
 ) -> Done:
-    """Have gdb bring in `library` (or leave `source` as a pending call) on one of the `parked` threads.
+    """Have gdb load `library` (or queue `source` as a pending call) on one of the `parked` threads.
 
-    `breakpoints`: when none of them is parked any more, wait for one that is between two calls. `plain` is
-    for a gdb without Python, which can do neither that nor a pending call. Raises `Cancelled`.
+    `breakpoints`: if none of them is parked any more, wait for a thread that is between two calls. `plain`
+    is for a gdb without Python, which supports neither that nor a pending call. Raises `Cancelled`.
     """
     options = [word for line in _QUIET for word in ("-iex", line)]
     try:
@@ -99,7 +99,7 @@ def run(
     missing = ", ".join(sorted({*_CALLED} - {*functions}))
     if missing:
         return Done(
-            problem=f"it exports no {missing}, or the file of its C library or Python was replaced meanwhile"
+            problem=f"it does not export {missing}, or the file of its C library or Python was replaced"
         )
     if plain:
         commands, environ = _plain_commands(pid, parked, library, functions), {}
@@ -143,13 +143,13 @@ def _plain_commands(
 
 
 def _environment(more: Mapping[str, str]) -> dict[str, str]:
-    """gdb's own Python must not get the paths of ours."""
+    """A small environment: gdb's own Python must not get our paths."""
     return {name: os.environ[name] for name in _KEPT if name in os.environ} | dict(more)
 
 
 @contextlib.contextmanager
 def _deferred_signals() -> Iterator[list[int]]:
-    """Signals that would end this process are only noted meanwhile: gdb must be seen out first."""
+    """Collect signals that would end this process: gdb must detach first."""
     arrived: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield arrived
@@ -166,7 +166,7 @@ def _deferred_signals() -> Iterator[list[int]]:
 
 
 class _Session:
-    """One run of gdb: reads what it says, calls it back when it takes too long or is to end."""
+    """One run of gdb: reads its output, interrupts it when it takes too long or is to end."""
 
     def __init__(self, process: subprocess.Popen[bytes], pid: int) -> None:
         self._process = process
@@ -175,7 +175,7 @@ class _Session:
         self._said: dict[str, Any] = {}
         self._other: list[str] = []
         self._unread = b""
-        self._calls = 0
+        self._interrupts = 0
         self._stopped_it = False
         self._was_stopped = tasks.stop_pending(pid)
 
@@ -198,41 +198,41 @@ class _Session:
             if phase is not None:
                 self._phase = phase
                 deadline = now + self._said.pop("stop_after_s", PHASE_LIMITS_S.get(phase, _ANSWER_S))
-                self._calls = 0
+                self._interrupts = 0
             if arrived and not given_up:
                 given_up = True
                 self._tell_to_give_up()
                 if self._phase == "waiting":
                     deadline = now
-            if now >= deadline and self._phase == "waiting" and self._calls < _MOST_CALLS:
-                self._call_back()  # more than once: gdb takes a SIGSTOP for its own now and then
-                deadline = now + _CALL_S
+            if now >= deadline and self._phase == "waiting" and self._interrupts < _MOST_INTERRUPTS:
+                self._interrupt()  # more than once: gdb sometimes takes a SIGSTOP for its own
+                deadline = now + _INTERRUPT_S
             elif now >= deadline:
                 self._end()
                 break
             elif tasks.stop_pending(self._process.pid):
-                self._process.send_signal(signal.SIGCONT)  # gdb stands still, with the job in its hands
+                self._process.send_signal(signal.SIGCONT)  # somebody stopped gdb, which holds the job
             elif self._process.poll() is not None and not self._unread and not self._more():
-                break  # a child of gdb's may keep its output open
+                break  # a child of gdb may keep its output open
         if self._ended(_ANSWER_S):
             while self._more() and self._read():
                 pass
-        notes = self._see_the_job_run()
+        notes = self._continue_job()
         problem = str(self._said.get("failed", ""))
         if not problem and self._phase != "detached":
             last = " ".join(self._other[-3:])
-            problem = f"gdb ended while {self._phase or 'starting'}: {last or 'it said nothing'}"
+            problem = f"gdb ended while {self._phase or 'starting'}: {last or 'no output'}"
         return Done(
             str(self._said.get("how", "")), problem, str(self._said.get("kind", "")),
             self._said.get("stopped_s"), tuple(notes),
         )
 
     def _read(self) -> bool:
-        """Take in at most one line; False once gdb has closed its output."""
+        """Process at most one line; False once gdb has closed its output."""
         if b"\n" not in self._unread:
             stream = self._process.stdout
             assert stream is not None
-            if not select.select([stream], [], [], _LOOK_S)[0]:
+            if not select.select([stream], [], [], _POLL_S)[0]:
                 return True
             part = os.read(stream.fileno(), 1 << 16)
             if not part:
@@ -244,7 +244,7 @@ class _Session:
         return True
 
     def _more(self) -> bool:
-        """Whether something can be read at once."""
+        """Whether a read would not block."""
         stream = self._process.stdout
         return stream is not None and bool(b"\n" in self._unread or select.select([stream], [], [], 0)[0])
 
@@ -261,18 +261,17 @@ class _Session:
                 self._process.stdin.write(b"x")
                 self._process.stdin.flush()
 
-    def _call_back(self) -> None:
+    def _interrupt(self) -> None:
         """Stop the job, which gdb notices; only while gdb traces it."""
         if tasks.tracer(self._pid) == self._process.pid:
-            self._calls += 1
+            self._interrupts += 1
             self._stopped_it = True
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGSTOP)
 
     def _end(self) -> None:
-        """gdb hangs. It is called back; while it only attaches nothing of it is in the job, and only then it
-        may be killed."""
-        self._call_back()
+        """gdb hangs: interrupt it. It may be killed only before it has changed anything in the job."""
+        self._interrupt()
         if self._ended(_ANSWER_S):
             return
         if self._phase in ("", "attaching", "detached"):
@@ -286,8 +285,8 @@ class _Session:
             return True
         return False
 
-    def _see_the_job_run(self) -> list[str]:
-        """A job that stands still because of us is continued."""
+    def _continue_job(self) -> list[str]:
+        """Continue a job that we left stopped."""
         if self._was_stopped or tasks.tracer(self._pid) or not tasks.stop_pending(self._pid):
             return []
         if self._phase == "detached" and not self._stopped_it:

@@ -1,11 +1,11 @@
-"""What gdb does in a job, in gdb's own Python. gdb is told to run this file (gdb.py); it is imported nowhere.
+"""The part of an attach that runs in gdb's own Python. gdb runs this file (gdb.py); it is imported nowhere.
 
-Its plan comes in the environment variable ATTACH_PLAN, with the address of every function that may be
-called: gdb needs to read no symbols while the job stands. What it does goes to stdout as lines of JSON that
-start with `probe: `. It borrows a thread that is still parked where the plan says, or, with `breakpoints`,
-waits until some thread enters an allocator or a function that Python calls between two bytecodes. On that
-thread it calls `dlopen` and `probe_spawn` (or, without a library, `mmap` and `Py_AddPendingCall`), while all
-other threads go on (scheduler-locking is off by itself): whoever holds a lock that is needed lets go of it.
+The environment variable ATTACH_PLAN holds the plan, with the address of every function that may be called, so
+gdb reads no symbols while the job is stopped. Progress goes to stdout as lines of JSON that start with
+`probe: `. It borrows a thread that is still parked where the plan says, or, with `breakpoints`, waits until
+some thread enters an allocator or a function that Python calls between two bytecodes. On that thread it calls
+`dlopen` and `probe_spawn` (or, without a library, `mmap` and `Py_AddPendingCall`), while all other threads
+run (scheduler-locking is off by default): a thread that holds a lock that is needed releases it.
 
 Standard library only, and nothing newer than Python 3.6: gdb may have an old one.
 """
@@ -19,15 +19,15 @@ import threading
 import time
 from typing import Any
 
-gdb: Any = sys.modules["gdb"]  # gdb has put it there: no module that could be imported elsewhere
+gdb: Any = sys.modules["gdb"]  # gdb put it there; it cannot be imported elsewhere
 
 MOST_STOPS = 40
-CALL_S = 0.3
+INTERRUPT_S = 0.3
 READ_WRITE, PRIVATE_ANONYMOUS = 3, 0x22
 
 
 class Refused(Exception):
-    """Nothing was left in the job; the words say why."""
+    """Nothing was left in the job; the message says why."""
 
 
 class Unloadable(Exception):
@@ -35,17 +35,17 @@ class Unloadable(Exception):
 
 
 def say(**what: Any) -> None:
-    """Tell the command, if it is still there."""
+    """Report to the command, if it is still there."""
     with contextlib.suppress(OSError):
         sys.stdout.write("probe: " + json.dumps(what) + "\n")
         sys.stdout.flush()
 
 
 class Command:
-    """The command at the other end of stdin: a byte from it, or its end, means that it has given up.
+    """The command at the other end of stdin: a byte, or the end of the stream, means that it has given up.
 
-    While the job runs on to a boundary the command stops it in time. One that was killed cannot: then this
-    does, on a thread of its own."""
+    While the job runs to a breakpoint the command interrupts it in time. If the command was killed, this
+    thread does."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -62,20 +62,20 @@ class Command:
             self.stopped_it = True
             with contextlib.suppress(OSError):
                 os.kill(self.pid, signal.SIGSTOP)
-            time.sleep(CALL_S)
+            time.sleep(INTERRUPT_S)
 
-    def let_go_on(self) -> None:
-        """After the end: continue a job that is still stopped because of this."""
+    def continue_job(self) -> None:
+        """Continue a job that is still stopped because of this."""
         if self.stopped_it:
-            time.sleep(CALL_S)
+            time.sleep(INTERRUPT_S)
             with contextlib.suppress(OSError):
                 os.kill(self.pid, signal.SIGCONT)
 
 
 def main() -> None:
-    """Attach, boot, detach; whatever happens, without breakpoints and detached."""
+    """Attach, boot, detach; whatever happens, remove the breakpoints and detach."""
     plan = json.loads(os.environ["ATTACH_PLAN"])
-    # A gdb that ends with breakpoints in the job ends the job at the next one.
+    # If gdb ends with breakpoints in the job, the next one kills the job.
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     pid = plan["pid"]
@@ -83,12 +83,12 @@ def main() -> None:
         "set confirm off", "set pagination off", "set height 0", "set unwindonsignal on",
         "set print thread-events off", "set breakpoint pending off",
         "set exec-file-mismatch off",
-        # A signal of the job's that arrives meanwhile is the job's; SIGSTOP is how we are called back.
+        # Signals that arrive meanwhile go to the job, except SIGSTOP, which interrupts us.
         "handle all nostop noprint pass", "handle SIGINT nostop noprint pass",
         "handle SIGSTOP stop print nopass",
     ):
         gdb.execute(line, to_string=True)
-    with contextlib.suppress(gdb.error):  # it would be read after attaching, with the job standing
+    with contextlib.suppress(gdb.error):  # else it is read after attaching, with the job stopped
         gdb.execute("file " + os.readlink(f"/proc/{pid}/exe"), to_string=True)
     command = Command(pid)
     say(phase="attaching")
@@ -101,22 +101,22 @@ def main() -> None:
         say(failed=str(error), kind=type(error).__name__)
     finally:
         leave()
-        command.let_go_on()
+        command.continue_job()
         say(phase="detached", stopped_s=max(0.0, time.monotonic() - began - called_s))
 
 
 def leave() -> None:
-    """Take out the breakpoints, let the job go."""
+    """Remove the breakpoints and detach."""
     try:
         gdb.execute("delete", to_string=True)
         if gdb.selected_inferior().pid:
             gdb.execute("detach", to_string=True)
     except gdb.error as error:
-        say(failed=f"letting go of the job: {error}")
+        say(failed=f"detaching from the job: {error}")
 
 
 def find_thread_and_boot(plan: Any, command: Command) -> float:
-    """Seconds that the job ran on while something was called or waited for in it."""
+    """Seconds that the job was running during a call or a wait."""
     for wanted in plan["parked"]:
         thread = thread_of(wanted[0])
         if thread is not None and where(plan["pid"], wanted[0]) == wanted:
@@ -132,7 +132,7 @@ def find_thread_and_boot(plan: Any, command: Command) -> float:
 
 
 def thread_of(tid: int) -> Any:
-    """gdb's thread of that native id."""
+    """gdb's thread with that native id."""
     for thread in gdb.selected_inferior().threads():
         if tid in (thread.ptid[1], thread.ptid[2]):
             return thread
@@ -140,7 +140,7 @@ def thread_of(tid: int) -> Any:
 
 
 def where(pid: int, tid: int) -> Any:
-    """[tid, number, stack, code] of the system call that a stopped thread is in, None without one."""
+    """[tid, number, stack, code] of the system call of a stopped thread; None without one."""
     try:
         with open(f"/proc/{pid}/task/{tid}/syscall") as file:
             words = file.read().split()
@@ -155,7 +155,7 @@ def call(signature: str, address: int, *arguments: str) -> Any:
 
 
 def boot(plan: Any) -> float:
-    """Bring the code in; seconds it took, during which all threads ran."""
+    """Inject the code; returns the seconds it took, during which all threads ran."""
     say(phase="calling")
     began = time.monotonic()
     if plan["library"]:
@@ -167,7 +167,7 @@ def boot(plan: Any) -> float:
 
 
 def load(library: str, functions: Any) -> None:
-    """`dlopen` the boot library and have it start its thread."""
+    """`dlopen` the boot library and start its thread."""
     handle = int(call("void *(*)(const char *, int)", functions["dlopen"], json.dumps(library), "2"))
     if not handle:
         words = call("char *(*)(void)", functions["dlerror"])
@@ -181,7 +181,7 @@ def load(library: str, functions: Any) -> None:
 
 
 def leave_a_call(source: str, functions: Any) -> None:
-    """Have the main thread run `source` when it next reaches bytecode: no lock, no library, and late."""
+    """Have the main thread run `source` when it next reaches bytecode: no lock and no library, but later."""
     text = source.encode() + b"\0"
     memory = int(call(
         "long (*)(long, long, int, int, int, long)", functions["mmap"], "0", str(len(text)), str(READ_WRITE),
@@ -191,18 +191,18 @@ def leave_a_call(source: str, functions: Any) -> None:
         raise Refused(f"the job has no memory for {len(text)} bytes")
     gdb.selected_inferior().write_memory(memory, text)
     run = functions["PyRun_SimpleString"]
-    # PyRun_SimpleString takes a text where a pending call takes its argument, and returns 0 when it did.
+    # PyRun_SimpleString fits a pending call: it takes a pointer and returns 0 on success.
     if int(call("int (*)(long, long)", functions["Py_AddPendingCall"], str(run), str(memory))):
         raise Refused("Python has too many pending calls already")
 
 
 def wait_for_boundary(plan: Any, command: Command) -> float:
-    """Let the job run until a thread is where nothing is held; seconds it ran."""
-    # Before any breakpoint: a call on a thread that just hit one crashed a job in one case of twenty.
+    """Let the job run until a thread holds no lock; returns the seconds it ran."""
+    # Before any breakpoint is set: a call on a thread that just hit one crashed one job in twenty.
     functions = plan["functions"]
     call("int (*)(long, long)", functions["Py_AddPendingCall"], str(functions["PyCallable_Check"]), "0")
     ran_s = 0.0
-    for address in plan["boundaries"]:  # a function's first instruction: the return address is in its place
+    for address in plan["boundaries"]:  # a function's first instruction: the return address is on the stack
         gdb.Breakpoint(f"*{address}")
     stop_after_s = plan["boundary_s"]
     stood: Any = {}
@@ -223,7 +223,7 @@ def wait_for_boundary(plan: Any, command: Command) -> float:
             gdb.execute("delete", to_string=True)
             return ran_s
         stop_after_s = 0.05
-    raise Refused("no thread was caught where code could be brought in safely")
+    raise Refused("no thread reached a place where code can be injected safely")
 
 
 def parked_since(plan: Any, stood: Any) -> Any:
@@ -237,15 +237,15 @@ def parked_since(plan: Any, stood: Any) -> Any:
 
 
 def is_boundary(plan: Any, stood: Any) -> bool:
-    """Whether something may be called on the selected thread; selects another that will do."""
+    """Whether a function may be called on the selected thread; may select another thread."""
     frame = gdb.newest_frame()
     if frame.pc() in plan["boundaries"]:
-        # dlopen allocates while it holds the loader's lock, and would then be entered once more.
+        # dlopen allocates while it holds the loader's lock, and would be re-entered.
         return not within(caller_of(frame), plan["loader"])
     for thread in gdb.selected_inferior().threads():
         thread.switch()
         if stood.get(thread.ptid[1], (None, False))[1]:
-            return True  # it has come to rest meanwhile
+            return True  # it has parked meanwhile
         # In the C library or an allocator a thread may hold a lock that dlopen needs.
         if not within(gdb.newest_frame().pc(), plan["closed"]):
             return True
@@ -253,7 +253,7 @@ def is_boundary(plan: Any, stood: Any) -> bool:
 
 
 def caller_of(frame: Any) -> int:
-    """Where a function that was just entered returns to."""
+    """The return address of a function that was just entered."""
     if "aarch64" in frame.architecture().name():
         return int(gdb.parse_and_eval("(long)$x30"))
     return int(gdb.parse_and_eval("*(long *)$sp"))

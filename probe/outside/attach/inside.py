@@ -1,10 +1,10 @@
-"""What runs inside the job once it has the GIL. Its text is sent (payload.py), it is imported nowhere.
+"""Runs inside the job once it has the GIL. Sent as text (payload.py), imported nowhere.
 
-`begin` runs on the boot library's thread, for a millisecond: the work has a thread of its own, which is a
-`threading.Thread` where the job has `threading`, so that no `_DummyThread` stays behind. Before Python 3.13
-whoever imports `threading` first is taken for the main thread; a job that has not done so has not imported
-torch either, and the work is then only to wait for torch. Imports what every interpreter has loaded at its
-start, and nothing of ours but the start-up hook, by its location.
+`begin` runs on the boot library's thread for a millisecond and starts a thread for the work: a
+`threading.Thread` if the job has `threading`, so that no `_DummyThread` stays behind. Before Python 3.13 the
+first thread that imports `threading` is taken for the main thread; a job that has not imported it has not
+imported torch either, and then the work is only to wait for torch. Imports what every interpreter has loaded
+at its start, and of probe only the start-up hook, by its path.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 
 
 def begin(descriptor: int, expires_s: float, hook: str, settings: dict[str, str]) -> None:
-    """Start the work; its outcome is told over `descriptor` (which stays its owner's).
+    """Start the work; it reports its outcome over a copy of `descriptor`.
 
-    `expires_s` is on the monotonic clock, which all processes share; later this does nothing.
+    `expires_s` is on the monotonic clock, which all processes share; after it this does nothing.
     """
     if time.monotonic() > expires_s:
         _report(descriptor, {"state": "expired"})
@@ -35,28 +35,28 @@ def _start_thread() -> Any:
     threading: Any = sys.modules.get("threading")
     if threading is None and sys.version_info >= (3, 13):
         import threading
-    if hasattr(threading, "_main_thread"):  # the last thing it makes: it is there, and whole
+    if hasattr(threading, "_main_thread"):  # set last: the module is complete
         return lambda work: threading.Thread(target=work, name="probe-attach", daemon=True).start()
     return lambda work: _thread.start_new_thread(work, ())
 
 
 def _work(descriptor: int, identity: tuple[int, int], hook: str, settings: dict[str, str]) -> None:
-    answer: dict[str, str] = {"error": "the start-up hook could not be run"}
+    answer: dict[str, str] = {"error": "the start-up hook did not run"}
     try:
         _take_signals()
         answer = _hook(hook).attach(settings)
     except (ImportError, OSError, SyntaxError, AttributeError) as error:
         answer = {"error": f"{hook} cannot be used in this job: {type(error).__name__}: {error}"}
     finally:
-        if _is(descriptor, identity):  # the job may have closed it, and opened a file of its own
+        if _is(descriptor, identity):  # the job may have closed it and reused its number
             _report(descriptor, answer)
         if _is(descriptor, identity):
             os.close(descriptor)
-        globals().clear()  # these functions keep each other alive until a collection, which may be far off
+        globals().clear()  # these functions keep each other alive until the next garbage collection
 
 
 def _is(descriptor: int, identity: tuple[int, int]) -> bool:
-    """Whether the number still means what it meant."""
+    """Whether the descriptor still refers to the same file."""
     try:
         found = os.fstat(descriptor)
     except OSError:
@@ -65,20 +65,20 @@ def _is(descriptor: int, identity: tuple[int, int]) -> bool:
 
 
 def _take_signals() -> None:
-    """The signals of the main thread: what the agent starts inherits them, and a server that blocks
-    all signals could not be ended."""
+    """Take over the main thread's signal mask. The server that the agent starts inherits it, and one that
+    blocks all signals could not be ended."""
     import signal
 
-    # Of a process this file is about its main thread; a number here would be that of another pid namespace.
+    # /proc/self/status describes the main thread; its tid would be one of another pid namespace.
     with open("/proc/self/status", encoding="ascii", errors="replace") as status:
         [mask] = [int(line.split()[1], 16) for line in status if line.startswith("SigBlk:")]
-    # 32 and 33 are the C library's own.
+    # 32 and 33 belong to the C library.
     blocked = {bit + 1 for bit in range(64) if mask >> bit & 1} - {32, 33}
     signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def _hook(path: str) -> Any:
-    """Our start-up hook: the one that runs in this job already, else the one at `path`."""
+    """The start-up hook: the one that is loaded in this job, else the one at `path`."""
     there: Any = sys.modules.get("torch_probe_boot")
     if hasattr(there, "attach"):
         return there
@@ -95,7 +95,7 @@ def _hook(path: str) -> Any:
 
 
 def _report(descriptor: int, answer: dict[str, str]) -> None:
-    """Tell who attached, if they are still there: a command that went away must not become a SIGPIPE."""
+    """Report to the command. If it is gone, the job must not get a SIGPIPE."""
     import json
     import signal
 

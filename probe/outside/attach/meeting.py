@@ -1,7 +1,7 @@
-"""The socket that a job calls once something of ours is in it, and the conversation that follows.
+"""The socket that an injected thread connects to, and the protocol on it.
 
-The job says `L` (a thread of ours exists), is sent the source, says `R` when it has the GIL, and at the end
-`J` with the outcome or `E` with what failed. Lines of text; the source is preceded by its length. Runs in the
+The job sends `L` (our thread exists) and gets the source, sends `R` when it has the GIL, and at the end `J`
+with the outcome or `E` with an error. Lines of text; the source is preceded by its length. Runs in the
 command; standard library only.
 """
 
@@ -22,7 +22,7 @@ _LEAVING_S = 0.5
 
 
 class Meeting:
-    """Listens at `FOLDER/PID.sock`; answers only the process it waits for."""
+    """Listens at `FOLDER/PID.sock`; answers only the process that is attached to."""
 
     def __init__(self, folder: Path, pid: int, inner_pid: int, source: str) -> None:
         self.path = folder / f"{inner_pid}.sock"
@@ -40,7 +40,7 @@ class Meeting:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave. A job that still waits for the GIL has the source already."""
+        """Close. A job that still waits for the GIL has the source already."""
         self._listener.close()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path)
@@ -48,21 +48,21 @@ class Meeting:
             self._connection.close()
 
     def until_loaded(self, timeout_s: float) -> bool:
-        """Wait for the job's call, and send it the source."""
+        """Wait for the job's connection, and send it the source."""
         deadline = time.monotonic() + timeout_s
         while self.loaded_s is None and self._step(deadline):
             pass
         return self.loaded_s is not None
 
     def until_running(self, timeout_s: float) -> bool:
-        """Wait until Python of ours runs in the job (or has failed there)."""
+        """Wait until our Python code runs in the job (or has failed there)."""
         deadline = time.monotonic() + timeout_s
         while self.running_s is None and self.outcome is None and self._step(deadline):
             pass
         return self.running_s is not None
 
     def until_over(self, timeout_s: float) -> bool:
-        """Wait for the outcome, and for a moment until the threads that brought it are gone too."""
+        """Wait for the outcome, and a moment longer until the injected threads are gone."""
         deadline = time.monotonic() + timeout_s
         while self.outcome is None and self._step(deadline):
             pass
@@ -72,7 +72,7 @@ class Meeting:
         return self.outcome is not None
 
     def _step(self, deadline: float) -> bool:
-        """Take in what comes next; False when nothing came in time, or will."""
+        """Process the next message; False at the deadline or the end of the connection."""
         waited_for = self._connection or self._listener
         left_s = max(0.0, deadline - time.monotonic())
         if not select.select([waited_for], [], [], left_s)[0]:
@@ -103,7 +103,7 @@ class Meeting:
         if line == "L":
             self.loaded_s = elapsed_s
             assert self._connection is not None
-            with contextlib.suppress(OSError):  # one that has gone is noticed when nothing comes
+            with contextlib.suppress(OSError):  # a lost connection is noticed by the next read
                 self._connection.sendall(struct.pack("=I", len(self._source)) + self._source)
         elif line == "R":
             self.running_s = elapsed_s

@@ -1,9 +1,9 @@
 """Threads that can be borrowed: those parked in a blocking system call.
 
-Such a thread holds no lock of malloc's, and all its vector registers are dead (they are the caller's to
-save), so a function can be called on it and it goes on waiting as if nothing had been. Of threads caught
-at any other place neither is known: injectors that take the first best one deadlocked in malloc or left
-wrong numbers behind (docs/attach.md). Runs in the command; standard library only.
+Such a thread holds no lock of malloc, and its vector registers are dead (caller-saved), so a function can be
+called on it, and it goes on waiting as before. For a thread at any other place neither is known: injectors
+that take any thread deadlocked in malloc or left wrong numbers behind (docs/attach.md). Runs in the command;
+standard library only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 BETWEEN_LOOKS_S = 0.005
-"""A thread that is at the same place this much later is parked, not passing."""
+"""A thread that is at the same place this much later is parked."""
 
 _X86_64 = {
     0: "read", 7: "poll", 23: "select", 34: "pause", 35: "nanosleep", 43: "accept", 45: "recvfrom",
@@ -30,12 +30,12 @@ _AARCH64 = {
     242: "accept4", 243: "recvmmsg", 260: "wait4", 441: "epoll_pwait2", 449: "futex_waitv",
 }
 BLOCKING = {"x86_64": _X86_64, "aarch64": _AARCH64}
-"""Names of the system calls that wait, by machine and number (from the kernel's tables). After a stop a
-wait goes on as `restart_syscall`."""
+"""Blocking system calls by machine and number (from the kernel's tables). After a stop a wait continues as
+`restart_syscall`."""
 
 
 class Parked(NamedTuple):
-    """A thread in a blocking system call: its number, and where its stack and its code are."""
+    """A thread in a blocking system call: the call's number, stack pointer and instruction pointer."""
 
     tid: int
     number: int
@@ -44,9 +44,9 @@ class Parked(NamedTuple):
 
 
 def parked_threads(pid: int) -> list[Parked]:
-    """Threads of `pid` that stand in the same blocking call at both looks; the main thread comes last.
+    """Threads of `pid` that are in the same blocking call twice in a row; the main thread comes last.
 
-    Empty where /proc does not show system calls, or on a machine whose numbers are not known here.
+    Empty where /proc does not show system calls, and on machines whose numbers are not listed here.
     """
     known = BLOCKING.get(os.uname().machine, {})
     first = {found.tid: found for tid in _tids(pid) if (found := where(pid, tid)) and found.number in known}
@@ -58,7 +58,7 @@ def parked_threads(pid: int) -> list[Parked]:
 
 
 def where(pid: int, tid: int) -> Parked | None:
-    """The system call a thread is in (number -1: stopped outside of any); None while it runs."""
+    """The system call of a thread (number -1: stopped outside of any); None while it runs."""
     try:
         words = Path(f"/proc/{pid}/task/{tid}/syscall").read_text().split()
         return Parked(tid, int(words[0]), int(words[-2], 16), int(words[-1], 16))

@@ -1,4 +1,4 @@
-"""The source text that a job is given: `inside.py`, and one call with its arguments.
+"""The source text that is sent to a job: `inside.py`, and one call with its arguments.
 
 Runs in the command; standard library only.
 """
@@ -14,22 +14,22 @@ from pathlib import Path
 import probe
 
 EXPIRES_S = 600.0
-"""A job whose GIL is held starts its agent by itself this much later at most; then nobody expects it."""
+"""A source that has not got the GIL after this time does nothing: nobody expects it any more."""
 _HERE = Path(__file__).parent
 
 
 def hook_file() -> Path:
-    """The start-up hook of this installation: in `probe/boot`, or beside the package (a wheel)."""
+    """The start-up hook of this installation: in `probe/boot`, or beside the package (in a wheel)."""
     package = Path(probe.__file__).resolve().parent
     within = package / "boot" / "torch_probe_boot.py"
     return within if within.is_file() else package.parent / within.name
 
 
 def source(settings: Mapping[str, str], *, directory: Path, expires_in_s: float = EXPIRES_S) -> str:
-    """What to run in a job that has a descriptor to report to in `probe_fd`.
+    """The source to run in a job, where `probe_fd` is the descriptor to report to.
 
-    `settings` are PROBE_… variables of who attaches; the recording goes to `directory`, and its server
-    is run by this Python unless they say otherwise: the job's need not have what the server imports.
+    `settings` are PROBE_… variables of the command; the recording goes to `directory`. By default the
+    server is run by this Python, because the job's may lack what the server imports.
     """
     given = {
         "PROBE_SERVER_PYTHON": sys.executable, **settings, "PROBE_DIR": os.path.abspath(directory),
@@ -42,7 +42,7 @@ def source(settings: Mapping[str, str], *, directory: Path, expires_in_s: float 
 def calling_source(inner: str, address: str, *, expires_in_s: float = EXPIRES_S) -> str:
     """One line for the main thread: connect to `address`, then run `inner`.
 
-    It speaks as the boot library does, never raises, and leaves nothing in `__main__`.
+    It uses the boot library's protocol, never raises, and leaves nothing in `__main__`.
     """
     text = (_HERE / "calling.py").read_text(encoding="utf-8")
     called = f"{text}\n\ncall({address!r}, {inner!r}, {time.monotonic() + expires_in_s!r})\n"

@@ -1,8 +1,8 @@
-"""Python 3.14 and newer run a script when asked (PEP 768): the first thing to try there.
+"""Attaching with `sys.remote_exec` (PEP 768), which is tried first with Python 3.14 and newer.
 
-The asking is done by the job's own binary, because both sides must be the same version; the script runs when
-the main thread next reaches bytecode, without a word when it never does. Unrun: there was no 3.14 on the
-machine this was written on. Runs in the command; standard library only.
+It is called by the job's own binary, because both sides must be the same version; the script runs when the
+main thread next reaches bytecode, and nothing is reported if it never does. Not tested: there was no Python
+3.14 on the development machine. Runs in the command; standard library only.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pathlib import Path
 
 SINCE = (3, 14)
 PATIENCE_S = 3.0
-"""How long the script may take to start before other ways are tried; it then expires."""
-_ASK = "import sys; sys.remote_exec(int(sys.argv[1]), sys.argv[2])"
+"""How long the script may take to start before other ways are tried; then it expires."""
+_REMOTE_EXEC = "import sys; sys.remote_exec(int(sys.argv[1]), sys.argv[2])"
 
 
-def ask(pid: int, folder: Path, source: str) -> str:
-    """Ask process `pid` to run `source`; empty, or why it could not be asked.
+def execute(pid: int, folder: Path, source: str) -> str:
+    """Have process `pid` run `source`. Returns the problem, empty if there is none.
 
-    The script is left at one path in `folder` until `forget`: it is read when it runs.
+    The script stays in `folder` until `remove_script`: it is read when it runs.
     """
     script = _script(folder, pid)
     descriptor = os.open(script, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -29,7 +29,7 @@ def ask(pid: int, folder: Path, source: str) -> str:
         file.write(source)
     try:
         done = subprocess.run(
-            [f"/proc/{pid}/exe", "-I", "-c", _ASK, str(pid), str(script)], stdin=subprocess.DEVNULL,
+            [f"/proc/{pid}/exe", "-I", "-c", _REMOTE_EXEC, str(pid), str(script)], stdin=subprocess.DEVNULL,
             capture_output=True, text=True, timeout=20.0, check=False, cwd="/",
         )
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -37,8 +37,8 @@ def ask(pid: int, folder: Path, source: str) -> str:
     return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["no reason"])[-1]
 
 
-def forget(pid: int, folder: Path) -> None:
-    """Take the script away."""
+def remove_script(pid: int, folder: Path) -> None:
+    """Remove the script."""
     with contextlib.suppress(FileNotFoundError):
         _script(folder, pid).unlink()
 

@@ -1,4 +1,4 @@
-"""The process in which pyinjector works (borrowed.py); run by its path, with a plan in JSON."""
+"""The child process that runs pyinjector (borrowed.py); started by its path, with a plan in JSON."""
 
 from __future__ import annotations
 

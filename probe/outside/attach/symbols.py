@@ -1,8 +1,8 @@
-"""Where exported functions of a running process are, from its memory map and the files in it.
+"""Addresses of exported functions in a running process, from its memory map and the mapped files.
 
-A debugger could look that up itself, while the process stands: reading the debug information of a Python
-takes it a tenth of a second and more. 64-bit ELF of this machine's byte order. Runs in the command;
-standard library only.
+A debugger could find them itself, but with the process stopped: reading the debug information of a Python
+takes it a tenth of a second and more. 64-bit ELF of this machine's byte order. Runs in the command; standard
+library only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Mapped(NamedTuple):
 
 
 def mapped(pid: int) -> list[Mapped]:
-    """The files in the memory map of `pid`, and its named areas ([stack], [vdso]). Raises `OSError`."""
+    """The files and named areas ([stack], [vdso]) in the memory map of `pid`. Raises `OSError`."""
     found = []
     for line in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace").splitlines():
         fields = line.split(maxsplit=5)
@@ -49,10 +49,10 @@ def mapped(pid: int) -> list[Mapped]:
 
 
 def addresses(pid: int, names: Iterable[str], allocators: Iterable[str] = ()) -> dict[str, list[int]]:
-    """Where each of `names` is (in the C library or Python), and each of `allocators` (in every allocator).
+    """Addresses of `names` (in the C library or Python), and of `allocators` (in every allocator).
 
-    A name that is not exported is left out. A file that was replaced on disk since it was mapped is passed
-    over: what is in it now says nothing of the process. Raises `OSError` when the map cannot be read.
+    A name that is not exported is left out. A file that was replaced on disk since it was mapped is skipped.
+    Raises `OSError` when the map cannot be read.
     """
     wanted, every = frozenset(names), frozenset(allocators)
     first: dict[str, Mapped] = {}
@@ -74,7 +74,7 @@ def addresses(pid: int, names: Iterable[str], allocators: Iterable[str] = ()) ->
 
 
 def exported(path: Path, names: frozenset[str], line: Mapped) -> Iterator[tuple[str, int]]:
-    """Functions of those names that a mapped file defines, with their addresses in the process."""
+    """The functions of those names in a mapped file, with their addresses in the process."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as elf:
         if elf[:6] not in (b"\x7fELF\x02\x01", b"\x7fELF\x02\x02"):
             return
@@ -101,7 +101,7 @@ def exported(path: Path, names: frozenset[str], line: Mapped) -> Iterator[tuple[
 
 
 def _first_load(elf: mmap.mmap, offset: int) -> int:
-    """The address that the file itself gives to what is mapped from `offset`."""
+    """The virtual address of the segment at `offset`, as the file's program header has it."""
     table, = struct.unpack_from("=Q", elf, 32)
     size, count = struct.unpack_from("=HH", elf, 54)
     for number in range(count):

@@ -1,1 +1,1 @@
-"""What /proc says of a process, its threads and children."""
+"""Facts about a process, its threads and its children, from /proc."""

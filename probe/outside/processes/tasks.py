@@ -1,21 +1,23 @@
-"""Threads and descendants of a process as the kernel knows them, from /proc alone.
+"""Threads and descendants of a process, from /proc alone.
 
-Nothing here stops, signals or traces the process, so it works on one that is hung in the
-kernel, too. /proc/PID/cmdline is the exception to that: reading it waits for a lock that a
-process in state D may hold, so `command` is not for those. Runs in the command and in the
-server, on any thread. Standard library only.
+Nothing here stops, signals or traces the process, so it also works on one that hangs in the kernel. The
+exception is /proc/PID/cmdline: reading it waits for a lock that a thread in state D may hold, so `command`
+is not for processes with `stuck` threads. Runs in the command and in the server, on any thread. Standard
+library only.
 """
 
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
 from probe.recording.process import STATES
 
-UNSEIZABLE = frozenset({"uninterruptible", "stopped", "traced"})
-"""States in which a tracer that wants to stop the thread waits for ever, or fails."""
+STUCK_S = 0.02
+"""A thread that stays in state D this long without a context switch is stuck: it does not wait for a disk."""
 _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 _SIGSTOP_BIT = 1 << 18
 
@@ -23,12 +25,11 @@ _SIGSTOP_BIT = 1 << 18
 class Task(NamedTuple):
     """One thread. What cannot be read is None.
 
-    `inner_tid` is its id in its own pid namespace, the one the process itself knows; `state` a word of
-    `probe.recording.process.STATES`; `wchan` the kernel function it sleeps in;
-    `syscall` the number of the call it is in (depends on the machine), None while it runs;
-    `user_ticks` and `system_ticks` are CPU time in ticks of `tick_s()`; `voluntary` and `involuntary`
-    count context switches; `run_ns` is CPU time (from the ticks where the kernel keeps no finer count);
-    `run_delay_ns` is time spent ready and not running.
+    `inner_tid` is its id in its own pid namespace; `state` a word of `probe.recording.process.STATES`;
+    `wchan` the kernel function it sleeps in; `syscall` the number of its system call (depends on the
+    machine), None while it runs; `user_ticks` and `system_ticks` are CPU time in ticks of `tick_s()`;
+    `voluntary` and `involuntary` count context switches; `run_ns` is CPU time (from the ticks where the
+    kernel has no finer count); `run_delay_ns` is time spent ready, waiting for a CPU.
     """
 
     tid: int
@@ -65,6 +66,32 @@ def tasks(pid: int) -> list[Task]:
     return sorted((task for task in found if task is not None), key=lambda task: task.tid != pid)
 
 
+def stuck(pid: int, before: Iterable[Task] | None = None) -> list[Task]:
+    """Threads that are stuck in the kernel: in state D in `before` (by default now) and still, `STUCK_S`
+    later, without a context switch in between.
+
+    A thread that waits for a disk is in that state too, again and again, each time for a moment."""
+    waiting = {
+        task.tid: task.voluntary
+        for task in (tasks(pid) if before is None else before) if task.state == "uninterruptible"
+    }
+    if not waiting:
+        return []
+    time.sleep(STUCK_S)
+    return [
+        task for task in tasks(pid)
+        if task.state == "uninterruptible" and waiting.get(task.tid, -1) == task.voluntary
+    ]
+
+
+def in_other_namespace(pid: int, kind: str) -> bool | None:
+    """Whether a process is in another namespace of this kind (`pid`, `mnt`); None if it cannot be read."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}")
+    except OSError:
+        return None
+
+
 def children(pid: int) -> list[int]:
     """All descendants of a process, parents before their children."""
     below: dict[int, list[int]] = {}
@@ -83,7 +110,7 @@ def children(pid: int) -> list[int]:
 
 
 def parent_of(pid: int) -> int | None:
-    """The process that has this one as a child; None when there is no such process."""
+    """The pid of its parent; None when there is no such process."""
     fields = _stat(f"/proc/{pid}")
     return None if fields is None else int(fields[2])
 
@@ -95,9 +122,9 @@ def name_of(pid: int) -> str | None:
 
 
 def command(pid: int) -> str | None:
-    """The command line without its secrets, words joined by spaces; None when it has none or is gone.
+    """The command line without its secrets, joined by spaces; None when it has none or is gone.
 
-    Waits for the process's memory lock: not for a process in state D."""
+    Waits for the process's memory lock: not for a process with stuck threads."""
     words = _read(f"/proc/{pid}/cmdline")
     if not words:
         return None
@@ -107,10 +134,10 @@ def command(pid: int) -> str | None:
 
 
 def is_python(pid: int, *, by_name_only: bool = False) -> bool | None:
-    """Whether this looks like a CPython process; None when that cannot be read, or told by its name.
+    """Whether this is a CPython process; None when that cannot be read, or its name does not say.
 
-    Reading more than the name waits for the process's memory lock: not for a process in state D. An
-    interpreter linked into a program of another name is not recognised."""
+    Reading more than the name waits for the process's memory lock: not for a process with stuck threads.
+    A static interpreter in a program of another name is not recognised."""
     try:
         if os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("python"):
             return True
@@ -122,8 +149,8 @@ def is_python(pid: int, *, by_name_only: bool = False) -> bool | None:
 
 
 def tracer(pid: int) -> int:
-    """The process that traces this one; 0 for none."""
-    return int(_status(f"/proc/{pid}").get("TracerPid", "0"))
+    """The pid of its tracer; 0 for none."""
+    return int(status_of(f"/proc/{pid}").get("TracerPid", "0"))
 
 
 def stop_pending(pid: int) -> bool:
@@ -131,14 +158,14 @@ def stop_pending(pid: int) -> bool:
     for task in tasks(pid):
         if task.state == "stopped":
             return True
-        status = _status(f"/proc/{pid}/task/{task.tid}")
+        status = status_of(f"/proc/{pid}/task/{task.tid}")
         if any(int(status.get(name, "0"), 16) & _SIGSTOP_BIT for name in ("SigPnd", "ShdPnd")):
             return True
     return False
 
 
 def kernel_stack(pid: int, tid: int) -> list[str]:
-    """The kernel's functions a thread is in, innermost first; none unless we are root."""
+    """The kernel stack of a thread, innermost first; empty unless we are root."""
     lines = (_read(f"/proc/{pid}/task/{tid}/stack") or "").splitlines()
     return [line.rpartition(" ")[2].partition("+")[0] for line in lines if "+" in line]
 
@@ -148,7 +175,7 @@ def _task(pid: int, tid: int) -> Task | None:
     fields = _stat(folder)
     if fields is None:
         return None
-    status = _status(folder)
+    status = status_of(folder)
     ticks = (int(fields[12]), int(fields[13]))
     run_ns, run_delay_ns = _schedule(folder)
     return Task(
@@ -176,7 +203,8 @@ def _stat(folder: str) -> list[str] | None:
     return [head.partition("(")[2], *rest.split()]
 
 
-def _status(folder: str) -> dict[str, str]:
+def status_of(folder: str) -> dict[str, str]:
+    """The fields of `status` of a process or thread, by its folder in /proc; empty when it is gone."""
     lines = (_read(f"{folder}/status") or "").splitlines()
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
@@ -187,14 +215,14 @@ def _wchan(folder: str) -> str | None:
 
 
 def _syscall(folder: str) -> int | None:
-    """None also for a thread that is blocked outside of any call (a page fault), which says -1."""
+    """None also for -1: a thread that is blocked outside of a system call (a page fault)."""
     words = (_read(f"{folder}/syscall") or "").split()
     number = _number(words[0]) if words else None
     return None if number is None or number < 0 else number
 
 
 def _schedule(folder: str) -> tuple[int | None, int | None]:
-    """Nanoseconds on a CPU, and waiting for one."""
+    """Nanoseconds on a CPU, and ready but waiting for one."""
     words = (_read(f"{folder}/schedstat") or "").split()
     return (_number(words[0]), _number(words[1])) if len(words) > 1 else (None, None)
 

@@ -1,8 +1,8 @@
-"""Native stacks of another process: C and C++ frames between the Python ones, and threads without Python.
+"""Native stacks of another process: C and C++ frames between the Python frames, and threads without Python.
 
-pystack stops the process with ptrace while it reads (0.1–0.4 s with torch), in a process
-of its own (`native_process`) that is ended at a time limit; what it might have left stopped is continued.
-Runs in the command and in the server, on any thread. Standard library only.
+pystack stops the process with ptrace while it reads (0.1–0.4 s with torch). It runs in a child process
+(`native_process`) with a time limit; if that leaves the process stopped, it is continued. Runs in the
+command and in the server, on any thread. Standard library only.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from probe.outside.processes.tasks import Task
 from probe.outside.stacks import pyspy
 
 LONGEST_S = 10.0
-"""Beyond this a read counts as hung. With torch it takes 0.3–0.9 s, as measured."""
+"""A read that takes longer counts as hung. With torch 0.3–0.9 s were measured."""
 _SHORTEST_S = 0.3
-"""With less time left a read is not begun: being ended half-way is the harder thing for the process."""
+"""With less time left no read is started: one that is killed half-way disturbs the process more."""
 
 
 class NativeUnavailable(Exception):
-    """There are no native stacks; the message says why."""
+    """Native stacks could not be read; the message says why."""
 
 
 def read(
@@ -33,8 +33,8 @@ def read(
 ) -> list[dict[str, Any]]:
     """The threads as `native_process` prints them, frames innermost first.
 
-    Notes say how long the process was stopped at most, and whether it had to be continued. Raises
-    `NativeUnavailable` when there are none, or when trying would hang."""
+    `notes` gets how long the process was stopped at most, and whether it had to be continued. Raises
+    `NativeUnavailable` when they cannot be read, or trying would hang."""
     why = _why_not(pid, kernel)
     if why is not None:
         raise NativeUnavailable(why)
@@ -49,7 +49,7 @@ def read(
         raise NativeUnavailable(f"pystack did not answer within {limit_s:.1f} s")
     found = _answer(out, f"pystack ended with code {code}: {said.strip().rpartition(chr(10))[2]}")
     if not was_stopped:
-        notes.append(f"the process stood still for up to {found['stopped_ms']} ms: native frames were read")
+        notes.append(f"the process was stopped for up to {found['stopped_ms']} ms to read native frames")
     threads: list[dict[str, Any]] = found["threads"]
     return threads
 
@@ -65,25 +65,23 @@ def _answer(out: bytes, otherwise: str) -> dict[str, Any]:
 
 
 def _why_not(pid: int, kernel: Mapping[int, Task]) -> str | None:
-    """Why reading is not even tried; None when it may work."""
-    stuck = [task for task in kernel.values() if task.state == "uninterruptible"]
+    """Why no read is tried; None when it may work."""
+    stuck = tasks.stuck(pid, kernel.values())
     if stuck:
-        return f"thread {stuck[0].tid} is in an uninterruptible call, and stopping it would wait for its end"
+        return f"thread {stuck[0].tid} is in an uninterruptible call and cannot be stopped until it returns"
     tracer = tasks.tracer(pid)
     if tracer:
         return f"process {tracer} ({tasks.name_of(tracer) or 'hidden'}) traces it already"
-    try:
-        elsewhere = os.readlink(f"/proc/{pid}/ns/mnt") != os.readlink("/proc/self/ns/mnt")
-    except OSError:
-        return None
-    return "it runs in a container, and sees other library files than we do" if elsewhere else None
+    if tasks.in_other_namespace(pid, "mnt"):
+        return "it runs in a container and sees other library files than we do"
+    return None
 
 
 def _environment() -> dict[str, str]:
-    """What the process needs beside ours: the folders we are imported from, never the working directory.
+    """Added to our environment: the folders we are imported from, never the working directory.
 
-    No debug information is fetched from the network: the job stands still meanwhile."""
-    from probe.boot.launch import import_paths  # not needed for most looks
+    No debug information is fetched from the network, because the job is stopped meanwhile."""
+    from probe.boot.launch import import_paths  # most reads do not need it
 
     found = [*import_paths(("probe", "pystack")), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     return {

@@ -1,9 +1,9 @@
-"""The process that reads native stacks of another one: `python -m probe.outside.stacks.native_process PID …`.
+"""Reads the native stacks of another process: `python -m probe.outside.stacks.native_process PID …`.
 
-Reading can hang in the kernel, which only the end of the reading process cures: so it is a process
-of its own, started and ended by `native`. It imports pystack, reads once, writes one line of JSON to
-stdout and ends: {"stopped_ms", "threads": [{"tid", "holds_gil", "waits_for_gil", "merged", "frames"}]}
-with frames as in a capture, or {"error": "…"}. Standard library; pystack inside functions.
+A read can hang in the kernel until the reading process ends, so `native` starts this child process for it.
+It reads once, writes one line of JSON to stdout and exits:
+{"stopped_ms", "threads": [{"tid", "holds_gil", "waits_for_gil", "merged", "frames"}]} with frames as in a
+capture, or {"error": "…"}. Standard library; pystack inside functions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 LONGEST_NAME = 120
-"""Characters of a native function's name that are kept; torch has names of 2 KB."""
+"""Characters of a native function's name; torch has names of 2 KB."""
 NAMELESS = "???"
 """What pystack calls a function of a library without symbols."""
 _THREAD_STARTS = frozenset({
@@ -34,19 +34,19 @@ _OPERATOR = re.compile(r"\boperator(?:\(\)|<=>|<<=?|>>=?|->\*?|[<>]=?)")
 
 
 def main(words: list[str]) -> int:
-    """Read, print, 0; 1 when it could not be read (`error` says why)."""
+    """Read and print; returns 0, or 1 when it could not be read (`error` says why)."""
     parser = argparse.ArgumentParser(prog="probe.outside.stacks.native_process")
     parser.add_argument("pid", type=int)
-    parser.add_argument("--all-threads", action="store_true", help="those that run no Python, too")
+    parser.add_argument("--all-threads", action="store_true", help="include threads that run no Python")
     parser.add_argument("--locals", action="store_true")
-    wanted = parser.parse_args(words)
-    found = read(wanted.pid, all_threads=wanted.all_threads, locals=wanted.locals)
+    options = parser.parse_args(words)
+    found = read(options.pid, all_threads=options.all_threads, locals=options.locals)
     sys.stdout.write(json.dumps(found) + "\n")
     return int("error" in found)
 
 
 def read(pid: int, *, all_threads: bool, locals: bool) -> dict[str, Any]:
-    """Stop the process, read all its stacks, let it go on."""
+    """Stop the process, read all its stacks, continue it."""
     try:
         from pystack.engine import NativeReportingMode, get_process_threads
         from pystack.errors import PystackError
@@ -95,10 +95,10 @@ def waits_for_gil(native: list[Any]) -> bool | None:
 
 
 def merged(python: list[Any], native: list[Any], kind: Callable[[Any], str]) -> Iterator[dict[str, Any]]:
-    """Both stacks as one, outermost first: a native frame that runs bytecode stands for the Python
-    frames from one entry into the interpreter to the next."""
+    """Both stacks as one, outermost first: a native frame that evaluates bytecode is replaced by the
+    Python frames from one entry into the interpreter to the next."""
     waiting = iter(runs(python))
-    inside = not python  # what starts the interpreter, or the thread, says nothing
+    inside = not python  # frames that start the interpreter, or the thread, are left out
     for frame in native:
         what = kind(frame)
         if what == "eval":
@@ -109,7 +109,7 @@ def merged(python: list[Any], native: list[Any], kind: Callable[[Any], str]) -> 
 
 
 def without_repeats(frames: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """One frame for several nameless ones in a row of the same library."""
+    """One frame for several nameless frames of the same library in a row."""
     before: dict[str, Any] = {}
     for frame in frames:
         if frame["func"] != NAMELESS or frame != before:
@@ -130,7 +130,7 @@ def runs(python: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def beside(python: list[Any], native: list[Any], kind: Callable[[Any], str]) -> Iterator[dict[str, Any]]:
-    """Where the two do not fit together: the Python frames, then the native ones within the last of them."""
+    """Where the two cannot be merged: the Python frames, then the native frames below the last of them."""
     yield from (python_frame(frame) for frame in python if not frame.is_shim)
     kinds = [kind(frame) for frame in native]
     if "eval" not in kinds:
@@ -153,8 +153,7 @@ def python_frame(frame: Any) -> dict[str, Any]:
 
 
 def native_frame(frame: Any) -> Iterator[dict[str, Any]]:
-    """A C or C++ frame, unless it says nothing: how a thread begins, how the interpreter calls, what is
-    inlined in libc."""
+    """A C or C++ frame, unless it is noise: thread start, the interpreter's call machinery, inlined libc."""
     symbol = frame.symbol.partition(" (inlined)")[0]
     func = readable(symbol)
     if func in _THREAD_STARTS:
@@ -196,7 +195,7 @@ _SHOWN = str.maketrans(_STAND_INS, _SIGNS)
 
 
 def _without_brackets(name: str) -> str:
-    """Drop what stands in <…> and (…); what stands in {…} stays, without its own parameters."""
+    """Drop the contents of <…> and (…); those of {…} stay, without parameters."""
     kept: list[str] = []
     depth = 0
     for sign in name:

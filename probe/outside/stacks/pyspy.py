@@ -1,9 +1,8 @@
 """Python stacks of another process, read by the program py-spy.
 
-py-spy runs in a session of its own under a time limit. It seizes the threads with ptrace, which
-does not outlive it; `nonblocking` it only reads memory, which also works on a process that is
-stopped, traced or stuck in the kernel. Runs in the command and in the server,
-on any thread. Standard library only.
+py-spy runs in its own session with a time limit. It seizes the threads with ptrace, which ends with it;
+`nonblocking` it only reads memory, which also works on a process that is stopped, traced or stuck in the
+kernel. Runs in the command and in the server, on any thread. Standard library only.
 """
 
 from __future__ import annotations
@@ -24,16 +23,15 @@ from probe.outside.processes import tasks
 from probe.outside.processes.tasks import Task
 
 ATTEMPTS = 3
-"""Reads without stopping the process: it goes on while it is read, and one may be torn."""
+"""Reads without stopping the process: it runs on meanwhile, so a read may be torn."""
 BLOCKING_S = 2.0
-"""What a read of a stopped process may take before one without stopping is tried: 16 times the
-slowest seen."""
-_PATIENCE_S = 1.0
+"""Limit of a read that stops the process; then one without stopping is tried. 16 times the slowest seen."""
+_TERMINATE_S = 1.0
 _ROOTS = frozenset({"<module>", "_bootstrap", "_run_module_as_main"})
 
 
 class ReadFailed(Exception):
-    """The program ran and gave no stacks; the message is what it said."""
+    """py-spy ran and gave no stacks; the message is its output."""
 
 
 def program() -> str:
@@ -47,7 +45,7 @@ def program() -> str:
     found = shutil.which("py-spy", path=sysconfig.get_path("scripts")) or shutil.which("py-spy")
     if found is None:
         raise StacksUnavailable(
-            "py-spy, which reads stacks from outside, is not installed beside this Python",
+            "py-spy, which reads stacks from outside, is not installed for this Python",
             hint=f"Install it: {sys.executable} -m pip install 'py-spy>=0.4.2'.",
         )
     return found
@@ -56,13 +54,12 @@ def program() -> str:
 def read(
     pid: int, *, nonblocking: bool, was_stopped: bool, timeout_s: float, locals: bool = False
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """The threads as py-spy's JSON has them (frames innermost first), and notes on how it went.
+    """The threads as in py-spy's JSON (frames innermost first), and notes on the read.
 
-    A read that stops the process and fails is followed by reads that do not. One of those that is torn
-    (a thread's outermost frame is not where a thread begins) is repeated: of Python 3.10, every eighth
-    is while it computes; of 3.11 and later, none of 450 was. A process that `was_stopped` before is
-    never continued. Raises `ReadFailed` with what the tool said last, `StacksUnavailable` when there is
-    no tool.
+    If a read that stops the process fails, reads without stopping follow. A torn one (a thread's outermost
+    frame is not where threads begin) is repeated: with Python 3.10 every eighth is torn while it computes;
+    with 3.11 and later none of 450 was. A process that `was_stopped` before is never continued. Raises
+    `ReadFailed` with py-spy's last error, `StacksUnavailable` when py-spy is not installed.
     """
     tool = program()
     deadline = time.monotonic() + timeout_s
@@ -82,7 +79,7 @@ def read(
             if tasks.name_of(pid) is None:
                 break
             if not quiet:
-                notes.append(f"py-spy could not read it stopped ({said}); read without stopping")
+                notes.append(f"py-spy could not stop and read it ({said}); read without stopping")
             continue
         strange = _strange(found)
         if not quiet or not strange:
@@ -90,14 +87,14 @@ def read(
         odd.append(strange)
     if not odd:
         raise ReadFailed(said)
-    # A thread that C++ made begins anywhere. Twice the same by chance: 2 of 1200 reads of Python 3.10.
+    # A thread started by C++ may begin anywhere. Two torn reads were equal by chance in 2 of 1200 (3.10).
     if len(odd) == ATTEMPTS and all(strange == odd[0] for strange in odd):
         return found, notes
-    return found, [*notes, "a stack may be torn: the process ran on while it was read"]
+    return found, [*notes, "a stack may be torn: the process was running while it was read"]
 
 
 def _strange(threads: list[dict[str, Any]]) -> list[Any]:
-    """The stacks that do not begin like a program or a `threading.Thread`."""
+    """The stacks whose outermost frame is not that of a program or a `threading.Thread`."""
     stacks = [
         [thread["thread_id"], *((frame["name"], frame["line"]) for frame in thread["frames"])]
         for thread in threads
@@ -122,9 +119,9 @@ def _dump(
     try:
         found = json.loads(out)
     except ValueError:
-        raise ReadFailed("its answer is not JSON") from None
+        raise ReadFailed("its output is not JSON") from None
     if not isinstance(found, list) or not found:
-        raise ReadFailed("it saw no Python thread")
+        raise ReadFailed("it found no Python thread")
     return found
 
 
@@ -134,9 +131,9 @@ def run(
 ) -> tuple[int | None, bytes, str]:
     """Run a tool on `pid` in its own session: exit code (None at the time limit), stdout, stderr.
 
-    At the limit it gets SIGTERM, and SIGKILL a second later. After any end that is not its own the
-    process goes on, unless it `was_stopped` before; a note says so when it had to be helped. `more`
-    goes into the tool's environment; PROBE never does: it is to have no agent."""
+    At the limit the tool gets SIGTERM, and SIGKILL a second later. If it was killed and left the process
+    stopped, the process is continued, unless it `was_stopped` before; a note says so. `more` is added to
+    the tool's environment; PROBE is removed, so that the tool has no agent."""
     environ = {name: value for name, value in os.environ.items() if name != "PROBE"}
     with subprocess.Popen(
         words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -144,13 +141,13 @@ def run(
     ) as process:
         try:
             code, out, said = _finish(process, limit_s)
-        except BaseException:  # Ctrl-C: the tool does not get it
+        except BaseException:  # Ctrl-C, which the tool does not get
             process.kill()
             process.wait()
-            let_go_on(pid, was_stopped)
+            continue_if_left_stopped(pid, was_stopped)
             raise
     if code is None or code < 0:
-        note = let_go_on(pid, was_stopped)
+        note = continue_if_left_stopped(pid, was_stopped)
         notes += [note] if note else []
     return code, out, said
 
@@ -162,18 +159,18 @@ def _finish(process: subprocess.Popen[bytes], limit_s: float) -> tuple[int | Non
     except subprocess.TimeoutExpired:
         process.terminate()
     try:
-        process.communicate(timeout=_PATIENCE_S)
+        process.communicate(timeout=_TERMINATE_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
     return None, b"", ""
 
 
-def let_go_on(pid: int, was_stopped: bool) -> str | None:
-    """After a tool ended abnormally: continue a process that it left stopped. Returns what was done.
+def continue_if_left_stopped(pid: int, was_stopped: bool) -> str | None:
+    """Continue a process that a tool left stopped. Returns a note when it did.
 
-    SIGCONT is sent only when a stop is in force or under way, was not before, and nobody traces it:
-    the job may have a handler for the signal."""
+    SIGCONT is sent only when a stop is in force or pending, was not before, and nobody traces it: the job
+    may have a handler for the signal."""
     if was_stopped or tasks.tracer(pid) or not tasks.stop_pending(pid):
         return None
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -184,11 +181,11 @@ def let_go_on(pid: int, was_stopped: bool) -> str | None:
 def native_ids(
     pid: int, threads: list[dict[str, Any]], kernel: Mapping[int, Task]
 ) -> list[int | None]:
-    """The kernel's thread id of each thread; None for one that cannot be told, or is of another process.
+    """The kernel's thread id of each thread; None where it is unknown, or the thread is another process's.
 
-    The process knows its threads by the ids of its own pid namespace. Before Python 3.11 py-spy has no
+    The process knows its threads by the ids of its own pid namespace. Before Python 3.11 py-spy reads no
     ids without stopping the process; glibc keeps them in the thread's descriptor, to which `thread_id`
-    points. Whatever is read counts only if it is the id of one thread of this process."""
+    points. An id counts only if it belongs to exactly one thread of this process."""
     outer = {task.inner_tid: task.tid for task in kernel.values()}
     inner = [thread.get("os_thread_id") for thread in threads]
     if None in inner:
@@ -196,7 +193,7 @@ def native_ids(
             for place, thread in enumerate(threads):
                 if inner[place] is None:
                     inner[place] = _descriptor_tid(memory, thread["thread_id"], outer)
-    # The ids that py-spy finds out itself (stopped, before 3.11) are those of our namespace.
+    # The ids that py-spy finds itself (stopping, before 3.11) are those of our namespace.
     found = [outer.get(number or 0) or (number if number in kernel else None) for number in inner]
     for place, thread in enumerate(threads):
         if inner[place] is None and thread.get("thread_name") == "MainThread":
@@ -205,7 +202,7 @@ def native_ids(
 
 
 _TID_OFFSETS = (0x2D0, 0xD0)
-"""Of `tid` in glibc's `struct pthread`: x86-64, aarch64."""
+"""Offset of `tid` in glibc's `struct pthread`: x86-64, aarch64."""
 
 
 def _descriptor_tid(memory: Any, address: int, tids: Container[int]) -> int | None:
@@ -221,10 +218,10 @@ def _descriptor_tid(memory: Any, address: int, tids: Container[int]) -> int | No
 
 
 def _first_words(said: str) -> str:
-    """The error without its backtrace, with the cause that lies deepest."""
+    """The error without its backtrace, with the innermost cause."""
     lines = [line.strip() for line in said.partition("Stack backtrace")[0].splitlines() if line.strip()]
     if not lines:
-        return "it said nothing"
+        return "no output"
     first = lines[0].removeprefix("Error: ")
     cause = lines[-1].partition(": ")[2] if len(lines) > 1 and lines[-1][:1].isdigit() else ""
     return f"{first} ({cause})" if cause and cause not in first else first

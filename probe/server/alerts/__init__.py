@@ -1,1 +1,1 @@
-"""Running recipes while jobs run, incidents, and telling somebody."""
+"""The monitor: recipes while jobs run, incidents, and alerts."""

@@ -1,11 +1,10 @@
-"""Delivers one alert, in a process of its own: what hangs or breaks in a delivery ends with it.
+"""Delivers one alert, in a child process: a delivery that hangs or crashes ends with it.
 
     python -m probe.server.alerts.alert_sender        one JSON object on stdin, one on stdout
 
-`{"check": [URL, …]}` is answered with `{"bad": [number, …]}`: those that cannot be delivered to.
-`{"url", "title", "body", "kind"}` with `{"delivered": true}` or `{"error": "…"}`. Apprise is imported here
-and nowhere else; what it logs goes nowhere, for it may hold a URL. It does not give way to the training: it
-takes a third of a second, rarely, and somebody waits. The main thread of its process.
+`{"check": [URL, …]}` is answered with `{"bad": [number, …]}`, the invalid ones. `{"url", "title", "body",
+"kind"}` is answered with `{"delivered": true}` or `{"error": "…"}`. Only this module imports Apprise; its log
+is discarded, because it may contain a URL. It runs at normal priority: it takes a third of a second, rarely.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ import sys
 from typing import Any
 
 MISSING = "missing"
-"""The error when Apprise is not installed."""
+"""The error if Apprise is not installed."""
 
 
 def main() -> int:
-    """Answer the one request."""
+    """Answer one request."""
     request = json.loads(sys.stdin.buffer.read())
     try:
         import apprise
@@ -39,11 +38,11 @@ def _check(apprise: Any, urls: list[str]) -> dict[str, Any]:
 def _deliver(apprise: Any, request: dict[str, Any]) -> dict[str, Any]:
     sender = apprise.Apprise(asset=apprise.AppriseAsset(app_id="probe", app_desc="probe", app_url=""))
     if not sender.add(request["url"]):
-        return {"error": "not the URL of a destination"}
+        return {"error": "not a destination URL"}
     delivered = sender.notify(
         title=request["title"], body=request["body"], notify_type=request["kind"], body_format="text"
     )
-    return {"delivered": True} if delivered else {"error": "the destination did not take it"}
+    return {"delivered": True} if delivered else {"error": "the destination did not accept it"}
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Alerts: one message for one incident to each destination, tried again until it is taken or given up.
+"""Alerts: one message per incident and destination, retried until it is delivered or given up.
 
-Runs on the server's event loop and never blocks it: each delivery is a process of its own, ended at its
-deadline, so that neither the import of Apprise nor a mail server that hangs costs anybody else anything.
-What came of each message is a row of probe.alerts. Standard library only.
+Runs on the server's event loop and never blocks it: each delivery is a child process with a deadline, so
+neither the import of Apprise nor a mail server that hangs affects anything else. The outcome of each message
+is a row of probe.alerts. Standard library only.
 """
 
 from __future__ import annotations
@@ -31,24 +31,25 @@ from probe.server.recordings import server_journal
 
 _log = logging.getLogger("probe.alerts")
 PAUSES_S = (1.0, 5.0, 30.0, 60.0, 120.0, 300.0)
-"""Between two tries; after the last it is given up: about nine minutes and the time the tries took."""
+"""Pauses between tries; after the last the message is given up: about nine minutes, and the time of the
+tries."""
 TRY_S = 30.0
-"""A delivery that takes longer is ended."""
+"""Limit of one delivery."""
 AT_ONCE = 4
 WAITING = 256
-"""Messages that wait or are tried; what comes beyond that is dropped, and a row says so."""
+"""Messages in progress; further ones are dropped, with a row."""
 PER_RUN = 20
 PER_RUN_S = 600.0
-"""So many messages about one run within this time: a storm of incidents must not become one of mail."""
+"""Limit of messages about one run within this time: a storm of incidents must not become a storm of mail."""
 _KINDS = {ALARM: "failure", NOTICE: "warning", INFO: "info", OK: "success"}
 MISSING = PackageMissing(
     "alerts are delivered by Apprise, which is not installed",
-    hint="pip install 'torch-probe[alerts]' in the Python that runs the server (`probe doctor`).",
+    hint="Run pip install 'torch-probe[alerts]' with the Python that runs the server (`probe doctor`).",
 )
 
 
 class Message(NamedTuple):
-    """What is to be told. `folder`: whose recording gets the row; None for a test."""
+    """A message. `folder`: the recording that gets the row; None for a test."""
 
     incident: str
     recipe: str
@@ -60,8 +61,8 @@ class Message(NamedTuple):
     folder: Path | None
 
 
-class Outcome(NamedTuple):
-    """What came of one message to one destination."""
+class Delivery(NamedTuple):
+    """The outcome of one message to one destination."""
 
     destination: str
     outcome: str
@@ -70,7 +71,7 @@ class Outcome(NamedTuple):
 
 
 class Alerts:
-    """The destinations of this server and what is on its way to them."""
+    """The destinations of this server, and the messages in progress."""
 
     def __init__(self, settings: Settings, store: Store) -> None:
         self._given = from_setting(settings.notify)
@@ -79,34 +80,34 @@ class Alerts:
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._sent: dict[str, deque[float]] = {}
         self.outcomes: Counter[str] = Counter()
-        """How many messages were delivered, failed or dropped since the server began."""
+        """Messages delivered, failed and dropped since the server started."""
 
     @property
     def destinations(self) -> list[Destination]:
-        """Those of PROBE_NOTIFY, then those that were added."""
-        return [*self._given, *self._store.kept.destinations]
+        """Those in PROBE_NOTIFY, then those that were added."""
+        return [*self._given, *self._store.config.destinations]
 
     @property
     def given(self) -> int:
-        """How many of them are of PROBE_NOTIFY, and cannot be removed here."""
+        """How many of them come from PROBE_NOTIFY, and cannot be removed here."""
         return len(self._given)
 
     @property
     def busy(self) -> bool:
-        """Whether something is on its way."""
+        """Whether messages are in progress."""
         return bool(self._tasks)
 
     # Changing the destinations --------------------------------------------------
 
     async def add(self, texts: Sequence[str]) -> None:
-        """Add destinations, once it is known that Apprise can deliver to them. Raises
-        `DestinationInvalid`, `PackageMissing`."""
+        """Add destinations that Apprise can deliver to. Raises `DestinationInvalid`, `PackageMissing`."""
         wanted = [Destination.parse(text) for text in texts]
-        known = self._store.kept.destinations
+        known = self._store.config.destinations
         new = [one for one in dict.fromkeys(wanted) if one not in known]
         if len(self.destinations) + len(new) > MOST_DESTINATIONS:
-            raise TooMany(f"at most {MOST_DESTINATIONS} destinations", hint="`probe monitor --remove 1`.")
-        answer = await _ask({"check": [one.url for one in wanted]}, TRY_S)
+            hint = "Remove one: `probe monitor --remove 1`."
+            raise TooMany(f"too many destinations (limit {MOST_DESTINATIONS})", hint=hint)
+        answer = await _run_sender({"check": [one.url for one in wanted]}, TRY_S)
         if answer.get("error") == alert_sender.MISSING:
             raise MISSING
         for number in answer.get("bad") or ():
@@ -114,11 +115,11 @@ class Alerts:
         if "error" in answer:
             raise DestinationInvalid(f"the destinations could not be checked: {answer['error']}")
         kept = {one.url: one for one in [*known, *new]}  # the same URL with another severity: the newer one
-        self._store.kept.destinations = list(kept.values())
+        self._store.config.destinations = list(kept.values())
         await asyncio.to_thread(self._store.write)
 
     async def remove(self, names: Sequence[str]) -> None:
-        """Forget destinations, by URL or by their number in the list, from 1. Raises `DestinationInvalid`."""
+        """Remove destinations, by URL or number in the list (from 1). Raises `DestinationInvalid`."""
         every = self.destinations
         gone = set()
         for name in names:
@@ -126,14 +127,14 @@ class Alerts:
                 (at for at, one in enumerate(every) if one.url == name.strip()), -1
             )
             if not 0 <= place < len(every):
-                raise DestinationInvalid("there is no such destination", hint="`probe monitor` numbers them.")
+                raise DestinationInvalid("there is no such destination", hint="`probe monitor` lists them.")
             if place < self.given:
                 raise DestinationInvalid(
                     f"{every[place].shown} comes from PROBE_NOTIFY",
-                    hint="Change it there; the next server reads it.",
+                    hint="Change PROBE_NOTIFY and restart the server.",
                 )
             gone.add(place)
-        self._store.kept.destinations = [
+        self._store.config.destinations = [
             one for at, one in enumerate(every) if at >= self.given and at not in gone
         ]
         await asyncio.to_thread(self._store.write)
@@ -141,28 +142,28 @@ class Alerts:
     # Sending ----------------------------------------------------------------------
 
     def send(self, message: Message, known: frozenset[str] = frozenset()) -> None:
-        """Send a message to all that want it, but those in `known` (as shown), which have it already."""
+        """Send a message to all destinations that accept its severity, except those in `known` (as shown)."""
         severity = message.severity
         for destination in self.destinations:
             if not destination.wants(severity) or destination.shown in known:
                 continue
             if len(self._tasks) >= WAITING or self._is_storm(message):
-                self._note(message, Outcome(destination.shown, "dropped", 0, "too many messages at once"))
+                self._note(message, Delivery(destination.shown, "dropped", 0, "too many messages at once"))
                 continue
             self._spawn(self._deliver(message, destination))
 
-    async def test(self, message: Message) -> list[Outcome]:
-        """Send it to every destination, once, and say what came of it. Raises `PackageMissing`."""
+    async def test(self, message: Message) -> list[Delivery]:
+        """Send it to every destination, once. Raises `PackageMissing`."""
         found = await asyncio.gather(*(self._try(message, one) for one in self.destinations))
         if any(error == alert_sender.MISSING for error in found):
             raise MISSING
         return [
-            Outcome(one.shown, "failed" if error else "delivered", 1, error)
+            Delivery(one.shown, "failed" if error else "delivered", 1, error)
             for one, error in zip(self.destinations, found, strict=True)
         ]
 
     def _is_storm(self, message: Message) -> bool:
-        """Whether a run has had its messages for now: those about the end of something are few anyway."""
+        """Whether a run has used up its messages; those about resolved incidents are few and not counted."""
         if message.event == RESOLVED:
             return False
         sent = self._sent.setdefault(message.run, deque())
@@ -179,32 +180,32 @@ class Alerts:
         for attempt, pause_s in enumerate((*PAUSES_S, None), 1):
             error = await self._try(message, destination)
             if error is None:
-                self._note(message, Outcome(destination.shown, "delivered", attempt, None))
+                self._note(message, Delivery(destination.shown, "delivered", attempt, None))
                 return
             _log.warning("%s: try %d: %s", destination.shown, attempt, error)
             if pause_s is None or error == alert_sender.MISSING:
                 break
             await asyncio.sleep(pause_s)
         error = MISSING.message if error == alert_sender.MISSING else error
-        self._note(message, Outcome(destination.shown, "failed", attempt, error))
+        self._note(message, Delivery(destination.shown, "failed", attempt, error))
 
     async def _try(self, message: Message, destination: Destination) -> str | None:
-        """None when it was taken, else why not."""
+        """None when it was delivered, else why not."""
         request = {
             "url": destination.url, "title": message.title, "body": message.body,
             "kind": "success" if message.event == RESOLVED else _KINDS[message.severity],
         }
         async with self._slots:
-            answer = await _ask(request, TRY_S)
+            answer = await _run_sender(request, TRY_S)
         return None if answer.get("delivered") is True else str(answer.get("error"))
 
-    def _note(self, message: Message, outcome: Outcome) -> None:
-        self.outcomes[outcome.outcome] += 1
+    def _note(self, message: Message, delivery: Delivery) -> None:
+        self.outcomes[delivery.outcome] += 1
         if message.folder is None:
             return
         row = {
             "t_ns": clock.wall_ns(), "incident": message.incident, "recipe": message.recipe,
-            "severity": message.severity, "event": message.event, **outcome._asdict(),
+            "severity": message.severity, "event": message.event, **delivery._asdict(),
         }
         server_journal.note_rows(message.folder, "probe.alerts", [row])
 
@@ -214,14 +215,14 @@ class Alerts:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Give up what is on its way: the next server begins it anew."""
+        """Cancel messages in progress: the next server sends them again."""
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-async def _ask(request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-    """What the process that delivers answers; never raises."""
+async def _run_sender(request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+    """The answer of the delivering process; never raises."""
     try:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "probe.server.alerts.alert_sender", env=_environment(), cwd="/",
@@ -229,15 +230,15 @@ async def _ask(request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
             start_new_session=True,
         )
     except OSError as error:
-        return {"error": f"no process could be started for it: {error.strerror}"}
+        return {"error": f"the delivering process could not be started: {error.strerror}"}
     try:
         out, _ = await asyncio.wait_for(process.communicate(json.dumps(request).encode()), timeout_s)
         answer = json.loads(out)
-        return answer if isinstance(answer, dict) else {"error": "it was answered with nonsense"}
+        return answer if isinstance(answer, dict) else {"error": "the delivering process failed"}
     except asyncio.TimeoutError:
         return {"error": f"it took longer than {timeout_s:g} s"}
     except (ValueError, OSError):
-        return {"error": "the process that delivers it broke"}
+        return {"error": "the delivering process failed"}
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
@@ -245,7 +246,7 @@ async def _ask(request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
 
 
 def _environment() -> dict[str, str]:
-    """Of the delivering process: nothing of the server's settings, which may hold other destinations."""
+    """The delivering process gets none of the server's settings, which may contain other destinations."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PROBE")}
     paths = [*launch.import_paths(("probe",)), *filter(None, [kept.get("PYTHONPATH")])]
     return {**kept, "PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(paths)}

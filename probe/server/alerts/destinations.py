@@ -1,8 +1,7 @@
-"""Where alerts go and what is done automatically: from PROBE_NOTIFY, and kept in `PROBE_DIR/monitor.json`.
+"""Destinations of alerts and automatic actions: from PROBE_NOTIFY, and stored in `PROBE_DIR/monitor.json`.
 
-The file is private (0600): URLs hold passwords and tokens. They are handed to the process that delivers and
-shown to nobody: what people see is `shown`. Used on the server's event loop, files on its threads. Standard
-library only.
+The file is private (0600), because URLs contain passwords and tokens. They are passed only to the delivering
+process; users see `shown`. Used on the server's event loop, files on its threads. Standard library only.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ _WITH_HOST = frozenset({
     "gotify", "gotifys", "mmost", "mmosts", "rocket", "rockets", "matrix", "matrixs", "apprise", "apprises",
     "mqtt", "mqtts",
 })
-"""Schemes whose URL names a host where others have a token."""
+"""Schemes whose URL has a host where others have a token."""
 
 
 @dataclass(frozen=True)
 class Destination:
-    """A URL that Apprise delivers to, and the least severity that goes there."""
+    """An Apprise URL, and the minimum severity for it."""
 
     url: str
     least: str = NOTICE
@@ -50,21 +49,21 @@ class Destination:
         routed = _ROUTED.fullmatch(text.strip())
         least, url = (routed[1], routed[2]) if routed else (NOTICE, text.strip())
         if len(url) > _LONGEST_URL or not url.isprintable() or not _URL.fullmatch(url):
-            raise DestinationInvalid(f"not the URL of a destination: {shown(url)}")
+            raise DestinationInvalid(f"not a destination URL: {shown(url)}")
         return cls(url, least)
 
     def wants(self, severity: str) -> bool:
-        """Whether what is so severe goes there."""
+        """Whether it gets messages of this severity."""
         return SEVERITIES.index(severity) >= SEVERITIES.index(self.least)
 
     @property
     def shown(self) -> str:
-        """What people may see of it."""
+        """The URL without its secrets."""
         return shown(self.url)
 
 
 def shown(url: str) -> str:
-    """A URL without what may be secret: its scheme and, where it names one, its host."""
+    """A URL without secrets: its scheme and, if it has one, its host."""
     scheme, separator, rest = url.partition("://")
     if not separator or not re.fullmatch(r"[a-z][a-z0-9+.-]{0,31}", scheme, re.I):
         return "<not a URL>"
@@ -91,8 +90,8 @@ def from_setting(text: str) -> list[Destination]:
 
 @dataclass(frozen=True)
 class Rule:
-    """Done automatically: when `recipe` opens an incident in `run`, the job is asked for an action. `words`
-    is how it was typed, `action` and `arguments` what that means."""
+    """An automatic action, run when `recipe` opens an incident in `run`. `words` is how it was typed,
+    `action` and `arguments` what that means."""
 
     run: str
     job: str
@@ -104,71 +103,69 @@ class Rule:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """One rule for each run, recipe and action."""
+        """There is one rule for each run, recipe and action."""
         return self.run, self.recipe, self.action
 
 
 @dataclass
-class Kept:
-    """What `monitor.json` holds."""
+class Config:
+    """The content of `monitor.json`."""
 
     destinations: list[Destination] = field(default_factory=list)
     rules: list[Rule] = field(default_factory=list)
 
 
 class Store:
-    """The file; read once, written whole at each change."""
+    """The file; read once, written as a whole at each change."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE
         self.problem = ""
         """Why the file is not used; empty when it is, or there is none."""
-        self.kept = Kept()
+        self.config = Config()
         try:
-            self.kept = _read(self._path)
+            self.config = _read(self._path)
         except FileNotFoundError:
             pass
         except (OSError, ValueError, KeyError, TypeError) as error:
             self.problem = (
-                f"{self._path} is not used, so alerts go only where PROBE_NOTIFY says, and nothing is done "
-                f"automatically: {error}"
+                f"{self._path} cannot be used, so alerts go only to PROBE_NOTIFY and there are no automatic "
+                f"actions: {error}"
             )
             _log.error("%s", self.problem)
 
     def write(self) -> None:
-        """Keep what is there now. Blocks."""
-        data = {
-            "version": _VERSION, "destinations": [asdict(one) for one in self.kept.destinations],
-            "rules": [asdict(one) for one in self.kept.rules],
-        }
-        if self.problem:  # what could not be used is kept for who wants to mend it
+        """Write the configuration. Blocks."""
+        data = {"version": _VERSION, **asdict(self.config)}
+        if self.problem:  # keep the unusable file for repair
             os.replace(self._path, self._path.with_name(f"{FILE}.damaged"))
             self.problem = ""
         places.write_whole(self._path, checked.sealed(FILE, data))
 
 
-def _read(path: Path) -> Kept:
-    """What is kept. Raises `OSError`, or `ValueError`, `KeyError`, `TypeError` for what is not as written."""
+def _read(path: Path) -> Config:
+    """The stored configuration. Raises `OSError`; `ValueError`, `KeyError` or `TypeError` if it is
+    invalid."""
     found = os.lstat(path)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
         raise ValueError("it is not private, or not ours")
     raw = checked.read_sealed(
         path, older=lambda facts: "version" not in facts, largest_bytes=_LARGEST_BYTES
     )
-    kept = Kept(
+    config = Config(
         [Destination(one["url"], one["least"]) for one in raw["destinations"]],
         [Rule(**one) for one in raw["rules"]],
     )
-    for one in kept.destinations:
+    for one in config.destinations:
         if not isinstance(one.url, str) or one.least not in SEVERITIES:
-            raise ValueError("it holds a destination that is none")
-    for rule in kept.rules:
+            raise ValueError("it contains an invalid destination")
+    for rule in config.rules:
         texts = (rule.run, rule.job, rule.recipe, rule.words, rule.action)
         if not all(isinstance(text, str) for text in texts) or not isinstance(rule.arguments, dict):
-            raise ValueError("it holds a rule that is none")
-    return kept
+            raise ValueError("it contains an invalid rule")
+    return config
 
 
 def may_act(severity: str) -> bool:
-    """Whether something may be done automatically about what is so severe: never about a mere fact."""
+    """Whether incidents of this severity may trigger actions: informational ones never do."""
     return SEVERITIES.index(severity) > SEVERITIES.index(INFO)

@@ -1,11 +1,11 @@
-"""Monitor: runs the recipes while jobs run, and sends what they and the watch find to who wants to know.
+"""Monitor: runs the recipes while jobs run, and sends alerts about their findings and those of the watch.
 
-A task of the server's event loop. Every second it reads what was noted of each process, and the last rows of
-each run. It has a query worker run the recipes over the runs that got rows since: every
-PROBE_MONITOR_INTERVAL_S, and more rarely as far as that takes more than a hundredth of a core, but at once
-where there is a sign that something began (`triggers`) and once more when a process has ended. What is found
-becomes incidents (`run_incidents`), messages (`alerts`) and, where somebody configured that, an action on the
-job. A run that cannot be judged costs itself a round. Standard library, and numpy through the ring reader.
+A task of the server's event loop. Every second it reads the server's journal of each process and the last
+rows of each run. Recipes run in a query worker over the runs that have new rows: every
+PROBE_MONITOR_INTERVAL_S, less often if that takes more than a hundredth of a core, at once on a sign of
+trouble (`triggers`), and once more when a process has ended. Findings become incidents (`run_incidents`),
+messages (`alerts`) and, if configured, actions on the job. A run that cannot be read is skipped for a round.
+Standard library, and numpy through the ring reader.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from probe.recording import places
 from probe.server.alerts.alerts import Alerts, Message
 from probe.server.alerts.destinations import Rule, Store, may_act
 from probe.server.alerts.run_incidents import LATE_S, WATCHED, News, RunIncidents, as_dict, of_event
-from probe.server.alerts.triggers import Triggers
+from probe.server.alerts.triggers import SpikeThresholds, Triggers, spike_thresholds
 from probe.server.answers import recipe_runs
-from probe.server.hosts.dispatch import act_for
+from probe.server.hosts import dispatch, fanout
 from probe.server.recordings.registry import Recorded
 from probe.server.runtime import access, supervision
 from probe.server.runtime.request_bodies import ActBody
@@ -44,33 +44,33 @@ from probe.server.service import Service
 _log = logging.getLogger("probe.monitor")
 TICK_S = 1.0
 COST_RATIO = 0.01
-"""Rounds of all runs together take no more of one core, in the long run."""
+"""Share of one core that the rounds of all runs may use, in the long run."""
 CREDIT_S, RESERVE_S, DEBT_S = 3.0, 1.0, 1.0
-"""Processor time that may be used ahead, how much of that is kept for rounds after a sign, and how much these
-may borrow: paid back by those that are not urgent."""
+"""CPU time that can be saved up, how much of it is reserved for urgent rounds, and how much these may
+overdraw."""
 ACT_AGAIN_S = 600.0
 """At most one automatic action on a run within this time."""
 ACT_WAIT_S = 30.0
 ENDED_KEPT = 200
-"""Incidents of runs that have ended, which are listed on."""
+"""Incidents of ended runs that stay listed."""
 GRACE_S = 60.0
-"""A process that has ended is looked at for so long: how it ended is noted after it."""
+"""How long an ended process is still read: its end is recorded after it."""
 _WORDS = {OPENED: "", RAISED: "worse: ", RETURNED: "still there: ", RESOLVED: "over: "}
 
 
 @dataclass
 class _Run:
-    """What the monitor remembers of one run."""
+    """The monitor's state of one run."""
 
     state: RunIncidents
     triggers: dict[Path, Triggers] = field(default_factory=dict)
-    judged_s: float = -math.inf
-    """When its last round began; before the first one long ago, also on a host that has just started."""
-    judged_rows: int = -1
+    checked_s: float = -math.inf
+    """When its last round started."""
+    checked_rows: int = -1
     urgent: bool = True
-    """Something began, or ended: the next round is not put off."""
+    """There is a sign of trouble, or a process ended: the next round is not postponed."""
     ended_s: dict[str, float] = field(default_factory=dict)
-    """When each process that has ended was seen to have."""
+    """When each ended process was noticed to have ended."""
     acted_s: float | None = None
     failure: str = ""
 
@@ -88,7 +88,9 @@ class Monitor:
         self._scanned: list[Recorded] = []
         self._scan_due_s = 0.0
         self._follows: dict[str, tuple[str, ...]] = {}
-        """Of each recipe those of which its finding is a consequence."""
+        """For each recipe, those that its finding can be a consequence of."""
+        self._spikes: SpikeThresholds | None = None
+        """Set by the first round, which does not wait for a trigger."""
         self._credit_s = CREDIT_S
         self._counted_s = time.monotonic()
         self._over: deque[dict[str, Any]] = deque(maxlen=ENDED_KEPT)
@@ -96,26 +98,23 @@ class Monitor:
         self._stopped = False
         self._acting: set[asyncio.Task[None]] = set()
         self.acted: dict[tuple[str, str, str], str] = {}
-        """What came of each rule the last time, by its key."""
+        """The last outcome of each rule, by its key."""
 
-    # From start to end ---------------------------------------------------------------
+    # Start and end -------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin, on the event loop; a task that fails is noted and begun again."""
-        self._task = asyncio.ensure_future(self._go_on())
-        self._task.add_done_callback(self._ended)
+        """Start on the event loop; a task that fails is logged and restarted."""
+        if not self._stopped:
+            self._task = asyncio.ensure_future(self._run())
+            self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
             supervision.note("the monitor", task.exception())
-            asyncio.get_running_loop().call_later(supervision.FIRST_PAUSE_S, self._begin_again)
-
-    def _begin_again(self) -> None:
-        if not self._stopped:
-            self.start()
+            asyncio.get_running_loop().call_later(supervision.FIRST_PAUSE_S, self.start)
 
     async def stop(self) -> None:
-        """End, and give up what is on its way."""
+        """End, and cancel messages and actions in progress."""
         self._stopped = True
         tasks = [task for task in (self._task, *self._acting) if task is not None]
         for task in tasks:
@@ -125,10 +124,10 @@ class Monitor:
 
     @property
     def busy(self) -> bool:
-        """Whether the server is needed for what is on its way."""
+        """Whether messages or actions are in progress."""
         return self.alerts.busy or bool(self._acting)
 
-    async def _go_on(self) -> None:
+    async def _run(self) -> None:
         while True:
             began_s = time.monotonic()
             try:
@@ -138,19 +137,19 @@ class Monitor:
             await asyncio.sleep(max(0.1, TICK_S - (time.monotonic() - began_s)))
 
     async def tick(self) -> None:
-        """Read what was noted, and run the recipes where that is due."""
-        for run, news in await self._service.call(self._look):
-            self._tell(run, news)
+        """Read the journals, and run the recipes where that is due."""
+        for run, news in await self._service.call(self._read_journals):
+            self._report(run, news)
         if self._service.settings.monitor:
-            for run in sorted(self._runs.values(), key=lambda run: run.judged_s):
+            for run in sorted(self._runs.values(), key=lambda run: run.checked_s):
                 if self._is_due(run):
-                    await self._judge(run)
+                    await self._check_run(run)
         await self._service.call(self._forget)
 
-    # What was noted ------------------------------------------------------------------
+    # Journals ------------------------------------------------------------------------
 
-    def _look(self) -> list[tuple[_Run, list[News]]]:
-        """News of every process that lives or has ended lately. Blocks."""
+    def _read_journals(self) -> list[tuple[_Run, list[News]]]:
+        """News of every process that lives or has ended recently. Blocks."""
         found: list[tuple[_Run, list[News]]] = []
         registry = self._service.registry
         for recorded in self._processes():
@@ -163,22 +162,24 @@ class Monitor:
             if run is None:
                 run = self._runs[key] = _Run(RunIncidents(*key, self._began_ns))
             try:
-                news, ended = run.state.look(registry, recorded)
+                news, ended = run.state.read_news(registry, recorded)
             except FAILURES as error:
                 self._failed(run, f"{recorded.folder} cannot be read: {error}")
                 continue
             if ended:
                 run.ended_s[str(recorded.folder)] = time.monotonic()
-                run.urgent, run.judged_rows = True, -1
+                run.urgent, run.checked_rows = True, -1
             if news:
                 found.append((run, news))
         for run in self._runs.values():
-            run.urgent |= _signs(run)
+            for recorded in run.state.recorded[:1]:  # the lowest rank, which recipes about one rank check
+                triggers = run.triggers.setdefault(recorded.folder, Triggers())
+                run.urgent |= triggers.check(recorded, self._spikes)
         return found
 
     def _processes(self) -> list[Recorded]:
-        """The processes that are looked at. New ones are looked for as often as that costs next to nothing:
-        there may be thousands of old recordings."""
+        """The processes to read. New ones are searched for only as often as that costs next to nothing: there
+        may be thousands of old recordings."""
         now_s, began_s = time.monotonic(), time.thread_time()
         if now_s >= self._scan_due_s:
             every = self._service.registry.processes()
@@ -188,7 +189,7 @@ class Monitor:
         return self._scanned
 
     def _forget(self) -> None:
-        """Let go of runs whose processes have all ended and were looked at once more."""
+        """Drop runs whose processes have all ended and had their last round."""
         now_s = time.monotonic()
         for key, run in list(self._runs.items()):
             over = [now_s - run.ended_s.get(folder, now_s) > GRACE_S for folder in run.state.tailed]
@@ -202,47 +203,53 @@ class Monitor:
     # Recipes ---------------------------------------------------------------------------
 
     def _is_due(self, run: _Run) -> bool:
-        """Whether a round is to be made now: there are new rows, and there is time for it."""
+        """Whether to run a round now: there are new rows, and CPU time for it."""
         now_s = time.monotonic()
         earned_s = (now_s - self._counted_s) * COST_RATIO
         self._credit_s, self._counted_s = min(CREDIT_S, self._credit_s + earned_s), now_s
-        ended = run.judged_rows < 0 and run.judged_s > -math.inf
-        waited = now_s - run.judged_s >= self._service.settings.monitor_interval_s
-        if _rows(run) == run.judged_rows or not (waited or ended):
+        ended = run.checked_rows < 0 and run.checked_s > -math.inf
+        waited = now_s - run.checked_s >= self._service.settings.monitor_interval_s
+        if _rows(run) == run.checked_rows or not (waited or ended):
             return False
         return ended or self._credit_s > (-DEBT_S if run.urgent else RESERVE_S)
 
-    async def _judge(self, run: _Run) -> None:
+    async def _check_run(self, run: _Run) -> None:
         """One round of recipes over a run."""
         ranks = run.state.recorded
         if not ranks:
             return
         urgent, run.urgent = run.urgent, False
-        run.judged_rows, run.judged_s = _rows(run), time.monotonic()
+        run.checked_rows, run.checked_s = _rows(run), time.monotonic()
         used_s = self._service.pool.cpu_s()
         try:
             checks = await self._check(ranks, background=not urgent)
             news = await self._service.call(run.state.take_round, checks)
-            self._tell(run, news)
+            self._report(run, news)
             run.failure = ""
         except ProbeError as error:
-            self._failed(run, f"the recipes were not run: {error.message}")
+            self._failed(run, f"the recipes could not run: {error.message}")
         self._credit_s -= max(0.0, self._service.pool.cpu_s() - used_s)
 
     async def _check(self, ranks: Sequence[Recorded], *, background: bool) -> list[Check]:
         first = ranks[0].meta
         wanted = [
             one for one in (await self._recipes()).values()
-            # What is the same on all ranks is judged where rank 0 is; other hosts have their own memory.
+            # Recipes about one rank run where rank 0 is; recipes about the job's ranks run on every host.
             if first.rank == 0 or one.scope == JOB
         ]
         several = len(ranks) > 1 or (first.world_size or 1) > 1
         endpoint = first.job if several else str(first.pid)
-        return await recipe_runs.run_here(self._service, ranks, wanted, endpoint, background=background)
+        ran = await recipe_runs.run_recipes(
+            self._service, fanout.Found(list(ranks), endpoint, whole=len(ranks) > 1), wanted, endpoint,
+            access.Caller(None, None, "unix", access.OWNER), scope="host",
+            timeout_s=recipe_runs.BACKGROUND_S, background=background,
+        )
+        return ran.checks
 
     async def _recipes(self) -> Library:
         library = await self._service.call(installed, self._service.settings.recipes)
         self._follows = {recipe.name: recipe.follows for recipe in library.values()}
+        self._spikes = spike_thresholds(library)
         return library
 
     def _failed(self, run: _Run, what: str) -> None:
@@ -250,11 +257,11 @@ class Monitor:
             _log.warning("%s: %s", run.state.run, what)
         run.failure = what
 
-    # What comes of it --------------------------------------------------------------------
+    # Messages and actions ------------------------------------------------------------------
 
-    def _tell(self, run: _Run, news: Sequence[News]) -> None:
-        """Send messages, one for each recipe and kind of event; and do what was configured. What follows
-        from something else that is told, and is no worse, is not told beside it."""
+    def _report(self, run: _Run, news: Sequence[News]) -> None:
+        """Send messages, one for each recipe and kind of event, and run the configured actions. There is no
+        message about a consequence of an open incident that is as bad."""
         groups: dict[tuple[str, str], list[News]] = {}
         for one in news:
             if one.event.tell:
@@ -269,19 +276,19 @@ class Monitor:
                 self._act(run, event.incident.recipe)
 
     def _follows_open(self, run: _Run, incident: Incident) -> bool:
-        """Whether an incident is a consequence of another one that is open and as bad."""
+        """Whether an incident is a consequence of another open one that is as bad."""
         causes = self._follows.get(incident.recipe, ())
         worse = SEVERITIES[severity_level(incident.severity):]
         return any(one.recipe in causes and one.severity in worse for one in run.state.incidents.open())
 
     def _act(self, run: _Run, recipe: str) -> None:
-        """What is to be done when `recipe` opens an incident in this run."""
-        for rule in self.store.kept.rules:
+        """Run the actions that are configured for an incident of `recipe` in this run."""
+        for rule in self.store.config.rules:
             if rule.run != run.state.run or rule.recipe != recipe:
                 continue
             now_s = time.monotonic()
             if run.acted_s is not None and now_s - run.acted_s < ACT_AGAIN_S:
-                self.acted[rule.key] = "not done: another was done in the last ten minutes"
+                self.acted[rule.key] = "not done: another action ran in the last ten minutes"
                 continue
             run.acted_s = now_s
             task = asyncio.ensure_future(self._do(rule))
@@ -289,22 +296,22 @@ class Monitor:
             task.add_done_callback(self._acting.discard)
 
     async def _do(self, rule: Rule) -> None:
-        """One action, the way that everybody's takes: between two steps, on all ranks, audited by the job."""
+        """Run one action as a user's: between two steps, on all ranks, recorded by the job."""
         caller = access.Caller(os.getuid(), os.getpid(), "unix", access.MONITOR)
         body = ActBody(
             endpoint=rule.run, action=rule.action, arguments=rule.arguments, now=rule.now, wait_s=ACT_WAIT_S
         )
         try:
-            answer = await act_for(self._service, body, caller)
+            answer = await dispatch.act(self._service, body, caller)
             self.acted[rule.key] = str(answer.get("what") or "done")
         except ProbeError as error:
             self.acted[rule.key] = f"not done: {error.message}"
         _log.info("%s: %s: %s: %s", rule.job, rule.recipe, rule.words, self.acted[rule.key])
 
-    # What there is ---------------------------------------------------------------------
+    # Open incidents --------------------------------------------------------------------
 
     def listed(self, everything: bool = False) -> list[dict[str, Any]]:
-        """Open incidents, of all runs: those that live and, with `everything`, those that have ended."""
+        """Open incidents of all living runs and, with `everything`, of ended ones."""
         found = [one for run in list(self._runs.values()) for one in self._listed(run)]
         return found + (list(self._over) if everything else [])
 
@@ -316,12 +323,12 @@ class Monitor:
         ]
 
     async def names(self) -> frozenset[str]:
-        """What an incident may be named after: recipes, and what the watch finds."""
+        """The names that incidents can have: recipes, and states that the watch reports."""
         return WATCHED | frozenset(await self._recipes())
 
 
 def _is_recent(recorded: Recorded) -> bool:
-    """Whether something was noted of a process lately: it has just ended, or ended while no server was."""
+    """Whether its journals are recent: it has just ended, or ended while no server was running."""
     now_s = time.time()
     for path in places.journals(recorded.folder):
         with contextlib.suppress(OSError):
@@ -330,21 +337,13 @@ def _is_recent(recorded: Recorded) -> bool:
     return False
 
 
-def _signs(run: _Run) -> bool:
-    """Whether something began in a run: on its lowest rank, which is the one that is judged first. Blocks."""
-    ranks = run.state.recorded
-    if not ranks:
-        return False
-    return run.triggers.setdefault(ranks[0].folder, Triggers()).look(ranks[0])
-
-
 def _rows(run: _Run) -> int:
-    """Rows there are to judge, as of the last look."""
+    """The number of rows at the last check of its triggers."""
     return sum(one.rows for one in run.triggers.values())
 
 
 def message_of(news: Sequence[News]) -> Message:
-    """The message about events of one kind and one recipe: the worst in full, the others counted."""
+    """The message about events of one kind and one recipe: the worst in full, and how many others."""
     worst = max(news, key=lambda one: severity_level(one.event.incident.severity))
     event, meta = worst.event, worst.recorded.meta
     incident, found = event.incident, of_event(event)

@@ -1,9 +1,9 @@
-"""The incidents of one run on this host: what recipes find, what the watch and the ends of processes say.
+"""The incidents of one run on this host: findings of recipes, verdicts of the watch and the exit watch.
 
-The watch and the exit watch write their verdicts beside each recording (`watch.bin`); they are read from
-there as they come, so that what writes them knows nothing of alerts, and a server that starts anew reads
-what there was. What recipes find is written there too, with the name of its incident. Blocks on files:
-called on the server's threads, for one run by one at a time. Standard library only.
+The watch and the exit watch write their verdicts to the server's journal (`watch.bin`) and know nothing of
+alerts; this module reads them from there, so a restarted server sees earlier ones too. Findings of recipes
+are written there with the id of their incident. Blocks on files: called on the server's threads, one at a
+time for each run. Standard library only.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from probe.diagnose.states import ALARM, OK
 from probe.recording import places
 from probe.recording.journal import read_on
 from probe.server.recordings import server_journal
-from probe.server.recordings.registry import LIVE, Recorded, Registry
+from probe.server.recordings.registry import LIVE, Recorded, Registry, latest_ranks
 
 RESOLVED_STATE = "resolved"
-"""State of the verdict that says that an incident is over."""
+"""State of the verdict that closes an incident."""
 LATE_S = 600.0
-"""What was written so long ago is not told any more: by a server that starts anew."""
+"""A restarted server does not report verdicts that are older."""
 _TOLD_NOTICES = frozenset({states.STRAGGLER})
-"""Of the watch's notices those that are incidents; the others are facts about who waits for whom."""
+"""Notices of the watch that are incidents; the others say which rank waits for which."""
 _STALLS_END = frozenset({states.RUNNING_AGAIN})
 _ENDS = frozenset({states.FAILED, states.DEAD, states.DEAD_RANK, states.FINISHED})
 _VERDICTS, _ALERTS = "probe.verdicts", "probe.alerts"
 
 
 def recipe_of(state: str) -> str:
-    """The watch's state as the name of a recipe: `missing-rank`."""
+    """A state of the watch as the name of a recipe: `missing-rank`."""
     return state.replace(" ", "-")
 
 
 WATCHED = frozenset(recipe_of(state) for state in states.STATES)
-"""Names that what the watch finds has among the recipes."""
+"""Recipe names of the watch's states."""
 
 
 class News(NamedTuple):
-    """An event, whose recording it is kept in, and the destinations (as shown) that have its message."""
+    """An event, its recording, and the destinations (as shown) that have got its message."""
 
     event: Event
     recorded: Recorded
@@ -53,7 +53,7 @@ class News(NamedTuple):
 
 @dataclass
 class _Tailed:
-    """One recording of the run, and how far its notes were read."""
+    """One recording of the run, and how far its journal was read."""
 
     recorded: Recorded
     lives: bool
@@ -63,40 +63,36 @@ class _Tailed:
 
 @dataclass
 class RunIncidents:
-    """What is known of one run (one attempt of it)."""
+    """The incidents of one attempt of a run."""
 
     run: str
     attempt: int
     began_ns: int
-    """When the monitor began: what was written before was another server's to tell."""
+    """When the monitor started; earlier verdicts were another server's to report."""
     incidents: Incidents = field(init=False)
     tailed: dict[str, _Tailed] = field(default_factory=dict)
     own: dict[str, Recorded] = field(default_factory=dict)
-    """The recording that an incident is kept in."""
+    """The recording that holds an incident."""
 
     def __post_init__(self) -> None:
         self.incidents = Incidents(f"{self.run}/{self.attempt}")
 
     @property
     def recorded(self) -> list[Recorded]:
-        """Its recordings here, by rank, the newest life of each."""
-        latest: dict[int, Recorded] = {}
-        every = [one.recorded for one in list(self.tailed.values())]
-        for one in sorted(every, key=lambda one: one.meta.started_ns):
-            latest[one.meta.rank] = one
-        return [latest[rank] for rank in sorted(latest)]
+        """Its recordings on this host, the newest life of each rank, in order of rank."""
+        return latest_ranks(one.recorded for one in list(self.tailed.values()))
 
     @property
     def lives(self) -> bool:
-        """Whether any of its processes does."""
+        """Whether any of its processes lives."""
         return any(one.lives for one in list(self.tailed.values()))
 
-    def look(self, registry: Registry, recorded: Recorded) -> tuple[list[News], bool]:
-        """What was noted about a process since the last look, and whether it has just ended."""
+    def read_news(self, registry: Registry, recorded: Recorded) -> tuple[list[News], bool]:
+        """The new verdicts on a process, and whether it has just ended."""
         one = self.tailed.get(str(recorded.folder))
         if one is None:
             one = self.tailed[str(recorded.folder)] = _Tailed(recorded, True)
-        lives = registry.status(recorded).state in LIVE  # first: what is noted of its end is read then
+        lives = registry.status(recorded).state in LIVE  # first, so that the verdict on its end is read then
         ended, one.lives = one.lives and not lives, lives
         path = places.journals(recorded.folder)[1]
         try:
@@ -112,18 +108,17 @@ class RunIncidents:
     def _read(self, recorded: Recorded, records: list[dict[str, Any]], first: bool) -> list[News]:
         told = _told(records) if first else {}
         news: list[News] = []
-        for record in records:
-            for row in record.get("rows", ()) if record.get("table") == _VERDICTS else ():
-                for event in self._row(recorded, row, first):
-                    incident = event.incident
-                    self.own.setdefault(incident.id, recorded)
-                    if event.tell and int(row["t_ns"]) > self.began_ns - LATE_S * 1e9:
-                        known = frozenset(told.get((incident.id, event.kind), ()))
-                        news.append(News(event, recorded, known))
+        for row in server_journal.rows_of(records, _VERDICTS):
+            for event in self._row(recorded, row, first):
+                incident = event.incident
+                self.own.setdefault(incident.id, recorded)
+                if event.tell and int(row["t_ns"]) > self.began_ns - LATE_S * 1e9:
+                    known = frozenset(told.get((incident.id, event.kind), ()))
+                    news.append(News(event, recorded, known))
         return news
 
     def _row(self, recorded: Recorded, row: dict[str, Any], first: bool) -> list[Event]:
-        """Take in one row of probe.verdicts."""
+        """Process one row of probe.verdicts."""
         now_s = int(row["t_ns"]) / 1e9
         found = _finding(row, recorded.meta.rank)
         if row.get("incident"):
@@ -138,13 +133,13 @@ class RunIncidents:
         else:
             over = []
         if found.severity == ALARM or found.state in _TOLD_NOTICES:
-            # The step is where it stands, not what tells it from the next one that stands there.
+            # The step is no part of its identity: the next stall at the same step is the same incident.
             found = replace(found, recipe=recipe_of(found.state), subject=subject, step=None)
             return [*over, *self.incidents.at_once(found, now_s)]
         return over
 
     def _restored(self, row: dict[str, Any], finding: Finding, now_s: float) -> list[Event]:
-        """An incident of a recipe that an earlier server wrote down."""
+        """Restore an incident of a recipe that an earlier server wrote."""
         is_open = row.get("state") != RESOLVED_STATE
         known = {one.id for one in self.incidents.open()}
         name = str(row["incident"])
@@ -155,17 +150,17 @@ class RunIncidents:
         return []
 
     def _ends_stalls(self, subject: str, now_s: float, found: Finding, *, tell: bool) -> list[Event]:
-        """A rank goes on, or has ended: what the watch said about its standing still is over."""
+        """A rank makes progress again, or has ended: close its stalls."""
         events: list[Event] = []
         for incident in self.incidents.open():
             if incident.finding.subject == subject and incident.recipe in WATCHED:
                 events += self.incidents.over(incident.recipe, subject, now_s, found if tell else None)
         return [event._replace(tell=event.tell and tell) for event in events]
 
-    # What recipes find ------------------------------------------------------------
+    # Findings of recipes ----------------------------------------------------------
 
     def take_round(self, checks: Iterable[Check]) -> list[News]:
-        """Take in a round of recipes; what comes of it is written down."""
+        """Process a round of recipes, and write the events."""
         now_ns = clock.wall_ns()
         return [self._write(event, now_ns) for event in self.incidents.round(checks, now_ns / 1e9)]
 
@@ -183,7 +178,7 @@ class RunIncidents:
 
 
 def of_event(event: Event) -> Finding:
-    """The finding to write or to send about an event."""
+    """The finding to write or send about an event."""
     found = event.incident.finding
     if event.kind != RESOLVED:
         return found
@@ -193,7 +188,7 @@ def of_event(event: Event) -> Finding:
 
 
 def _finding(row: dict[str, Any], rank: int) -> Finding:
-    """A row of probe.verdicts as the finding that it was made from."""
+    """A row of probe.verdicts as a finding."""
     return Finding(
         str(row["state"]), str(row["severity"]), str(row["what"]),
         str(row.get("why") or "").splitlines(), str(row.get("next") or "").splitlines(),
@@ -202,16 +197,15 @@ def _finding(row: dict[str, Any], rank: int) -> Finding:
 
 
 def _told(records: Iterable[dict[str, Any]]) -> dict[tuple[str, str], set[str]]:
-    """By incident and event: the destinations that an earlier server has dealt with."""
+    """By incident and event: the destinations that an earlier server has handled."""
     found: dict[tuple[str, str], set[str]] = {}
-    for record in records:
-        for row in record.get("rows", ()) if record.get("table") == _ALERTS else ():
-            found.setdefault((str(row["incident"]), str(row["event"])), set()).add(str(row["destination"]))
+    for row in server_journal.rows_of(records, _ALERTS):
+        found.setdefault((str(row["incident"]), str(row["event"])), set()).add(str(row["destination"]))
     return found
 
 
 def as_dict(incident: Incident, recorded: Recorded, *, lives: bool) -> dict[str, Any]:
-    """An incident on the wire."""
+    """An incident as in an answer."""
     found, meta = incident.finding, recorded.meta
     return {
         "incident": incident.id, "job": meta.job, "run": meta.run, "attempt": meta.attempt, "pid": meta.pid,

@@ -1,28 +1,23 @@
-"""Where a process is, or all ranks of a job: asked of its agent, read from outside, or what its recording
-kept last.
+"""Backtraces of a process, or of all ranks of a job: from its agent, from outside, or the last in its
+recording.
 
-Called on the server's request threads, for at most a few seconds; the ranks of a job are looked at side by
-side on those for agents, each with a deadline of its own. Standard library and the stack tools, which run
-in processes of their own.
+Called on the server's request threads, for a few seconds at most; the ranks of a job are read in parallel on
+the threads for agents, each with its own deadline. Standard library, and the stack tools as child processes.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from datetime import datetime
-from itertools import chain
 from time import monotonic
 from typing import Any, NamedTuple
 
 from probe.base.errors import AgentMissing, AgentUnreachable, ProbeError, ProcessDead
 from probe.diagnose.process.progress import History
 from probe.outside.stacks import outside_view
-from probe.recording import places
-from probe.recording.captures import last_capture
-from probe.recording.journal import read_journal
-from probe.recording.process import life
+from probe.recording.process import is_stopped
 from probe.recording.waiting import waiting
 from probe.server.agents import asking
 from probe.server.hosts import fanout, merged_stacks
@@ -33,49 +28,57 @@ from probe.server.runtime.access import Scope
 from probe.server.service import Service
 
 INSIDE_S = 0.7
-"""An agent that does not answer by then is not waited for: from outside it takes a tenth of a second."""
+"""If the agent has not answered by then, the process is read from outside, which takes 0.1 s."""
 
 OUTSIDE_S, NATIVE_S = 5.0, 10.0
-"""Python frames take a tenth of a second; native ones half a second, and longer with hundreds of threads."""
+"""Python frames take 0.1 s; native ones 0.5 s, and longer with hundreds of threads."""
 
 RANKS_S, RANKS_NATIVE_S = 8.0, 12.0
-"""All ranks of a host are answered for by then. One that hangs takes a second; many that do, longer."""
-_ON_THE_WAY_S = 2.0
+"""Deadline for all ranks of a host. One that hangs takes a second; many that hang take longer."""
+_NETWORK_S = 2.0
 ROUTE = "/v1/backtrace"
-STOPPED_LETTERS = "Tt"
 
 
-class Want(NamedTuple):
-    """What a backtrace is to show, beside the Python frames of the training thread.
+class Options(NamedTuple):
+    """What a backtrace shows beside the Python frames of the training thread.
 
-    `native`, `locals` and `workers` are always read from outside: inside, locals would run code of
-    the job's."""
+    `native`, `locals` and `workers` are always read from outside: inside, locals would run code of the
+    job."""
 
     all_threads: bool = False
     native: bool = False
     locals: bool = False
     workers: bool = False
 
+    @property
+    def query(self) -> dict[str, int]:
+        """As the query string of a request."""
+        return {name: 1 for name, value in self._asdict().items() if value}
 
-def backtrace(registry: Registry, subject: Recorded | int, want: Want) -> dict[str, Any]:
-    """A capture of a process, and in `source` and `notes` where it comes from.
+    @property
+    def timeout_s(self) -> float:
+        """Deadline for all ranks of a host."""
+        return RANKS_NATIVE_S if self.native else RANKS_S
 
-    Raises `ProcessDead` for one that left no stacks, and what reading from outside raises."""
+
+def backtrace(registry: Registry, subject: Recorded | int, want: Options) -> dict[str, Any]:
+    """A capture of a process; `source` and `notes` say where it comes from.
+
+    Raises `ProcessDead` for a process that left no stacks, and what reading from outside raises."""
     if isinstance(subject, int):
-        note = f"process {subject} runs without an agent; `probe {subject} attach` starts one in it"
+        note = f"process {subject} runs without an agent; `probe {subject} attach` starts one"
         if waiting(registry.directory, subject) is not None:
-            note = f"process {subject} is attached to; its agent starts when it has imported torch"
+            note = f"process {subject} is attached; its agent starts when it imports torch"
         return _from_outside(subject, want, None, [note])
     if registry.status(subject).state not in LIVE:
         return _kept(registry, subject)
     return now(registry, subject, want)
 
 
-def now(registry: Registry, recorded: Recorded, want: Want) -> dict[str, Any]:
-    """A capture of a living, recorded process; raises `ProcessDead` when it does not live."""
+def now(registry: Registry, recorded: Recorded, want: Options) -> dict[str, Any]:
+    """A capture of a living, recorded process; raises `ProcessDead` when it has ended."""
     why: list[str] = []
-    process = life(recorded.meta.pid)
-    if process is not None and process.state in STOPPED_LETTERS:
+    if is_stopped(recorded.meta.pid):
         why.append(f"{recorded.name} is stopped and cannot answer: read from outside")
     elif not (want.native or want.locals or want.workers):
         target = f"/v1/stacks?all_threads={int(want.all_threads)}"
@@ -92,21 +95,20 @@ def now(registry: Registry, recorded: Recorded, want: Want) -> dict[str, Any]:
     return capture
 
 
-# All ranks of a job -----------------------------------------------------------
+# Multi-rank jobs --------------------------------------------------------------
 
 
 async def of_job(
-    service: Service, endpoint: str, caller: access.Caller, want: Want, scope: Scope
+    service: Service, endpoint: str, caller: access.Caller, want: Options, scope: Scope
 ) -> dict[str, Any] | None:
-    """The answer for a job of several ranks, or that of another host for the rank it has; None when one
-    process of this host is meant. With scope `host`: the captures of this host alone."""
-    if endpoint.strip().isdigit():  # perhaps of a process without an agent
+    """The answer for a multi-rank job, or another host's answer for the rank it has; None when the endpoint
+    means one process of this host. With scope `host`: the captures of this host alone."""
+    if endpoint.strip().isdigit():  # perhaps a process without an agent
         return None
     found = await fanout.find(service, endpoint, caller, scope)
-    wanted = {name: 1 for name, value in want._asdict().items() if value}
-    timeout_s = (RANKS_NATIVE_S if want.native else RANKS_S) + _ON_THE_WAY_S
+    timeout_s = want.timeout_s + _NETWORK_S
     if found.elsewhere is not None:
-        return await fanout.forward(service, found, caller, "GET", ROUTE, wanted, timeout_s)
+        return await fanout.forward(service, found, caller, "GET", ROUTE, want.query, timeout_s)
     if not found.several:
         return None
     captured = await of_hosts(service, found, caller, want, timeout_s)
@@ -116,26 +118,25 @@ async def of_job(
 
 
 async def of_hosts(
-    service: Service, found: fanout.Found, caller: access.Caller, want: Want, timeout_s: float
+    service: Service, found: fanout.Found, caller: access.Caller, want: Options, timeout_s: float
 ) -> Captures:
-    """The captures of a job's ranks, of this host and of the others at once."""
-    wanted = {name: 1 for name, value in want._asdict().items() if value}
-    own, asked = await asyncio.gather(
+    """The captures of a job's ranks, from this host and the others at once."""
+    own, others = await asyncio.gather(
         service.call(of_ranks, service.registry, found.here, want, service.agents.now),
-        fanout.ask(service, found, caller, "GET", ROUTE, wanted, timeout_s),
+        fanout.call_others(service, found, caller, "GET", ROUTE, want.query, timeout_s),
     )
-    parts = [{"captures": own.found, "missing": own.missing}, *(part.answer or {} for part in asked.parts)]
-    return await service.call(together, parts, asked.missing)
+    parts = [{"captures": own.found, "missing": own.missing}, *(part.answer or {} for part in others.parts)]
+    return await service.call(_combined, parts, others.missing)
 
 
 class Captures(NamedTuple):
-    """The captures of a job's ranks, by rank, and a line on each rank (or host) that gave none."""
+    """The captures of a job's ranks, by rank, and a note on each rank (or host) without one."""
 
     found: dict[int, dict[str, Any]]
     missing: list[str]
 
-    def as_dict(self, want: Want) -> dict[str, Any]:
-        """The answer of `GET /v1/backtrace` for a job: captures, merged."""
+    def as_dict(self, want: Options) -> dict[str, Any]:
+        """The answer of `GET /v1/backtrace` for a job: the captures, merged."""
         merged = merged_stacks.merge(self.found, all_threads=want.all_threads or want.workers)
         return {
             "ranks": {str(rank): self.found[rank] for rank in sorted(self.found)},
@@ -144,10 +145,10 @@ class Captures(NamedTuple):
 
 
 def of_ranks(
-    registry: Registry, sources: Sequence[Recorded], want: Want, threads: ThreadPoolExecutor
+    registry: Registry, sources: Sequence[Recorded], want: Options, threads: ThreadPoolExecutor
 ) -> Captures:
-    """A capture of each rank on this host. Blocks until all are there or late; not to run on `threads`."""
-    deadline = monotonic() + (RANKS_NATIVE_S if want.native else RANKS_S)
+    """A capture of each rank on this host. Blocks until all are there or late; must not run on `threads`."""
+    deadline = monotonic() + want.timeout_s
     asked = {threads.submit(_of_rank, registry, recorded, want): recorded for recorded in sources}
     found: dict[int, dict[str, Any]] = {}
     missing: dict[int, str] = {}
@@ -167,17 +168,14 @@ def of_ranks(
     return Captures(found, [missing[rank] for rank in sorted(missing)])
 
 
-def _of_rank(registry: Registry, recorded: Recorded, want: Want) -> dict[str, Any]:
+def _of_rank(registry: Registry, recorded: Recorded, want: Options) -> dict[str, Any]:
     """A capture of one rank, with its `state`; raises what `backtrace` raises."""
-    process = life(recorded.meta.pid)
-    state = merged_stacks.ALIVE
     if registry.status(recorded).state not in LIVE:
         state, capture = merged_stacks.ENDED, _kept(registry, recorded)
     else:
-        if process is not None and process.state in STOPPED_LETTERS:
-            state = merged_stacks.STOPPED
+        state = merged_stacks.STOPPED if is_stopped(recorded.meta.pid) else merged_stacks.ALIVE
         capture = now(registry, recorded, want)
-        # Where none trains yet the main thread says more than none.
+        # If no thread trains yet, show the main thread.
         if merged_stacks.training_thread(capture) is None:
             capture = now(registry, recorded, want._replace(all_threads=True))
             if not want.all_threads:
@@ -186,14 +184,8 @@ def _of_rank(registry: Registry, recorded: Recorded, want: Want) -> dict[str, An
     return {**capture, "rank": recorded.meta.rank, "host": recorded.meta.host, "state": state}
 
 
-def rows(captured: Captures) -> dict[str, list[dict[str, Any]]]:
-    """Rows of cluster.stacks and cluster.stack_classes."""
-    merged = merged_stacks.merge(captured.found)
-    return {"cluster.stacks": merged.tree, "cluster.stack_classes": merged.classes}
-
-
-def together(parts: Sequence[Mapping[str, Any]], missing: Sequence[str]) -> Captures:
-    """What several hosts found; of two captures of a rank, that of the living process."""
+def _combined(parts: Sequence[Mapping[str, Any]], missing: Sequence[str]) -> Captures:
+    """The captures of several hosts; of two captures of a rank, the one of the living process."""
     found: dict[int, dict[str, Any]] = {}
     lines = list(missing)
     for part in parts:
@@ -205,8 +197,8 @@ def together(parts: Sequence[Mapping[str, Any]], missing: Sequence[str]) -> Capt
     return Captures(found, lines)
 
 
-def _from_outside(pid: int, want: Want, training_thread: int | None, why: list[str]) -> dict[str, Any]:
-    capture = outside_view.look(
+def _from_outside(pid: int, want: Options, training_thread: int | None, why: list[str]) -> dict[str, Any]:
+    capture = outside_view.read_stacks(
         pid, all_threads=want.all_threads, native=want.native, locals=want.locals, workers=want.workers,
         training_thread=training_thread, timeout_s=NATIVE_S if want.native else OUTSIDE_S,
     )
@@ -214,15 +206,15 @@ def _from_outside(pid: int, want: Want, training_thread: int | None, why: list[s
 
 
 def _kept(registry: Registry, recorded: Recorded) -> dict[str, Any]:
-    """The last stacks that the recording of an ended process holds."""
+    """The last stacks in the recording of an ended process."""
     status = registry.status(recorded)
     ended = datetime.fromtimestamp((status.ended_ns or 0) * 1e-9).strftime("%Y-%m-%d %H:%M:%S")
     who = f"{recorded.name} (pid {recorded.meta.pid})"
-    found = last_capture(_stack_rows(recorded))
+    found = server_journal.last_capture(recorded.folder)
     if found is None:
         raise ProcessDead(
             f"{who} ended at about {ended} and left no stacks",
-            hint=f"`probe {recorded.meta.pid} diagnose` says how it ended; its recording answers `query`.",
+            hint=f"`probe {recorded.meta.pid} diagnose` shows how it ended; `query` reads its recording.",
         )
     capture, reason = found
     age_s = max(0.0, ((status.ended_ns or 0) - capture["t_ns"]) * 1e-9)
@@ -231,9 +223,3 @@ def _kept(registry: Registry, recorded: Recorded) -> dict[str, Any]:
         f"(reason: {reason}, {age_s:.1f} s before its end)"
     )
     return {**capture, "source": "recording", "pid": recorded.meta.pid, "notes": [note]}
-
-
-def _stack_rows(recorded: Recorded) -> Iterator[dict[str, Any]]:
-    for record in chain.from_iterable(map(read_journal, places.journals(recorded.folder))):
-        if record.get("table") == "python.stacks":
-            yield from record["rows"]

@@ -1,9 +1,9 @@
-"""`GET /v1/diagnose`: gather what there is to know of a process or a job, and have `diagnose` judge it.
+"""`GET /v1/diagnose`: gathers the evidence on a process or a job, and has `diagnose` evaluate it.
 
-A living process is looked at for about a second, from outside, so that it answers in every state;
-an ended one by what was noted of its end. A job is judged from the facts of all its ranks, which the
-servers of its other hosts send. `answer` runs on the event loop, the rest blocks: the server's request
-threads. May import what `probe.diagnose` may.
+Evidence on a living process is gathered from outside for about a second, so that it works in every state; an
+ended one is diagnosed from its end record. A job is diagnosed from the facts of all its ranks, which the
+servers of its other hosts send. `answer` runs on the event loop, the rest blocks: request threads. May import
+what `probe.diagnose` may.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from probe.diagnose.process.process_rules import diagnose_process
 from probe.diagnose.ranks.job_rules import diagnose_job
 from probe.diagnose.ranks.rank_evidence import Facts
 from probe.diagnose.ranks.rank_rows import explain_wait
-from probe.server.answers.examining import DEEP_S, Wanted, keep, run_checks
+from probe.server.answers.checks import DEEP_S, Options, keep, run_checks
 from probe.server.answers.recipe_runs import DEADLINE_S, RecipeRuns
 from probe.server.hosts import fanout
 from probe.server.recordings.end_verdicts import verdict_of_end
@@ -33,12 +33,12 @@ from probe.server.watch import rank_facts
 from probe.server.watch.stall_watch import Watch
 
 HOSTS_S = 6.0
-"""Deadline of the other hosts: a look takes a second, on a busy machine two."""
-_EVERYTHING = Wanted()
+"""Deadline of the other hosts: gathering evidence takes a second, on a busy machine two."""
+_EVERYTHING = Options()
 
 
 class Examined(NamedTuple):
-    """The state of a process or a job, and what the answer says beside it."""
+    """The state of a process or a job, and the other fields and notes of the answer."""
 
     state: Finding
     about: dict[str, Any]
@@ -46,12 +46,10 @@ class Examined(NamedTuple):
 
 
 async def answer(
-    service: Service, endpoint: str, caller: access.Caller, scope: Scope, wanted: Wanted = _EVERYTHING
+    service: Service, endpoint: str, caller: access.Caller, scope: Scope, wanted: Options = _EVERYTHING
 ) -> dict[str, Any]:
-    """The answer of `GET /v1/diagnose`: of a job of several ranks as a whole, else of one process; and what
-    the recipes say of it.
-
-    With the scope `host`: the facts of this host's ranks."""
+    """The answer of `GET /v1/diagnose`, for a whole multi-rank job or one process, with the findings of the
+    recipes. With scope `host`: the facts of this host's ranks."""
     text = access.endpoint(endpoint, caller).strip()
     registry = service.registry
     if not text.isdigit():
@@ -61,38 +59,38 @@ async def answer(
             timeout_s = DEADLINE_S + (DEADLINE_S + 2 * DEEP_S if wanted.symptom else 0.0)
             return await fanout.forward(service, found, caller, "GET", "/v1/diagnose", body, timeout_s)
         if scope == "host" and found.whole:
-            return {"facts": await service.ask(facts, registry, found.here)}
+            return {"facts": await service.call_agent(facts, registry, found.here)}
         if found.several:
             return await _of_job(service, found, text, caller, wanted)
-    subject = await service.call(registry.one if caller.tcp else registry.subject, text)
-    look = service.ask(examine_process, registry, service.watch, subject)
+    subject = await service.call(registry.one if caller.tcp else registry.one_or_pid, text)
+    examining = service.call_agent(diagnose_one, registry, service.watch, subject)
     if isinstance(subject, int):
-        alone: Examined = await look
+        alone: Examined = await examining
         return {**alone.about, **alone.state.as_dict(), "notes": alone.notes}
     found = fanout.Found([subject], world_size=subject.meta.world_size)
     called = text or str(subject.meta.pid)
-    examined, ran = await asyncio.gather(look, run_checks(service, found, called, caller, wanted))
+    examined, ran = await asyncio.gather(examining, run_checks(service, found, called, caller, wanted))
     return await _answer(service, found, examined, ran, called, caller, wanted)
 
 
 async def _of_job(
-    service: Service, found: fanout.Found, text: str, caller: access.Caller, wanted: Wanted
+    service: Service, found: fanout.Found, text: str, caller: access.Caller, wanted: Options
 ) -> dict[str, Any]:
     """The answer for all ranks of a job."""
     called = text or (found.here[0].meta.job if found.here else found.endpoint)
-    here, asked, ran = await asyncio.gather(
-        service.ask(rank_facts.of_host, service.registry, found.here),
-        fanout.ask(service, found, caller, "GET", "/v1/diagnose", {}, HOSTS_S),
+    here, others, ran = await asyncio.gather(
+        service.call_agent(rank_facts.of_host, service.registry, found.here),
+        fanout.call_others(service, found, caller, "GET", "/v1/diagnose", {}, HOSTS_S),
         run_checks(service, found, called, caller, wanted),
     )
-    elsewhere = [raw for part in asked.parts for raw in (part.answer or {}).get("facts", ())]
-    examined = examine_job(here, elsewhere, asked.missing)
+    elsewhere = [raw for part in others.parts for raw in (part.answer or {}).get("facts", ())]
+    examined = diagnose_ranks(here, elsewhere, others.missing)
     return await _answer(service, found, examined, ran, called, caller, wanted)
 
 
 async def _answer(
     service: Service, found: fanout.Found, examined: Examined, ran: RecipeRuns, called: str,
-    caller: access.Caller, wanted: Wanted,
+    caller: access.Caller, wanted: Options,
 ) -> dict[str, Any]:
     diagnosis = diagnose(examined.state, ran.checks, wanted.symptom, called)
     kept = await service.call(keep, service, found, diagnosis, caller)
@@ -102,12 +100,13 @@ async def _answer(
     }
 
 
-def examine_process(registry: Registry, watch: Watch, subject: Recorded | int) -> Examined:
-    """The state of a process, the facts it was judged from, and the stacks; no evidence of an ended one.
+def diagnose_one(registry: Registry, watch: Watch, subject: Recorded | int) -> Examined:
+    """The state of a process with its evidence and stacks; without evidence for an ended one.
 
-    `watch` knows how the other ranks of the job are: who waits in a collective waits for one of them."""
+    `watch` knows the state of the job's other ranks: a rank that waits in a collective waits for one of
+    them."""
     if isinstance(subject, int):
-        note = f"process {subject} runs without an agent: how its steps get on is not known"
+        note = f"process {subject} runs without an agent: its progress is unknown"
         evidence = gather(subject)
         state = diagnose_process(evidence, registry.stall_thresholds())
         about = {"pid": subject, "job": None, "rank": None, **_evidence(evidence)}
@@ -134,18 +133,18 @@ def _who(recorded: Recorded) -> dict[str, Any]:
     return {"pid": recorded.meta.pid, "job": recorded.meta.job, "rank": recorded.meta.rank}
 
 
-# A job of several ranks -------------------------------------------------------------
+# Multi-rank jobs --------------------------------------------------------------------
 
 
 def facts(registry: Registry, ranks: Sequence[Recorded]) -> list[dict[str, Any]]:
-    """The facts of this host's ranks, as another host's server asks for them."""
+    """The facts of this host's ranks, for another host's server."""
     return [one.as_dict() for one in rank_facts.of_host(registry, ranks)]
 
 
-def examine_job(
+def diagnose_ranks(
     here: Sequence[Facts], elsewhere: Iterable[dict[str, Any]], missing: Sequence[str]
 ) -> Examined:
-    """The state of a job: `elsewhere` are facts of ranks on other hosts, `missing` says what is not known.
+    """The state of a job: `elsewhere` are facts of ranks on other hosts, `missing` has notes.
 
     Raises `HostUnreachable` when nothing is known of any rank."""
     lines = list(missing)

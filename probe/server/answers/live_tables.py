@@ -1,7 +1,7 @@
-"""What is asked from a process, or computed, when somebody asks: agents, ranks, settings.
+"""Tables that are computed for each request: settings, backtraces.
 
-Called on the server's request threads: `probe.base.wire.call` blocks for at most its
-timeout. Standard library only.
+Called on the server's request threads; a call to an agent blocks at most for its timeout. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from probe.base.settings import BY_NAME
 from probe.recording import places
 from probe.recording.tables import TABLES, columns_of
 from probe.server.answers import backtraces
-from probe.server.answers.backtraces import Want
+from probe.server.answers.backtraces import Options
 from probe.server.recordings.registry import Recorded, Registry
 
 
@@ -49,17 +49,14 @@ def table_list() -> list[dict[str, Any]]:
     ]
 
 
-# Agents -----------------------------------------------------------------------
-
-
 def capture_rows(
     registry: Registry, sources: list[Recorded], threads: ThreadPoolExecutor
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Rows of python.backtrace from all sources at once, and a note on each that gave none."""
+    """Rows of python.backtrace from all sources at once, and a note on each source without any."""
 
     def capture(recorded: Recorded) -> dict[str, Any] | str:
         try:
-            return backtraces.now(registry, recorded, Want())
+            return backtraces.now(registry, recorded, Options())
         except ProbeError as error:
             return f"python.backtrace is empty for {recorded.name}: {error.message}"
 
@@ -81,7 +78,7 @@ def capture_rows(
 
 
 def rings_folders(registry: Registry, sources: list[Recorded]) -> list[Path]:
-    """Folders beside this PROBE_DIR's recordings that a worker must be able to read."""
+    """Folders outside of this PROBE_DIR's recordings that a worker must be able to read."""
     inside = places.recordings(registry.directory)
     found: list[Path] = []
     for recorded in sources:

@@ -1,8 +1,8 @@
-"""One SQL statement over all ranks of a job: rows of this host's recordings, of the other hosts', live rows.
+"""SQL over all ranks of a job: rows of this host's recordings, rows of other hosts, live rows.
 
-The other hosts pack the rows that the SQL mentions (`POST /v1/rows`) and a worker of this host runs the SQL
-over all of them: SQL runs in one place, rows travel. Who does not answer in time is named in the notes.
-Runs on the server's event loop; what blocks, on its threads.
+The other hosts send the rows that the SQL mentions (`POST /v1/rows`), and a worker of this host runs the SQL
+over all of them. Notes name hosts that do not answer in time. Runs on the server's event loop; blocking calls
+on its threads.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from probe.server.answers import backtraces, live_tables
-from probe.server.hosts import fanout, rank_list
+from probe.server.hosts import fanout, merged_stacks, rank_list
 from probe.server.peers.peer_client import Part
 from probe.server.recordings.registry import Recorded
 from probe.server.runtime import access
@@ -25,10 +25,11 @@ from probe.server.sql.remote_rows import NOT_CARRIED
 from probe.server.sql.views import mentioned
 
 ROWS_SHARE = 0.7
-"""Of a query's time: after it the rows of the other hosts are not waited for any more."""
+"""Share of a query's time to wait for the rows of other hosts."""
 _LEAST_S = 0.5
 ROOM_SHARE = 8
-"""The rows of all other hosts may take this part of a query's memory; the worker holds them several times."""
+"""The rows of all other hosts may take one part in so many of a query's memory: the worker has several
+copies."""
 _LEAST_ROOM_BYTES = 64 << 10
 _CLUSTER = frozenset({"cluster.ranks", "cluster.hosts"})
 _STACKS = frozenset({"cluster.stacks", "cluster.stack_classes"})
@@ -41,13 +42,13 @@ async def answer(
     began = time.monotonic()
     timeout_s = min(body.timeout_s or float("inf"), service.settings.query_timeout_s)
     found = await fanout.find(service, body.endpoint, caller, body.scope)
-    asked = Asked([body.sql], caller, body.scope, timeout_s)
+    sql = JobSql([body.sql], caller, body.scope, timeout_s)
     request = {"sql": body.sql, "limit": body.limit}
-    return await run(service, found, asked, request, timeout_s - (time.monotonic() - began), gone)
+    return await run(service, found, sql, request, timeout_s - (time.monotonic() - began), gone)
 
 
-class Asked(NamedTuple):
-    """SQL to be run over the rows of several hosts: by whom it is asked, and its whole deadline."""
+class JobSql(NamedTuple):
+    """SQL to run over the rows of several hosts, its caller, and its whole time limit."""
 
     statements: list[str]
     caller: access.Caller
@@ -61,21 +62,21 @@ class Asked(NamedTuple):
 
     @property
     def text(self) -> str:
-        """All of it, for what is looked for in a text."""
+        """All statements, to search for names in."""
         return "\n;\n".join(self.statements)
 
 
 async def _never() -> None:
-    """Nobody leaves: what was begun is waited for."""
+    """Never completes: the caller does not disconnect."""
     await asyncio.get_running_loop().create_future()
 
 
 async def run(
-    service: Service, found: fanout.Found, asked: Asked, request: dict[str, Any], timeout_s: float,
+    service: Service, found: fanout.Found, asked: JobSql, request: dict[str, Any], timeout_s: float,
     gone: Callable[[], Awaitable[None]] = _never,
 ) -> bytes:
-    """What a query worker answers to `request`, over the rows of all hosts that the SQL mentions. `timeout_s`
-    is what is left of the deadline."""
+    """A query worker's answer to `request`, over the rows of all hosts that the SQL mentions. `timeout_s` is
+    the remaining time."""
     began = time.monotonic()
     names = asked.names
     own, others, whole = await asyncio.gather(
@@ -88,10 +89,10 @@ async def run(
     own["notes"] += list(dict.fromkeys([*missing, *whole[1]]))
     left_s = max(min(asked.timeout_s, _LEAST_S), timeout_s - (time.monotonic() - began))
     roots = live_tables.rings_folders(service.registry, found.here)
-    carried = [(part.host.name, part.content) for part in parts]
-    travels = bool(found.met and names - NOT_CARRIED)
+    remote = [(part.host.name, part.content) for part in parts]
+    is_remote = bool(found.met and names - NOT_CARRIED)
     return await service.pool.run(
-        {**own, **request}, left_s, roots, gone(), carried if travels else None, asked.timeout_s,
+        {**own, **request}, left_s, roots, gone(), remote if is_remote else None, asked.timeout_s,
         viewer=asked.caller.role == access.VIEWER,
     )
 
@@ -115,7 +116,7 @@ async def rows(
 def _own_request(
     service: Service, sources: list[Recorded], names: set[str], agents: ThreadPoolExecutor
 ) -> dict[str, Any]:
-    """What the worker is told of this host's ranks. Blocks."""
+    """This host's part of the request to the worker. Blocks."""
     live_rows: dict[str, list[dict[str, Any]]] = {}
     notes = [
         f"rows of {recorded.name} stay in memory: {service.sealer.failures[recorded.folder]}"
@@ -123,7 +124,7 @@ def _own_request(
         if recorded.folder in service.sealer.failures
     ]
     for recorded in sources:
-        notes += [f"{recorded.name}: {what}" for what in service.registry.trouble(recorded)]
+        notes += [f"{recorded.name}: {what}" for what in service.registry.damage_notes(recorded)]
     beside = {recorded.folder.parent for recorded in sources}
     notes += [what for folder, what in list(service.registry.unreadable.items()) if folder.parent in beside]
     if "probe.settings" in names:
@@ -147,23 +148,23 @@ def _own_request(
 
 
 async def _rows_of_others(
-    service: Service, found: fanout.Found, asked: Asked, names: set[str], timeout_s: float
+    service: Service, found: fanout.Found, asked: JobSql, names: set[str], timeout_s: float
 ) -> tuple[list[Part], list[str]]:
-    """Packed rows, and sentences on who sent none."""
+    """Packed rows, and notes on hosts that sent none."""
     if not found.met or not names - NOT_CARRIED:
         return [], list(found.missing) if names else []
     room_bytes = service.settings.query_memory_bytes // ROOM_SHARE // len(found.met)
     body = {
         "sql": asked.text, "timeout_s": timeout_s, "room_bytes": max(room_bytes, _LEAST_ROOM_BYTES),
     }
-    said = await fanout.ask(service, found, asked.caller, "POST", "/v1/rows", body, timeout_s)
-    return said.parts, said.missing
+    others = await fanout.call_others(service, found, asked.caller, "POST", "/v1/rows", body, timeout_s)
+    return others.parts, others.missing
 
 
 async def _of_the_job(
-    service: Service, found: fanout.Found, asked: Asked, names: set[str]
+    service: Service, found: fanout.Found, asked: JobSql, names: set[str]
 ) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
-    """Rows of the tables that are about the whole job, also when one rank was named; and what is missing."""
+    """Rows of the tables about the whole job, even if one rank was named; and notes on what is missing."""
     if not names & (_CLUSTER | _STACKS):
         return {}, []
     job = await fanout.job_of(service, found, asked.caller, asked.scope)
@@ -174,8 +175,9 @@ async def _of_the_job(
         rows = {"cluster.ranks": ranks["ranks"], "cluster.hosts": ranks["hosts"]}
         missing += ranks["missing"]
     if names & _STACKS:
-        want = backtraces.Want()
-        captured = await backtraces.of_hosts(service, job, asked.caller, want, backtraces.RANKS_S)
-        rows.update(backtraces.rows(captured))
+        options = backtraces.Options()
+        captured = await backtraces.of_hosts(service, job, asked.caller, options, backtraces.RANKS_S)
+        merged = merged_stacks.merge(captured.found)
+        rows.update({"cluster.stacks": merged.tree, "cluster.stack_classes": merged.classes})
         missing += captured.missing
     return rows, missing

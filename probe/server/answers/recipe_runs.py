@@ -1,11 +1,11 @@
-"""Recipes over recordings: many of them in one request to a query worker, and which of them are known here.
+"""Runs recipes over recordings, many in one request to a query worker.
 
     ran = await recipe_runs.run_recipes(service, found, recipes, "JOB", caller)
     ran.checks, ran.notes
 
-Recipes with the scope `rank` are judged on the lowest rank that is known, those with the scope `job` on the
-rows of all, which travel as those of a query do. A statement that fails is that recipe's affair; one that
-ends the worker is found by halving. Runs on the server's event loop; files are read on its threads.
+Recipes with scope `rank` run on the lowest known rank, those with scope `job` on the rows of all ranks, as a
+query does. A statement that fails affects only its own recipe; one that kills the worker is found by
+bisection. Runs on the server's event loop; files are read on its threads.
 """
 
 from __future__ import annotations
@@ -19,49 +19,32 @@ from probe.base.errors import QueryOutOfMemory, QueryWorkerDied
 from probe.diagnose.recipes.recipe import JOB, MOST_FINDINGS, Check, Recipe
 from probe.server.answers import queries
 from probe.server.hosts import fanout
-from probe.server.recordings.registry import Recorded
 from probe.server.runtime import access
 from probe.server.runtime.access import Scope
 from probe.server.service import Service
 
 DEADLINE_S = 15.0
-"""Of all recipes of one request together, when somebody waits for them; each has a query's deadline, too."""
-UNHURRIED_S = 60.0
-"""The same when nobody waits, and they give way to whatever else the machine does."""
+"""Limit for all recipes of one request, when a user waits; each also has a query's limit."""
+BACKGROUND_S = 60.0
+"""The same in the background, at low priority."""
 RECENT = (32_768, 2 << 20)
-"""Rows of each ring's table and bytes of each journal's, of each process: at least so many of the newest are
-there for a recipe, so that a round costs the same after a month as after an hour."""
+"""Minimum of newest rows (of each ring table) and bytes (of each journal) per process that recipes read, so
+that a round costs the same after a month as after an hour."""
 
 
 class RecipeRuns(NamedTuple):
-    """What came of recipes, in the order in which they were given; `notes`: rows that were not there."""
+    """The results of recipes, in the order given; `notes`: rows that are missing."""
 
     checks: list[Check]
     notes: list[str]
-
-
-async def run_here(
-    service: Service, sources: Sequence[Recorded], recipes: Sequence[Recipe], endpoint: str,
-    *, background: bool = True, timeout_s: float = UNHURRIED_S,
-) -> list[Check]:
-    """What recipes say of recordings of this host: one process, or the ranks of one job. `endpoint` goes into
-    the commands. `background`: nobody waits, so it gives way to the training from its beginning.
-
-    For the monitor, which is about its own host alone."""
-    here = list(sources)
-    found = fanout.Found(here, endpoint, whole=len(here) > 1)
-    ran = await run_recipes(
-        service, found, recipes, endpoint, access.Caller(None, None, "unix", access.OWNER), scope="host",
-        timeout_s=timeout_s, background=background,
-    )
-    return ran.checks
 
 
 async def run_recipes(
     service: Service, found: fanout.Found, recipes: Sequence[Recipe], endpoint: str, caller: access.Caller,
     *, scope: Scope = "job", timeout_s: float = DEADLINE_S, background: bool = False,
 ) -> RecipeRuns:
-    """What recipes say of the processes that were found; raises the `ProbeError` that would end any query."""
+    """Run recipes on the processes that were found; raises the `ProbeError` that any query would. `endpoint`
+    is used in suggested commands. `background`: at low priority from the start, for the monitor."""
     if not recipes:
         return RecipeRuns([], [])
     job = _Job(service, caller, scope, endpoint, timeout_s, background)
@@ -72,7 +55,7 @@ async def run_recipes(
         by_name = {check.recipe.name: check for check in ran.checks}
         for recipe in recipes:
             if recipe.name not in by_name:
-                by_name[recipe.name] = recipe.unknown("it is judged over all ranks: ask the job")
+                by_name[recipe.name] = recipe.unknown("it needs all ranks: diagnose the whole job")
         return RecipeRuns([by_name[recipe.name] for recipe in recipes], ran.notes)
     lowest = await _lowest(service, found, caller)
     of_rank = [recipe for recipe in recipes if recipe.scope != JOB]
@@ -88,8 +71,8 @@ def _world_size(found: fanout.Found) -> int:
 
 
 async def _lowest(service: Service, found: fanout.Found, caller: access.Caller) -> fanout.Found:
-    """The lowest rank of a job, wherever it is."""
-    here = min(found.here, key=lambda one: one.meta.rank, default=None)
+    """The lowest rank of a job, on whatever host."""
+    here = found.lowest
     elsewhere = min((rank for one in found.met for rank in one.ranks), default=None)
     if here is not None and (elsewhere is None or here.meta.rank < elsewhere):
         return fanout.Found([here], world_size=found.world_size)
@@ -97,7 +80,7 @@ async def _lowest(service: Service, found: fanout.Found, caller: access.Caller) 
 
 
 class _Job(NamedTuple):
-    """What is the same for every request about one diagnosis."""
+    """The parameters that all requests of one run share."""
 
     service: Service
     caller: access.Caller
@@ -107,7 +90,7 @@ class _Job(NamedTuple):
     background: bool
 
     async def run(self, found: fanout.Found, recipes: Sequence[Recipe]) -> RecipeRuns:
-        """Run recipes in one request; when that ends the worker, the halves of them."""
+        """Run recipes in one request; if that kills the worker, run each half."""
         if not recipes:
             return RecipeRuns([], [])
         try:
@@ -128,7 +111,7 @@ class _Job(NamedTuple):
         batch = [
             {"sql": sql, "parameters": parameters, "limit": MOST_FINDINGS} for sql, parameters in statements
         ]
-        asked = queries.Asked([sql for sql, _ in statements], self.caller, self.scope, self.timeout_s)
+        asked = queries.JobSql([sql for sql, _ in statements], self.caller, self.scope, self.timeout_s)
         request = {
             "batch": batch, "background": self.background, "recent": RECENT,
             "share_s": self.service.settings.query_timeout_s,

@@ -1,14 +1,13 @@
-"""`GET /v1/summary`: how a run is, as numbers: what `health` shows and `compare` compares.
+"""`GET /v1/summary`: the state of a run in numbers, which `health` shows and `compare` compares.
 
-One request to a query worker for all of it (`diagnose.summary`), and, when they are asked for, what the
-recipes find and what the watch sees now. Of a job of several ranks: learning and speed of the lowest, the
-spread over all. Runs on the server's event loop.
+One request to a query worker (`diagnose.summary`), and on request the findings of the recipes and the watch.
+For a multi-rank job: learning and speed of the lowest rank, and the spread over all. Runs on the server's
+event loop.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +25,7 @@ from probe.server.recordings.registry import LIVE
 from probe.server.runtime import access
 from probe.server.runtime.access import Scope
 from probe.server.service import Service
+from probe.server.sql import results as query_results
 
 DEADLINE_S = 5.0
 _MOST_ROWS = 4096
@@ -37,8 +37,8 @@ async def answer(
     service: Service, incidents: Incidents, endpoint: str, caller: access.Caller, *, until: int | None,
     findings: bool, scope: Scope = "job",
 ) -> dict[str, Any]:
-    """The answer of `GET /v1/summary`. `until`: the last step that counts; `findings`: also what is
-    wrong, which the open `incidents` say."""
+    """The answer of `GET /v1/summary`. `until`: the last step to include; `findings`: with what is wrong,
+    from the open `incidents` or the recipes."""
     found = await fanout.find(service, endpoint, caller, scope)
     if found.elsewhere is not None:
         asked = {"until": until, "findings": int(findings)}
@@ -56,10 +56,10 @@ async def answer(
 async def _rows(
     service: Service, found: fanout.Found, caller: access.Caller, scope: Scope, until: int | None
 ) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
-    """The rows of each statement by its name; none of one that failed, which the notes say."""
+    """The rows of each statement by its name; a note instead for one that failed."""
     timeout_s = min(DEADLINE_S, service.settings.query_timeout_s)
     statements = statements_for(None, until)
-    asked = queries.Asked([sql for sql, _ in statements], caller, scope, timeout_s)
+    asked = queries.JobSql([sql for sql, _ in statements], caller, scope, timeout_s)
     batch = [{"sql": sql, "parameters": chosen, "limit": _MOST_ROWS} for sql, chosen in statements]
     request = {"batch": batch, "share_s": timeout_s}
     body = await queries.run(service, found, asked, request, timeout_s)
@@ -75,8 +75,8 @@ async def _rows(
 
 
 def _who(service: Service, found: fanout.Found) -> dict[str, Any]:
-    """Which processes these are, how the lowest is, and what the watch says of it now. Blocks on files."""
-    lead = min(found.here, key=lambda one: one.meta.rank, default=None)
+    """The identity and state of the lowest rank, and the watch's verdict on it. Blocks on files."""
+    lead = found.lowest
     if lead is None:
         return {"job": found.endpoint, "world_size": found.world_size, "state": None, "verdict": None}
     meta, status = lead.meta, service.registry.status(lead)
@@ -99,8 +99,8 @@ async def _findings(
     service: Service, incidents: Incidents, found: fanout.Found, endpoint: str, caller: access.Caller,
     scope: Scope,
 ) -> dict[str, Any]:
-    """What is wrong, the worst first: the open incidents of what the monitor watches, else what the recipes
-    find now. `judged`: `monitor` or `now`; `unjudged`: why nothing is known."""
+    """What is wrong, the worst first: the open incidents if the monitor watches the job, else the findings of
+    the recipes now. `judged`: `monitor` or `now`; `unjudged`: why nothing is known."""
     watched = await service.call(_incidents, service, incidents, found)
     if watched is not None:
         return {"findings": watched, "judged": "monitor", "unjudged": []}
@@ -115,7 +115,7 @@ async def _findings(
 
 
 def _position(state: dict[str, Any] | None, findings: list[dict[str, Any]]) -> int | None:
-    """How many findings are worse than the state of the process; None where it says nothing beside them."""
+    """How many findings are worse than the state of the process; None if the state adds nothing to them."""
     if state is None or state["severity"] in (OK, INFO) or state["what"] in {one["what"] for one in findings}:
         return None
     return position_among(state["severity"], (one["severity"] for one in findings))
@@ -135,9 +135,9 @@ def _incidents(service: Service, incidents: Incidents, found: fanout.Found) -> l
 
 
 def plain(value: Any) -> Any:
-    """The same with NaN and infinities as the texts that queries have for them: JSON has none."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    """The same with NaN and infinities as text, as in query results: JSON has none."""
+    if isinstance(value, float):
+        return query_results.as_json(value)
     if isinstance(value, dict):
         return {name: plain(one) for name, one in value.items()}
     if isinstance(value, (list, tuple)):

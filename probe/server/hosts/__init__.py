@@ -1,1 +1,1 @@
-"""Jobs of many ranks and hosts: who has which rank, asking all of them, acting on all at one step."""
+"""Multi-rank jobs on several hosts: locating ranks, requests to all of them, coordinated actions."""

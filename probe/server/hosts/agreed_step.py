@@ -1,6 +1,6 @@
-"""Which step all ranks are told to act before: the first that none of them has reached when the last is told.
+"""Chooses the step before which all ranks act: the first that no rank reaches before all have been told.
 
-Pure; times are seconds or nanoseconds of the wall clock, as their names say. Standard library only.
+Pure; times are on the wall clock, units as in the names. Standard library only.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from probe.diagnose.ranks.alignment import offsets
 
 
 class Place(NamedTuple):
-    """Where one rank is: the step that runs, by its own number (None before the first that it saw begin),
-    and when the latest steps ended; whether it is paused between two, and whether it was watched from its
-    start."""
+    """Where one rank is: its current step, by its own count (None before its first one); number and end time
+    of the latest steps; whether it is paused, and whether it was recorded from its start."""
 
     step: int | None
     ends: Sequence[tuple[int, int]]
@@ -26,14 +25,13 @@ class Place(NamedTuple):
 
     @property
     def usual_ns(self) -> float | None:
-        """Median time between the ends of neighbouring steps."""
+        """Median time between the ends of consecutive steps."""
         between = [later - earlier for (_, earlier), (_, later) in pairwise(self.ends)]
         return statistics.median(between) if between else None
 
 
 class Agreed(NamedTuple):
-    """The step, by each rank's own number, and how long it is until then by the ranks' usual steps; None
-    where that is not known."""
+    """The step, by each rank's own count, and the time until then at the usual pace; None if unknown."""
 
     steps: dict[int, int]
     in_s: float | None
@@ -48,7 +46,7 @@ def agree(places: Mapping[int, Place], lead_s: float, now_ns: int) -> Agreed:
     if held:
         raise NotTogether(
             f"rank {held[0]} is paused, and other ranks are not",
-            hint=f"`probe JOB/{held[0]} resume` lets it go on.",
+            hint=f"Run `probe JOB/{held[0]} resume` to continue it.",
         )
     wanted = max(_next(place, ahead[rank], lead_s, now_ns) for rank, place in places.items())
     waits = [
@@ -60,23 +58,23 @@ def agree(places: Mapping[int, Place], lead_s: float, now_ns: int) -> Agreed:
 
 
 def _ahead(places: Mapping[int, Place]) -> dict[int, int]:
-    """What to add to each rank's own number of a step to get the job's."""
+    """The difference between the job's step numbers and each rank's own."""
     unknown = sorted(rank for rank, place in places.items() if place.step is None)
     if unknown:
-        raise NotTogether(f"rank {unknown[0]} has not begun a step since probe is in it")
+        raise NotTogether(f"rank {unknown[0]} has not started a step since probe was attached")
     if all(place.from_start for place in places.values()):
         return dict.fromkeys(places, 0)
     found = offsets({rank: place.ends for rank, place in places.items()})
     if found is None:
         raise NotTogether(
-            "probe came to the ranks while they trained, and which of their steps are the same is not clear",
-            hint="It becomes clear after some steps. `probe JOB ranks` shows where each rank is.",
+            "probe was attached while the ranks were training, and their steps cannot be matched yet",
+            hint="Try again after some steps. `probe JOB ranks` shows where each rank is.",
         )
     return found
 
 
 def _paused(places: Mapping[int, Place], ahead: Mapping[int, int]) -> Agreed:
-    """All are held: at the step that they are held before."""
+    """All ranks are paused: the step before which they are paused."""
     steps = {rank: place.step for rank, place in places.items() if place.step is not None}
     if len({step + ahead[rank] for rank, step in steps.items()}) > 1:
         where = ", ".join(f"rank {rank} before step {step}" for rank, step in sorted(steps.items()))
@@ -85,7 +83,7 @@ def _paused(places: Mapping[int, Place], ahead: Mapping[int, int]) -> Agreed:
 
 
 def _next(place: Place, ahead: int, lead_s: float, now_ns: int) -> int:
-    """The job's number of the first step that begins late enough on this rank."""
+    """The job's number of the first step that starts late enough on this rank."""
     assert place.step is not None
     if place.usual_ns is None or not place.ends:
         return place.step + 2 + ahead
@@ -97,7 +95,7 @@ def _next(place: Place, ahead: int, lead_s: float, now_ns: int) -> int:
 
 
 def _until(place: Place, step: int, now_ns: int) -> float | None:
-    """Seconds until a step begins, if steps go on as usual and the one that runs ends no later than now."""
+    """Seconds until a step starts at the usual pace; a current step that is overdue is assumed to end now."""
     usual_ns = place.usual_ns
     if usual_ns is None or place.step is None:
         return None

@@ -1,13 +1,13 @@
-"""Together: what every rank of a job does before the same step, or none does. The server's side of it.
+"""Coordinated requests: every rank of a job acts before the same step, or none does. The server's side.
 
-    prepare   every rank validates what is asked; one that refuses ends it everywhere
-    arm       every rank is appointed for the first step that all can still be told of in time
-    open      all are: from now on the ranks decide among themselves, by the ballot
-    outcome   what came of it on each
+    prepare   every rank validates the request; if one refuses, it is dropped everywhere
+    arm       every rank gets the agreed step, the first that all can be told of in time
+    open      all are armed: from now on the ranks decide by themselves, by the commit vote
+    outcome   the result on each rank
 
-The server may be killed between any two of these: what is prepared ends by itself, and what is armed is
-held at its step only when the ballot was opened before. One such request of a job after the other.
-Runs on the server's event loop; ballots are files in memory.
+The server may be killed at any point: what is prepared expires, and an armed rank waits at its step only if
+the vote was opened. One such request at a time for each job. Runs on the server's event loop; votes are files
+in memory.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from probe.base.errors import (
     TooMany,
     from_dict,
 )
-from probe.base.rank_sets import as_text
+from probe.base.rank_sets import named
 from probe.server.hosts import agreed_step, vote_relay
 from probe.server.hosts.agreed_step import Place
 from probe.server.hosts.rank_group import RankGroup, Reply, ask_phase, by_text
 
 LEAD_S = (0.4, 0.8, 1.6, 3.2)
-"""So long before the agreed step all are to know of it; more in each further try."""
+"""How long before the agreed step all ranks must know it; longer in each further try."""
 _PREPARE_S = 8.0
 _LEAST_ACK_S, _MOST_ACK_S = 0.3, 3.0
 _BUSY_S = 0.05
 _ACTION_S = 120.0
-"""What an action may take after its step: a large file on a slow disk."""
+"""Time for an action after its step: a large file on a slow disk."""
 NOTHING = ". Nothing was changed on any rank"
 _KEPT_S = 10.0
-"""How long the ballot of a host that was asked stays when all its ranks have answered."""
+"""How long another host's vote stays after all its ranks have answered."""
 _UNREACHABLE = (ProcessDead, AgentMissing, AgentUnreachable, HostUnreachable)
 
 
 class Outcome(NamedTuple):
-    """What came of one try. `replies` hold, of each rank, what `Together._see_to` of the agent says."""
+    """The result of one try. `replies` hold the agents' answers to the phase `outcome`."""
 
     name: str
     replies: list[Reply]
@@ -59,14 +59,14 @@ class Outcome(NamedTuple):
 
     @property
     def too_early(self) -> bool:
-        """Whether it is worth trying again."""
+        """Whether a rank was told too late: then it is tried again."""
         return self.go is not None and not self.go.yes and self.go.why == EARLY
 
 
 async def do_together(group: RankGroup, asked: dict[str, Any], wait_s: float) -> Outcome | None:
-    """Have every rank do what is asked, or none. None: it only reads, and nothing was done yet.
+    """Run a request on every rank, or on none. None: it only reads, and was not run.
 
-    Raises what all ranks refuse it with, or `NotTogether`."""
+    Raises the refusal of all ranks, or `NotTogether`."""
     if group.found.missing:
         raise NotTogether("; ".join(group.found.missing), hint="`probe JOB ranks` lists the ranks.")
     deadline = time.monotonic() + wait_s
@@ -83,12 +83,12 @@ class _Try:
     """One round of the four phases."""
 
     def __init__(self, group: RankGroup, asked: dict[str, Any], deadline: float) -> None:
-        self._crew = group
+        self._group = group
         self._asked = asked
         self._deadline = deadline
         self._settings = group.service.settings
         self._name = f"all-{secrets.token_hex(3)}"
-        self._ballot = CommitVote(group.service.registry.directory, self._name)
+        self._vote = CommitVote(group.service.registry.directory, self._name)
         self._questions: tuple[str, ...] = (GO,)
 
     async def run(self, lead_s: float) -> Outcome | None:
@@ -105,8 +105,8 @@ class _Try:
         except ProbeError as error:
             await self._drop(prepared, error.message)
             raise
-        await self._crew.service.call(remove_old, self._crew.service.registry.directory)
-        self._ballot.make()
+        await self._group.service.call(remove_old, self._group.service.registry.directory)
+        self._vote.make()
         steps = {str(rank): step for rank, step in agreed.steps.items()}
         ack_s = _MOST_ACK_S if agreed.in_s is None else agreed.in_s - _LEAST_ACK_S / 4
         if not await self._arm(steps, max(_LEAST_ACK_S, min(_MOST_ACK_S, ack_s))):
@@ -114,9 +114,9 @@ class _Try:
         return await self._see_through()
 
     async def _prepare(self) -> list[Reply]:
-        """Every rank has it ready; else it is dropped everywhere, and why is raised."""
+        """Prepare it on every rank; if one refuses, drop it everywhere and raise the refusal."""
         while True:
-            replies = await self._crew.phase(self._phase("prepare", self._asked, _PREPARE_S))
+            replies = await self._group.phase(self._phase("prepare", self._asked, _PREPARE_S))
             refused = [reply for reply in replies if reply.error is not None]
             if not refused:
                 return replies
@@ -128,61 +128,61 @@ class _Try:
             await asyncio.sleep(_BUSY_S)
 
     async def _arm(self, steps: dict[str, int], ack_s: float) -> bool:
-        """Whether every rank is appointed in time; then the ballot is open."""
+        """Give every rank its step, and open the vote; returns whether all were told in time."""
         asked = {"hold_s": self._settings.rank_hold_s, "wait_s": max(0.1, self._left_s())}
         body = {**self._phase("arm", asked, _MOST_ACK_S), "steps": steps}
         try:
-            replies = await asyncio.wait_for(self._crew.phase(body), ack_s)
+            replies = await asyncio.wait_for(self._group.phase(body), ack_s)
             late = any(reply.error is not None for reply in replies)
             if not late:
-                await asyncio.gather(*(self._open(number) for number in range(len(self._crew.hosts))))
+                await asyncio.gather(*(self._open(number) for number in range(len(self._group.hosts))))
         except (asyncio.TimeoutError, ProbeError):
             late = True
         if late:
-            self._ballot.cast(GO, False, EARLY)
+            self._vote.cast(GO, False, EARLY)
             return False
-        hosts = [vote_relay.member(number) for number in range(len(self._crew.hosts))]
-        self._ballot.open([*(str(one.meta.rank) for one in self._crew.here), *hosts])
+        hosts = [vote_relay.member(number) for number in range(len(self._group.hosts))]
+        self._vote.open([*(str(one.meta.rank) for one in self._group.here), *hosts])
         return True
 
     async def _open(self, number: int) -> None:
-        met = self._crew.hosts[number]
-        await self._crew.ask_host(met, self._phase("open", {"members": list(met.ranks)}, _MOST_ACK_S))
+        met = self._group.hosts[number]
+        await self._group.ask_host(met, self._phase("open", {"members": list(met.ranks)}, _MOST_ACK_S))
 
     async def _see_through(self) -> Outcome:
-        """What came of it. A rank that cannot say so any more ends it for those that wait for it."""
+        """Wait for the outcome. If a rank becomes unreachable, vote no for the ranks that wait for it."""
         last_s = self._left_s() + self._settings.rank_hold_s
         joins = [
-            asyncio.ensure_future(self._join(number, last_s)) for number in range(len(self._crew.hosts))
+            asyncio.ensure_future(self._join(number, last_s)) for number in range(len(self._group.hosts))
         ]
         replies: list[Reply] = []
         body = self._phase("outcome", {"wait_s": last_s + _ACTION_S}, last_s + 2 * _ACTION_S)
-        async for reply in self._crew.phase_as_they_come(body):
+        async for reply in self._group.phase_as_they_come(body):
             replies.append(reply)
             if isinstance(reply.error, _UNREACHABLE):
-                self._ballot.cast(GO, False, f"rank {reply.rank}: {reply.error.message}")
+                self._vote.cast(GO, False, f"rank {reply.rank}: {reply.error.message}")
         for one in joins:
             one.cancel()
-        go, stay = self._ballot.decision(GO), self._ballot.decision(STAY)
+        go, stay = self._vote.decision(GO), self._vote.decision(STAY)
         if all(reply.answer is not None for reply in replies):
-            self._ballot.remove()  # else somebody may still have to look at it
+            self._vote.remove()  # else a rank may still have to read it
         return Outcome(self._name, sorted(replies, key=lambda reply: reply.rank), go, stay)
 
     async def _join(self, number: int, last_s: float) -> None:
-        met = self._crew.hosts[number]
+        met = self._group.hosts[number]
 
         async def ask(phase: str, asked: dict[str, Any]) -> dict[str, Any]:
-            return await self._crew.ask_host(met, self._phase(phase, asked, last_s))
+            return await self._group.ask_host(met, self._phase(phase, asked, last_s))
 
         until_s = time.monotonic() + last_s
         await vote_relay.join(
-            self._ballot, number, ask, self._questions, met.host.name, until_s
+            self._vote, number, ask, self._questions, met.host.name, until_s
         )
 
     async def _drop(self, replies: Sequence[Reply], why: str) -> None:
-        """Nothing stays prepared on those that have it."""
+        """Drop it on the ranks that have prepared it."""
         if replies:
-            group = self._crew.only([reply.rank for reply in replies])
+            group = self._group.only([reply.rank for reply in replies])
             await group.phase(self._phase("drop", {"why": why}, _MOST_ACK_S))
 
     def _left_s(self) -> float:
@@ -206,7 +206,7 @@ def _places(prepared: Sequence[Reply]) -> dict[int, Place]:
 
 
 async def host_phase(group: RankGroup, body: dict[str, Any]) -> dict[str, Any]:
-    """`POST /v1/together`: one phase for the ranks of this host, asked by the server of another."""
+    """`POST /v1/together`: one phase for the ranks of this host, from another host's server."""
     directory, name, phase = group.service.registry.directory, str(body["id"]), body["phase"]
     if phase in ("open", "gather", "decide"):
         until_s = time.monotonic() + body["timeout_s"]
@@ -215,19 +215,19 @@ async def host_phase(group: RankGroup, body: dict[str, Any]) -> dict[str, Any]:
         try:
             CommitVote(directory, name).make()
         except OSError as error:
-            raise NotTogether(f"no vote can be held here: {error.strerror or error}") from None
+            raise NotTogether(f"the vote cannot be created here: {error.strerror or error}") from None
     replies = await ask_phase(group.service, group.here, body)
     if phase == "outcome" and all(reply.answer is not None for reply in replies):
-        # The other server still asks what was decided here.
+        # The other server still reads the decision here.
         asyncio.get_running_loop().call_later(_KEPT_S, vote_relay.remove, directory, name)
     return {"ranks": [reply.as_dict() for reply in replies]}
 
 
-# What came of it -------------------------------------------------------------
+# Outcome ---------------------------------------------------------------------
 
 
 def answers(outcome: Outcome) -> list[Reply]:
-    """The answer or the error of each rank, out of what it says of the meeting."""
+    """The answer or the error of each rank."""
     found: list[Reply] = []
     for reply in outcome.replies:
         told = reply.answer
@@ -241,13 +241,13 @@ def answers(outcome: Outcome) -> list[Reply]:
 
 
 def step_of(outcome: Outcome) -> int | None:
-    """The step before which it was done, as the lowest rank counts."""
+    """The step before which it was done, by the lowest rank's count."""
     steps = [reply.answer.get("step") for reply in outcome.replies if reply.answer is not None]
     return next((step for step in steps if isinstance(step, int)), None)
 
 
 def refusal(refused: Sequence[Reply], of: int) -> ProbeError:
-    """Why nothing is done: what all ranks say, or which of them say what."""
+    """The error when ranks refuse: the common one if all do, else which ranks refuse and why."""
     said = by_text([(reply.rank, _message(reply)) for reply in refused])
     first = next(reply.error for reply in refused if reply.rank == said[0][0][0])
     assert first is not None
@@ -271,12 +271,12 @@ def _raise_unless_done(outcome: Outcome) -> None:
     stuck = [reply for reply in own if isinstance(reply.error, ActionFailed) and stay.why in _message(reply)]
     if stuck:
         raise ActionFailed(f"{_each(by_text([(reply.rank, _message(reply)) for reply in stuck]))}")
-    raise NotTogether(f"{stay.why}. What other ranks had done was put back before step {step_of(outcome)}")
+    raise NotTogether(f"{stay.why}. Changes on other ranks were undone before step {step_of(outcome)}")
 
 
 def _not_done(outcome: Outcome) -> str:
-    """Why it was called off, and where the ranks are that did not come."""
-    why = outcome.go.why if outcome.go is not None else "nothing was decided"
+    """Why it was cancelled, and where the ranks are that did not reach the step."""
+    why = outcome.go.why if outcome.go is not None else "the vote was not decided"
     where: list[tuple[int, str]] = []
     for reply in outcome.replies:
         told = reply.answer or {}
@@ -287,12 +287,7 @@ def _not_done(outcome: Outcome) -> str:
 
 
 def _each(said: Sequence[tuple[list[int], str]]) -> str:
-    return "; ".join(f"{ranks_text(ranks)}: {text}" for ranks, text in said)
-
-
-def ranks_text(ranks: Sequence[int]) -> str:
-    """`rank 1`, `ranks 0,2-3`."""
-    return f"rank{'s' if len(ranks) > 1 else ''} {as_text(ranks)}"
+    return "; ".join(f"{named(ranks)}: {text}" for ranks, text in said)
 
 
 def _message(reply: Reply) -> str:

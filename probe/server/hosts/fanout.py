@@ -1,11 +1,11 @@
-"""A job whose ranks are on several hosts: where they are, and the other hosts' parts of an answer.
+"""Jobs on several hosts: where the ranks are, and the other hosts' parts of an answer.
 
-    found = await fanout.find(service, endpoint, caller, scope)     # here, on which hosts, who is missing
-    if found.elsewhere is not None:                                 # one process, and another host has it
+    found = await fanout.find(service, endpoint, caller, scope)     # here, on which hosts, what is missing
+    if found.elsewhere is not None:                                 # one process, on another host
         return await fanout.forward(service, found, caller, "GET", "/v1/…", {…}, timeout_s)
     …the part of `found.here`…
-    asked = await fanout.ask(service, found, caller, "GET", "/v1/…", {…}, timeout_s)
-    …for part in asked.parts: part.answer…; asked.missing is for the answer's "missing"
+    others = await fanout.call_others(service, found, caller, "GET", "/v1/…", {…}, timeout_s)
+    …for part in others.parts: part.answer…; others.missing is for the answer's "missing"
 
 Runs on the server's event loop; files are read on threads.
 """
@@ -13,13 +13,14 @@ Runs on the server's event loop; files are read on threads.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from probe.base.errors import AccessDenied, EndpointUnknown, HostUnreachable, ProbeError
-from probe.base.rank_sets import as_text
+from probe.base.rank_sets import as_text, named
 from probe.server.peers import peer_discovery
-from probe.server.peers.peer_client import Host, Part, PeerInfo
+from probe.server.peers.peer_client import Part, PeerInfo
+from probe.server.peers.peer_discovery import Host
 from probe.server.recordings.registry import LIVE, Recorded, Registry
 from probe.server.runtime import access
 from probe.server.runtime.access import Scope
@@ -28,12 +29,12 @@ from probe.server.service import Service
 
 
 class Found(NamedTuple):
-    """Where the processes are that an endpoint means.
+    """The processes that an endpoint means.
 
-    `here`: on this host. `met`: the other hosts that have some; `endpoint` is what they are asked for.
-    `lost`: hosts that do not answer. `missing`: sentences on what is not there and should be. `elsewhere`:
-    the host that has the one rank that was named (it is in `met`, too). `world_size`: as the newest rank
-    said. `whole`: a job is meant, not one process."""
+    `here`: those on this host. `met`: the other hosts that have some; `endpoint` is sent to them. `lost`:
+    hosts that do not answer. `missing`: notes about ranks that should exist and were not found. `elsewhere`:
+    the host that has the one rank that was named (also in `met`). `world_size`: that of the newest rank.
+    `whole`: the endpoint means a job, not one process."""
 
     here: list[Recorded]
     endpoint: str = ""
@@ -46,13 +47,18 @@ class Found(NamedTuple):
 
     @property
     def several(self) -> bool:
-        """Whether a job of several ranks is meant as a whole: then a route answers for all of them."""
+        """Whether it is a whole multi-rank job: then a route answers for all ranks."""
         return self.whole and (len(self.here) > 1 or (self.world_size or 1) > 1 or bool(self.met))
 
+    @property
+    def lowest(self) -> Recorded | None:
+        """The lowest rank on this host."""
+        return min(self.here, key=lambda one: one.meta.rank, default=None)
 
-class Asked(NamedTuple):
-    """What the other hosts said: `parts` have an answer, `failed` an error; `missing` says in sentences what
-    is not there, for whatever reason."""
+
+class Others(NamedTuple):
+    """The other hosts' parts: `parts` have an answer, `failed` an error; `missing` has notes about everything
+    that is missing, for any reason."""
 
     parts: list[Part]
     missing: list[str]
@@ -60,7 +66,7 @@ class Asked(NamedTuple):
 
 
 async def find(service: Service, endpoint: str, caller: access.Caller, scope: Scope = "job") -> Found:
-    """Where the processes of an endpoint are. Raises what `Registry.resolve` raises when nobody has any."""
+    """The processes of an endpoint. Raises what `Registry.resolve` raises when no host has any."""
     checked = access.endpoint(endpoint, caller)
     here, unknown = await service.call(_here, service.registry, checked)
     name, rank = await service.call(_named, service.registry, checked, here)
@@ -80,7 +86,7 @@ async def find(service: Service, endpoint: str, caller: access.Caller, scope: Sc
 
 
 async def job_of(service: Service, found: Found, caller: access.Caller, scope: Scope) -> Found:
-    """The whole job of the processes that were named; of an attempt that is not the newest, what is here."""
+    """The whole job of the processes that were found; of an older attempt only the ranks on this host."""
     if found.whole or not (found.here or found.met):
         return found
     run = found.here[0].meta.run if found.here else found.endpoint.rpartition("/")[0]
@@ -91,36 +97,36 @@ async def job_of(service: Service, found: Found, caller: access.Caller, scope: S
     newest = {recorded.meta.attempt for recorded in job.here}
     if not found.here or (newest and {recorded.meta.attempt for recorded in found.here} <= newest):
         return job
-    return found._replace(here=await service.call(service.registry.beside, found.here))
+    return found._replace(here=await service.call(service.registry.same_attempt, found.here))
 
 
-async def ask(
+async def call_others(
     service: Service, found: Found, caller: access.Caller, method: str, path: str, body: dict[str, Any],
     timeout_s: float,
-) -> Asked:
-    """The parts of the other hosts, and sentences on everything that is missing.
+) -> Others:
+    """The parts of the other hosts, and notes about everything that is missing.
 
-    `endpoint` and `scope` are added to `body`. Never longer than `timeout_s`."""
+    `endpoint` and `scope` are added to `body`. Never takes longer than `timeout_s`."""
     if not found.met:
-        return Asked([], list(found.missing), [])
-    asked = {**body, "endpoint": found.endpoint}
+        return Others([], list(found.missing), [])
     hosts = [one.host for one in found.met]
-    parts = await service.peers.ask(hosts, method, path, asked, timeout_s, role_of(caller))
+    body = {**body, "endpoint": found.endpoint}
+    parts = await service.peers.call(hosts, method, path, body, timeout_s, role_of(caller))
     failed = [part for part in parts if part.error is not None]
     service.peers.failed(failed)
     missing = [_without(part.host.ranks, part.error) for part in failed if part.error is not None]
-    return Asked([part for part in parts if part.error is None], [*found.missing, *missing], failed)
+    return Others([part for part in parts if part.error is None], [*found.missing, *missing], failed)
 
 
 async def forward(
     service: Service, found: Found, caller: access.Caller, method: str, path: str, body: dict[str, Any],
     timeout_s: float,
 ) -> dict[str, Any]:
-    """What the host answers that has the one process that is meant; raises the error that it answers."""
+    """The answer of the host that has the one process that is meant; raises the error that it answers."""
     assert found.elsewhere is not None
-    asked = {**body, "endpoint": found.endpoint}
+    body = {**body, "endpoint": found.endpoint}
     role = role_of(caller)
-    (part,) = await service.peers.ask([found.elsewhere], method, path, asked, timeout_s, role)
+    (part,) = await service.peers.call([found.elsewhere], method, path, body, timeout_s, role)
     if part.error is not None:
         service.peers.failed([part])
         raise part.error
@@ -128,7 +134,7 @@ async def forward(
 
 
 def role_of(caller: access.Caller) -> str:
-    """The role in which another host is asked: never more than the caller's."""
+    """The role for calls to another host: never more than the caller's."""
     return access.OPERATOR if caller.role in (access.OWNER, access.MONITOR) else caller.role
 
 
@@ -138,17 +144,15 @@ def candidates(service: Service, name: str) -> list[Host]:
     hosts = peer_discovery.from_file(settings)
     here = [one for one in registry.processes() if name in (one.meta.run, one.meta.job)]
     if here:
-        newest = here[-1].meta
-        folders = [
-            one.folder for one in here if (one.meta.run, one.meta.attempt) == (newest.run, newest.attempt)
-        ]
+        folders = [one.folder for one in here if one.attempt == here[-1].attempt]
         token = load_token(settings.token_file, registry.directory / "token")
-        hosts += peer_discovery.from_recordings(folders, newest.run, token, service.tcp_port, settings)
+        run = here[-1].meta.run
+        hosts += peer_discovery.from_recordings(folders, run, token, service.tcp_port, settings)
     return list({host.url or host.name: host for host in reversed(hosts)}.values())[::-1]
 
 
 def held(registry: Registry, name: str) -> dict[str, Any]:
-    """What this host has of a run, or of the newest run of a job: of its newest attempt. Blocks on files."""
+    """This host's part of the newest attempt of a run, or of a job's newest run. Blocks on files."""
     try:
         here = registry.resolve(name) if name else []
     except ProbeError:
@@ -162,7 +166,7 @@ def held(registry: Registry, name: str) -> dict[str, Any]:
 
 
 class _Facts(NamedTuple):
-    """Of one host's part of a run."""
+    """Facts about one host's part of a run; a `PeerInfo` has them too."""
 
     attempt: int
     started_ns: int
@@ -185,12 +189,12 @@ def _here(registry: Registry, endpoint: str) -> tuple[list[Recorded], EndpointUn
     except EndpointUnknown as error:
         return [], error
     if not endpoint.strip() and (_world_size(found) or 1) > len(found):
-        found = registry.resolve(found[0].meta.run)  # with those that do not live any more
+        found = registry.resolve(found[0].meta.run)  # ended ranks included
     return found, None
 
 
 def _named(registry: Registry, endpoint: str, here: list[Recorded]) -> tuple[str, int | None]:
-    """The run or job that other hosts are asked for, and the rank that was named; "" for no other host."""
+    """The run or job to ask other hosts for ("" for none), and the rank that was named."""
     text = endpoint.strip()
     if text.startswith("/") or (text.isascii() and text.isdigit()):
         return "", None
@@ -228,11 +232,11 @@ def _one_rank(
 
 
 def _nobody(unknown: EndpointUnknown, lost: list[Part]) -> ProbeError:
-    """Nobody who answers has it; said with who does not answer."""
+    """The error when no host that answers has it; names the hosts that do not answer."""
     if not lost:
         return unknown
     silent = "; ".join(part.error.message for part in lost[:8] if part.error is not None)
-    message = f"{unknown.message}, and not all hosts could be asked: {silent}"
+    message = f"{unknown.message}, and some hosts do not answer: {silent}"
     return HostUnreachable(message, hint=unknown.hint)
 
 
@@ -242,15 +246,15 @@ def _found(
     """What belongs to the newest attempt, and what is missing of it."""
     own = _facts(registry, here)
     having = [one for one in met if one.ranks]
-    parts = [*([own] if here else []), *(_Facts(one.attempt, one.started_ns, one.ended_ns) for one in having)]
+    parts: list[_Facts | PeerInfo] = [*([own] if here else []), *having]
     newest = max(part.attempt for part in parts)
     began_ns = max(part.started_ns for part in parts if part.attempt == newest)
 
-    def over(part: _Facts) -> bool:
-        """Of an attempt that had ended when the newest began."""
+    def over(part: _Facts | PeerInfo) -> bool:
+        """Whether it belongs to an attempt that had ended when the newest began."""
         return part.attempt < newest and part.ended_ns is not None and part.ended_ns <= began_ns
 
-    kept = [one for one in having if not over(_Facts(one.attempt, one.started_ns, one.ended_ns))]
+    kept = [one for one in having if not over(one)]
     stays = [] if here and over(own) else here
     sizes = [(own.started_ns, _world_size(stays))] if stays else []
     sizes += [(one.started_ns, one.world_size) for one in kept]
@@ -262,7 +266,7 @@ def _found(
 
 
 def _missing(world_size: int | None, present: set[int], lost: list[Part]) -> list[str]:
-    """Sentences on ranks that must exist and that nobody has; on silent hosts while any is."""
+    """Notes about ranks that must exist and were not found, and about hosts that may have them."""
     absent = set(range(min(world_size or 0, 1 << 20))) - present
     if world_size is not None and not absent:
         return []
@@ -274,25 +278,19 @@ def _missing(world_size: int | None, present: set[int], lost: list[Part]) -> lis
         absent -= set(theirs)
     if absent:
         unknown = "no host known" if not lost else "on none of the hosts that answer"
-        said.append(f"{_ranks(absent)}: {unknown}")
+        said.append(f"{named(absent)}: {unknown}")
     return said
 
 
-def _without(ranks: Iterable[int], error: ProbeError) -> str:
-    listed = list(ranks)
-    return f"{_ranks(listed)}: {error.message}" if listed else error.message
+def _without(ranks: Sequence[int], error: ProbeError) -> str:
+    return f"{named(ranks)}: {error.message}" if ranks else error.message
 
 
-def _ranks(ranks: Iterable[int]) -> str:
-    text = as_text(ranks)
-    return f"rank {text}" if text.isdigit() else f"ranks {text}"
-
-
-def host_rows(found: Found, asked: Asked) -> list[dict[str, Any]]:
-    """Rows of cluster.hosts: this host, those that answered, those that did not."""
+def host_rows(found: Found, others: Others) -> list[dict[str, Any]]:
+    """Rows of cluster.hosts: this host, the hosts that answered, and those that did not."""
     own = {"host": os.uname().nodename, "url": None, "source": "here", "error": None, "elapsed_s": None}
     rows: list[dict[str, Any]] = [{**own, "state": "answers" if found.here else "no ranks"}]
-    for part in [*asked.parts, *asked.failed, *found.lost]:
+    for part in [*others.parts, *others.failed, *found.lost]:
         rows.append(
             {
                 "host": part.host.name, "url": part.host.url or None, "source": part.host.source,
@@ -304,7 +302,7 @@ def host_rows(found: Found, asked: Asked) -> list[dict[str, Any]]:
 
 
 def _state(error: ProbeError | None) -> str:
-    """In the words of the column `cluster.hosts.state`."""
+    """The value of the column `cluster.hosts.state`."""
     if error is None:
         return "answers"
     if isinstance(error, AccessDenied):

@@ -1,13 +1,13 @@
-"""Where everybody is: the stacks of all ranks merged into one tree and into classes of ranks.
+"""The stacks of all ranks, merged into one tree and into classes of ranks.
 
-As STAT has it: a prefix tree from the outermost frame on, each node with the ranks that go through it, and
-classes of ranks that are in the same place. Two stacks are the same place when their frames are the same
-down to the innermost one of the user's code, there by line, in libraries by function; and when what that
-one called is: by function too, down to the call of a collective, without the internals of waiting. So the
-ranks that wait in one collective are one class though their backends differ by a line. A rank that is
-stopped or has ended is never in a class with those that live.
+As in STAT: a prefix tree from the outermost frame on, each node with the ranks that go through it, and
+classes of ranks that are at the same place. Two stacks are at the same place if their frames are equal down
+to the innermost frame of user code (user code by line, libraries by function), and so are the functions
+called from there, down to the call of a collective and without the internals of waiting. So ranks that wait
+in one collective are one class even if their backends differ by a line. A rank that is stopped or has ended
+is never in a class with living ones.
 
-Pure: captures in the shape of ARCHITECTURE.md, rows out. Any thread; standard library only.
+Pure; any thread; standard library only.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 from probe.base import package, rank_sets
 
 ALIVE, STOPPED, ENDED = "alive", "stopped", "ended"
-"""States of a process whose stack was taken; `ended`: it is the last that its recording kept."""
+"""States of a process; `ended`: the stack is the last in its recording."""
 NOT_TRAINING = "no thread has trained yet"
-"""In place of a stack."""
+"""Shown instead of a stack."""
 
 Capture = Mapping[str, Any]
 Stack = tuple[int, ...]
@@ -36,22 +36,22 @@ _INTERNALS = (
     "multiprocessing/synchronize.py", "multiprocessing/queues.py", "multiprocessing/popen_fork.py",
     "concurrent/futures/_base.py", "torch/distributed/c10d_logger.py",
 )
-"""How a thread waits, not what for."""
+"""Code that waits, whatever it waits for."""
 _KEY = itemgetter("func", "file", "lineno", "is_user")
 
 
 class Merged(NamedTuple):
     """All ranks' stacks: `tree` as rows of cluster.stacks, `classes` as rows of cluster.stack_classes.
 
-    A node also has `is_user`, a class its `frames` (innermost first, of most of its ranks) and the names of
-    the `threads` that its ranks have beside the training one, with their places."""
+    A node also has `is_user`; a class has `frames` (innermost first, of its lowest rank) and on request
+    `threads`, the other threads of its ranks with their places."""
 
     tree: list[dict[str, Any]]
     classes: list[dict[str, Any]]
 
 
 def merge(captures: Mapping[int, Capture], all_threads: bool = False) -> Merged:
-    """The captures of ranks, by rank. `all_threads`: the classes also say where their other threads are."""
+    """Merge captures by rank. `all_threads`: the classes also list their other threads."""
     frames = _Frames()
     stacks: dict[Stack, list[int]] = {}
     for rank, capture in captures.items():
@@ -71,7 +71,7 @@ def training_frames(capture: Capture) -> Sequence[Mapping[str, Any]]:
 
 
 def training_thread(capture: Capture) -> Mapping[str, Any] | None:
-    """The training thread, or the main one when none has trained yet; None when it was not seen."""
+    """The training thread, or the main one when none has trained yet; None when it is not in the capture."""
     threads = capture.get("threads") or ()
     for thread in threads:
         if thread.get("training"):
@@ -81,7 +81,7 @@ def training_thread(capture: Capture) -> Mapping[str, Any] | None:
 
 
 class _Frames:
-    """Every frame once, by number: what is asked of a frame is found out once, not for each rank."""
+    """Every distinct frame once, by number, so that its properties are computed once, not for each rank."""
 
     def __init__(self) -> None:
         self._numbers: defaultdict[tuple[str, str, int | None, bool], int] = defaultdict(count().__next__)
@@ -89,21 +89,21 @@ class _Frames:
         """(function, file, line, whether it is the user's), by number."""
         self.user: list[bool] = []
         self._coarse: list[int] = []
-        """Number of the frame that stands for it in a class: of a library's function the first line seen."""
+        """Number of the frame that represents it in a class: for a library function, its first line seen."""
         self._internal: list[bool] = []
         self._collective: list[bool] = []
         self._hidden: set[int] = set()
         self._names: list[str] = []
         self._outer: dict[Stack, Stack] = {}
         self._above: dict[Stack, str] = {}
-        """Of what many stacks have in common, all but the innermost frame: its place, and its text."""
+        """Caches for all but the innermost frame, which many stacks share: its place, and its text."""
 
     def stack(self, frames: Sequence[Mapping[str, Any]]) -> Stack:
         """Frames, innermost first, as numbers."""
         return tuple(map(self._numbers.__getitem__, map(_KEY, frames)))[::-1]
 
     def close(self) -> None:
-        """All stacks were numbered: find out what there is to ask of their frames."""
+        """Compute the properties of all frames, after all stacks were numbered."""
         self.known = list(self._numbers)
         standing: dict[tuple[str, str], int] = {}
         files: dict[str, tuple[str, bool, bool, bool]] = {}
@@ -134,8 +134,8 @@ class _Frames:
         return found
 
     def place(self, stack: Stack) -> Stack:
-        """What is the same for all stacks that are in the same place."""
-        if stack and self.user[stack[-1]]:  # it has its callers' place in common with others: that is kept
+        """Equal for all stacks at the same place."""
+        if stack and self.user[stack[-1]]:  # the place of its callers is cached: others share it
             outer = stack[:-1]
             known = self._outer.get(outer)
             if known is None:
@@ -152,14 +152,14 @@ class _Frames:
         return tuple(found)
 
     def _inner(self, stack: Stack) -> int:
-        """How many frames there are down to the innermost of the user's, that one counted."""
+        """The number of frames down to the innermost user frame, inclusive."""
         inner = len(stack)
         while inner and not self.user[stack[inner - 1]]:
             inner -= 1
         return inner
 
     def text(self, place: Stack) -> str:
-        """A place in few words, innermost first: what was called, then the user's frames."""
+        """A place as text, innermost first: the library call, then the user's frames."""
         if not place:
             return NOT_TRAINING
         inner = self._inner(place)
@@ -171,7 +171,7 @@ class _Frames:
         return " <- ".join([*called, *self._users(place[:inner])])
 
     def _users(self, place: Stack) -> list[str]:
-        """The user's frames of a place that ends with one, innermost first, and those above as one text."""
+        """The user frames of a place that ends with one: the innermost, and those above it as one text."""
         if not place:
             return []
         outer = place[:-1]
@@ -221,13 +221,13 @@ def _classes(
 
 
 def _common(captures: list[Capture], what: str) -> Any:
-    """What all say; None when they differ."""
+    """The common value; None when they differ."""
     first = captures[0].get(what)
     return first if all(capture.get(what) == first for capture in captures[1:]) else None
 
 
 def _add_threads(captures: Mapping[int, Capture], classes: list[dict[str, Any]]) -> None:
-    """Where the other threads of each class are: those of one name in one place are one line."""
+    """Add the other threads of each class, merged by name and place."""
     frames = _Frames()
     for one in classes:
         one["threads"] = []
@@ -237,7 +237,9 @@ def _add_threads(captures: Mapping[int, Capture], classes: list[dict[str, Any]])
             own = training_thread(captures[rank])
             for thread in captures[rank].get("threads") or ():
                 if thread is not own:
-                    name = _thread_name(thread, captures[rank])
+                    name = str(thread.get("thread_name") or "thread")
+                    if thread.get("process_id") not in (None, captures[rank].get("pid")):
+                        name += " of a child process"
                     key = one["class"], name, frames.stack(thread["frames"])
                     found.setdefault(key, set()).add(rank)
     frames.close()
@@ -249,28 +251,23 @@ def _add_threads(captures: Mapping[int, Capture], classes: list[dict[str, Any]])
         classes[number]["threads"].append({"name": name, "ranks": _text(list(ranks)), "stack": text})
 
 
-def _thread_name(thread: Mapping[str, Any], capture: Capture) -> str:
-    name = str(thread.get("thread_name") or "thread")
-    return name if thread.get("process_id") in (None, capture.get("pid")) else f"{name} of a child process"
-
-
 # The tree ---------------------------------------------------------------------
 
 
 class _Nodes(NamedTuple):
-    """The tree as it grows; 0 is the root, which is no frame, and a node's number is above its parent's."""
+    """The tree while it is built; node 0 is the root, without a frame; numbers are above their parents'."""
 
     parents: list[int]
     frames: list[int]
     ends: dict[int, list[int]]
-    """Ranks whose innermost frame a node is."""
+    """Ranks whose stack ends at a node."""
 
 
 def _tree(stacks: dict[Stack, list[int]], frames: _Frames) -> list[dict[str, Any]]:
-    """Rows of nodes, each before those below it, the most ranks first."""
+    """Rows of nodes, each before its children, which are in descending order of ranks."""
     nodes = _grown(stacks, len(frames.known))
     children, counts = _counted(nodes)
-    order: list[int] = []  # all ranks in the order of the tree: those of a node are neighbours
+    order: list[int] = []  # all ranks in the order of the tree: those of a node are contiguous
     rows: list[dict[str, Any]] = []
     spans: list[tuple[int, int]] = []
     waiting: list[tuple[int, int | None, int]] = [(0, None, -1)]
@@ -320,9 +317,9 @@ def _grown(stacks: dict[Stack, list[int]], size: int) -> _Nodes:
 
 
 def _counted(nodes: _Nodes) -> tuple[dict[int, list[int]], list[int]]:
-    """The nodes below each, and how many ranks go through each.
+    """The children of each node, and how many ranks go through each.
 
-    The most ranks, then the lowest rank, come last: they are taken from the end."""
+    Children with the most ranks, then with the lowest rank, come last: they are taken from the end."""
     size = len(nodes.parents)
     counts, lowest = [0] * size, [1 << 40] * size
     for node, ranks in nodes.ends.items():
@@ -344,7 +341,7 @@ def _counted(nodes: _Nodes) -> tuple[dict[int, list[int]], list[int]]:
 
 
 def _name_ranks(rows: list[dict[str, Any]], spans: list[tuple[int, int]], order: list[int]) -> None:
-    """Fill in the ranks of each node; one that has all of its parent's shares their text."""
+    """Fill in the ranks of each node; a node with all ranks of its parent shares the text."""
     for row, (first, many) in zip(rows, spans, strict=True):
         parent = row["parent"]
         if parent is not None and rows[parent]["rank_count"] == many:

@@ -1,4 +1,4 @@
-"""RankGroup: all ranks of one job, asked the same thing at once, on this host and through other servers.
+"""RankGroup: sends one request to all ranks of a job, on this host and through other hosts' servers.
 
 Runs on the server's event loop; files are read on threads. May import numpy through the ring reader.
 """
@@ -22,13 +22,13 @@ from probe.server.runtime import access
 from probe.server.service import Service
 
 ENDS = 64
-"""Ends of steps that are looked at to say when the next ones begin."""
+"""Step ends that are read to predict the next steps."""
 PATIENT_S = 1.0
-"""From then on it is looked whether a rank hears at all."""
+"""After this time it is checked whether an agent responds at all."""
 
 
 class Reply(NamedTuple):
-    """What one rank said, or why it said nothing."""
+    """One rank's answer or error."""
 
     rank: int
     pid: int | None
@@ -37,7 +37,7 @@ class Reply(NamedTuple):
     error: ProbeError | None
 
     def as_dict(self) -> dict[str, Any]:
-        """Its place in an answer."""
+        """Its form in an answer."""
         who: dict[str, Any] = {"rank": self.rank, "pid": self.pid, "host": self.host}
         return {**who, "answer": self.answer} if self.error is None else {**who, **self.error.as_dict()}
 
@@ -52,35 +52,33 @@ class RankGroup:
 
     @property
     def here(self) -> list[Recorded]:
-        """Those of this host."""
+        """The ranks of this host."""
         return self.found.here
 
     @property
     def hosts(self) -> tuple[PeerInfo, ...]:
-        """The other hosts that have some."""
+        """The other hosts that have ranks."""
         return self.found.met
 
     def only(self, ranks: Sequence[int]) -> RankGroup:
-        """Some of them."""
+        """The group of only these ranks."""
         wanted = set(ranks)
         here = [one for one in self.here if one.meta.rank in wanted]
         met = tuple(one for one in self.hosts if wanted.intersection(one.ranks))
         return RankGroup(self.service, self.found._replace(here=here, met=met), self.caller)
 
     async def ask(self, request: Request) -> list[Reply]:
-        """What every rank of this host answers to the same request, in order of rank."""
+        """The replies of this host's ranks to the same request, in order of rank."""
         asked = (ask_rank(self.service, one, request) for one in self.here)
         return sorted(await asyncio.gather(*asked), key=lambda reply: reply.rank)
 
     async def phase(self, body: dict[str, Any]) -> list[Reply]:
-        """One phase of acting together, of all ranks on all hosts: `body` is that of `POST /v1/together`."""
-        replies: list[Reply] = []
-        async for reply in self.phase_as_they_come(body):
-            replies.append(reply)
+        """One phase of a coordinated request, on all ranks of all hosts; `body` is that of `/v1/together`."""
+        replies = [reply async for reply in self.phase_as_they_come(body)]
         return sorted(replies, key=lambda reply: reply.rank)
 
     async def phase_as_they_come(self, body: dict[str, Any]) -> AsyncIterator[Reply]:
-        """The same, as the ranks of this host and then those of others answer."""
+        """The same, each reply as soon as it arrives."""
         there = [asyncio.ensure_future(self._host(met, body)) for met in self.hosts]
         here: list[Coroutine[Any, Any, list[Reply]]] = [
             ask_phase(self.service, [one], body) for one in self.here
@@ -95,14 +93,14 @@ class RankGroup:
                 one.cancel()
 
     async def ask_host(self, met: PeerInfo, body: dict[str, Any]) -> dict[str, Any]:
-        """What another host answers to one phase; raises why it does not."""
+        """Another host's answer to one phase; raises its error."""
         only = self.found._replace(met=(met,), missing=())
-        asked = await fanout.ask(
+        others = await fanout.call_others(
             self.service, only, self.caller, "POST", "/v1/together", body, body["timeout_s"]
         )
-        for part in asked.failed:
+        for part in others.failed:
             raise part.error or HostUnreachable(f"host {met.host.name} does not answer")
-        return asked.parts[0].answer or {}
+        return others.parts[0].answer or {}
 
     async def _host(self, met: PeerInfo, body: dict[str, Any]) -> list[Reply]:
         try:
@@ -111,12 +109,12 @@ class RankGroup:
         except ProbeError as error:
             return [Reply(rank, None, met.host.name, None, error) for rank in met.ranks]
         except (KeyError, TypeError, ValueError):
-            nonsense = HostUnreachable(f"host {met.host.name} gave no answer that can be understood")
+            nonsense = HostUnreachable(f"host {met.host.name} sent an answer that cannot be read")
             return [Reply(rank, None, met.host.name, None, nonsense) for rank in met.ranks]
 
 
 async def ask_phase(service: Service, ranks: Sequence[Recorded], body: dict[str, Any]) -> list[Reply]:
-    """One phase, of some ranks of this host."""
+    """One phase, on some ranks of this host."""
     phase, steps = body["phase"], body.get("steps") or {}
 
     async def one(recorded: Recorded) -> Reply:
@@ -133,7 +131,7 @@ async def ask_phase(service: Service, ranks: Sequence[Recorded], body: dict[str,
 
 
 async def ask_rank(service: Service, recorded: Recorded, request: Request) -> Reply:
-    """What one rank of this host answers; never raises."""
+    """The reply of one rank of this host; never raises."""
     meta = recorded.meta
     try:
         status = await service.call(service.registry.status, recorded)
@@ -145,7 +143,7 @@ async def ask_rank(service: Service, recorded: Recorded, request: Request) -> Re
 
 
 def recent_ends(recorded: Recorded) -> list[tuple[int, int]]:
-    """The last steps of a rank: number and end (wall clock, ns), in order; none where none can be read."""
+    """The last steps of a rank: number and end (wall clock, ns), in order; none if they cannot be read."""
     with contextlib.suppress(OSError, RecordingError), open_ring(
         recorded.meta, "python.steps"
     ) as ring:
@@ -157,12 +155,12 @@ def recent_ends(recorded: Recorded) -> list[tuple[int, int]]:
 
 
 def common(texts: Sequence[str]) -> str | None:
-    """The one text that all have; None when they differ, or there is none."""
+    """The text if all are equal; None when they differ, or there are none."""
     return texts[0] if len(set(texts)) == 1 else None
 
 
 def by_text(replies: Sequence[tuple[int, str]]) -> list[tuple[list[int], str]]:
-    """Ranks that said the same, together, in order of the lowest rank."""
+    """Ranks grouped by their text, in order of the lowest rank."""
     found: dict[str, list[int]] = {}
     for rank, text in replies:
         found.setdefault(text, []).append(rank)

@@ -1,30 +1,82 @@
-"""Rank list: all ranks of a job on all hosts, for `GET /v1/ranks` and the tables of the cluster.
+"""All ranks of a job on all hosts, for `GET /v1/ranks` and the tables of the cluster.
 
-Runs on the server's event loop.
+Each rank is listed once, with how far it is behind. Rows of other hosts are checked value by value. Runs on
+the server's event loop.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from probe.server.hosts import fanout, ranks_seen
+from probe.server.hosts import fanout
 from probe.server.recordings.listing import rank_rows
 from probe.server.runtime import access
 from probe.server.service import Service
 
 RANKS_S = 5.0
-"""Deadline of the other hosts for what is asked of files alone."""
+"""Deadline for other hosts' answers that come from files alone."""
+LONGEST_TEXT = 1024
+MOST_RANKS = 1 << 17
+_KINDS: dict[str, tuple[type, ...]] = {
+    "job": (str,), "run": (str,), "attempt": (int,), "rank": (int,), "local_rank": (int,),
+    "world_size": (int,), "host": (str,), "pid": (int,), "state": (str,), "how": (str,),
+    "exit_status": (int,), "step": (int,),
+    "last_step_s": (int, float), "last_seen_s": (int, float), "started_ns": (int,), "ended_ns": (int,),
+    "midway": (bool,),
+}
+_NEEDED = ("run", "attempt", "rank", "pid", "started_ns")
 
 
 async def all_ranks(service: Service, found: fanout.Found, caller: access.Caller) -> dict[str, Any]:
-    """Answer of `GET /v1/ranks`: the pattern of every route that is about all ranks.
-
-    (One about the one process that an endpoint names asks `found.elsewhere` first, with `fanout.forward`.)"""
+    """Answer of `GET /v1/ranks`."""
     rows = await service.call(rank_rows, service.registry, service.watch.current, found.here)
-    asked = await fanout.ask(service, found, caller, "GET", "/v1/ranks", {}, RANKS_S)
-    for part in asked.parts:
-        rows += ranks_seen.of_another(part.answer)
+    others = await fanout.call_others(service, found, caller, "GET", "/v1/ranks", {}, RANKS_S)
+    for part in others.parts:
+        rows += _of_another(part.answer)
     return {
-        "ranks": ranks_seen.lined_up(rows, found.world_size), "hosts": fanout.host_rows(found, asked),
-        "missing": asked.missing, "world_size": found.world_size,
+        "ranks": _lined_up(rows, found.world_size), "hosts": fanout.host_rows(found, others),
+        "missing": others.missing, "world_size": found.world_size,
     }
+
+
+def _of_another(answer: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """The rows in another host's answer; invalid rows are left out, invalid values are NULL."""
+    said = (answer or {}).get("ranks")
+    found: list[dict[str, Any]] = []
+    for row in said[:MOST_RANKS] if isinstance(said, list) else []:
+        if isinstance(row, dict):
+            checked = {name: _checked(row.get(name), kinds) for name, kinds in _KINDS.items()}
+            if all(checked[name] is not None for name in _NEEDED) and checked["rank"] >= 0:
+                found.append({**checked, "endpoint": f"{checked['job']}/{checked['rank']}"})
+    return found
+
+
+def _checked(value: Any, kinds: tuple[type, ...]) -> Any:
+    if type(value) not in kinds:
+        return None
+    if isinstance(value, str):
+        return value[:LONGEST_TEXT]
+    return value if -(2**63) <= value < 2**63 else None
+
+
+def _lined_up(rows: list[dict[str, Any]], world_size: int | None) -> list[dict[str, Any]]:
+    """Each rank's newest life, in order of rank, with `lag_steps`: how far it is behind the foremost."""
+    newest: dict[tuple[str, int], dict[str, Any]] = {}
+    for row in sorted(rows, key=lambda row: (row["attempt"], row["started_ns"])):
+        newest[row["run"], row["rank"]] = row
+    found = [
+        row for (_, rank), row in sorted(newest.items(), key=lambda item: (item[0][1], item[0][0]))
+        if world_size is None or rank < world_size or (row["world_size"] or 0) <= world_size
+    ]
+    foremost: dict[str, int] = {}
+    for row in found:
+        if _comparable(row):
+            foremost[row["run"]] = max(foremost.get(row["run"], 0), row["step"])
+    for row in found:
+        row["lag_steps"] = foremost[row["run"]] - row["step"] if _comparable(row) else None
+    return found
+
+
+def _comparable(row: dict[str, Any]) -> bool:
+    """Whether the rank counts its steps from the job's first one."""
+    return row.get("step") is not None and row.get("midway") is False

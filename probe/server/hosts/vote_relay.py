@@ -1,11 +1,11 @@
-"""Ballots of a job on several hosts: each host has its own, and the server that was asked joins them.
+"""Commit votes across hosts: each host has its own vote, and the coordinating server joins them.
 
-A host's ranks vote among themselves with one member more, `ARBITER`, who never marks anything: so they
-cannot decide `yes` alone. The arbiter's own ballot has a member for each other host, whose mark it leaves
-when all ranks there have left theirs; what is decided there it then casts everywhere. A host whose ranks
-have waited for PROBE_RANK_HOLD_S meanwhile has decided `no` for itself, and says so.
+A host's ranks vote with one more member, `ARBITER`, that never marks anything, so they cannot decide `yes` on
+their own. The coordinator's own vote has a member for each other host, which it marks once all ranks there
+have marked theirs; its decision is then cast on every host. A host whose ranks have meanwhile waited for
+PROBE_RANK_HOLD_S has decided `no`, and answers so.
 
-Runs on the server's event loop, which looks at files that are in memory. Standard library only.
+Runs on the server's event loop and reads files in memory. Standard library only.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from probe.base.errors import BadRequest, NotTogether, ProbeError
 
 ARBITER = "arbiter"
 MARKS = {GO: COME, STAY: DID}
-"""What members leave behind before each question is decided."""
-_LOOK_S = 0.002
+"""The mark that members set before each question is decided."""
+_POLL_S = 0.002
 AskHost = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
-"""Asks one host for a phase, with what it is told in it; raises a `ProbeError`."""
+"""Calls one host for a phase; raises a `ProbeError`."""
 
 
 def member(number: int) -> str:
-    """A host's name in the arbiter's ballot."""
+    """A host's name in the coordinator's vote."""
     return f"host{number}"
 
 
 async def answer(
     directory: Path, name: str, phase: str, asked: dict[str, Any], until_s: float
 ) -> dict[str, Any]:
-    """What another host's server does in a phase that is about its ballot. `until_s` is monotonic."""
-    ballot = CommitVote(directory, name)
+    """This host's answer in a phase about its vote. `until_s` is monotonic."""
+    vote = CommitVote(directory, name)
     question = str(asked.get("question") or GO)
     if question not in MARKS:
         raise BadRequest(f"`question` must be one of {', '.join(MARKS)}")
@@ -46,63 +46,63 @@ async def answer(
     why = str(asked.get("why") or "").encode("utf-8", "replace").decode()
     try:
         if phase == "open":
-            ballot.open([*map(str, members), ARBITER])
+            vote.open([*map(str, members), ARBITER])
             return {}
         if phase == "gather":
-            return await _gather(ballot, question, until_s)
-        return _as_dict(ballot.cast(question, bool(asked.get("yes")), why))
+            return await _gather(vote, question, until_s)
+        return _as_dict(vote.cast(question, bool(asked.get("yes")), why))
     except OSError as error:
-        raise NotTogether(f"there is no such vote here: {error.strerror or error}") from None
+        raise NotTogether(f"no such vote on this host: {error.strerror or error}") from None
 
 
-async def _gather(ballot: CommitVote, question: str, until_s: float) -> dict[str, Any]:
-    while time.monotonic() < until_s and ballot.folder.exists():
-        decision = ballot.decision(question)
+async def _gather(vote: CommitVote, question: str, until_s: float) -> dict[str, Any]:
+    while time.monotonic() < until_s and vote.folder.exists():
+        decision = vote.decision(question)
         if decision is not None:
             return _as_dict(decision)
-        if ballot.missing(MARKS[question]) == [ARBITER]:
+        if vote.missing(MARKS[question]) == [ARBITER]:
             return {"all": True}
-        await asyncio.sleep(_LOOK_S)
-    return {"yes": False, "why": "the agreed step did not begin in time"}
+        await asyncio.sleep(_POLL_S)
+    return {"yes": False, "why": "the agreed step did not start in time"}
 
 
 def remove(directory: Path, name: str) -> None:
-    """All ranks of this host have said what came of it."""
+    """Remove the vote, after all ranks of this host have reported the outcome."""
     CommitVote(directory, name).remove()
 
 
 async def join(
-    ballot: CommitVote, number: int, ask: AskHost, questions: tuple[str, ...], who: str, until_s: float
+    vote: CommitVote, number: int, ask: AskHost, questions: tuple[str, ...], who: str, until_s: float
 ) -> None:
-    """The arbiter's side for one other host: until every question is decided there as here."""
+    """The coordinator's side for one other host: until every question is decided there as here."""
     try:
         for question in questions:
             told = await ask("gather", {"question": question})
             if told.get("all"):
-                ballot.mark(MARKS[question], member(number))
-                if not ballot.missing(MARKS[question]):
-                    ballot.cast(question, True)
+                vote.mark(MARKS[question], member(number))
+                if not vote.missing(MARKS[question]):
+                    vote.cast(question, True)
             else:
-                ballot.cast(question, bool(told.get("yes")), str(told.get("why") or ""))
-            decision = await _decided(ballot, question, until_s)
+                vote.cast(question, bool(told.get("yes")), str(told.get("why") or ""))
+            decision = await _decided(vote, question, until_s)
             there = await ask("decide", {"question": question, **_as_dict(decision)})
             if not (decision.yes and there.get("yes")):
-                if question == GO:  # it was not done there, whatever was decided here: then nowhere
-                    ballot.cast(STAY, False, f"host {who}: {there.get('why')}")
+                if question == GO:  # not done there, whatever was decided here: then undo it everywhere
+                    vote.cast(STAY, False, f"host {who}: {there.get('why')}")
                 return
     except ProbeError as error:
         for question in questions:
-            ballot.cast(question, False, error.message)
+            vote.cast(question, False, error.message)
 
 
-async def _decided(ballot: CommitVote, question: str, until_s: float) -> Decision:
+async def _decided(vote: CommitVote, question: str, until_s: float) -> Decision:
     while True:
-        decision = ballot.decision(question)
+        decision = vote.decision(question)
         if decision is not None:
             return decision
         if time.monotonic() > until_s:
-            return ballot.cast(question, False, "the agreed step did not begin in time")
-        await asyncio.sleep(_LOOK_S)
+            return vote.cast(question, False, "the agreed step did not start in time")
+        await asyncio.sleep(_POLL_S)
 
 
 def _as_dict(decision: Decision) -> dict[str, Any]:

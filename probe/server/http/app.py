@@ -1,7 +1,7 @@
-"""The routes of the server, on one page.
+"""The server's application and its routes; those about hosts and the monitor have their own modules.
 
-Runs on the server's event loop; what blocks (files, agents) runs on threads,
-queries run in worker processes. May import fastapi.
+Runs on the server's event loop; blocking calls (files, agents) run on threads, queries in worker processes.
+May import fastapi.
 """
 
 from __future__ import annotations
@@ -28,19 +28,11 @@ from probe.base.errors import BY_CODE, BadRequest, ProbeError, TooMany
 from probe.diagnose.recipes.library import installed
 from probe.server.agents import act_requests, asking
 from probe.server.alerts.recipe_monitor import Monitor
-from probe.server.answers import (
-    backtraces,
-    diagnosing,
-    examining,
-    live_tables,
-    queries,
-    summaries,
-)
-from probe.server.hosts import act_on_all, coordinator, dispatch, fanout
+from probe.server.answers import backtraces, checks, diagnosing, live_tables, queries, summaries
+from probe.server.hosts import coordinator, dispatch, fanout
 from probe.server.hosts.rank_group import RankGroup
 from probe.server.http import cluster_routes, json_answers, monitor_routes
 from probe.server.recordings import listing
-from probe.server.recordings.pruner import Wanted
 from probe.server.recordings.registry import Recorded
 from probe.server.runtime import access, packed_answers, supervision
 from probe.server.runtime.access import Scope
@@ -62,7 +54,7 @@ _CHUNK_BYTES = 256 << 10
 
 
 _ANYWHERE = (400, 401, 403, 404, 405, 413, 422, 429, 500, 503)
-"""What any route may answer instead, over TCP; 422 alone by an agent, of a checkpoint that is none."""
+"""Errors of any route; 422 only from an agent, for an invalid checkpoint."""
 
 
 def build(service: Service, monitor: Monitor) -> FastAPI:
@@ -84,20 +76,15 @@ def build(service: Service, monitor: Monitor) -> FastAPI:
     return app
 
 
-_FOR_AGENTS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorAnswer} for status in (409, 410, 504)
-}
-
-
 def _of_agents(answer: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
-    return {200: {"model": answer}, **_FOR_AGENTS}
+    return {200: {"model": answer}, **json_answers.AGENT_ERRORS}
 
 
 def _add_routes(app: FastAPI, service: Service, monitor: Monitor) -> None:
     @app.get("/v1/health", responses={200: {"model": json_answers.Health}})
     async def health() -> dict[str, Any]:
-        """Whether the server is well, how many processes it watches, how many recordings cannot be read,
-        and what of the server itself failed and went on."""
+        """The server's state: how many processes are recorded, how many recordings cannot be read, and which
+        of its parts have failed and were restarted."""
         processes = len(await service.call(service.registry.live))
         return {
             "status": "ok", "version": __version__, "pid": os.getpid(),
@@ -107,7 +94,7 @@ def _add_routes(app: FastAPI, service: Service, monitor: Monitor) -> None:
 
     @app.get("/v1/processes", responses={200: {"model": json_answers.Processes}})
     async def processes(all: int = 0) -> dict[str, Any]:
-        """The recorded processes: the living and the lately ended, or all with `all=1`."""
+        """The recorded processes: living and recently ended ones, or all with `all=1`."""
         current = service.watch.current
         rows, notes = await service.call(listing.process_rows, service.registry, current, bool(all))
         return {"processes": rows, "notes": notes}
@@ -122,33 +109,33 @@ def _add_routes(app: FastAPI, service: Service, monitor: Monitor) -> None:
         request: Request, endpoint: str = "", all_threads: int = 0, native: int = 0, locals: int = 0,
         workers: int = 0, scope: Scope = "job",
     ) -> dict[str, Any]:
-        """Where one process is: from its agent, from outside, or the last that its recording kept.
+        """The stacks of one process: from its agent, from outside, or the last in its recording.
 
-        Of a job of several ranks: all of them, merged into a tree and into classes."""
+        For a multi-rank job: those of all ranks, merged into a tree and into classes."""
         caller = access.caller(request)
-        if native:  # it stops the process for a moment
-            access.require_role(caller, access.OPERATOR, "backtrace with native frames")
+        if native:  # stops the process for a moment
+            access.require_role(caller.role, access.OPERATOR, "backtrace with native frames")
         if locals:
-            access.require_role(caller, access.OPERATOR, "backtrace with local variables")
-        want = backtraces.Want(bool(all_threads), bool(native), bool(locals), bool(workers))
-        answer = await backtraces.of_job(service, endpoint, caller, want, scope)
+            access.require_role(caller.role, access.OPERATOR, "backtrace with local variables")
+        options = backtraces.Options(bool(all_threads), bool(native), bool(locals), bool(workers))
+        answer = await backtraces.of_job(service, endpoint, caller, options, scope)
         if answer is not None:
             return answer
         subject = await service.call(_subject, service, endpoint, caller)
-        return await service.ask(backtraces.backtrace, service.registry, subject, want)
+        return await service.call_agent(backtraces.backtrace, service.registry, subject, options)
 
     @app.get("/v1/diagnose", responses=_of_agents(json_answers.Diagnosis))
     async def diagnose(
         request: Request, endpoint: str = "", symptom: str = "", deep: int = 1, scope: Scope = "job"
     ) -> dict[str, Any]:
-        """How one process, or a job of several ranks, is, with the evidence and what to do next; with a
-        symptom all checks of it."""
-        wanted = examining.Wanted(symptom, bool(deep))
-        return await diagnosing.answer(service, endpoint, access.caller(request), scope, wanted)
+        """Diagnose one process or a multi-rank job, with evidence and what to do next; with a symptom, list
+        all of its checks."""
+        options = checks.Options(symptom, bool(deep))
+        return await diagnosing.answer(service, endpoint, access.caller(request), scope, options)
 
     @app.get("/v1/recipes", responses={200: {"model": json_answers.Recipes}})
     async def recipe_list() -> dict[str, Any]:
-        """The recipes that are known here, and what is wrong with files of them."""
+        """The installed recipes, and problems in recipe files."""
         return (await service.call(installed, service.settings.recipes)).as_dict()
 
     @app.get("/v1/summary", responses=_of_agents(json_answers.Summary))
@@ -156,7 +143,7 @@ def _add_routes(app: FastAPI, service: Service, monitor: Monitor) -> None:
         request: Request, endpoint: str = "", until: int | None = None, findings: int = 0,
         scope: Scope = "job",
     ) -> dict[str, Any]:
-        """How a run learns, how fast it is and what it needs, as numbers; with `findings=1` what is wrong."""
+        """Learning, speed and memory of a run in numbers; with `findings=1` also what is wrong."""
         caller = access.caller(request)
         return await summaries.answer(
             service, monitor.listed, endpoint, caller, until=until, findings=bool(findings), scope=scope
@@ -164,32 +151,31 @@ def _add_routes(app: FastAPI, service: Service, monitor: Monitor) -> None:
 
     @app.post("/v1/detach", responses=_of_agents(json_answers.Detached))
     async def detach(body: EndpointBody, request: Request) -> dict[str, Any]:
-        """Have the agent of one live process leave it; the recording stays."""
+        """Stop the agent of one live process; its recording stays."""
         caller = access.caller(request)
         access.require_code(caller, service.settings, "detach")
         recorded = await service.call(service.registry.one, access.endpoint(body.endpoint, caller))
-        return await service.ask(asking.detach, service.registry, recorded)
+        return await service.call_agent(asking.detach, service.registry, recorded)
 
     @app.post("/v1/prune", responses=_of_agents(json_answers.Pruned))
     async def prune(body: PruneBody, request: Request) -> dict[str, Any]:
-        """Delete recordings of processes that have ended, or say which would be."""
-        access.require_role(access.caller(request), access.OWNER, "prune")
-        wanted = Wanted(body.older_than_s, body.keep, body.job, body.dry_run)
-        return await service.call(service.pruner.prune, wanted)
+        """Delete recordings of ended processes, or list those that would be deleted."""
+        access.require_role(access.caller(request).role, access.OWNER, "prune")
+        return await service.call(service.pruner.prune, body)
 
 
 def _add_queries(app: FastAPI, service: Service) -> None:
     @app.post("/v1/query", responses=_of_agents(json_answers.Rows))
     async def query(body: QueryBody, request: Request) -> Response:
-        """One SQL statement over the recordings of an endpoint."""
+        """Run one SQL statement over the recordings of an endpoint."""
         gone = functools.partial(_disconnected, request)
         caller = access.caller(request)
         made = queries.answer(service, body, caller, gone)
         return await _in_flight(service, caller, made, "application/json")
 
-    @app.post("/v1/rows", responses={**_FOR_AGENTS, 200: {"content": {packed_answers.MEDIA_TYPE: {}}}})
+    @app.post("/v1/rows", responses=json_answers.PACKED)
     async def rows(body: RowsBody, request: Request) -> Response:
-        """The rows of this host that a statement may read, for another host's server, which runs it."""
+        """The rows of this host that a statement may read, for another host's server."""
         gone = functools.partial(_disconnected, request)
         caller = access.caller(request)
         made = queries.rows(service, body, caller, gone)
@@ -199,13 +185,13 @@ def _add_queries(app: FastAPI, service: Service) -> None:
 async def _in_flight(
     service: Service, caller: access.Caller, made: Coroutine[Any, Any, bytes], media_type: str
 ) -> Response:
-    """The answer that is being made, unless too many are; viewers cannot take the room of all others."""
+    """Await a query's answer, unless too many queries run; viewers cannot use up everybody's share."""
     running, role = service.queries, caller.role
     viewers = role == access.VIEWER and running[role] >= VIEWERS_IN_FLIGHT
     if viewers or running.total() >= IN_FLIGHT:
         made.close()
-        of_whom = f"{VIEWERS_IN_FLIGHT} queries of viewers" if viewers else f"{IN_FLIGHT} queries"
-        raise TooMany(f"{of_whom} run already")
+        what, limit = ("queries of viewers", VIEWERS_IN_FLIGHT) if viewers else ("queries", IN_FLIGHT)
+        raise TooMany(f"too many concurrent {what} (limit {limit})")
     running[role] += 1
     answer: _ReadyBytes | None = None
     try:
@@ -219,29 +205,23 @@ async def _in_flight(
 def _add_acting(app: FastAPI, service: Service) -> None:
     @app.post("/v1/eval", responses=_of_agents(json_answers.Evaluated))
     async def evaluate(body: EvalBody, request: Request) -> dict[str, Any]:
-        """Run a snippet, in one process or in all ranks of a job: what only reads at once, what changes
-        between two steps."""
-        caller = access.caller(request)
-        access.require_code(caller, service.settings, "eval")
-        asked = act_requests.evaluation(body, caller, service.settings)
-        return await dispatch.on_one_or_all(service, body, caller, asked, act_on_all.evaluate)
+        """Run a snippet in one process or in all ranks of a job: at once if it only reads, else between two
+        steps."""
+        return await dispatch.evaluate(service, body, access.caller(request))
 
     @app.post("/v1/act", responses=_of_agents(json_answers.Acted))
     async def act(body: ActBody, request: Request) -> dict[str, Any]:
-        """Do something to one process, or to all ranks of a job, between two steps; `/v1/undo` takes it
-        back."""
-        return await dispatch.act_for(service, body, access.caller(request))
+        """Run an action on one process, or on all ranks of a job, between two steps; `/v1/undo` undoes it."""
+        return await dispatch.act(service, body, access.caller(request))
 
     @app.post("/v1/undo", responses=_of_agents(json_answers.Acted))
     async def undo(body: UndoBody, request: Request) -> dict[str, Any]:
-        """Take back what an action did, between two steps."""
-        caller = access.caller(request)
-        asked = act_requests.undoing(body, caller, service.settings)
-        return await dispatch.on_one_or_all(service, body, caller, asked, act_on_all.undo)
+        """Undo an action, between two steps."""
+        return await dispatch.undo(service, body, access.caller(request))
 
     @app.post("/v1/together", responses=_of_agents(json_answers.Phase))
     async def host_phase(body: TogetherBody, request: Request) -> dict[str, Any]:
-        """One phase of what all ranks of a job do before the same step: for the ranks of this host."""
+        """One phase of a coordinated request, for the ranks of this host."""
         caller = access.caller(request)
         action, arguments = body.asked.get("action"), body.asked.get("arguments")
         if "code" in body.asked or act_requests.runs_code(action, arguments):
@@ -253,7 +233,7 @@ def _add_acting(app: FastAPI, service: Service) -> None:
 
 
 class _Json(JSONResponse):
-    """JSON, whatever the files said: a lone surrogate is written out, NaN and infinities are texts."""
+    """JSON for any content of files: lone surrogates are escaped, NaN and infinities are text."""
 
     def render(self, content: Any) -> bytes:
         try:
@@ -264,9 +244,9 @@ class _Json(JSONResponse):
 
 
 class _ReadyBytes(Response):
-    """An answer that is ready, sent in pieces so that a slow reader holds one of them, not all.
+    """A complete answer, sent in pieces, so that a slow reader holds only one piece in memory.
 
-    The query counts as in flight until the last piece is sent."""
+    The query counts as running until the last piece is sent."""
 
     def __init__(self, content: bytes, service: Service, role: str, media_type: str) -> None:
         super().__init__(content, media_type=media_type)
@@ -286,15 +266,15 @@ class _ReadyBytes(Response):
 
 
 async def _disconnected(request: Request) -> None:
-    """Completes when the caller has gone."""
+    """Completes when the caller disconnects."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 def _subject(service: Service, endpoint: str, caller: access.Caller) -> Recorded | int:
-    """The process an endpoint means; over TCP only a recorded one, and no other of the host."""
+    """The process an endpoint means; over TCP only a recorded one."""
     checked = access.endpoint(endpoint, caller)
-    return service.registry.one(checked) if caller.tcp else service.registry.subject(checked)
+    return service.registry.one(checked) if caller.tcp else service.registry.one_or_pid(checked)
 
 
 # Errors -----------------------------------------------------------------------
@@ -306,9 +286,9 @@ async def _probe_error(_request: Request, error: Exception) -> JSONResponse:
 
 
 async def _http_error(request: Request, error: Exception) -> JSONResponse:
-    """404 and 405, in the one shape."""
+    """404 and 405, in the common error shape."""
     assert isinstance(error, HTTPException)
-    what = {404: "there is no route", 405: "not allowed here:"}.get(error.status_code, "refused:")
+    what = {404: "there is no route", 405: "method not allowed:"}.get(error.status_code, "refused:")
     found = BadRequest(f"{what} {request.method} {request.url.path}"[:500])
     return _Json(found.as_dict(), error.status_code, headers=getattr(error, "headers", None))
 
@@ -322,8 +302,8 @@ async def _validation_error(_request: Request, error: Exception) -> JSONResponse
 
 
 async def _internal_error(_request: Request, error: Exception) -> JSONResponse:
-    """A fault of ours: the details are for the log, a number leads there."""
+    """A bug of ours: the details are in the log, under a number."""
     number = uuid.uuid4().hex[:8]
     _log.error("internal error %s", number, exc_info=error)
-    found = BY_CODE["error"](f"an internal error, number {number}", hint="The server's log has the details.")
+    found = BY_CODE["error"](f"internal error {number}", hint="The server's log has the details.")
     return _Json(found.as_dict(), 500)

@@ -1,9 +1,8 @@
-"""TCP access: tokens, Host, browsers, rates. The unix socket needs none of it: the kernel
-says who is there.
+"""TCP access: checks of tokens, Host header, browsers and rates. On the unix socket the kernel identifies
+callers.
 
-Whoever holds the operator's token can act on the job as the training user can (`access`
-says on what); the viewer's only looks. A request passes `TcpGate` or never reaches
-the application. Standard library only.
+The operator's token allows what the training user can do (with the exceptions in `access`); the viewer's only
+reads. Every request over TCP passes `TcpGate` before it reaches the application. Standard library only.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import asyncio
 import contextlib
 import hashlib
 import hmac
-import ipaddress
 import os
 import time
 from collections import defaultdict, deque
@@ -22,14 +20,15 @@ from pathlib import Path
 from probe.base.errors import Forbidden, ProbeError, SettingInvalid, TokenInvalid, TooMany
 from probe.base.settings import Settings
 from probe.server.http.limits import App, Receive, Scope, Send, answer_error
+from probe.server.peers.peer_discovery import is_loopback
 from probe.server.peers.peer_link import ROLE_HEADER, SERVER_HEADER, proof
 from probe.server.runtime.access import OPERATOR, VIEWER, check_route, role_now
-from probe.server.runtime.allowance import Allowance, Asker, address_of
+from probe.server.runtime.allowance import Allowance, Client, address_of
 
 FAILURES_PER_MINUTE = 10
 _LATE_S = 0.5
 LATE_AT_ONCE = 32
-"""Wrong tokens that are answered late; more are answered at once, for each keeps a connection meanwhile."""
+"""Wrong tokens that are answered late; further ones at once, because each occupies a connection meanwhile."""
 _REMEMBERED = 1024
 
 
@@ -46,29 +45,20 @@ def listen_address(settings: Settings) -> tuple[str, int]:
 
 
 def check_listen(settings: Settings) -> None:
-    """Raise `SettingInvalid` when TCP would be open beyond this host and readable on the way."""
+    """Raise `SettingInvalid` if TCP would be reachable from other hosts without encryption."""
     host, _ = listen_address(settings)
     if bool(settings.tls_certificate) != bool(settings.tls_key):
         raise SettingInvalid("PROBE_TLS_CERTIFICATE and PROBE_TLS_KEY belong together")
-    if not _is_loopback(host) and not settings.tls_certificate and not settings.insecure_no_tls:
+    if not is_loopback(host) and not settings.tls_certificate and not settings.insecure_no_tls:
         raise SettingInvalid(
             f"PROBE_LISTEN={settings.listen} is reachable from other hosts and has no TLS",
             hint="Set PROBE_TLS_CERTIFICATE and PROBE_TLS_KEY, or listen on 127.0.0.1 and use an ssh "
-            "tunnel, or accept a token in clear with PROBE_INSECURE_NO_TLS=1.",
+            "tunnel, or allow a token in clear text with PROBE_INSECURE_NO_TLS=1.",
         )
 
 
-def _is_loopback(host: str) -> bool:
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 class TcpGate:
-    """ASGI middleware of the TCP listener: lets a request through, or answers why not."""
+    """ASGI middleware of the TCP listener: passes a request on, or answers with the error."""
 
     def __init__(self, app: App, tokens: Mapping[str, str], host: str, port: int) -> None:
         """`tokens` by role."""
@@ -89,7 +79,7 @@ class TcpGate:
             token_role = await self._check_token(scope)
             role = _lowered(token_role, scope)
             server = token_role == OPERATOR and self._of_a_server(scope)
-            self._allowance.take(Asker(role, address_of(scope.get("client")), server))
+            self._allowance.take(Client(role, address_of(scope.get("client")), server))
             check_route(role, scope["method"], scope["path"])
             with self._allowance.answering(role):
                 scope.setdefault("state", {})["role"] = role
@@ -99,7 +89,7 @@ class TcpGate:
             await answer_error(send, error)
 
     def _check_origin(self, scope: Scope) -> None:
-        """A name that leads here by DNS, or a web page, is not a caller."""
+        """Refuse other Host headers (DNS rebinding) and requests of web pages."""
         hosts = [value for name, value in scope["headers"] if name == b"host"]
         if len(hosts) != 1 or hosts[0].decode("latin-1").lower() not in self._hosts:
             raise Forbidden(
@@ -107,24 +97,24 @@ class TcpGate:
             )
         for name, value in scope["headers"]:
             if name == b"origin" or (name == b"sec-fetch-site" and value != b"none"):
-                raise Forbidden("requests of web pages are not answered", hint="Use the `probe` command.")
+                raise Forbidden("requests from web pages are refused", hint="Use the `probe` command.")
 
     async def _check_token(self, scope: Scope) -> str:
-        """The role whose token was given."""
+        """The role of the token in the request."""
         given = [value for name, value in scope["headers"] if name == b"authorization"]
         scheme, _, token = (given[0] if len(given) == 1 else b"").partition(b" ")
         digest = _digest(token)
-        # All are compared, whichever is right: how long it takes tells nothing.
+        # All tokens are compared, so that the time reveals nothing.
         right = [role for role, known in self._digests.items() if hmac.compare_digest(digest, known)]
         if right and scheme.lower() == b"bearer":
             return right[0]
-        # Only wrong tokens are slowed down: nobody can lock the right one out.
+        # Only wrong tokens are slowed down: nobody can lock out the right one.
         failures = self._recent_failures(address_of(scope.get("client")))
         if len(failures) >= FAILURES_PER_MINUTE:
             await self._be_late()
             raise TooMany("too many wrong tokens from this address", hint="Wait a minute.")
         failures.append(time.monotonic())
-        raise TokenInvalid("no token, or a wrong one")
+        raise TokenInvalid("missing or wrong token")
 
     def _recent_failures(self, peer: str) -> deque[float]:
         if len(self._failures) > _REMEMBERED:
@@ -143,7 +133,7 @@ class TcpGate:
                 self._late -= 1
 
     def _of_a_server(self, scope: Scope) -> bool:
-        """Whether another host's server asks: it proves so, with the operator's token, of this request."""
+        """Whether another host's server sends this request, which it proves with the operator's token."""
         said = dict(scope["headers"])
         given = said.get(SERVER_HEADER.encode())
         if given is None:
@@ -154,7 +144,7 @@ class TcpGate:
 
 
 def _lowered(role: str, scope: Scope) -> str:
-    """The role of whom another server asks for, when that is less than its token's."""
+    """The role for which another server sends the request, if that is less than its token's."""
     for name, value in scope["headers"]:
         if name == ROLE_HEADER.encode() and value.decode("latin-1") != role:
             return VIEWER
@@ -166,11 +156,11 @@ def _digest(token: bytes) -> bytes:
 
 
 def _allowed_hosts(host: str, port: int) -> frozenset[str]:
-    """Exactly the names that the listener has; never a suffix, never another spelling of an address."""
+    """The exact names of the listener; no suffixes, and no other spelling of an address."""
     names = {host.lower()}
-    if not _is_loopback(host):  # other hosts may know this one by its name alone
+    if not is_loopback(host):  # other hosts may use this host's name
         names.add(os.uname().nodename.lower())
-    if _is_loopback(host) or host in ("0.0.0.0", "::"):
+    if is_loopback(host) or host in ("0.0.0.0", "::"):
         names |= {"localhost", "127.0.0.1", "::1"}
     if host in ("0.0.0.0", "::"):
         names |= _own_addresses()
@@ -179,7 +169,7 @@ def _allowed_hosts(host: str, port: int) -> frozenset[str]:
 
 
 def _own_addresses() -> set[str]:
-    """Addresses of this host's name, as far as it resolves, and of its interfaces."""
+    """Addresses that this host's name resolves to, and those of its interfaces."""
     import socket
 
     try:
@@ -190,7 +180,7 @@ def _own_addresses() -> set[str]:
 
 
 def _interface_addresses() -> set[str]:
-    """IPv4 addresses of the interfaces, as the kernel's own table has them."""
+    """IPv4 addresses of the interfaces, from the kernel's routing table."""
     found: set[str] = set()
     address = ""
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""The routes that are about several hosts: who is here, all ranks, and asking for another server.
+"""The routes about several hosts: this host's info for its peers, all ranks, and the relay.
 
 Runs on the server's event loop. May import fastapi.
 """
@@ -15,23 +15,20 @@ from probe.server.hosts import fanout
 from probe.server.hosts.rank_list import all_ranks
 from probe.server.http import json_answers
 from probe.server.peers import peer_discovery
-from probe.server.peers.peer_client import Host, only_reads
+from probe.server.peers.peer_client import only_reads
+from probe.server.peers.peer_discovery import Host
 from probe.server.runtime import access, packed_answers
 from probe.server.runtime.access import Scope
-from probe.server.runtime.request_bodies import ErrorAnswer, RelayBody
+from probe.server.runtime.request_bodies import RelayBody
 from probe.server.service import Service
-
-_ANSWERS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorAnswer} for status in (409, 410, 504)
-}
 
 
 def add(app: FastAPI, service: Service) -> None:
-    """Add them."""
+    """Add them to the application."""
 
-    @app.get("/v1/peers", responses={**_ANSWERS, 200: {"model": json_answers.Peers}})
+    @app.get("/v1/peers", responses={**json_answers.AGENT_ERRORS, 200: {"model": json_answers.Peers}})
     async def known_peers(request: Request, run: str = "", scope: Scope = "host") -> dict[str, Any]:
-        """Who this host is, what it has of a run, and which other hosts it knows for it."""
+        """This host's identity, its part of a run, and the other hosts that it knows for it."""
         name = access.endpoint(run, access.caller(request))
         hosts = await service.call(fanout.candidates, service, name)
         return {
@@ -40,22 +37,22 @@ def add(app: FastAPI, service: Service) -> None:
             "peers": [{"name": host.name, "url": host.url} for host in hosts if host.url],
         }
 
-    @app.get("/v1/ranks", responses={**_ANSWERS, 200: {"model": json_answers.Ranks}})
+    @app.get("/v1/ranks", responses={**json_answers.AGENT_ERRORS, 200: {"model": json_answers.Ranks}})
     async def ranks(request: Request, endpoint: str = "", scope: Scope = "job") -> dict[str, Any]:
         """All ranks of a job on all hosts, the hosts, and what is missing."""
         caller = access.caller(request)
         found = await fanout.find(service, endpoint, caller, scope)
         return await all_ranks(service, await fanout.job_of(service, found, caller, scope), caller)
 
-    @app.post("/v1/relay", responses={**_ANSWERS, 200: {"content": {packed_answers.MEDIA_TYPE: {}}}})
+    @app.post("/v1/relay", responses=json_answers.PACKED)
     async def relay(body: RelayBody, request: Request) -> Response:
-        """Ask some other hosts for another server, and pass on what they say."""
-        access.require_role(access.caller(request), access.OPERATOR, "relay")
+        """Call other hosts for another server, and return their answers unchanged."""
+        access.require_role(access.caller(request).role, access.OPERATOR, "relay")
         if f"{body.method} {body.path}" not in access.NEEDS or not only_reads(body.method, body.path):
-            raise BadRequest(f"{body.method} {body.path} is not passed on")
+            raise BadRequest(f"{body.method} {body.path} cannot be relayed")
         hosts = [Host(one.name, one.url, "peer") for one in body.hosts]
         if any(peer_discovery.url_of(host.url, service.settings) != host.url for host in hosts):
-            raise BadRequest("a host's address is none")
+            raise BadRequest("invalid peer address")
         content = await service.peers.relay(
             hosts, body.method, body.path, body.body, body.timeout_s, body.role
         )

@@ -1,7 +1,6 @@
-"""What the routes answer, for `/openapi.json`: described, and not checked while answering.
+"""The routes' answers, for `/openapi.json`; they are not validated when answering.
 
-The shapes that have one are closed; verdicts, stacks and summaries have more in them than is listed here. May
-import pydantic.
+Verdicts, stacks and summaries have more fields than are listed here. May import pydantic.
 """
 
 from __future__ import annotations
@@ -9,6 +8,17 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
+
+from probe.server.runtime import packed_answers
+from probe.server.runtime.request_bodies import ErrorAnswer
+
+AGENT_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorAnswer} for status in (409, 410, 504)
+}
+"""Errors of routes that call agents or other hosts."""
+PACKED: dict[int | str, dict[str, Any]] = {
+    **AGENT_ERRORS, 200: {"content": {packed_answers.MEDIA_TYPE: {}}},
+}
 
 
 class Answer(BaseModel):
@@ -24,7 +34,7 @@ class OpenAnswer(BaseModel):
 
 
 class ThreadFailure(Answer):
-    """A part of the server that failed and went on."""
+    """A part of the server that failed and was restarted."""
 
     thread: str
     times: int
@@ -33,7 +43,7 @@ class ThreadFailure(Answer):
 
 
 class Health(Answer):
-    """Whether the server is well."""
+    """The server's state."""
 
     status: Literal["ok"]
     version: str
@@ -100,7 +110,7 @@ class Tables(Answer):
 
 
 class Capture(OpenAnswer):
-    """Stacks: of one process, or of the ranks of a job (`ranks`, `tree`, `classes`, `missing`)."""
+    """Stacks of one process, or of the ranks of a job (`ranks`, `tree`, `classes`, `missing`)."""
 
     source: str | None = None
     pid: int | None = None
@@ -111,7 +121,7 @@ class Capture(OpenAnswer):
 
 
 class Finding(OpenAnswer):
-    """What a recipe found."""
+    """A finding of a recipe."""
 
     recipe: str
     severity: str
@@ -123,7 +133,7 @@ class Finding(OpenAnswer):
 
 
 class Unknown(Answer):
-    """What a recipe could not judge, and why."""
+    """A recipe that could not be evaluated, and why."""
 
     recipe: str
     title: str
@@ -131,7 +141,7 @@ class Unknown(Answer):
 
 
 class Counts(Answer):
-    """How many recipes came to what."""
+    """How many recipes had which result."""
 
     found: int
     clear: int
@@ -139,8 +149,8 @@ class Counts(Answer):
 
 
 class Diagnosis(OpenAnswer):
-    """A verdict, its evidence, and what the recipes say. The facts alone, for another host's server; without
-    recipes of a process that has no agent."""
+    """A verdict, its evidence, and the results of the recipes (without them for a process without an agent).
+    For another host's server: the facts alone."""
 
     job: str | None = None
     state: str | None = None
@@ -180,7 +190,7 @@ class Recipe(OpenAnswer):
 
 
 class Recipes(Answer):
-    """The recipes, the stall thresholds, and what is wrong with files of them."""
+    """The recipes, the stall thresholds, and problems in their files."""
 
     recipes: list[Recipe]
     stall_thresholds: list[RecipeParameter]
@@ -188,7 +198,7 @@ class Recipes(Answer):
 
 
 class Summary(OpenAnswer):
-    """How a run learns, how fast it is, what it needs."""
+    """Learning, speed and memory of a run."""
 
     job: str
     run: str
@@ -212,7 +222,7 @@ class Column(Answer):
 
 
 class Rows(Answer):
-    """Rows of a query; `truncated`: there were more."""
+    """Rows of a query; `truncated`: there are more."""
 
     columns: list[Column]
     rows: list[list[Any]]
@@ -222,7 +232,7 @@ class Rows(Answer):
 
 
 class Detached(Answer):
-    """A process that its agent has left."""
+    """A process whose agent has stopped."""
 
     pid: int
     name: str
@@ -240,7 +250,7 @@ class Pruned(Answer):
 
 
 class Evaluated(OpenAnswer):
-    """What a snippet did: in one process, or (`answers`) in all ranks."""
+    """The result of a snippet in one process, or (`answers`) in all ranks."""
 
     output: str | None = None
     value: str | None = None
@@ -251,7 +261,7 @@ class Evaluated(OpenAnswer):
 
 
 class Acted(OpenAnswer):
-    """What an action did: in one process, or (`answers`) in all ranks."""
+    """The result of an action in one process, or (`answers`) in all ranks."""
 
     id: str
     step: int | None
@@ -263,7 +273,7 @@ class Acted(OpenAnswer):
 
 
 class RankReply(OpenAnswer):
-    """What one rank said."""
+    """One rank's reply."""
 
     rank: int
     pid: int
@@ -271,7 +281,7 @@ class RankReply(OpenAnswer):
 
 
 class Phase(OpenAnswer):
-    """One host's side of what all ranks do."""
+    """One host's part of a phase of a coordinated request."""
 
     ranks: list[RankReply] | None = None
 
@@ -305,7 +315,7 @@ class Ranks(Answer):
 
 
 class Held(Answer):
-    """What a host has of a run."""
+    """A host's part of a run."""
 
     run: str
     ranks: str
@@ -323,7 +333,7 @@ class Peer(Answer):
 
 
 class Peers(Answer):
-    """Who a host is, what it holds and which others it knows."""
+    """A host's identity, its part of a run, and the other hosts that it knows."""
 
     id: str
     host: str
@@ -332,7 +342,7 @@ class Peers(Answer):
 
 
 class Monitoring(OpenAnswer):
-    """Open incidents; to who may act also where alerts go and what is done."""
+    """Open incidents; for operators also destinations and automatic actions."""
 
     monitor: bool
     incidents: list[dict[str, Any]]

@@ -1,8 +1,7 @@
-"""Limits that uvicorn does not have: connections, slow clients, bodies, odd requests.
+"""Limits that uvicorn does not have: connections, slow clients, bodies, ambiguous requests.
 
-`LimitedProtocol` is uvicorn's HTTP/1.1 protocol with deadlines and a cap on
-connections; `BodyLimit` is ASGI middleware around the application. Both run on
-the server's event loop. May import uvicorn.
+`LimitedProtocol` is uvicorn's HTTP/1.1 protocol with timeouts and a limit on connections; `BodyLimit` is ASGI
+middleware around the application. Both run on the server's event loop. May import uvicorn.
 """
 
 from __future__ import annotations
@@ -29,23 +28,23 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 CONNECTIONS = 256
-"""More than may wait for the end of a step (`forwarding.PENDING`): who looks must still get in."""
+"""More than may wait for the end of a step (`forwarding.PENDING`), so that other requests still get in."""
 HEAD_TIMEOUT_S = 5.0
-"""A request's head must be complete this long after the connection, or after the answer before."""
+"""From the connection, or the previous answer, to a complete request head."""
 BODY_TIMEOUT_S = 10.0
 SEND_TIMEOUT_S = 20.0
-"""A client that takes nothing of its answer for this long is cut off."""
+"""A client that reads nothing of its answer for this long is disconnected."""
 
 
 class _Strict(h11.Connection):
-    """h11 after `wire.head_of`: h11 takes lines that end in LF alone and joins those that are folded."""
+    """h11 behind `wire.head_of`: h11 alone accepts lines that end in LF, and joins folded lines."""
 
     def __init__(self) -> None:
         super().__init__(h11.SERVER, LARGEST_HEAD_BYTES)
         self.refused: ProbeError | None = None
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
-        """The next event; raises `h11.RemoteProtocolError` before a head that is in doubt is read."""
+        """The next event; raises `h11.RemoteProtocolError` before an ambiguous head is parsed."""
         if self.their_state is h11.IDLE:
             data, _ = self.trailing_data
             try:
@@ -57,10 +56,10 @@ class _Strict(h11.Connection):
 
 
 class LimitedProtocol(H11Protocol):
-    """One connection: who it is from, how long it may dawdle, how many there may be.
+    """One connection: identifies the peer, enforces timeouts and the limit on connections.
 
-    One timer at a time: the client is slow with its request's head, or slow to take
-    its answer. Either way it is cut off when the timer fires.
+    There is one timer at a time, for the request's head or for reading the answer. When it fires, the client
+    is disconnected.
     """
 
     _timer: asyncio.TimerHandle | None = None
@@ -71,7 +70,7 @@ class LimitedProtocol(H11Protocol):
         self.conn = self._strict = _Strict()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client came: who is it, and is there room?"""
+        """A new client: identify it and check the limit."""
         super().connection_made(transport)
         peer = _unix_peer(transport)
         if peer is not None:
@@ -86,12 +85,12 @@ class LimitedProtocol(H11Protocol):
         self._cut_off_after(HEAD_TIMEOUT_S)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone."""
+        """The client has disconnected."""
         self._cut_off_after(None)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of a request; its head is awaited until an answer is being made."""
+        """Bytes of a request; the head's timeout runs until the request is being answered."""
         if self.transport.is_closing():
             return
         super().data_received(data)
@@ -99,7 +98,7 @@ class LimitedProtocol(H11Protocol):
             self._cut_off_after(None)
 
     def on_response_complete(self) -> None:
-        """The answer is out, or in the buffer: the rest is taken, then the next head is awaited."""
+        """The answer is sent, or in the buffer: wait for the rest to be read, then for the next head."""
         super().on_response_complete()
         if self.transport.is_closing():
             self._cut_off_after(SEND_TIMEOUT_S)
@@ -107,32 +106,32 @@ class LimitedProtocol(H11Protocol):
             self._cut_off_after(HEAD_TIMEOUT_S)
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection; what the client did not take is dropped."""
+        """Close an idle connection; what the client did not read is dropped."""
         self._cut_off_after(SEND_TIMEOUT_S)
         super().timeout_keep_alive_handler()
 
     def pause_writing(self) -> None:
-        """The client takes nothing this moment."""
+        """The client is not reading."""
         super().pause_writing()
         self._cut_off_after(SEND_TIMEOUT_S)
 
     def resume_writing(self) -> None:
-        """The client took what was waiting."""
+        """The client has read what was buffered."""
         self._cut_off_after(None)
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """What is no HTTP is answered in the one error shape."""
+        """Answer invalid HTTP in the common error shape."""
         self._refuse(self._strict.refused or BadRequest("not a valid HTTP/1.1 request"))
 
     @property
     def _idle(self) -> bool:
-        """Whether no request of it is being answered: who sends none yet may be anybody."""
+        """Whether no request of this client is being answered."""
         return self.cycle is None or bool(self.cycle.response_complete)
 
     def _make_room(self) -> bool:
-        """Cut off an idle connection, of the address that has most of them the oldest; False when all are
-        at work. Whoever opens many and says nothing then loses them, and keeps nobody else out."""
+        """Disconnect the oldest idle connection of the address that has most of them; False when none is
+        idle. So an address that opens many idle connections cannot keep others out."""
         others = [one for one in self.connections if isinstance(one, LimitedProtocol) and one is not self]
         idle = [one for one in others if one._idle]
         if not idle:
@@ -163,7 +162,7 @@ class LimitedProtocol(H11Protocol):
 
 
 def _unix_peer(transport: asyncio.Transport) -> Peer | None:
-    """Who is at the other end of a unix socket; None over TCP, where the token is checked instead."""
+    """The peer of a unix socket; None over TCP, where the token is checked instead."""
     connection = transport.get_extra_info("socket")
     if connection is None or connection.family != socket.AF_UNIX:
         return None
@@ -171,7 +170,7 @@ def _unix_peer(transport: asyncio.Transport) -> Peer | None:
 
 
 class BodyLimit:
-    """Refuses bodies that are encoded, too long or too slow."""
+    """Refuses bodies that are encoded, too large or too slow."""
 
     def __init__(self, app: App, on_request: Callable[[], None]) -> None:
         self._app = app
@@ -201,7 +200,7 @@ class BodyLimit:
 
 
 async def _read_body(scope: Scope, receive: Receive) -> bytes | None:
-    """The whole body; None when the client went away."""
+    """The whole body; None when the client disconnects."""
     names = [name for name, _ in scope["headers"]]
     if b"content-encoding" in names:
         raise BadRequest("encoded bodies are not accepted")
@@ -212,16 +211,17 @@ async def _read_body(scope: Scope, receive: Receive) -> bytes | None:
             return None
         parts += message.get("body", b"")
         if len(parts) > LARGEST_BODY_BYTES:
-            raise TooLarge(f"the body is longer than {LARGEST_BODY_BYTES} bytes")
+            raise TooLarge(f"the body is larger than {LARGEST_BODY_BYTES} bytes")
         if not message.get("more_body", False):
             return bytes(parts)
 
 
-async def answer_error(send: Send, error: ProbeError, close: bool = True) -> None:
-    """Answer with the one error shape from outside the application."""
+async def answer_error(send: Send, error: ProbeError) -> None:
+    """Answer with an error from outside the application, and close the connection."""
     body = json.dumps(error.as_dict()).encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if close:
-        headers.append((b"connection", b"close"))
+    headers = [
+        (b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),
+    ]
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -1,9 +1,8 @@
-"""`/metrics`: the last rows of every recorded process, in the text that Prometheus scrapes.
+"""`/metrics`: the latest values of every recorded process, in Prometheus's text format.
 
-Reads rings as the watch does: the rows that came since the last scrape, and sums up what is a counter. What
-was not measured is not there; it is never 0. Labels are the job, its run, the rank and the host: no pid, no
-parameter, nothing that grows with a run. Called on the server's threads, one scrape at a time. May import
-numpy, and prometheus_client inside functions.
+Reads the ring rows since the last scrape, and adds up counters. What was not measured is left out, never 0.
+Labels are job, run, rank and host; nothing whose number grows with a run. Called on the server's threads, one
+scrape at a time. May import numpy, and prometheus_client inside functions.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from probe.server.alerts.recipe_monitor import Monitor
 from probe.server.recordings.registry import LIVE, Recorded, Registry
 
 RECENT = 64
-"""The usual step and the shares of its phases are of so many steps, as the watch's are."""
+"""Steps for step durations and the shares of phases, as in the watch."""
 UP_FOR_NS = 300 * 10**9
-"""A process that has ended is reported as down for so long."""
+"""How long an ended process is reported as down."""
 LABELS = ("job", "run", "rank", "host")
 PHASES = ("data", "forward", "backward", "optimizer", "comm", "other")
 QUANTILES = (0.5, 0.9)
@@ -58,7 +57,7 @@ MEMORY: tuple[tuple[str, str, str], ...] = (
 
 @dataclass
 class _Known:
-    """What was read of one process: how far, and what was summed up."""
+    """What was read of one process: how far, and the sums of counters."""
 
     highest: dict[str, int] = field(default_factory=dict)
     sums: dict[str, float] = field(default_factory=dict)
@@ -78,7 +77,7 @@ class Metrics:
         self._lock = threading.Lock()
 
     def text(self, accept: str) -> tuple[bytes, str]:
-        """The answer to a scrape and its content type; OpenMetrics where `accept` names it. Blocks."""
+        """The answer to a scrape and its content type; OpenMetrics if `accept` names it. Blocks."""
         from prometheus_client import exposition
         from prometheus_client.openmetrics import exposition as openmetrics
 
@@ -88,7 +87,7 @@ class Metrics:
         return content, str(kind.CONTENT_TYPE_LATEST)
 
     def collect(self) -> Iterator[Any]:
-        """The metric families, as prometheus_client asks for them."""
+        """The metric families, called by prometheus_client."""
         from prometheus_client import core
 
         processes = self._processes()
@@ -105,7 +104,7 @@ class Metrics:
         yield from self._of_the_server(core, living)
 
     def _processes(self) -> dict[tuple[str, ...], tuple[Recorded, bool]]:
-        """Processes by their labels; of several lives of one rank the one that lives, else the newest."""
+        """Processes by their labels; of several lives of one rank the living one, else the newest."""
         found: dict[tuple[str, ...], tuple[Recorded, bool]] = {}
         for recorded in self._registry.processes():
             status, meta = self._registry.status(recorded), recorded.meta
@@ -117,7 +116,7 @@ class Metrics:
         return found
 
     def _read(self, recorded: Recorded) -> _Known:
-        """Rows that came since the last look."""
+        """Read the rows since the last scrape."""
         known, meta = self._known[recorded.folder], recorded.meta
         try:
             with open_ring(meta, "python.steps") as ring:
@@ -167,7 +166,7 @@ def _add_up(known: _Known, rows: Rows) -> None:
 
 
 def _known_values(rows: Rows | None, column: str) -> Any:
-    """The values of a column that are not NULL, as doubles; none where the ring has no such column."""
+    """The values of a column that are not NULL, as doubles; none if the ring has no such column."""
     if rows is None or column not in (rows.dtype.names or ()):
         return np.empty(0)
     values = rows[column]
@@ -211,7 +210,7 @@ def _durations(core: Any, read: dict[tuple[str, ...], _Known]) -> Any:
 
 
 def _shares(core: Any, read: dict[tuple[str, ...], _Known]) -> Iterator[Any]:
-    """Shares of step time: of each phase, and of probe itself."""
+    """Shares of step time: each phase, and probe itself."""
     phases = core.GaugeMetricFamily(
         "probe_step_phase_ratio", f"Share of step time, of the last {RECENT} steps that were timed.",
         labels=(*LABELS, "phase"),
@@ -238,7 +237,7 @@ def _shares(core: Any, read: dict[tuple[str, ...], _Known]) -> Iterator[Any]:
 
 
 def _ratio(rows: Rows, column: str, unit_s: float) -> float | None:
-    """Sum of a column over the steps that have it, as a share of their length."""
+    """Sum of a column over the steps that have it, as a share of their duration."""
     if column not in (rows.dtype.names or ()):
         return None
     null = NULL_DOUBLE if rows[column].dtype.kind == "f" else NULL_INTEGER
@@ -250,7 +249,7 @@ def _ratio(rows: Rows, column: str, unit_s: float) -> float | None:
 def _newest(
     core: Any, declared: tuple[tuple[str, str, str], ...], rows: dict[tuple[str, ...], Rows | None]
 ) -> Iterator[Any]:
-    """A gauge for each column declared: its newest value that is known."""
+    """A gauge for each column: its newest value that is not NULL."""
     for name, column, doc in declared:
         family = core.GaugeMetricFamily(name, doc, labels=LABELS)
         for labels, own in rows.items():

@@ -1,7 +1,7 @@
-"""The routes of the monitor: open incidents, where alerts go, what is done automatically; and `/metrics`.
+"""The routes of the monitor: open incidents, destinations of alerts, automatic actions; and `/metrics`.
 
-Where alerts go is the owner's alone to say, over the socket: a URL makes the server send, from this host and
-with what the URL holds, to whatever it names. Runs on the server's event loop. May import fastapi.
+Only the owner may configure destinations, over the unix socket: a URL makes the server send messages from
+this host to any address. Runs on the server's event loop. May import fastapi.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from probe.server.http import json_answers
 from probe.server.http.metrics import Metrics
 from probe.server.recordings.registry import Recorded
 from probe.server.runtime import access
-from probe.server.runtime.request_bodies import ErrorAnswer, MonitorBody, OnIncident
+from probe.server.runtime.request_bodies import ErrorAnswer, MonitorBody
 from probe.server.service import Service
 
 MOST_RULES = 64
@@ -37,16 +37,16 @@ def add(app: FastAPI, service: Service, monitor: Monitor) -> None:
 
     @app.get("/v1/monitor", responses=_ANSWERS)
     async def incidents(request: Request, endpoint: str = "", all: int = 0) -> dict[str, Any]:
-        """Open incidents, and what is done about them."""
+        """Open incidents, destinations and automatic actions."""
         caller = access.caller(request)
         runs = await _runs(service, access.endpoint(endpoint, caller))
         return _answer(service, monitor, caller, runs, bool(all))
 
     @app.post("/v1/monitor", responses=_ANSWERS)
     async def configure(body: MonitorBody, request: Request) -> dict[str, Any]:
-        """Say where alerts go and what is to be done automatically; send a test."""
+        """Configure destinations and automatic actions; send a test message."""
         caller = access.caller(request)
-        access.require_role(caller, access.OWNER, "monitor")
+        access.require_role(caller.role, access.OWNER, "monitor")
         runs = await _runs(service, body.endpoint)
         alerts = monitor.alerts
         if body.remove:
@@ -58,14 +58,14 @@ def add(app: FastAPI, service: Service, monitor: Monitor) -> None:
         answer = _answer(service, monitor, caller, runs, False)
         if body.test:
             if not alerts.destinations:
-                hint = "`probe monitor --notify URL` adds one."
-                raise DestinationInvalid("there is no destination", hint=hint)
+                hint = "Add one: `probe monitor --notify URL`."
+                raise DestinationInvalid("there are no destinations", hint=hint)
             answer["tests"] = [one._asdict() for one in await alerts.test(_test_message())]
         return answer
 
     @app.get("/metrics", responses={200: {"content": {"text/plain": {}}}})
     async def metrics(request: Request) -> Response:
-        """What Prometheus scrapes: its text, or OpenMetrics where the Accept header wants it."""
+        """Metrics for Prometheus: its text format, or OpenMetrics if the Accept header names it."""
         accept = request.headers.get("accept", "")
         content, media_type = await service.call(figures.text, accept)
         return Response(content, headers={"content-type": media_type})
@@ -95,15 +95,17 @@ def _answer(
     answer["rules"] = [
         {"run": one.run, "job": one.job, "recipe": one.recipe, "words": one.words,
          "last": monitor.acted.get(one.key)}
-        for one in monitor.store.kept.rules if runs is None or one.run in runs
+        for one in monitor.store.config.rules if runs is None or one.run in runs
     ]
     return answer
 
 
 async def _rules(service: Service, monitor: Monitor, body: MonitorBody) -> None:
-    """Change what is done automatically about one run."""
+    """Change the automatic actions of one run."""
     if not body.endpoint.strip():
-        raise BadRequest("actions are for one job", hint="`probe PID monitor --on RECIPE ACTION`.")
+        raise BadRequest(
+            "automatic actions need a job", hint="For example: `probe PID monitor --on RECIPE ACTION`."
+        )
     found: list[Recorded] = await service.call(service.registry.resolve, body.endpoint)
     meta = found[0].meta
     if len({one.meta.run for one in found}) > 1:
@@ -112,29 +114,27 @@ async def _rules(service: Service, monitor: Monitor, body: MonitorBody) -> None:
     for recipe in [*(one.recipe for one in body.on), *body.off]:
         if recipe not in names:
             near = get_close_matches(recipe, names, 3)
-            hint = f"Near it: {', '.join(near)}." if near else None
+            hint = f"Similar: {', '.join(near)}." if near else None
             raise RecipeUnknown(f"there is no recipe {recipe!r}", hint=hint)
-    known = monitor.store.kept.rules
+    known = monitor.store.config.rules
     gone = set(body.off)
     kept = [one for one in known if one.run != meta.run or one.recipe not in gone]
-    new = [_rule(one, meta.run, meta.job) for one in body.on]
+    new = [
+        Rule(meta.run, meta.job, one.recipe, one.words, one.action, one.arguments, one.now) for one in body.on
+    ]
     replaced = {one.key for one in new}
     kept = [one for one in kept if one.key not in replaced] + new
     if len(kept) > MOST_RULES:
         kept = await service.call(_of_living, service, kept)
     if len(kept) > MOST_RULES:
-        hint = "`probe PID monitor --off RECIPE` takes one out."
-        raise BadRequest(f"at most {MOST_RULES} actions", hint=hint)
-    monitor.store.kept.rules = kept
+        hint = "Remove one: `probe PID monitor --off RECIPE`."
+        raise BadRequest(f"too many automatic actions (limit {MOST_RULES})", hint=hint)
+    monitor.store.config.rules = kept
     await service.call(monitor.store.write)
 
 
-def _rule(one: OnIncident, run: str, job: str) -> Rule:
-    return Rule(run, job, one.recipe, one.words, one.action, one.arguments, one.now)
-
-
 def _of_living(service: Service, rules: list[Rule]) -> list[Rule]:
-    """Those of runs that still live: the others have nothing left to act on."""
+    """The rules of runs that still live."""
     living = {one.meta.run for one in service.registry.live()}
     return [one for one in rules if one.run in living]
 

@@ -1,1 +1,1 @@
-"""Other hosts' servers: finding them, and asking them over HTTP."""
+"""Discovery of, and requests to, the servers of other hosts."""

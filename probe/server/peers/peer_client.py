@@ -1,9 +1,9 @@
-"""The servers of the job's other hosts: meeting them, asking all of them at once, and who did not answer.
+"""Client for the servers of the job's other hosts.
 
-A route that is about a whole job does its part for this host, and asks the same route of every other
-host with `scope: "host"`, which keeps it there. Before a host is asked anything it is met: it says who it is,
-which ranks of the run it has, and which further hosts it knows. With many hosts, some of them ask the
-others (`relay`). Runs on the server's event loop; httpx inside functions.
+A route about a whole job does its part for this host and calls the same route of every other host with
+`scope: "host"`. Before anything else a host is called for its `PeerInfo`: who it is, which ranks of the run
+it has, and which further hosts it knows. With many hosts, some of them call the others (`relay`). Runs on the
+server's event loop; httpx inside functions.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from probe.server.peers.peer_discovery import MOST_HOSTS, Host, url_of
 from probe.server.peers.peer_link import Answer, Links
 from probe.server.runtime import packed_answers
 
-__all__ = ["Host", "Part", "PeerClient", "PeerInfo"]
 AT_ONCE = 64
-"""Hosts that are asked at the same time."""
+"""Hosts that are called at the same time."""
 DIRECT = 32
-"""Up to so many hosts are asked one by one; of more, some ask the others, unless something is to be done."""
+"""Up to so many hosts are called directly; with more, requests that only read are relayed."""
 MEET_S = 4.0
-"""A host that has not said who it is within this time counts as unreachable: its server is stopped, or it is
-too busy. One that cannot be connected to is given up sooner (`links.CONNECT_S`)."""
+"""A host that does not answer within this time is unreachable: its server is stopped or too busy. One that
+refuses connections is given up earlier (`peer_link.CONNECT_S`)."""
 MET_S = 10.0
 GONE_S = 3.0
-"""How long it is remembered who a host is, and that it did not answer."""
+"""How long the info about a host is cached, and that it did not answer."""
 _RELAY_SHARE = 0.6
-"""Of the time there is: after it, the hosts that another was to ask are asked directly."""
+"""Share of the time after which the hosts of a relay are called directly."""
 _ROUNDS = 3
-"""Of being told of further hosts."""
-HERE = "here"
+"""How often further hosts are followed."""
+Question = tuple[str, str, dict[str, Any], str]
+"""Method, path, body and role of a request."""
 
 
 class Part(NamedTuple):
@@ -51,8 +51,8 @@ class Part(NamedTuple):
 
 
 class PeerInfo(NamedTuple):
-    """What a host says of itself, and of a run: its ranks there, of which attempt, when the newest of them
-    began and when the last ended (None while one lives)."""
+    """A host, and its part of a run: its ranks, their attempt, when the newest of them started and when the
+    last ended (None while one lives)."""
 
     host: Host
     id: str
@@ -67,10 +67,10 @@ class PeerInfo(NamedTuple):
 
 
 class PeerClient:
-    """The other hosts, as one server knows them."""
+    """The other hosts that one server knows."""
 
     def __init__(self, settings: Settings, token: Callable[[], str]) -> None:
-        """`token` gives the operator's token, blocking; it goes only to hosts of the job."""
+        """`token` returns the operator's token, blocking; it is sent only to hosts of the job."""
         self.id = secrets.token_hex(16)
         self._settings = settings
         self._slots = asyncio.Semaphore(AT_ONCE)
@@ -78,12 +78,11 @@ class PeerClient:
         self._met: dict[tuple[str, str], tuple[float, PeerInfo | ProbeError]] = {}
         self._had: dict[tuple[str, str], Host] = {}
 
-    # Meeting ------------------------------------------------------------------
+    # Discovery ----------------------------------------------------------------
 
     async def meet(self, hosts: Sequence[Host], run: str, role: str) -> tuple[list[PeerInfo], list[Part]]:
-        """Who of these, and of those they know, is there: (each once, this server not; who is not, and why).
-
-        `run` is a run's or a job's name."""
+        """The info of these hosts and of those they know (each once, without this server); and the hosts that
+        cannot be reached, with the error. `run` is a run's or a job's name."""
         met: dict[str, PeerInfo] = {}
         lost: dict[str, Part] = {}
         seen: set[str] = set()
@@ -109,20 +108,20 @@ class PeerClient:
     ) -> list[tuple[Host, PeerInfo | ProbeError]]:
         now = time.monotonic()
         known: list[tuple[Host, PeerInfo | ProbeError]] = []
-        asked: list[Host] = []
+        unknown: list[Host] = []
         for host in hosts:
             at, found = self._met.get((host.url, run), (0.0, None))
             lasts_s = MET_S if isinstance(found, PeerInfo) else GONE_S
             if not host.url:
-                known.append((host, HostUnreachable(f"host {host.name} cannot be asked: {host.why}")))
+                known.append((host, HostUnreachable(f"host {host.name} cannot be reached: {host.why}")))
             elif found is not None and now - at < lasts_s:
                 known.append((host, found))
             else:
-                asked.append(host)
+                unknown.append(host)
         if len(self._met) > 4 * MOST_HOSTS:
             self._met.clear()
             self._had.clear()
-        for part in await self.ask(asked, "GET", "/v1/peers", {"run": run}, MEET_S, role):
+        for part in await self.call(unknown, "GET", "/v1/peers", {"run": run}, MEET_S, role):
             result = part.error or _met(part, self._settings)
             self._met[part.host.url, run] = (time.monotonic(), result)
             if isinstance(result, PeerInfo):
@@ -131,7 +130,7 @@ class PeerClient:
         return known
 
     def failed(self, parts: Iterable[Part]) -> None:
-        """These gave no answer: who they are is asked again, of those that are silent not at once."""
+        """Drop the cached info of hosts that failed; unreachable ones stay unreachable for a moment."""
         errors = {part.host.url: part.error for part in parts}
         for url, run in [key for key in self._met if key[0] in errors]:
             error = errors[url]
@@ -140,16 +139,16 @@ class PeerClient:
             else:
                 del self._met[url, run]
 
-    # Asking ------------------------------------------------------------------
+    # Requests ----------------------------------------------------------------
 
-    async def ask(
+    async def call(
         self, hosts: Sequence[Host], method: str, path: str, body: dict[str, Any] | None, timeout_s: float,
         role: str = "operator",
     ) -> list[Part]:
-        """The same question to all of them at once, each answered or given up within `timeout_s`.
+        """The same request to all hosts at once, within `timeout_s`.
 
-        `body` goes as JSON, or as the query string of a GET; `scope` is added. `role` is the caller's: no
-        host lets the question do more than that."""
+        `body` is sent as JSON, or as the query string of a GET; `scope` is added. `role` is the caller's: the
+        hosts allow the request no more than that."""
         deadline = time.monotonic() + timeout_s
         question = (method, path, body or {}, role)
         if len(hosts) <= DIRECT or not only_reads(method, path):
@@ -162,7 +161,7 @@ class PeerClient:
     async def relay(
         self, hosts: Sequence[Host], method: str, path: str, body: dict[str, Any], timeout_s: float, role: str
     ) -> bytes:
-        """For another server: ask these hosts, and pass on what they said as it came."""
+        """For another server: call these hosts, and return their answers unchanged."""
         deadline = time.monotonic() + timeout_s
         question = (method, path, body, role)
         answers = await asyncio.gather(*(self._answer(host, question, deadline) for host in hosts))
@@ -175,38 +174,25 @@ class PeerClient:
         contents = [b"" if isinstance(answer, ProbeError) else answer.content for answer in answers]
         return await asyncio.to_thread(packed_answers.pack, {"answers": heads}, contents)
 
-    async def close(self) -> None:
-        """Let go of the connections."""
-        await self.links.close()
+    async def _direct(self, host: Host, question: Question, deadline: float) -> Part:
+        return await _part(host, await self._answer(host, question, deadline))
 
-    async def _direct(
-        self, host: Host, question: tuple[str, str, dict[str, Any], str], deadline: float
-    ) -> Part:
-        answer = await self._answer(host, question, deadline)
-        return await _part(host, answer)
-
-    async def _answer(
-        self, host: Host, question: tuple[str, str, dict[str, Any], str], deadline: float
-    ) -> Answer | ProbeError:
-        method, path, body, role = question
+    async def _answer(self, host: Host, question: Question, deadline: float) -> Answer | ProbeError:
         try:
             left_s = deadline - time.monotonic()
-            return await asyncio.wait_for(
-                self._in_turn(host, method, path, {**body, "scope": "host"}, role), max(left_s, 0.001)
-            )
+            return await asyncio.wait_for(self._exchange(host, question), max(left_s, 0.001))
         except asyncio.TimeoutError:
             return HostUnreachable(f"host {host.name} ({host.url}) does not answer in time")
         except ProbeError as error:
             return error
 
-    async def _in_turn(self, host: Host, method: str, path: str, body: dict[str, Any], role: str) -> Answer:
+    async def _exchange(self, host: Host, question: Question) -> Answer:
+        method, path, body, role = question
         async with self._slots:
-            return await self.links.exchange(host, method, path, body, role)
+            return await self.links.exchange(host, method, path, {**body, "scope": "host"}, role)
 
-    async def _through(
-        self, group: Sequence[Host], question: tuple[str, str, dict[str, Any], str], deadline: float
-    ) -> list[Part]:
-        """The first of a group is asked, and asks the others; when it does not, they are asked directly."""
+    async def _through(self, group: Sequence[Host], question: Question, deadline: float) -> list[Part]:
+        """The first of a group relays to the others; if it does not, they are called directly."""
         leader, *others = group
         own = asyncio.ensure_future(self._direct(leader, question, deadline))
         parts = await self._relayed(leader, others, question, deadline) if others else []
@@ -216,8 +202,7 @@ class PeerClient:
         return [await own, *parts]
 
     async def _relayed(
-        self, leader: Host, others: Sequence[Host], question: tuple[str, str, dict[str, Any], str],
-        deadline: float,
+        self, leader: Host, others: Sequence[Host], question: Question, deadline: float
     ) -> list[Part]:
         method, path, body, role = question
         share_s = (deadline - time.monotonic()) * _RELAY_SHARE
@@ -231,20 +216,20 @@ class PeerClient:
             return []
         try:
             head, contents = await asyncio.to_thread(packed_answers.unpack, answer.content)
-            return await _passed_on(others, head, contents)
+            return await _relayed_parts(others, head, contents)
         except (ValueError, KeyError, TypeError):
             return []
 
 
 def only_reads(method: str, path: str) -> bool:
-    """Whether a question may be put twice, as it is where one host was to pass it on and did not answer."""
+    """Whether a request may be repeated, as it is when a relaying host does not answer."""
     return method == "GET" or path == "/v1/rows"
 
 
-async def _passed_on(
+async def _relayed_parts(
     hosts: Sequence[Host], head: dict[str, Any], contents: Sequence[memoryview]
 ) -> list[Part]:
-    """The parts in another host's relay. Raises `ValueError`, `KeyError` or `TypeError` for nonsense."""
+    """The parts in another host's relayed answer. Raises `ValueError`, `KeyError` or `TypeError`."""
     by_url = {host.url: host for host in hosts}
     found: list[Part] = []
     for said, content in zip(head["answers"], contents, strict=True):
@@ -267,7 +252,7 @@ async def _part(host: Host, answer: Answer | ProbeError) -> Part:
             return Part(host, None, None, answer.elapsed_s, answer.content)
         decoded = await answer.decoded()
     except ValueError:
-        error = HostUnreachable(f"host {host.name} ({host.url}) gave no answer that can be understood")
+        error = HostUnreachable(f"host {host.name} ({host.url}) sent an answer that cannot be read")
         return Part(host, None, error, answer.elapsed_s)
     if answer.status in (401, 403):
         found = from_dict(decoded, answer.status)
@@ -280,10 +265,10 @@ async def _part(host: Host, answer: Answer | ProbeError) -> Part:
 
 
 def _met(part: Part, settings: Settings) -> PeerInfo | ProbeError:
-    """Who answered, from what it said; nothing in it is taken on trust."""
+    """The info in an answer, which is checked value by value."""
     said = part.answer or {}
     who = f"host {part.host.name} ({part.host.url})"
-    nonsense = HostUnreachable(f"{who} does not answer as a server of probe")
+    nonsense = HostUnreachable(f"{who} is not a probe server")
     try:
         name, number, held = str(said["host"])[:255], str(said["id"])[:255], said["held"]
         ranks = ranks_in(str(held["ranks"]))

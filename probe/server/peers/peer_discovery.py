@@ -1,10 +1,11 @@
-"""Which other hosts a job may have: the peers file, what the agents were told, the job's environment.
+"""Candidates for a job's other hosts: from the peers file, agents' announcements and the job's environment.
 
-Nothing is asked here; `everywhere` does. Reads files: not for an event loop. Standard library only.
+Calls no host (`peer_client` does). Reads files: not on the event loop. Standard library only.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,8 +22,8 @@ _WRITTEN = re.compile(r"(?:(https?)://)?(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9._-]+):(\
 
 
 class Host(NamedTuple):
-    """A server of the job. `url` is empty for the host that was asked, and for one that cannot be asked (then
-    `why` says so); `source` says how it is known; `ranks` are those it said it has, if it said."""
+    """A server of the job. `url` is empty for this host, and for one that cannot be reached (`why` says why);
+    `source` says how it is known; `ranks` are those that it announced, if any."""
 
     name: str
     url: str
@@ -31,23 +32,23 @@ class Host(NamedTuple):
     why: str = ""
 
 
-def scheme_of(host: str, settings: Settings) -> str:
-    """What is spoken with a host for which nothing is written: TLS, unless it was said to do without."""
-    plain = settings.insecure_no_tls or (is_loopback(host) and not settings.tls_certificate)
-    return "http" if plain else "https"
-
-
 def is_loopback(host: str) -> bool:
-    """Whether `host` is this machine for certain."""
-    return re.fullmatch(r"localhost|127(\.\d{1,3}){3}|\[?::1\]?", host.lower()) is not None
+    """Whether `host` is certainly this machine; IPv6 addresses may be in brackets."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
+    except ValueError:
+        return False
 
 
 def url_of(text: str, settings: Settings) -> str | None:
-    """The URL that `HOST:PORT` or `http[s]://HOST:PORT` means; None for anything else."""
+    """The URL that `HOST:PORT` or `http[s]://HOST:PORT` means; None for anything else. The default is TLS."""
     found = _WRITTEN.fullmatch(text.strip())
     if found is None or not 0 < int(found[3]) < 65536:
         return None
-    return f"{found[1] or scheme_of(found[2], settings)}://{found[2].lower()}:{found[3]}"
+    plain = settings.insecure_no_tls or (is_loopback(found[2]) and not settings.tls_certificate)
+    return f"{found[1] or ('http' if plain else 'https')}://{found[2].lower()}:{found[3]}"
 
 
 def host_of(url: str) -> str:
@@ -75,7 +76,7 @@ def from_file(settings: Settings) -> list[Host]:
             where, what = redact(settings.peers), redact(written)[:80]
             raise SettingInvalid(
                 f"PROBE_PEERS={where}, line {number}: {what!r} is not HOST:PORT",
-                hint="One host a line, such as node2:7130; http:// or https:// may stand before it.",
+                hint="Write one host per line, such as node2:7130, optionally with http:// or https://.",
             )
         found.append(Host(host_of(url), url, "peers"))
     return found
@@ -84,9 +85,10 @@ def from_file(settings: Settings) -> list[Host]:
 def from_recordings(
     processes: Iterable[Path], run: str, token: str, own_port: int | None, settings: Settings
 ) -> list[Host]:
-    """Hosts of one run that the agents of this host's ranks were told of, or could work out."""
+    """Hosts of one run that were announced to the agents of this host's ranks, or derived from the job's
+    environment."""
     announced: dict[str, Host] = {}
-    worked_out: dict[str, Host] = {}
+    derived: dict[str, Host] = {}
     for process in processes:
         known = announcement.read(process)
         for line in known.lines:
@@ -96,9 +98,9 @@ def from_recordings(
         for name, source in known.candidates:
             url = url_of(f"{name}:{own_port}", settings) if own_port else None
             if url is not None:
-                worked_out.setdefault(name.lower(), Host(name, url, source))
-    spoken = {name.lower() for name in announced} | {host_of(host.url) for host in announced.values()}
-    return [*announced.values(), *(host for name, host in worked_out.items() if name not in spoken)]
+                derived.setdefault(name.lower(), Host(name, url, source))
+    known_names = {name.lower() for name in announced} | {host_of(host.url) for host in announced.values()}
+    return [*announced.values(), *(host for name, host in derived.items() if name not in known_names)]
 
 
 def _announced(line: str, run: str, token: str, settings: Settings) -> Host | None:
@@ -112,10 +114,10 @@ def _announced(line: str, run: str, token: str, settings: Settings) -> Host | No
     except ValueError:
         ranks = ()
     if not said.url:
-        return Host(name, "", "store", ranks, "its server does not answer over TCP (PROBE_LISTEN)")
+        return Host(name, "", "store", ranks, "its server does not listen on TCP (PROBE_LISTEN)")
     if not announcement.proven(said, proof, token):
-        return Host(name, "", "store", ranks, "it holds another token: let the hosts share PROBE_TOKEN_FILE")
+        return Host(name, "", "store", ranks, "it has another token: hosts must share PROBE_TOKEN_FILE")
     url = url_of(said.url, settings)
     if url is None:
-        return Host(name, "", "store", ranks, "the address that it gave is none")
+        return Host(name, "", "store", ranks, "it announced an invalid address")
     return Host(name, url, "store", ranks)

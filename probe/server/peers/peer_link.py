@@ -1,4 +1,4 @@
-"""One question to one other host, over HTTP: with the token, in bounded time and size, and never elsewhere.
+"""One request to one other host, over HTTP: with the token, in bounded time and size, without redirects.
 
 Runs on the server's event loop. httpx inside functions.
 """
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 CONNECT_S = 2.0
 LARGEST_ANSWER_BYTES = 256 << 20
 _AT_ONCE_BYTES = 256 << 10
-"""Answers longer than this are decoded on a thread."""
+"""Longer answers are decoded on a thread."""
 ROLE_HEADER = "probe-role"
 SERVER_HEADER = "probe-server"
-"""Proves that a server asks, which has the operator's token: a header alone would be anybody's word."""
+"""Proves that the sender is a server, which has the operator's token."""
 
 
 def proof(token: str, role: str, method: str, path: str) -> str:
-    """What only who has the operator's token can say of a request: that another server sends it."""
+    """The proof for a request of another server; it can be made only with the operator's token."""
     said = f"a server asks\n{role}\n{method}\n{path}"
     return hmac.new(token.encode(), said.encode(), "sha256").hexdigest()
 
 
 class Answer(NamedTuple):
-    """What came back: status, media type, bytes, and how long it took."""
+    """A response: status, media type, content, and how long it took."""
 
     status: int
     kind: str
@@ -54,7 +54,7 @@ class Answer(NamedTuple):
 
 
 class Links:
-    """Ways to other hosts: one client for all, made when the first is needed."""
+    """Requests to other hosts: one HTTP client for all, created on first use."""
 
     def __init__(self, settings: Settings, token: Callable[[], str]) -> None:
         self._settings = settings
@@ -64,9 +64,9 @@ class Links:
         self._making = asyncio.Lock()
 
     async def exchange(self, host: Host, method: str, path: str, body: dict[str, Any], role: str) -> Answer:
-        """Ask once; raises `HostUnreachable`. The caller holds the deadline.
+        """One request; raises `HostUnreachable`. The caller enforces the deadline.
 
-        A viewer's question says so: the other side then lets it do no more than a viewer may."""
+        `role` is sent along: the other server allows the request no more than that role."""
         self._check_clear(host)
         client = await self._opened()
         import httpx
@@ -81,7 +81,7 @@ class Links:
         try:
             async with client.stream(method, host.url + path, headers=headers, **sent) as reply:
                 if reply.is_redirect:
-                    raise HostUnreachable(f"{who} leads elsewhere, which is not followed")
+                    raise HostUnreachable(f"{who} sent a redirect, which is not followed")
                 content = await _whole(reply, who)
         except httpx.ConnectTimeout:
             raise HostUnreachable(f"{who} does not answer: no connection within {CONNECT_S:g} s") from None
@@ -92,16 +92,16 @@ class Links:
         return Answer(reply.status_code, kind, content, time.monotonic() - began)
 
     async def close(self) -> None:
-        """Close what is open."""
+        """Close the client."""
         if self._client is not None:
             await self._client.aclose()
 
     def _check_clear(self, host: Host) -> None:
-        """The token must not leave in clear by accident."""
+        """The token must not be sent in clear text by accident."""
         if host.url.startswith("https:") or self._settings.insecure_no_tls or is_loopback(host_of(host.url)):
             return
         raise HostUnreachable(
-            f"host {host.name} ({host.url}) has no TLS, and the token would travel in clear",
+            f"host {host.name} ({host.url}) has no TLS, so the token would be sent in clear text",
             hint="Set PROBE_TLS_CERTIFICATE and PROBE_TLS_KEY on all hosts, or PROBE_INSECURE_NO_TLS=1.",
         )
 
@@ -121,8 +121,8 @@ class Links:
             trusted: Any = ssl.create_default_context(cafile=self._settings.tls_certificate or None)
         except (OSError, ssl.SSLError) as error:
             raise HostUnreachable(f"PROBE_TLS_CERTIFICATE cannot be used: {error}") from None
-        # No proxy and no .netrc of the environment sees the token. Connections are not kept: the other side
-        # closes idle ones, and a question must not meet that moment.
+        # The token is not sent to a proxy, and .netrc is not used. Connections are not kept alive: the other
+        # side closes idle ones, and a request must not meet that moment.
         return httpx.AsyncClient(
             verify=trusted, trust_env=False, follow_redirects=False,
             timeout=httpx.Timeout(None, connect=CONNECT_S),
@@ -136,11 +136,11 @@ def _parameters(body: dict[str, Any]) -> dict[str, Any]:
 
 async def _whole(reply: httpx.Response, who: str) -> bytes:
     if reply.headers.get("content-encoding", "identity") != "identity":
-        raise HostUnreachable(f"{who} answers in an encoding that was not asked for")
+        raise HostUnreachable(f"{who} answers in an encoding that was not requested")
     parts = bytearray()
     async for piece in reply.aiter_raw():
         parts += piece
         if len(parts) > LARGEST_ANSWER_BYTES:
-            raise HostUnreachable(f"{who} answers with more than is taken")
+            raise HostUnreachable(f"the answer of {who} is too large")
     return bytes(parts)
 

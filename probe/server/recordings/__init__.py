@@ -1,1 +1,1 @@
-"""The recordings of this host: which there are, sealing, pruning, and facts about them."""
+"""The recordings of this host: registry, sealing, pruning, and facts about them."""

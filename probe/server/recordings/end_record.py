@@ -1,8 +1,8 @@
 """End record: `end.json`, the one place that says how a recorded process ended.
 
-`write` makes it as soon as the end is noticed. `seal` adds what the rings held once all rows are in
-segments; the end in it stays as it is. Each replaces the file whole, so a server that is killed leaves the
-one or the other. Any thread of the server. Standard library only.
+`write` makes it as soon as the end is noticed. `seal` adds what the rings held once all rows are in segments.
+Each replaces the whole file, so a server that is killed leaves one version or the other. Any thread of the
+server. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from probe.recording.journal import read_journal
 from probe.recording.recording import Meta
 
 VERSION = 3
-"""1 had no checksum and did not name its version; 1 and 2 were written when all was sealed, without `why`."""
+"""1 had no checksum and no version; 1 and 2 were written after sealing, without `why`."""
 _NAME = "end.json"
 _NUMBERS = ("step", "last_step_ns", "last_seen_ns", "ended_ns", "exit_status")
 
@@ -27,8 +27,8 @@ def path_of(folder: Path) -> Path:
 
 
 def write(folder: Path, meta: Meta, end: dict[str, Any]) -> None:
-    """Keep how the process ended, a `Status` as a dictionary; nothing when there is an end record already,
-    even a damaged one: who reads it says so. Raises `OSError`."""
+    """Write how the process ended, a `Status` as a dictionary, unless there is an end record already, even a
+    damaged one. Raises `OSError`."""
     if not path_of(folder).exists():
         who = {"version": VERSION, "pid": meta.pid, "started_ns": meta.started_ns}
         _replace(folder, {**who, **end, "seen_ns": clock.wall_ns(), "sealed": False})
@@ -38,7 +38,7 @@ def seal(folder: Path, meta: Meta, held: dict[str, Any]) -> None:
     """Add that all rows are in segments, and what the rings and journals `held`. Raises `OSError`."""
     try:
         facts = read(folder, meta)
-    except ValueError:  # it is damaged; what it said is lost either way
+    except ValueError:  # damaged: its content is lost either way
         return
     if not facts["sealed"]:
         _replace(folder, {**facts, **held, "sealed": True})
@@ -49,15 +49,15 @@ def _replace(folder: Path, facts: dict[str, Any]) -> None:
 
 
 def read(folder: Path, meta: Meta) -> dict[str, Any]:
-    """The facts in an end record. Raises `OSError` where there is none, `ValueError` where it is damaged or
-    another process's."""
+    """The facts in an end record. Raises `OSError` if there is none, `ValueError` if it is damaged or belongs
+    to another process."""
     facts = checked.read_sealed(path_of(folder), older=lambda facts: "version" not in facts)
     if (facts.get("pid", meta.pid), facts.get("started_ns", meta.started_ns)) != meta.owner:
-        raise ValueError("it is of another process")
+        raise ValueError("it belongs to another process")
     sizes = facts.get("journal_bytes", {})
     numbers = [*(facts.get(name) for name in _NUMBERS), *(sizes.values() if isinstance(sizes, dict) else "?")]
     if any(value is not None and type(value) is not int for value in numbers):
-        raise ValueError("it holds what is no number")
+        raise ValueError("a field that must be a number is not")
     if not isinstance(facts.get("state"), str) or not isinstance(facts.get("how", ""), str):
         raise ValueError("it does not say how it ended")
     facts.setdefault("sealed", True)
@@ -65,7 +65,7 @@ def read(folder: Path, meta: Meta) -> dict[str, Any]:
 
 
 def is_sealed(folder: Path, meta: Meta) -> bool:
-    """Whether all rows of an ended process are in segments; a damaged record counts as one that says so."""
+    """Whether all rows of an ended process are in segments; a damaged record counts as sealed."""
     try:
         return bool(read(folder, meta)["sealed"])
     except FileNotFoundError:
@@ -75,8 +75,8 @@ def is_sealed(folder: Path, meta: Meta) -> bool:
 
 
 def read_from_journal(folder: Path) -> dict[str, Any] | None:
-    """State, how, exit status, time and why, as versions before 3 noted them in `watch.bin` when the end was
-    noticed; None without."""
+    """State, how, exit status, time and why from `watch.bin`, where versions before 3 wrote them; None
+    without."""
     found = None
     for record in read_journal(places.journals(folder)[1]):
         if record.get("event") == "end":

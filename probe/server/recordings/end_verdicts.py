@@ -1,6 +1,6 @@
-"""The verdict on a process that has ended: how, where, what to ask its recording.
+"""The verdict on a process that has ended: how, at which step, and what to query.
 
-From its status and its files; for who writes it down (`exit_watch`) or asks for it. Any thread of the server.
+From its status and its files; for `exit_watch`, which records it, and for requests. Any thread of the server.
 Standard library only.
 """
 
@@ -11,7 +11,7 @@ from probe.diagnose.states import ALARM, NOTICE, OK
 from probe.recording import places
 from probe.recording.crash import read_crash
 from probe.server.recordings import exit_report
-from probe.server.recordings.exit_report import Told
+from probe.server.recordings.exit_report import OwnReport
 from probe.server.recordings.registry import LIVE, Recorded, Status
 
 
@@ -19,22 +19,22 @@ def verdict_of_end(recorded: Recorded, status: Status) -> Finding:
     """The verdict on a process that has ended."""
     if status.state in LIVE:
         raise ValueError(f"{recorded.name} has not ended")
-    told = exit_report.read_told(recorded.folder)
     why = list(status.why)
     if status.last_step_ns is not None and status.ended_ns:
         ago_s = max(0.0, (status.ended_ns - status.last_step_ns) * 1e-9)
-        why.insert(0, f"the last finished step is {status.step:,}, {ago_s:.1f} s before")
+        why.insert(0, f"the last finished step is {status.step:,}, {ago_s:.1f} s before the end")
     elif status.step is None:
         why.insert(0, "no step was finished")
     at = f"step {status.step:,}" if status.step is not None else "no step"
     what = f"{recorded.name} (pid {recorded.meta.pid}) {_words(status)}, at {at}"
-    return Finding(status.state, _severity(status), what, why, _next(recorded, status, told))
+    report = exit_report.read_own_report(recorded.folder)
+    return Finding(status.state, _severity(status), what, why, _next(recorded, status, report))
 
 
 def _words(status: Status) -> str:
     how = status.how
     if how == exit_report.ENDING:
-        return "has closed its recording and is not gone yet"
+        return "has closed its recording and is still exiting"
     if status.state == exit_report.FINISHED:
         if how in ("", exit_report.FINISHED):
             return "finished"
@@ -46,7 +46,8 @@ def _words(status: Status) -> str:
     if how in (exit_report.OUT_OF_MEMORY, exit_report.REPLACED):
         return f"was {how}" if how == exit_report.OUT_OF_MEMORY else how
     if status.state == exit_report.DEAD:
-        return "died, how is not known: no server saw it" if how == exit_report.UNKNOWN else f"died of {how}"
+        unknown = how == exit_report.UNKNOWN
+        return "died; the cause is unknown: no server saw it" if unknown else f"died of {how}"
     return f"failed: {how}"
 
 
@@ -56,16 +57,16 @@ def _severity(status: Status) -> str:
     return NOTICE if status.how in (exit_report.INTERRUPTED, exit_report.REPLACED) else ALARM
 
 
-def _next(recorded: Recorded, status: Status, told: Told) -> list[str]:
+def _next(recorded: Recorded, status: Status, report: OwnReport) -> list[str]:
     name = f"probe {recorded.meta.pid} query"
     if status.state == exit_report.FINISHED:
         return [f'{name} "SELECT step, loss FROM python.steps ORDER BY step DESC LIMIT 5"']
     found: list[str] = []
-    if told.exception is not None:
+    if report.exception is not None:
         found.append(f'{name} "SELECT step, type, message FROM python.exceptions"')
     stacks = "SELECT reason, thread_name, depth, func, lineno FROM python.stacks ORDER BY t_ns DESC, depth"
-    left_at_once = told.left is not None and told.left.get("event") == "os._exit"
-    if told.exception is not None or left_at_once or read_crash(places.crash_file(recorded.folder)):
+    left_at_once = report.end is not None and report.end.get("event") == "os._exit"
+    if report.exception is not None or left_at_once or read_crash(places.crash_file(recorded.folder)):
         found.append(f'{name} "{stacks}"')
     if status.how in (exit_report.OUT_OF_MEMORY, "SIGKILL", exit_report.UNKNOWN):
         found.append(f'{name} "SELECT step, rss_bytes FROM process.memory ORDER BY t_ns DESC LIMIT 10"')

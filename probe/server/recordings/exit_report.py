@@ -1,7 +1,7 @@
-"""Exit report: what the files of a recording and an exit status say about how its process ended.
+"""Exit report: how a process ended, from the files of its recording and its exit status.
 
-Reads, and writes nothing: `exit_watch` notices ends, `end_record` keeps them. Any thread of the server.
-Standard library, and numpy through the ring reader.
+Only reads: `exit_watch` notices ends, `end_record` writes them. Any thread of the server. Standard library,
+and numpy through the ring reader.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from probe.recording.recording import Meta
 from probe.server.recordings import end_record
 
 FINISHED, FAILED, DEAD = "finished", "failed", "dead"
-"""Ended as it should; with an exception or an exit status of its own other than 0; killed."""
+"""Ended normally; with an exception, or an exit status other than 0; killed."""
 ENDING = "ending"
-"""Its recording is closed and the process is not gone yet: torch, or a library, takes its time."""
+"""Its recording is closed and the process still exists: torch or a library takes time to exit."""
 STOPPED = "recording stopped"
 REPLACED = "executed another program"
 INTERRUPTED = "interrupted"
@@ -29,37 +29,37 @@ OUT_OF_MEMORY = "killed by the kernel: out of memory"
 NOT_SEEN = "exit status not seen"
 UNKNOWN = "unknown: no server saw its end"
 LIVES_ON = (STOPPED, REPLACED)
-"""Ends of a recording that are none of its process: nobody judges them, and there is no verdict."""
+"""The recording ended and its process lives on: there is no verdict."""
 DAMAGE = "damage"
-"""Name of the record in `watch.bin` that says what was found damaged when it was sealed."""
+"""Name of the record in `watch.bin` about damage that was found when rows were sealed."""
 _LONGEST_HOW = 200
-_LEAVING = ("exit", "stop", "os._exit")
+_END_EVENTS = ("exit", "stop", "os._exit")
 
 
-class Told(NamedTuple):
-    """What a process said about its own end, each None when it did not."""
+class OwnReport(NamedTuple):
+    """What a process recorded about its own end, each None when it did not."""
 
-    left: dict[str, Any] | None
+    end: dict[str, Any] | None
     """The record that the recording was closed (`exit`, `stop`) or that `os._exit` was called."""
     exception: dict[str, Any] | None
     """The last row of python.exceptions that may have ended the process, or its training."""
 
 
-def read_told(folder: Path) -> Told:
-    """What the process recorded in `folder` said about its end."""
-    left: dict[str, Any] | None = None
+def read_own_report(folder: Path) -> OwnReport:
+    """What the process recorded in `folder` wrote about its end."""
+    end: dict[str, Any] | None = None
     exception: dict[str, Any] | None = None
     for record in read_journal(places.journals(folder)[0]):
-        if record.get("event") in _LEAVING:
-            left = record
+        if record.get("event") in _END_EVENTS:
+            end = record
         elif record.get("table") == "python.exceptions":
             rows = [row for row in record.get("rows", []) if row.get("main") or row.get("training")]
             exception = rows[-1] if rows else exception
-    return Told(left, exception)
+    return OwnReport(end, exception)
 
 
 class _NotYet(Exception):
-    """The process has not noted its start: on a busy machine its agent's thread may be late."""
+    """The process has not recorded its start yet: on a busy machine its agent's thread may be late."""
 
 
 @functools.lru_cache(65536)
@@ -67,11 +67,11 @@ def _began(journal: Path, _inode: int) -> bool | None:
     for record in read_journal(journal):
         if record.get("event") == "start":
             return bool(record["midway"]) if "midway" in record else None
-    raise _NotYet  # and so it is looked up again
+    raise _NotYet  # not cached
 
 
 def began_midway(folder: Path) -> bool | None:
-    """Whether recording began when the job had trained already: its steps are then counted from there.
+    """Whether recording began while the job was training: its steps are then counted from there.
 
     None when the recording does not say."""
     journal = places.journals(folder)[0]
@@ -85,12 +85,12 @@ def began_midway(folder: Path) -> bool | None:
         return None
 
 
-_MOST_TROUBLE = 8
+_MOST_NOTES = 8
 
 
-def trouble(folder: Path, meta: Meta, *, ended: bool) -> list[str]:
-    """Sentences about what is damaged in a recording, apart from its rows: what was noted when it was
-    sealed, holes in its journals (of the process's own once it has `ended`), its end.json."""
+def damage_notes(folder: Path, meta: Meta, *, ended: bool) -> list[str]:
+    """Notes about damage in a recording, apart from its rows: what was found when it was sealed, holes in its
+    journals (in the process's own only once it has `ended`), its end.json."""
     own, beside = places.journals(folder)
     found: list[str] = []
     for record in read_journal(beside):
@@ -101,7 +101,7 @@ def trouble(folder: Path, meta: Meta, *, ended: bool) -> list[str]:
             found += [hole.said_of(path) for hole in read_payloads(path)[1]]
         except OSError as error:
             found.append(f"{path.name} cannot be read: {error.strerror}")
-    rings_exist = Path(meta.rings).exists()  # looked at first: they go once the record says "sealed"
+    rings_exist = Path(meta.rings).exists()  # checked first: they are removed once the record says "sealed"
     unsealed: str | None = None
     try:
         facts = end_record.read(folder, meta)
@@ -117,18 +117,22 @@ def trouble(folder: Path, meta: Meta, *, ended: bool) -> list[str]:
         found.append(f"end.json cannot be used: {error}")
     if unsealed is not None:
         if not rings_exist:
-            found.append(f"its rings are gone before they were sealed to the end{unsealed}")
+            found.append(f"its rings were deleted before they were completely sealed{unsealed}")
         found += _fewer_rows(folder, meta)
-    found = list(dict.fromkeys(found))
-    more = len(found) - _MOST_TROUBLE
-    return [*found[:_MOST_TROUBLE], *([f"and {more} more"] if more > 0 else [])]
+    return at_most(list(dict.fromkeys(found)), _MOST_NOTES)
+
+
+def at_most(notes: list[str], count: int) -> list[str]:
+    """The first `count` notes, and how many more there are."""
+    more = len(notes) - count
+    return [*notes[:count], *([f"and {more} more"] if more > 0 else [])]
 
 
 def _fewer_rows(folder: Path, meta: Meta) -> list[str]:
-    """Sentences about rings that hold fewer rows than the process said when it closed them."""
-    told = (read_told(folder).left or {}).get("rows")
+    """Notes about rings that hold fewer rows than the process recorded when it closed them."""
+    counts = (read_own_report(folder).end or {}).get("rows")
     found = []
-    for table, count in told.items() if isinstance(told, dict) else ():
+    for table, count in counts.items() if isinstance(counts, dict) else ():
         try:
             with open_ring(meta, table) as ring:
                 highest = ring.highest()
@@ -150,8 +154,8 @@ def journal_sizes(folder: Path) -> dict[str, int]:
     return found
 
 
-def judge(
-    told: Told,
+def classify_exit(
+    report: OwnReport,
     exit_status: int | None,
     *,
     out_of_memory: bool = False,
@@ -161,15 +165,15 @@ def judge(
     """(state, how) of a process that has ended.
 
     `crash` names the signal in crash.txt, `last_step` is the last finished step."""
-    event = told.left.get("event") if told.left is not None else None
-    exception = told.exception
+    event = report.end.get("event") if report.end is not None else None
+    exception = report.exception
     if event == "stop":
         return FINISHED, STOPPED
     by_main = exception if exception is not None and exception.get("main") else None
     if exit_status is not None and exit_status < 0:
         return _killed(exit_status, by_main, out_of_memory)
     if event == "os._exit":
-        return _left_at_once(told.left or {}, by_main)
+        return _left_at_once(report.end or {}, by_main)
     if by_main is not None and exit_status in (None, 1):
         return FAILED, _raised(by_main)
     if exit_status:
@@ -196,8 +200,8 @@ def _killed(exit_status: int, exception: dict[str, Any] | None, out_of_memory: b
     return DEAD, name
 
 
-def _left_at_once(left: dict[str, Any], exception: dict[str, Any] | None) -> tuple[str, str]:
-    status = left.get("status")
+def _left_at_once(end: dict[str, Any], exception: dict[str, Any] | None) -> tuple[str, str]:
+    status = end.get("status")
     if status == 0:
         return FINISHED, "os._exit(0)"
     if exception is not None:

@@ -1,10 +1,9 @@
-"""Facts about runs that are gathered beside the process: code, command, packages, hardware; and its devices.
+"""Facts about runs that the server gathers: code, command, packages, hardware; and samples of the GPUs.
 
-Thread `probe-facts`, started by the server. A recording gets its facts once, into the journal that the server
-keeps of it: what does not need the process to have trained as soon as it is seen, the packages and the
-device's peak rate once the process has said where it imports from. Every `GPU_S` the devices of living
-processes are sampled (`server.gpu`). Nothing of the job's runs: files are read, git is asked with everything
-switched off that it could run. May import what `probe.diagnose` may.
+Thread `probe-facts`. A recording gets its facts once, in the server's journal: most as soon as it is seen,
+the packages and the device's peak rate once the process has recorded where it imports from. Every `GPU_S` the
+devices of living processes are sampled (`gpu`). No code of the job is run: files are read, and git is called
+with everything disabled that it could execute. May import what `probe.diagnose` may.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ from probe.server.runtime.supervision import FAILURES, Supervised
 _log = logging.getLogger("probe.facts")
 ROUND_S, GPU_S = 1.0, 30.0
 LATE_S = 120.0
-"""A process that ended no longer ago still gets facts."""
+"""A process that started no longer ago gets facts even if it has ended."""
 MODEL_S = 60.0
-"""So long a process is given to say what it trains, on which the device's peak rate hangs."""
+"""How long to wait for the process to record its model, which the device's peak rate depends on."""
 MOST_PACKAGES = 2000
 LONGEST_COMMAND = 4000
 _LARGEST_SCRIPT_BYTES = 4 << 20
@@ -50,7 +49,7 @@ Facts = dict[tuple[str, str], str]
 
 
 class FactsGatherer:
-    """Gathers for one registry; `start` and `stop` its thread, `round` one look at everything."""
+    """Gathers for one registry, on `thread`; `round` handles every recording once."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -58,32 +57,23 @@ class FactsGatherer:
         self._have: dict[Path, set[str]] = {}
         self._sizes: dict[Path, int] = {}
         self._stopping = threading.Event()
-        self._thread = Supervised("probe-facts", self._run, self._stopping)
+        self.thread = Supervised("probe-facts", self._run, self._stopping)
         self._gpu_s = 0.0
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self, wait_s: float) -> None:
-        """Ask the thread to end after its round; wait at most `wait_s`."""
-        self._stopping.set()
-        self._thread.join(wait_s)
 
     def _run(self) -> None:
         while not self._stopping.wait(ROUND_S):
             self.round()
 
     def round(self) -> None:
-        """Give facts to the recordings that have none yet; sample the devices when it is time."""
+        """Gather facts of the recordings that have none yet; sample the devices when that is due."""
         listed = self._registry.processes()
         live = [recorded for recorded in listed if self._registry.lives(recorded)]
         recent = clock.wall_ns() - int(LATE_S * 1e9)
         for recorded in listed:
             if recorded in live or recorded.meta.started_ns > recent:
                 try:
-                    self._see_to(recorded)
-                except FAILURES as error:  # the recording, or what it is about, was removed, or is damaged
+                    self._gather(recorded)
+                except FAILURES as error:  # the recording, or a file that it names, was removed or is damaged
                     _log.info("no facts of %s: %s", recorded.name, error)
                 if self._stopping.is_set():
                     return
@@ -93,7 +83,7 @@ class FactsGatherer:
             self.sample_devices(live)
 
     def sample_devices(self, ranks: Sequence[Recorded]) -> None:
-        """Keep a sample of the devices that these processes use. Any thread."""
+        """Record a sample of the devices that these processes use. Any thread."""
         for recorded in ranks:
             rows = self.devices.rows(recorded.meta.pid, functools.partial(_device_number, recorded))
             if rows:
@@ -101,7 +91,7 @@ class FactsGatherer:
 
     # Facts ------------------------------------------------------------------
 
-    def _see_to(self, recorded: Recorded) -> None:
+    def _gather(self, recorded: Recorded) -> None:
         have = self._have.get(recorded.folder)
         if have is None:
             have = self._have[recorded.folder] = _gathered(recorded.folder)
@@ -112,20 +102,17 @@ class FactsGatherer:
             size = own.stat().st_size
             if size != self._sizes.get(recorded.folder):
                 self._sizes[recorded.folder] = size
-                paths, facts = _told(own)
-                if paths is not None and not (("model", "dtype") in facts or self._is_known(recorded)):
-                    del self._sizes[recorded.folder]  # it says soon what it trains
+                paths, facts = _own_facts(own)
+                age_s = (clock.wall_ns() - recorded.meta.started_ns) * 1e-9
+                late = age_s > MODEL_S or not self._registry.lives(recorded)
+                if paths is not None and not late and ("model", "dtype") not in facts:
+                    del self._sizes[recorded.folder]  # it will record its model soon
                 elif paths is not None:
                     rows = [*package_rows(paths, recorded), *peak_rows(recorded, facts)]
                     self._keep(recorded, PACKAGES, rows, have)
 
-    def _is_known(self, recorded: Recorded) -> bool:
-        """Whether nothing more is to be waited for: it has ended, or trains no model that is seen."""
-        age_s = (clock.wall_ns() - recorded.meta.started_ns) * 1e-9
-        return age_s > MODEL_S or not self._registry.lives(recorded)
-
     def _keep(self, recorded: Recorded, part: str, rows: list[Row], have: set[str]) -> None:
-        have.add(part)  # also when it could not be kept: the disk is full, or the recording was removed
+        have.add(part)  # also when it cannot be written: the disk is full, or the recording was removed
         if server_journal.note_rows(recorded.folder, "probe.facts", rows):
             server_journal.note(recorded.folder, {"event": EVENT, "part": part})
 
@@ -137,13 +124,13 @@ def fact(kind: str, name: str, value: object) -> Row:
 
 
 def _gathered(folder: Path) -> set[str]:
-    """What an earlier server gathered already."""
+    """The parts that an earlier server has gathered."""
     records = read_journal(places.journals(folder)[1])
     return {str(record.get("part")) for record in records if record.get("event") == EVENT}
 
 
-def _told(journal: Path) -> tuple[list[str] | None, Facts]:
-    """Where the process imports from, and the facts that it wrote; None before it said so."""
+def _own_facts(journal: Path) -> tuple[list[str] | None, Facts]:
+    """The process's import paths (None before it recorded them), and the facts that it recorded."""
     paths: list[str] | None = None
     facts: Facts = {}
     for record in read_journal(journal):
@@ -156,8 +143,8 @@ def _told(journal: Path) -> tuple[list[str] | None, Facts]:
 
 
 def _device_number(recorded: Recorded) -> int | None:
-    """Number of the device on this machine, as far as the process said which it uses."""
-    _, facts = _told(places.journals(recorded.folder)[0])
+    """Number of the device on this machine; None if the process did not record which one it uses."""
+    _, facts = _own_facts(places.journals(recorded.folder)[0])
     number = facts.get(("hardware", "device_number"))
     if number is None or not number.isdigit():
         return None
@@ -169,7 +156,7 @@ def _device_number(recorded: Recorded) -> int | None:
     return int(chosen[place]) if place < len(chosen) and chosen[place].isdigit() else None
 
 
-# What is known without the process --------------------------------------------
+# Facts that do not depend on the process ---------------------------------------
 
 
 def run_rows(recorded: Recorded) -> list[Row]:
@@ -200,7 +187,7 @@ def run_rows(recorded: Recorded) -> list[Row]:
 
 
 def _script(argv: Sequence[str], folder: str) -> Path | None:
-    """The file that runs; None for `python -c` and the like."""
+    """The script that runs; None for `python -c` and the like."""
     if not argv or not argv[0] or argv[0].startswith("-"):
         return None
     path = Path(folder, argv[0])
@@ -222,11 +209,11 @@ def _machine_rows(pid: int) -> list[Row]:
     return rows
 
 
-# What needs its word ------------------------------------------------------------
+# Facts that depend on what the process recorded ---------------------------------
 
 
 def package_rows(paths: Sequence[str], recorded: Recorded) -> list[Row]:
-    """The distributions that lie where the process imports from; the first of a name counts."""
+    """The distributions on the process's import path; the first of each name counts."""
     found: dict[str, str] = {}
     for path in paths:
         with contextlib.suppress(OSError):
@@ -235,26 +222,26 @@ def package_rows(paths: Sequence[str], recorded: Recorded) -> list[Row]:
                 name, _, version = stem.partition("-")
                 if ending in (".dist-info", ".egg-info") and version:
                     found.setdefault(name.lower().replace("_", "-"), version.partition("-py")[0])
-    found.pop("torch", None)  # its own word is better, and is there
+    found.pop("torch", None)  # the process has recorded it
     return [fact("package", name, version) for name, version in sorted(found.items())[:MOST_PACKAGES]]
 
 
 def peak_rows(recorded: Recorded, facts: Facts) -> list[Row]:
-    """The peak rate of the device in the precision that is used: as PROBE_PEAK_TFLOPS says, else known."""
+    """The device's peak rate in the job's precision: PROBE_PEAK_TFLOPS, or the known rate of the device."""
     autocast = facts.get(("hyperparameter", "amp.autocast"), "off")
     dtype = facts.get(("model", "dtype")) if autocast == "off" else autocast
     device = facts.get(("hardware", "device"))
     precision = facts.get(("environment", "torch.float32_matmul_precision"))
-    said = _said_peak(recorded.meta.settings)
-    peak = said or peak_tflops(device, dtype, precision)
+    configured = _configured_peak(recorded.meta.settings)
+    peak = configured or peak_tflops(device, dtype, precision)
     if peak is None:
         return []
-    source = "PROBE_PEAK_TFLOPS" if said else f"known of {device} in {dtype}"
+    source = "PROBE_PEAK_TFLOPS" if configured else f"known of {device} in {dtype}"
     return [fact("hardware", "peak_tflops", peak), fact("hardware", "peak_source", source)]
 
 
-def _said_peak(settings: Mapping[str, str]) -> float | None:
-    """What PROBE_PEAK_TFLOPS was in the process; None where it was not set."""
+def _configured_peak(settings: Mapping[str, str]) -> float | None:
+    """PROBE_PEAK_TFLOPS in the process; None where it was not set."""
     setting = BY_NAME["peak_tflops"]
     try:
         return setting.parse(settings.get(setting.name) or setting.default) or None

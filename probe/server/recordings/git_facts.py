@@ -1,9 +1,9 @@
-"""Which code runs: commit, branch, and what differs from it, without running anything of the repository.
+"""Commit, branch and local changes of the code that runs, without running anything of the repository.
 
-Git is asked in a process of its own with a deadline. A repository's configuration may name programs (file
-system monitor, hooks, diff drivers, filters, pagers): all of them are switched off, nothing is fetched, and
-nothing is written, not even the index. Whether a repository may be read at all is git's own word
-(`safe.directory`). Blocks; the server's thread for facts. Standard library only.
+Git runs as a child process with a deadline. A repository's configuration may name programs (file system
+monitor, hooks, diff drivers, filters, pagers): all of them are disabled, nothing is fetched, and nothing is
+written, not even the index. Git itself decides whether a repository may be read (`safe.directory`). Blocks;
+thread `probe-facts`. Standard library only.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import IO
 
 DEADLINE_S = 8.0
-"""For everything that is asked about one run."""
+"""For all git commands about one run."""
 MOST_LINES = 100
 LARGEST_BYTES = 32 << 20
-"""Of a diff; a longer one has no hash."""
+"""Size of a diff; a longer one gets no hash."""
 _OFF = (
     "core.fsmonitor=false", "core.hooksPath=/dev/null", "core.pager=cat", "core.attributesFile=/dev/null",
     "diff.external=", "diff.ignoreSubmodules=dirty", "protocol.allow=never", "core.sshCommand=false",
@@ -30,11 +30,11 @@ _DIFF = ("--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty", "--no-co
 
 
 class _Failed(Exception):
-    """Git did not answer, or said that it cannot."""
+    """Git failed or took too long."""
 
 
 class Git:
-    """Asks about one working tree."""
+    """Runs git in one working tree."""
 
     def __init__(self, folder: Path, deadline: float) -> None:
         self._folder = folder
@@ -42,11 +42,11 @@ class Git:
         self._options = list(_OFF)
 
     def switch_off_filters(self) -> None:
-        """A filter is a program for each file that is compared; its name is only known from the
+        """Disable filters, which are programs that run for each file; their names are in the
         configuration."""
         with contextlib.suppress(_Failed):
             named = r"^(filter|diff|merge)\..*\..*"
-            keys = self.ask("config", "--null", "--name-only", "--get-regexp", named)
+            keys = self.text("config", "--null", "--name-only", "--get-regexp", named)
             for key in set(keys.split("\0")):
                 section, _, rest = key.partition(".")
                 name, _, variable = rest.rpartition(".")
@@ -55,15 +55,12 @@ class Git:
                 elif variable in ("command", "textconv", "driver"):
                     self._options.append(f"{key}=")
 
-    def ask(self, *words: str) -> str:
-        """What git prints, its last line end removed; raises `_Failed`."""
-        return self._run(words, LARGEST_BYTES).decode("utf-8", "replace").removesuffix("\n")
+    def text(self, *words: str) -> str:
+        """Git's output without its last line end; raises `_Failed`."""
+        return self.run(*words).decode("utf-8", "replace").removesuffix("\n")
 
-    def raw(self, *words: str) -> bytes:
-        """What git prints; raises `_Failed`, also when that is more than `LARGEST_BYTES`."""
-        return self._run(words, LARGEST_BYTES)
-
-    def _run(self, words: tuple[str, ...], most: int) -> bytes:
+    def run(self, *words: str) -> bytes:
+        """Git's output; raises `_Failed`, also when it is more than `LARGEST_BYTES`."""
         options = [word for option in self._options for word in ("-c", option)]
         command = ["git", "--no-pager", "-C", str(self._folder), *options, *words]
         try:
@@ -75,7 +72,7 @@ class Git:
             raise _Failed from None
         assert process.stdout is not None
         try:
-            found = _read(process.stdout, most, self._deadline)
+            found = _read(process.stdout, LARGEST_BYTES, self._deadline)
             code = process.wait(max(0.05, self._deadline - time.monotonic()))
         except (subprocess.TimeoutExpired, TimeoutError):
             raise _Failed from None
@@ -85,7 +82,7 @@ class Git:
                 process.kill()
                 with contextlib.suppress(subprocess.TimeoutExpired):  # on a file system that hangs
                     process.wait(1.0)
-        if code != 0 or len(found) > most:
+        if code != 0 or len(found) > LARGEST_BYTES:
             raise _Failed
         return found
 
@@ -108,7 +105,7 @@ def _read(stream: IO[bytes], most: int, deadline: float) -> bytes:
 
 
 def _environment() -> dict[str, str]:
-    """No setting of git's from this process's environment, no questions, no writing, no fetching."""
+    """Git gets no settings from our environment, asks no questions, writes nothing and fetches nothing."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "XDG_CONFIG_HOME") if name in os.environ}
     return {
         **kept, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0",
@@ -117,23 +114,23 @@ def _environment() -> dict[str, str]:
 
 
 def git_facts(folder: Path, script: Path | None) -> list[tuple[str, str]]:
-    """Names and values of what is known of the working tree that `folder` is in; none when it is in none.
+    """Names and values of facts about the working tree that contains `folder`; none if there is no such tree.
 
-    `diff_hash` is the SHA-256 of the difference from the commit: two runs with the same commit and the
-    same hash ran the same tracked files."""
+    `diff_hash` is the SHA-256 of the difference from the commit: two runs with the same commit and hash ran
+    the same tracked files."""
     git = Git(folder, time.monotonic() + DEADLINE_S)
     try:
-        root = git.ask("rev-parse", "--show-toplevel")
+        root = git.text("rev-parse", "--show-toplevel")
     except _Failed:
         return []
     git.switch_off_filters()
     found = [("root", root)]
     with contextlib.suppress(_Failed):
-        found.append(("commit", git.ask("rev-parse", "--verify", "HEAD")))
+        found.append(("commit", git.text("rev-parse", "--verify", "HEAD")))
     with contextlib.suppress(_Failed):
-        found.append(("branch", git.ask("symbolic-ref", "--short", "--quiet", "HEAD")))
+        found.append(("branch", git.text("symbolic-ref", "--short", "--quiet", "HEAD")))
     with contextlib.suppress(_Failed):
-        found.append(("commit_summary", git.ask("show", "--no-patch", "--no-show-signature", "--format=%s")))
+        found.append(("commit_summary", git.text("show", "--no-patch", "--no-show-signature", "--format=%s")))
     found += _difference(git)
     if script is not None:
         found.append(("script_tracked", _tracked(git, script)))
@@ -143,18 +140,18 @@ def git_facts(folder: Path, script: Path | None) -> list[tuple[str, str]]:
 def _difference(git: Git) -> list[tuple[str, str]]:
     found: list[tuple[str, str]] = []
     with contextlib.suppress(_Failed):
-        summary = git.ask("diff", *_DIFF, "--stat=100", f"--stat-count={MOST_LINES}", "HEAD")
+        summary = git.text("diff", *_DIFF, "--stat=100", f"--stat-count={MOST_LINES}", "HEAD")
         found.append(("dirty", "true" if summary else "false"))
         if summary:
             found.append(("diff_summary", "\n".join(summary.splitlines()[: MOST_LINES + 2])))
-            whole = git.raw("diff", *_DIFF, "--full-index", "--binary", "HEAD")
+            whole = git.run("diff", *_DIFF, "--full-index", "--binary", "HEAD")
             found.append(("diff_hash", hashlib.sha256(whole).hexdigest()))
     return found
 
 
 def _tracked(git: Git, script: Path) -> str:
     try:
-        git.ask("ls-files", "--error-unmatch", "--", str(script))
+        git.text("ls-files", "--error-unmatch", "--", str(script))
     except _Failed:
         return "false"
     return "true"

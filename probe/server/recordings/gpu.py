@@ -1,9 +1,8 @@
-"""Devices: utilization, memory, power, clocks and errors of the GPUs that a process uses, from NVML.
+"""Utilization, memory, power, clocks and errors of the GPUs that a process uses, from NVML.
 
-Asked by the server, never in the job: NVML is the driver's own library and a call may take milliseconds. Used
-where `nvidia-ml-py` is installed and a driver answers; else there are no rows. What a device does not tell is
-NULL. Unrun on real devices so far; tested against a stand-in with the same functions. Any thread of the
-server, one at a time.
+Called by the server, never in the job: NVML is the driver's library, and a call may take milliseconds.
+Without `nvidia-ml-py` or a driver there are no rows. What a device does not report is NULL. Tested against a
+stand-in with the same functions, not yet on real devices. Any thread of the server, one at a time.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from typing import Any
 from probe.base import clock
 
 RETRY_S = 300.0
-"""Between two attempts to load NVML where it was not there."""
+"""Between two attempts to load NVML."""
 REASONS = {
     0x2: "applications clocks", 0x4: "power cap", 0x8: "hardware slowdown", 0x10: "sync boost",
     0x20: "temperature (software)", 0x40: "temperature (hardware)", 0x80: "power brake",
     0x100: "display clocks",
 }
-"""Why clocks are held down, by NVML's bit (nvml.h, nvmlClocksEventReason*); 0x1 is an idle device."""
+"""Why clocks are reduced, by NVML's bit (nvml.h, nvmlClocksEventReason*); 0x1 is an idle device."""
 
 
 class Devices:
-    """NVML, loaded when first asked."""
+    """NVML, loaded on first use."""
 
     def __init__(self) -> None:
         self._nvml: Any = None
@@ -34,8 +33,8 @@ class Devices:
         self._lock = threading.Lock()
 
     def rows(self, pid: int, number: Callable[[], int | None]) -> list[dict[str, Any]]:
-        """Rows of process.gpu for the devices of a process: those that NVML lists it on, else the one of
-        that number. In a container NVML knows other pids than we do."""
+        """Rows of process.gpu for the devices of a process: those that NVML lists it on, else the device with
+        that number, because in a container NVML has other pids than we do."""
         with self._lock:
             if not self._load():
                 return []
@@ -43,7 +42,8 @@ class Devices:
                 count = int(self._nvml.nvmlDeviceGetCount())
             except self._nvml.NVMLError:
                 return []
-            handles = {place: handle for place in range(count) if (handle := self._handle(place)) is not None}
+            found = ((place, self._call("nvmlDeviceGetHandleByIndex", place)) for place in range(count))
+            handles = {place: handle for place, handle in found if handle is not None}
             used = [place for place, handle in handles.items() if pid in self._pids(handle)]
             if not used and handles:
                 place = number()
@@ -64,8 +64,9 @@ class Devices:
             self._nvml = pynvml
         return self._nvml is not None
 
-    def _ask(self, name: str, *arguments: Any) -> Any:
-        """What one function answers; None where the device, the driver or the library does not have it."""
+    def _call(self, name: str, *arguments: Any) -> Any:
+        """The result of one function; None where the device, the driver or the library does not support
+        it."""
         function = getattr(self._nvml, name, None)
         if function is None:
             return None
@@ -74,20 +75,17 @@ class Devices:
         except self._nvml.NVMLError:
             return None
 
-    def _handle(self, place: int) -> Any:
-        return self._ask("nvmlDeviceGetHandleByIndex", place)
-
     def _pids(self, handle: Any) -> set[int]:
-        found = self._ask("nvmlDeviceGetComputeRunningProcesses", handle) or []
+        found = self._call("nvmlDeviceGetComputeRunningProcesses", handle) or []
         return {int(one.pid) for one in found}
 
     def _row(self, place: int, handle: Any) -> dict[str, Any]:
-        ask, nvml = self._ask, self._nvml
-        name = ask("nvmlDeviceGetName", handle)
-        used = ask("nvmlDeviceGetUtilizationRates", handle)
-        memory = ask("nvmlDeviceGetMemoryInfo", handle)
-        power = ask("nvmlDeviceGetPowerUsage", handle)
-        errors = ask(
+        call, nvml = self._call, self._nvml
+        name = call("nvmlDeviceGetName", handle)
+        used = call("nvmlDeviceGetUtilizationRates", handle)
+        memory = call("nvmlDeviceGetMemoryInfo", handle)
+        power = call("nvmlDeviceGetPowerUsage", handle)
+        errors = call(
             "nvmlDeviceGetTotalEccErrors", handle, getattr(nvml, "NVML_MEMORY_ERROR_TYPE_UNCORRECTED", 1),
             getattr(nvml, "NVML_VOLATILE_ECC", 0),
         )
@@ -98,17 +96,17 @@ class Devices:
             "memory_used_bytes": None if memory is None else int(memory.used),
             "memory_total_bytes": None if memory is None else int(memory.total),
             "power_w": None if power is None else power / 1000,
-            "temperature_c": ask(
+            "temperature_c": call(
                 "nvmlDeviceGetTemperature", handle, getattr(nvml, "NVML_TEMPERATURE_GPU", 0)
             ),
-            "sm_clock_mhz": ask("nvmlDeviceGetClockInfo", handle, getattr(nvml, "NVML_CLOCK_SM", 1)),
+            "sm_clock_mhz": call("nvmlDeviceGetClockInfo", handle, getattr(nvml, "NVML_CLOCK_SM", 1)),
             "throttled": self._throttled(handle),
             "ecc_errors": errors,
         }
 
     def _throttled(self, handle: Any) -> str | None:
-        bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
+        bits = self._call("nvmlDeviceGetCurrentClocksEventReasons", handle)
         if bits is None:
-            bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+            bits = self._call("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
         found = [text for bit, text in REASONS.items() if bits and bits & bit]
         return ", ".join(found) or None

@@ -1,4 +1,4 @@
-"""Listing: the recorded processes as rows of `GET /v1/processes` and of cluster.ranks.
+"""The recorded processes as rows of `GET /v1/processes` and of cluster.ranks.
 
 Called on the server's threads; reads files. Standard library only.
 """
@@ -13,37 +13,36 @@ from typing import Any
 from probe.base import clock
 from probe.diagnose.finding import Finding
 from probe.diagnose.states import ALARM, OK, PAUSED
-from probe.recording.process import life
+from probe.recording.process import is_stopped
 from probe.server.recordings import exit_report
-from probe.server.recordings.registry import LIVE, Recorded, Registry, latest_ranks
+from probe.server.recordings.registry import LIVE, Recorded, Registry
 
 Current = Callable[[Path], Finding | None]
-"""What there is to say now of the process recorded in a folder; None while all is well."""
+"""The watch's present verdict on the process recorded in a folder; None while all is well."""
 STALLED = "stalled"
 MOST_NOTES = 32
-"""Sentences in the list of processes."""
-TROUBLE_S = 1.0
-"""So long journals are gone through for damage; what was looked at once is known the next time."""
-_NOT_ALL = "not all recordings were looked through for damage yet: ask again"
+DAMAGE_S = 1.0
+"""Time for checking journals for damage in one request; results are cached for the next."""
+_NOT_ALL = "not all recordings were checked for damage yet: try again"
 
 
 def process_rows(
     registry: Registry, current: Current, everything: bool
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Rows of `GET /v1/processes`; `current` knows of stalls. And sentences about recordings that are damaged
-    or cannot be read at all."""
+    """Rows of `GET /v1/processes`, with stalls from `current`; and notes about recordings that are damaged or
+    cannot be read."""
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
-    until_s = time.monotonic() + TROUBLE_S
+    until_s = time.monotonic() + DAMAGE_S
     for recorded in registry.listed(everything):
         rows.append(_process(registry, current, recorded))
         if time.monotonic() > until_s:
             notes = [_NOT_ALL, *notes[1 if notes[:1] == [_NOT_ALL] else 0:]]
             continue
-        notes += [f"{recorded.name} (pid {recorded.meta.pid}): {what}" for what in registry.trouble(recorded)]
+        who = f"{recorded.name} (pid {recorded.meta.pid})"
+        notes += [f"{who}: {what}" for what in registry.damage_notes(recorded)]
     notes += sorted(registry.unreadable.values())
-    more = len(notes) - MOST_NOTES
-    return rows, [*notes[:MOST_NOTES], *([f"and {more} more"] if more > 0 else [])]
+    return rows, exit_report.at_most(notes, MOST_NOTES)
 
 
 def _process(registry: Registry, current: Current, recorded: Recorded) -> dict[str, Any]:
@@ -62,9 +61,8 @@ def _process(registry: Registry, current: Current, recorded: Recorded) -> dict[s
 
 
 def _living(recorded: Recorded, state: str, verdict: Finding | None) -> tuple[str, str]:
-    """State and what is to be said of it, for a process that lives."""
-    process = life(recorded.meta.pid)
-    if process is not None and process.state in "Tt":
+    """State and details of a process that lives."""
+    if is_stopped(recorded.meta.pid):
         return "stopped", ""
     if verdict is None or verdict.severity == OK:
         return state, ""
@@ -80,10 +78,8 @@ def _ago(t_ns: int | None) -> float | None:
 def rank_rows(registry: Registry, current: Current, sources: list[Recorded]) -> list[dict[str, Any]]:
     """Rows of cluster.ranks: the processes of the same runs and attempts, each rank's newest."""
     found: list[dict[str, Any]] = []
-    for run, attempt in dict.fromkeys((recorded.meta.run, recorded.meta.attempt) for recorded in sources):
-        known = {recorded.folder: recorded for recorded in [*registry.processes(), *sources]}
-        same = [one for one in known.values() if (one.meta.run, one.meta.attempt) == (run, attempt)]
-        for recorded in latest_ranks(same):
+    for attempt in dict.fromkeys(recorded.attempt for recorded in sources):
+        for recorded in registry.same_attempt([one for one in sources if one.attempt == attempt]):
             row = _process(registry, current, recorded)
             row["endpoint"] = str(recorded.folder) if row["ended_ns"] else recorded.name
             row["midway"] = exit_report.began_midway(recorded.folder)

@@ -1,9 +1,9 @@
-"""Prune: delete recordings of processes that have ended, when somebody asks for it.
+"""Deletes recordings of processes that have ended, on request.
 
-Never one of a living process, of a run that goes on, or one that is still being
-sealed. What is deleted is first renamed, so that a server killed in between leaves
-nothing that looks like a recording; the next request deletes the rest. Runs on a
-request thread, one recording at a time in turns with the sealer. Standard library.
+Never one of a living process, of a run that goes on, or one that is still being sealed. A folder is renamed
+before it is deleted, so that a server killed in between leaves nothing that looks like a recording; the next
+request deletes the rest. Runs on a request thread, one recording at a time, alternating with the sealer.
+Standard library only (and types of pydantic).
 """
 
 from __future__ import annotations
@@ -15,27 +15,16 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from probe.base import clock
 from probe.base.errors import BadRequest
 from probe.recording import places
-from probe.recording.process import alive
-from probe.server.recordings.registry import LIVE, Recorded, Registry, Status
-from probe.server.recordings.sealer import Sealer, remove_rings
+from probe.server.recordings.registry import LIVE, Recorded, Registry
+from probe.server.recordings.sealer import Sealer, remove_empty_folders, remove_rings
+from probe.server.runtime.request_bodies import PruneBody
 
 _PUT_ASIDE = ".pruned-"
-
-
-class Wanted(NamedTuple):
-    """Which recordings to delete: those that fit everything that is not None."""
-
-    older_than_s: float | None
-    """Ended at least so long ago."""
-    keep: int | None
-    """Beyond the newest so many runs of its job."""
-    job: str | None
-    dry_run: bool
 
 
 class Pruner:
@@ -46,12 +35,11 @@ class Pruner:
         self._sealer = sealer
         self._one = threading.Lock()
 
-    def prune(self, wanted: Wanted) -> dict[str, Any]:
-        """Answer of `POST /v1/prune`: what was deleted, what would be, and what fits and was left."""
+    def prune(self, wanted: PruneBody) -> dict[str, Any]:
+        """Answer of `POST /v1/prune`: what was or would be deleted, and what matches and was left."""
         if wanted.older_than_s is None and wanted.keep is None and wanted.job is None:
-            raise BadRequest(
-                "nothing says which recordings to delete", hint="Give --older-than, --keep or --job."
-            )
+            hint = "Give --older-than, --keep or --job."
+            raise BadRequest("no criteria for the recordings to delete", hint=hint)
         with self._one:
             if not wanted.dry_run:
                 for folder in self._half_deleted():
@@ -70,8 +58,8 @@ class Pruner:
             "bytes": sum(row["bytes"] for row in deleted),
         }
 
-    def _chosen(self, wanted: Wanted) -> list[Recorded]:
-        """What fits, the living too."""
+    def _chosen(self, wanted: PruneBody) -> list[Recorded]:
+        """The recordings that match, those of living processes included."""
         everything = self._registry.processes()
         runs: dict[str, list[str]] = {}
         for recorded in reversed(everything):
@@ -96,22 +84,22 @@ class Pruner:
         return since_ns is not None and clock.wall_ns() - since_ns >= age_s * 1e9
 
     def _why_not(self, recorded: Recorded) -> str | None:
-        """Why a recording that fits is not deleted; None when it may be."""
+        """Why a recording that matches is not deleted; None when it may be."""
         meta = recorded.meta
         if self._registry.status(recorded).state in LIVE:
             return "it is being recorded"
-        if alive(meta.pid, meta.start_ticks, meta.boot_id):
+        if recorded.process_lives:
             return "its process still lives"
         for other in self._registry.processes():
             same_run = (other.meta.job, other.meta.run) == (meta.job, meta.run)
             if same_run and self._registry.status(other).state in LIVE:
                 return f"its run goes on: {other.name} (pid {other.meta.pid}) is being recorded"
         if not self._sealer.is_done(recorded):
-            return "it is still being sealed: ask again in a moment"
+            return "it is still being sealed: try again in a moment"
         return None
 
     def _delete(self, recorded: Recorded) -> str | None:
-        """Delete one recording; why that did not come about, None when it did."""
+        """Delete one recording; returns why it could not be deleted, None when it was."""
         with self._sealer.busy:
             aside = recorded.folder.with_name(_PUT_ASIDE + recorded.folder.name)
             try:
@@ -128,7 +116,7 @@ class Pruner:
 
     def _row(self, recorded: Recorded) -> dict[str, Any]:
         meta = recorded.meta
-        status: Status = self._registry.status(recorded)
+        status = self._registry.status(recorded)
         return {
             "job": meta.job, "run": meta.run, "attempt": meta.attempt, "rank": meta.rank, "pid": meta.pid,
             "state": status.state, "how": status.how, "ended_ns": status.ended_ns,
@@ -137,16 +125,14 @@ class Pruner:
 
 
 def _delete_rest(aside: Path) -> None:
-    """Delete what belongs to a recording that was put aside: segments first, its folder last."""
+    """Delete a recording that was renamed: its segments first, its folder last."""
     found = re.fullmatch(rf"{re.escape(_PUT_ASIDE)}process=(-?\d+)-(\d+)", aside.name)
     attempt = aside.parent
     if found is not None and not aside.with_name(aside.name.removeprefix(_PUT_ASIDE)).exists():
         for path in _segments(attempt, int(found[1]), int(found[2])):
             path.unlink(missing_ok=True)
     shutil.rmtree(aside, ignore_errors=True)
-    for folder in (*attempt.glob("table=*/rank=*"), *attempt.glob("table=*"), attempt, attempt.parent):
-        with contextlib.suppress(OSError):
-            folder.rmdir()
+    remove_empty_folders(attempt)
 
 
 def _segments(attempt: Path, rank: int, pid: int) -> list[Path]:

@@ -1,8 +1,7 @@
-"""Registry: which recordings exist, which processes live, and what an endpoint means.
+"""Registry: which recordings exist, which processes live, and which processes an endpoint means.
 
-Nothing is remembered that the files do not say: a server started a second ago
-knows as much as one that runs for days. Used by the request threads and the
-drain thread at once. Standard library, and numpy through the ring reader.
+It only caches what the files say: a server that started a second ago knows as much as one that has run for
+days. Used by several threads at once. Standard library, and numpy through the ring reader.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ from probe.recording.reader import open_ring
 from probe.recording.recording import Meta
 from probe.recording.waiting import waiting
 from probe.server.recordings import end_record, exit_report
-from probe.server.recordings.exit_report import Told
+from probe.server.recordings.exit_report import OwnReport
 
 _log = logging.getLogger("probe.registry")
 LIVE = ("running", "idle")
-"""States of a process that can be asked something."""
+"""States of a process whose agent can be called."""
 _MAKING_S = 10.0
-"""A recording is made within far less, its meta.json last."""
+"""A recording is created in much less time, its meta.json last."""
 _LISTED_NS = 24 * 3600 * 10**9
 """Ended processes are listed for a day."""
 
@@ -53,12 +52,22 @@ class Recorded:
 
     @property
     def identity(self) -> tuple[Path, int]:
-        """Tells it from what was in the same folder before."""
+        """Distinguishes it from an earlier recording in the same folder."""
         return self.folder, self.meta.started_ns
+
+    @property
+    def attempt(self) -> tuple[str, int]:
+        """Its run, and the attempt of that run."""
+        return self.meta.run, self.meta.attempt
+
+    @property
+    def process_lives(self) -> bool:
+        """Whether its process lives, recorded or not."""
+        return alive(self.meta.pid, self.meta.start_ticks, self.meta.boot_id)
 
 
 class Status(NamedTuple):
-    """How a process is. Times are wall nanoseconds; None where nothing is known."""
+    """The state of a process. Times are wall nanoseconds; None where nothing is known."""
 
     state: str
     step: int | None
@@ -66,12 +75,11 @@ class Status(NamedTuple):
     last_seen_ns: int | None
     ended_ns: int | None
     how: str = ""
-    """How it ended, in few words; empty while it lives."""
+    """How it ended, in a few words; empty while it lives."""
     exit_status: int | None = None
-    """0 to 255, or the negative number of the signal that ended it; None while it lives or when nobody
-    saw it."""
+    """0 to 255, or the negative number of the signal; None while it lives, or when nobody saw it."""
     why: tuple[str, ...] = ()
-    """What says that it ended so."""
+    """Evidence for how it ended."""
 
 
 class Registry:
@@ -81,22 +89,22 @@ class Registry:
         self.directory = directory
         self._known: dict[Path, tuple[int, Recorded]] = {}
         self._ended: dict[tuple[Path, int], Status] = {}
-        self._told: dict[Path, tuple[int, Told]] = {}
+        self._own_reports: dict[Path, tuple[int, OwnReport]] = {}
         self._newest: dict[int, int] = {}
-        """When the latest recording of each pid began: an agent may be stopped and started again."""
+        """Start of the latest recording of each pid: an agent may be stopped and started again."""
         self._latest: dict[tuple[int, int, str], int] = {}
-        """When the latest recording of each life of a pid began: a process may execute another program."""
+        """Start of the latest recording of each life of a pid: a process may execute another program."""
         self._highest: dict[tuple[Path, int], int] = {}
-        self._trouble: dict[Path, tuple[list[object], list[str]]] = {}
+        self._damage: dict[Path, tuple[list[object], list[str]]] = {}
         self.unreadable: dict[Path, str] = {}
-        """Why folders of recordings are left out of everything."""
+        """Recordings that cannot be read, and why."""
         self._lock = threading.Lock()
-        self.judge_exit: Callable[[Recorded, Told, Status], Status] | None = None
-        """Adds what only who watches processes end (`exit_watch`) has seen; writes nothing."""
+        self.complete_exit: Callable[[Recorded, OwnReport, Status], Status] | None = None
+        """Adds to a status what only `exit_watch` has seen; writes nothing."""
         self.stall_thresholds: Callable[[], StallThresholds] = StallThresholds
-        """Those in force for the processes recorded here; the server sets where they are read."""
+        """The thresholds in force for the processes recorded here; set by the server."""
 
-    # What there is ----------------------------------------------------------
+    # Recordings -------------------------------------------------------------
 
     def processes(self) -> list[Recorded]:
         """All recordings that can be read, oldest first."""
@@ -110,7 +118,7 @@ class Registry:
             gone = self._known.keys() - {recorded.folder for recorded in found}
             for folder in gone:
                 del self._known[folder]
-                self._trouble.pop(folder, None)
+                self._damage.pop(folder, None)
             self.unreadable = {one: why for one, why in list(self.unreadable.items()) if one.exists()}
             if gone:
                 self._latest = {}
@@ -147,9 +155,9 @@ class Registry:
             _log.warning("%s", what)
             self.unreadable[folder] = what
 
-    def trouble(self, recorded: Recorded) -> list[str]:
-        """Sentences about what of a recording is damaged, apart from rows that a query reads; looked up again
-        only when its journals or end.json have changed."""
+    def damage_notes(self, recorded: Recorded) -> list[str]:
+        """Notes about damage in a recording, apart from rows that a query reads. Cached until its journals or
+        end.json change."""
         ended = not self.lives(recorded)
         own, beside = places.journals(recorded.folder)
         state: list[object] = [ended]
@@ -160,11 +168,11 @@ class Registry:
             except OSError:
                 state.append(None)
         with self._lock:
-            known = self._trouble.get(recorded.folder)
+            known = self._damage.get(recorded.folder)
         if known is None or known[0] != state:
-            known = (state, exit_report.trouble(recorded.folder, recorded.meta, ended=ended))
+            known = (state, exit_report.damage_notes(recorded.folder, recorded.meta, ended=ended))
             with self._lock:
-                self._trouble[recorded.folder] = known
+                self._damage[recorded.folder] = known
         return known[1]
 
     def _note_life(self, meta: Meta) -> None:
@@ -176,8 +184,8 @@ class Registry:
         return [recorded for recorded in self.processes() if self.lives(recorded)]
 
     def listed(self, everything: bool) -> list[Recorded]:
-        """What `ps` shows: the living, and of each job the newest run when it ended less than a
-        day ago; all recordings when `everything`."""
+        """What `ps` shows: the living processes, and of each job the newest run if it ended less than a day
+        ago; all recordings with `everything`."""
         found = self.processes()
         if everything:
             return found
@@ -191,9 +199,9 @@ class Registry:
         return kept
 
     def made_here(self, recorded: Recorded) -> bool:
-        """Whether a recording was made in this PROBE_DIR, or came here from one that is no more.
+        """Whether a recording was made in this PROBE_DIR, or moved here from one that no longer exists.
 
-        A copy's rings are those of the original: to be read, not to be removed."""
+        A copy shares its rings with the original: they are read, not removed."""
         home = Path(recorded.meta.socket).parent.parent
         return recorded.folder.is_relative_to(self.directory) and (
             os.path.realpath(home) == os.path.realpath(self.directory)
@@ -201,11 +209,10 @@ class Registry:
             or Path(recorded.meta.rings).is_relative_to(recorded.folder)
         )
 
-    # How a process is -------------------------------------------------------
+    # Status -----------------------------------------------------------------
 
     def status(self, recorded: Recorded) -> Status:
-        """State, last finished step and last sign of life, from its files and /proc. Writes nothing: that is
-        for who notices an end."""
+        """State, last finished step and last sign of life, from its files and /proc. Writes nothing."""
         meta = recorded.meta
         with self._lock:
             known = self._ended.get(recorded.identity)
@@ -215,15 +222,15 @@ class Registry:
             with self._lock:
                 self._ended[recorded.identity] = known
             return known
-        lives, superseded, told = self._looked_at(recorded)
+        lives, superseded, report = self._liveness(recorded)
         step, last_step_ns, last_seen_ns = self._progress(recorded)
-        if lives and told.left is None:
+        if lives and report.end is None:
             return Status("idle" if step is None else "running", step, last_step_ns, last_seen_ns, None)
-        ended_ns = (told.left or {}).get("t_ns") or last_seen_ns
-        state, how = exit_report.judge(told, None, last_step=step)
+        ended_ns = (report.end or {}).get("t_ns") or last_seen_ns
+        state, how = exit_report.classify_exit(report, None, last_step=step)
         if lives and how != exit_report.STOPPED:
             return Status(state, step, last_step_ns, last_seen_ns, ended_ns, exit_report.ENDING)
-        if superseded and told.left is None:
+        if superseded and report.end is None:
             state, how = exit_report.DEAD, exit_report.REPLACED
         found = Status(state, step, last_step_ns, last_seen_ns, ended_ns or meta.started_ns, how)
         if how in exit_report.LIVES_ON:
@@ -232,46 +239,43 @@ class Registry:
         if older is not None:
             ended_ns = older["ended_ns"] or found.ended_ns
             return found._replace(**{**older, "ended_ns": ended_ns, "why": tuple(older["why"])})
-        return found if self.judge_exit is None else self.judge_exit(recorded, told, found)
+        return found if self.complete_exit is None else self.complete_exit(recorded, report, found)
 
     def lives(self, recorded: Recorded) -> bool:
-        """Whether it is being recorded now: what `status` says, without a look at its rings."""
+        """Whether it is being recorded now: as `status`, without reading its rings."""
         with self._lock:
             ended = recorded.identity in self._ended
         if ended or end_record.path_of(recorded.folder).exists():
             return self.status(recorded).state in LIVE
-        lives, _, told = self._looked_at(recorded)
-        return lives and told.left is None
+        lives, _, report = self._liveness(recorded)
+        return lives and report.end is None
 
-    def _looked_at(self, recorded: Recorded) -> tuple[bool, bool, Told]:
-        """Whether the process lives and this is its recording, whether it began another one later, and what
-        it said of its end (looked up only where it may have said something)."""
+    def _liveness(self, recorded: Recorded) -> tuple[bool, bool, OwnReport]:
+        """Whether the process lives and this is its present recording; whether the same process began another
+        one later (it stopped and started again, or executed another program); and its own report of its end,
+        which is read only where there may be one."""
         meta = recorded.meta
-        superseded = self.superseded(meta)
-        lives = not superseded and alive(meta.pid, meta.start_ticks, meta.boot_id)
-        told = Told(None, None)
-        if not lives or self._newest.get(meta.pid, 0) > meta.started_ns or not os.path.exists(meta.socket):
-            told = self.told(recorded.folder)
-        return lives, superseded, told
-
-    def superseded(self, meta: Meta) -> bool:
-        """Whether the same process began another recording later: it stopped and started again, or
-        executed another program."""
         with self._lock:
-            return self._latest.get((meta.pid, meta.start_ticks, meta.boot_id), 0) > meta.started_ns
+            latest_ns = self._latest.get((meta.pid, meta.start_ticks, meta.boot_id), 0)
+        superseded = latest_ns > meta.started_ns
+        lives = not superseded and recorded.process_lives
+        report = OwnReport(None, None)
+        if not lives or self._newest.get(meta.pid, 0) > meta.started_ns or not os.path.exists(meta.socket):
+            report = self.own_report(recorded.folder)
+        return lives, superseded, report
 
-    def told(self, folder: Path) -> Told:
-        """What the process said about its end, from its journal; read again only when that has grown."""
+    def own_report(self, folder: Path) -> OwnReport:
+        """What the process recorded about its end. Cached until its journal grows."""
         try:
             size = places.journals(folder)[0].stat().st_size
         except OSError:
-            return Told(None, None)
+            return OwnReport(None, None)
         with self._lock:
-            known = self._told.get(folder)
+            known = self._own_reports.get(folder)
         if known is None or known[0] != size:
-            known = (size, exit_report.read_told(folder))
+            known = (size, exit_report.read_own_report(folder))
             with self._lock:
-                self._told[folder] = known
+                self._own_reports[folder] = known
         return known[1]
 
     def _progress(self, recorded: Recorded) -> tuple[int | None, int | None, int | None]:
@@ -296,7 +300,7 @@ class Registry:
         step, t_ns = (None if value == NULL_INTEGER else value for value in found)
         return step, t_ns
 
-    # What an endpoint means -------------------------------------------------
+    # Endpoints --------------------------------------------------------------
 
     def resolve(self, endpoint: str) -> list[Recorded]:
         """The processes an endpoint means, in order of rank; at least one.
@@ -322,16 +326,14 @@ class Registry:
             )
         return found[0]
 
-    def beside(self, sources: Sequence[Recorded]) -> list[Recorded]:
+    def same_attempt(self, sources: Sequence[Recorded]) -> list[Recorded]:
         """All ranks recorded here of the same runs and attempts, in order of rank."""
-        wanted = {(recorded.meta.run, recorded.meta.attempt) for recorded in sources}
+        wanted = {recorded.attempt for recorded in sources}
         known = {recorded.folder: recorded for recorded in [*self.processes(), *sources]}
-        return latest_ranks(
-            one for one in known.values() if (one.meta.run, one.meta.attempt) in wanted
-        )
+        return latest_ranks(one for one in known.values() if one.attempt in wanted)
 
-    def subject(self, endpoint: str) -> Recorded | int:
-        """The one process an endpoint means, recorded or not: then its pid.
+    def one_or_pid(self, endpoint: str) -> Recorded | int:
+        """The one process an endpoint means; its pid when it is not recorded.
 
         Raises `EndpointUnknown`, `EndpointAmbiguous` or `NotYours`."""
         text = endpoint.strip()
@@ -345,17 +347,16 @@ class Registry:
             if os.getuid() != 0:
                 raise
             return int(text)
-        meta = found.meta
-        detached = self.status(found).state not in LIVE and alive(meta.pid, meta.start_ticks, meta.boot_id)
-        return meta.pid if detached else found
+        detached = self.status(found).state not in LIVE and found.process_lives
+        return found.meta.pid if detached else found
 
     def training_thread(self, recorded: Recorded) -> int | None:
-        """Kernel's number of the thread that trains, as the process noted it last."""
+        """Native id of the training thread, as the process recorded it last."""
         native_id: int | None = _training_thread(recorded).get("native_id")
         return native_id
 
     def training_ident(self, recorded: Recorded) -> tuple[int | None, str]:
-        """The interpreter's own number and the name of the thread that trains, as noted last."""
+        """Python's ident and the name of the training thread, as the process recorded them last."""
         noted = _training_thread(recorded)
         return noted.get("ident"), str(noted.get("name") or "")
 
@@ -366,7 +367,7 @@ class Registry:
                 "no process is being recorded",
                 hint="Start one with PROBE=1, or name an ended one: `probe ps --all` lists them.",
             )
-        if len({(recorded.meta.job, recorded.meta.run, recorded.meta.attempt) for recorded in live}) > 1:
+        if len({(recorded.meta.job, recorded.attempt) for recorded in live}) > 1:
             names = ", ".join(f"{recorded.name} (pid {recorded.meta.pid})" for recorded in live[:8])
             raise EndpointAmbiguous(f"{len(live)} processes are being recorded: {names}", hint="Name one.")
         return latest_ranks(live)
@@ -382,8 +383,8 @@ class Registry:
             raise NotYours(f"process {pid} belongs to user id {process.uid}")
         if waiting(self.directory, pid) is not None:
             raise AgentMissing(
-                f"process {pid} is attached to and has not imported torch: its agent starts when it does",
-                hint=f"`probe {pid} detach` withdraws that.",
+                f"process {pid} is attached but has not imported torch: its agent starts when it does",
+                hint=f"`probe {pid} detach` cancels this.",
             )
         raise AgentMissing(f"process {pid} runs without an agent")
 
@@ -426,8 +427,8 @@ class Registry:
 
 
 def latest_ranks(processes: Iterable[Recorded]) -> list[Recorded]:
-    """The newest life of each rank, in order of rank; without those that the newest world has no room for:
-    they are of before a restart with fewer ranks."""
+    """The newest life of each rank, in order of rank, without ranks beyond the newest world size: they belong
+    to an earlier start with more ranks."""
     latest: dict[int, Recorded] = {}
     world_size: int | None = None
     for recorded in sorted(processes, key=lambda recorded: recorded.meta.started_ns):
@@ -448,14 +449,14 @@ def _near(job: str, everything: list[Recorded]) -> str:
 
 
 def _meta(folder: Path) -> Meta:
-    """The facts of a recording; rings beside it are meant by its own folder, wherever that is now."""
+    """The facts of a recording; rings in its folder are found wherever that folder is now."""
     meta = Meta.read(folder)
     beside = folder / "rings"
     return replace(meta, rings=str(beside)) if beside.is_dir() else meta
 
 
 def _is_left(folder: Path) -> bool:
-    """Whether a folder without meta.json is neither being made nor being removed this instant."""
+    """Whether a folder without meta.json is neither being created nor being removed right now."""
     try:
         return time.time() - places.journals(folder)[0].stat().st_mtime > _MAKING_S
     except OSError:
@@ -468,7 +469,7 @@ def _training_thread(recorded: Recorded) -> dict[str, Any]:
 
 
 def _recorded_end(recorded: Recorded) -> Status | None:
-    """What the end record says; None where there is none that can be used."""
+    """The status in the end record; None where there is no usable one."""
     try:
         facts = end_record.read(recorded.folder, recorded.meta)
         noted = facts if "why" in facts else end_record.read_from_journal(recorded.folder) or {}

@@ -1,9 +1,8 @@
-"""Sealer: the thread that moves rows from rings into Parquet segments and keeps retention.
+"""Sealer: moves rows from rings into Parquet segments and enforces retention.
 
-Thread `probe-drain`, started by the server, at low priority. It may be killed at
-any instant: what it did is in the segments' names, what it did not is still in
-the rings. A full disk or a damaged recording costs that recording a round, never
-another one. May import duckdb and numpy.
+Thread `probe-drain`, at low priority. It may be killed at any moment: sealed rows are in segments, whose
+names say which, and all others still in the rings. A full disk or a damaged recording costs that recording a
+round, never another one. May import duckdb and numpy.
 """
 
 from __future__ import annotations
@@ -14,13 +13,12 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from probe.base.errors import ProbeError
 from probe.base.settings import Settings
 from probe.recording import places, segments
-from probe.recording.process import alive
 from probe.recording.reader import (
     RingFile,
     damaged_texts,
@@ -39,14 +37,14 @@ _log = logging.getLogger("probe.sealer")
 _NICE = 10
 _RETENTION_INTERVAL_S = 30.0
 _PAUSE_RATIO, _LONGEST_PAUSE_S = 20.0, 5.0
-"""With hundreds of recordings the thread looks more rarely: it takes about a twentieth of a core."""
+"""With hundreds of recordings the pauses get longer, so that the thread uses about a twentieth of a core."""
 _LEFTOVER_S = 30.0
-"""Merged segments stay this long: a query may have listed them and not read them yet."""
+"""Merged segments stay this long: a query may have listed but not read them yet."""
 
 
 @dataclass
 class _Backlog:
-    """What the drain thread remembers of a ring: all of it can be found again from the files."""
+    """The state of one ring; all of it can be restored from the files."""
 
     watermark: int
     highest: int = 0
@@ -54,41 +52,32 @@ class _Backlog:
     merged: bool = False
 
 
-@dataclass
 class Sealer:
-    """Seals, compacts and deletes; `run` is the thread, `round` one look at everything."""
+    """Seals, compacts and deletes, on `thread`; `round` handles every recording once."""
 
-    registry: Registry
-    settings: Settings
-    failures: dict[Path, str] = field(default_factory=dict)
-    """Recordings whose last round failed, and why. Shown to who asks about them."""
-    is_ours: Callable[[], bool] = lambda: True
-    """Whether no other server can be at work in this PROBE_DIR: two would seal the same rows twice."""
-    record_end: Callable[[Recorded], object] | None = None
-    """Sees to it that an end is written down, with all that follows from it (`exit_watch`): before its rings
-    go. Without, what the files say is."""
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self, registry: Registry, settings: Settings, *, is_ours: Callable[[], bool] = lambda: True,
+        record_end: Callable[[Recorded], object] | None = None,
+    ) -> None:
+        """`is_ours`: whether no other server can work in this PROBE_DIR; two would seal the same rows twice.
+        `record_end` writes the end record of a process (`exit_watch`) before its rings are removed; by
+        default it is written from the files alone."""
+        self.registry = registry
+        self.settings = settings
+        self.is_ours = is_ours
+        self.record_end = record_end
+        self.failures: dict[Path, str] = {}
+        """Recordings whose last round failed, and why."""
         self._engine = segments.engine()
         self.busy = threading.Lock()
-        """Held while one recording is sealed; who deletes one holds it too."""
+        """Held while one recording is sealed or deleted."""
         self._rings: dict[tuple[Path, int, str], _Backlog] = {}
         self._done: set[tuple[Path, int]] = set()
         self._stopping = threading.Event()
         self._retention_due = 0.0
-        self._thread = Supervised("probe-drain", self.run, self._stopping)
+        self.thread = Supervised("probe-drain", self._run, self._stopping)
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self, wait_s: float) -> None:
-        """Ask the thread to end after the segment it writes; wait at most `wait_s`."""
-        self._stopping.set()
-        self._thread.join(wait_s)
-
-    def run(self) -> None:
-        """The thread's loop."""
+    def _run(self) -> None:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         while not self._stopping.is_set():
@@ -98,7 +87,7 @@ class Sealer:
             self._stopping.wait(max(self.settings.drain_interval_s, pause_s))
 
     def round(self) -> None:
-        """Look at every recording once."""
+        """Handle every recording once."""
         if self._lost():
             return
         recorded_now = self.registry.processes()
@@ -117,17 +106,16 @@ class Sealer:
                 _log.warning("retention: %s", error)
 
     def _lost(self) -> bool:
-        """Whether this server is to end: the folder was deleted, or made anew, under it."""
+        """Whether this server must end, because its folder was deleted or replaced."""
         if not self._stopping.is_set() and not self.is_ours():
-            _log.error("%s is not the folder any more that this server began with; it ends",
-                       self.registry.directory)
+            _log.error("%s was deleted or replaced: this server ends", self.registry.directory)
             self._stopping.set()
         return self._stopping.is_set()
 
     def _attempt(self, recorded: Recorded) -> None:
         try:
             with self.busy:
-                if (recorded.folder / "meta.json").exists():  # else it was deleted meanwhile
+                if (recorded.folder / "meta.json").exists():  # not deleted meanwhile
                     self._drain(recorded)
         except FAILURES as error:
             text = str(error).partition("\n")[0]
@@ -138,7 +126,7 @@ class Sealer:
             self.failures.pop(recorded.folder, None)
 
     def is_done(self, recorded: Recorded) -> bool:
-        """Whether everything of an ended process is sealed, or was found damaged and set aside."""
+        """Whether all rows of an ended process are sealed, or its rings are damaged and given up."""
         return recorded.identity in self._done or end_record.is_sealed(recorded.folder, recorded.meta)
 
     # One recording ----------------------------------------------------------
@@ -154,9 +142,9 @@ class Sealer:
                     problems.append(error.message)
         if final and not self._stopping.is_set():
             status = self.registry.status(recorded)
-            if problems:  # set aside: what is damaged now will be tomorrow
+            if problems:  # given up: the damage will not go away
                 self._done.add(recorded.identity)
-            # While it is ending, how it ends is not known yet.
+            # While it is exiting, how it ends is not known yet.
             elif status.state not in LIVE and status.how != exit_report.ENDING:
                 self._finish(recorded)
         if problems:
@@ -176,7 +164,7 @@ class Sealer:
         except FileNotFoundError:
             if not final:
                 raise
-            return  # sealed and removed before, or lost with the machine's memory
+            return  # sealed and removed before, or lost in a reboot
         with ring:
             self._seal(recorded, table, ring, backlog, folder, final)
         if backlog.merged:
@@ -224,7 +212,7 @@ class Sealer:
         backlog.merged = merged is not None or leftover > 0
 
     def _finish(self, recorded: Recorded) -> None:
-        """Note that everything is sealed, then give the rings' memory back."""
+        """Record that everything is sealed, then remove the rings."""
         folder, meta, rings = recorded.folder, recorded.meta, Path(recorded.meta.rings)
         if self.record_end is not None:
             self.record_end(recorded)
@@ -234,39 +222,42 @@ class Sealer:
             "rows_written": self._rows_written(recorded), "rings_found": (rings / "strings").exists(),
             "journal_bytes": exit_report.journal_sizes(folder),
         })
-        if self.registry.made_here(recorded):  # a copy's rings are those of the original
+        if self.registry.made_here(recorded):  # a copy shares its rings with the original
             remove_rings(rings)
             self._remove_socket(recorded)
-        _remove_if_empty(places.crash_file(recorded.folder))
+        crash = places.crash_file(recorded.folder)
+        with contextlib.suppress(OSError):
+            if crash.stat().st_size == 0:
+                crash.unlink()
         self._done.add(recorded.identity)
         for key in [key for key in self._rings if key[:2] == recorded.identity]:
             del self._rings[key]
 
     def _remove_socket(self, recorded: Recorded) -> None:
-        """Remove what a killed agent left; a later life of its pid may listen there already."""
+        """Remove the socket of a killed agent, unless a later process with its pid listens there."""
         meta = recorded.meta
         path = places.agent_socket(self.registry.directory, meta.pid)
         later = [one for one in self.registry.processes() if one.meta.pid == meta.pid and one != recorded]
-        lives = alive(meta.pid, meta.start_ticks, meta.boot_id)
         reused = any(self.registry.status(one).state in LIVE for one in later)
-        if meta.socket == str(path) and not lives and not reused:
+        if meta.socket == str(path) and not recorded.process_lives and not reused:
             path.unlink(missing_ok=True)
 
     def _rows_written(self, recorded: Recorded) -> dict[str, int]:
         found: dict[str, int] = {}
         for table in RINGS:
-            backlog = self._rings.get((*recorded.identity, table.full_name))
+            name = table.full_name
+            backlog = self._rings.get((*recorded.identity, name))
             if backlog is not None:
-                found[table.full_name] = max(backlog.highest, backlog.watermark)
+                found[name] = max(backlog.highest, backlog.watermark)
             else:
-                with contextlib.suppress(ProbeError, OSError):
-                    found[table.full_name] = _highest(recorded, table.full_name)
+                with contextlib.suppress(ProbeError, OSError), open_ring(recorded.meta, name) as ring:
+                    found[name] = ring.highest()
         return found
 
     # Retention --------------------------------------------------------------
 
     def _keep_retention(self, recorded_now: list[Recorded]) -> None:
-        """Delete the oldest segments beyond PROBE_RETENTION_BYTES, then recordings left empty."""
+        """Delete the oldest segments beyond PROBE_RETENTION_BYTES, then recordings that are empty."""
         found: list[tuple[int, Path, int]] = []
         total = 0
         everything = places.recordings(self.registry.directory)
@@ -291,7 +282,7 @@ class Sealer:
         self._remove_empty(recorded_now)
 
     def _newest_of_the_living(self, recorded_now: list[Recorded]) -> set[Path]:
-        """The file that holds the watermark of each table that is still written."""
+        """The newest segment of each table that is still written: it holds the watermark."""
         kept: set[Path] = set()
         for recorded in recorded_now:
             if recorded.identity in self._done:
@@ -304,7 +295,7 @@ class Sealer:
         return kept
 
     def _remove_empty(self, recorded_now: list[Recorded]) -> None:
-        """Remove ended processes that hold no segment any more, and folders without files."""
+        """Remove recordings of ended processes that have no segments, and empty folders."""
         for recorded in recorded_now:
             if recorded.identity not in self._done:
                 continue
@@ -313,25 +304,20 @@ class Sealer:
                 continue
             for name in ("journal.bin", "watch.bin", "crash.txt", "end.json", "meta.json"):
                 (recorded.folder / name).unlink(missing_ok=True)
-            for folder in (recorded.folder, *attempt.glob("table=*/rank=*"), *attempt.glob("table=*"),
-                           attempt, attempt.parent):
-                with contextlib.suppress(OSError):
-                    folder.rmdir()
+            with contextlib.suppress(OSError):
+                recorded.folder.rmdir()
+            remove_empty_folders(attempt)
 
 
-def _highest(recorded: Recorded, table: str) -> int:
-    with open_ring(recorded.meta, table) as ring:
-        return ring.highest()
-
-
-def _remove_if_empty(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        if path.stat().st_size == 0:
-            path.unlink()
+def remove_empty_folders(attempt: Path) -> None:
+    """Remove the folders of an attempt, and of its run, as far as they are empty."""
+    for folder in (*attempt.glob("table=*/rank=*"), *attempt.glob("table=*"), attempt, attempt.parent):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def remove_rings(folder: Path) -> None:
-    """Delete the rings by name: meta.json may be damaged and name any folder."""
+    """Delete rings by name only: a damaged meta.json may name any folder."""
     for path in (*folder.glob("*.ring"), folder / "strings"):
         path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):

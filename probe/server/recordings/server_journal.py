@@ -1,23 +1,22 @@
-"""Notes: what the server writes about a process, beside what the process writes about itself.
+"""The server's journal of a process, `watch.bin`, beside the process's own.
 
-One record at a time into `watch.bin`, opened and closed for each: a recording may
-be removed at any moment, and whoever holds no descriptor keeps nothing alive.
-Called by the server's threads (`probe-watch`, and whoever sees a process end).
-Standard library only.
+It is opened and closed for each record: a recording may be removed at any moment, and an open descriptor
+would keep its blocks. Any thread of the server. Standard library only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from probe.recording import places
-from probe.recording.captures import journal_rows
-from probe.recording.journal import Journal
+from probe.recording import captures, places
+from probe.recording.journal import Journal, read_journal
 
 
 def note(folder: Path, record: dict[str, Any]) -> bool:
-    """Append one record about the process recorded in `folder`; False when it could not be kept.
+    """Append one record about the process recorded in `folder`; False when it could not be written.
 
     A record is `{"table": …, "rows": […]}` or `{"event": …}`, as in the process's own journal."""
     try:
@@ -31,10 +30,23 @@ def note(folder: Path, record: dict[str, Any]) -> bool:
 
 
 def note_rows(folder: Path, table: str, rows: list[dict[str, Any]]) -> bool:
-    """Append rows of a journal table; False when they could not be kept."""
+    """Append rows of a journal table; False when they could not be written."""
     return note(folder, {"table": table, "rows": rows})
 
 
 def note_capture(folder: Path, capture: dict[str, Any], reason: str) -> bool:
-    """Keep a capture as rows of python.stacks; False when it could not be kept."""
-    return note_rows(folder, "python.stacks", journal_rows(capture, reason))
+    """Append a capture as rows of python.stacks; False when it could not be written."""
+    return note_rows(folder, "python.stacks", captures.journal_rows(capture, reason))
+
+
+def rows_of(records: Iterable[dict[str, Any]], table: str) -> Iterator[dict[str, Any]]:
+    """The rows of one table in the records of a journal."""
+    for record in records:
+        if record.get("table") == table:
+            yield from record.get("rows", ())
+
+
+def last_capture(folder: Path) -> tuple[dict[str, Any], str] | None:
+    """The last capture in both journals of a recording, and its reason; None without."""
+    records = chain.from_iterable(map(read_journal, places.journals(folder)))
+    return captures.last_capture(rows_of(records, "python.stacks"))

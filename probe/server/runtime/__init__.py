@@ -1,1 +1,1 @@
-"""What every part of the server uses: roles, allowances, tokens, threads, request bodies."""
+"""Roles, rate limits, tokens, threads and request bodies, for every part of the server."""

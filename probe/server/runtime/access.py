@@ -1,12 +1,12 @@
-"""Who asks and what they may: the kernel names callers of the unix socket, a token those of TCP.
+"""Callers and their roles. The kernel identifies callers of the unix socket, a token those of TCP.
 
-    owner      the unix socket: this user, or root
-    operator   TCP, with the token: everything but deleting recordings and opening folders by path;
-               code only where PROBE_ALLOW_EVAL=1
-    viewer     TCP, with the viewer's token: looks, and neither changes nor holds the job
+    owner      unix socket: this user, or root
+    operator   TCP with the token: everything except deleting recordings and opening folders by path;
+               running code only with PROBE_ALLOW_EVAL=1
+    viewer     TCP with the viewer's token: reads, and neither changes nor stops the job
 
-`NEEDS` is the whole table; a route that is not in it needs an operator. Runs on
-the server's event loop. Standard library only (and types of starlette).
+`NEEDS` is the whole table; a route that is not in it needs an operator. Runs on the server's event loop.
+Standard library only (and types of starlette).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 VIEWER, OPERATOR, OWNER = "viewer", "operator", "owner"
 MONITOR = "monitor"
-"""Not a caller's: the server itself, which does what the owner has told it to do when something is found."""
+"""The server itself, when it runs an action that the owner configured for an incident."""
 role_now: ContextVar[str] = ContextVar("role_now", default=OWNER)
-"""The role of whoever sent the request that is being answered."""
+"""The role of the caller of the current request."""
 ROLES = (VIEWER, OPERATOR, OWNER)
-"""From the least to the most; each may do what those before it may."""
+"""In ascending order; each role includes the ones before it."""
 
 NEEDS: dict[str, str] = {
     "GET /openapi.json": VIEWER,
@@ -52,14 +52,14 @@ NEEDS: dict[str, str] = {
     "POST /v1/prune": OWNER,
     "POST /v1/monitor": OWNER,
 }
-"""The least role that a route answers, by method and path."""
+"""The role that a route needs, by method and path."""
 
 Scope = Literal["job", "host"]
-"""Whom a request is about: `job`, its ranks on all hosts; `host`, those of the host that is asked."""
+"""Ranks that a request covers: `job`, those on all hosts; `host`, those of this host."""
 
 
 class Caller(NamedTuple):
-    """Who asks. `uid` and `pid` are the kernel's word; None over TCP, where nobody vouches for them."""
+    """The sender of a request. `uid` and `pid` come from the kernel; None over TCP."""
 
     uid: int | None
     pid: int | None
@@ -73,52 +73,47 @@ class Caller(NamedTuple):
 
 
 def caller(request: Request) -> Caller:
-    """Who sent a request. `LimitedProtocol` notes the peer of a unix socket, `TcpGate` the role."""
+    """The sender of a request. `LimitedProtocol` sets the peer of a unix socket, `TcpGate` the role."""
     state: dict[str, Any] = request.scope.get("state", {})
     if "role" in state:
         return Caller(None, None, "tcp", state["role"])
     peer = state.get("peer")
-    if peer is None:  # nobody vouches for it: then it may only look
+    if peer is None:  # unknown: the least role
         return Caller(None, None, "tcp", VIEWER)
     return Caller(peer.uid, peer.pid, "unix", OWNER)
 
 
 def check_route(role: str, method: str, path: str) -> None:
     """Raise `Forbidden` when a route needs more than `role`."""
-    needed = NEEDS.get(f"{method} {path}", OPERATOR)
-    if ROLES.index(role) < ROLES.index(needed):
-        raise _forbidden(path.rpartition("/")[2][:100] or path[:100], role, needed)
+    require_role(role, NEEDS.get(f"{method} {path}", OPERATOR), path.rpartition("/")[2][:100] or path[:100])
 
 
-def require_role(caller: Caller, needed: str, what: str) -> None:
-    """Raise `Forbidden` when `what` needs more than the caller's role."""
-    if ROLES.index(caller.role) < ROLES.index(needed):
-        raise _forbidden(what, caller.role, needed)
+def require_role(role: str, needed: str, what: str) -> None:
+    """Raise `Forbidden` when `what` needs more than `role`."""
+    if ROLES.index(role) >= ROLES.index(needed):
+        return
+    hint = "Use it on the host itself, as the user who owns the job."
+    if needed == OPERATOR:
+        hint = (
+            "Name a file with the operator's token in PROBE_TOKEN_FILE: on that host it is PROBE_DIR/token; "
+            "PROBE_DIR/token.viewer only reads."
+        )
+    raise Forbidden(f"{what} needs the role {needed}, and this token has the role {role}", hint=hint)
 
 
 def require_code(caller: Caller, settings: Settings, what: str) -> None:
     """Raise `Forbidden` for `what`, which runs code, over TCP without PROBE_ALLOW_EVAL=1."""
     if caller.tcp and not settings.allow_eval:
         raise Forbidden(
-            f"{what} is not answered over TCP",
+            f"{what} is not allowed over TCP",
             hint="Use it on the host itself, or set PROBE_ALLOW_EVAL=1 there.",
         )
 
 
-def _forbidden(what: str, role: str, needed: str) -> Forbidden:
-    hint = "Use it on the host itself, as the user who owns the job."
-    if needed == OPERATOR:
-        hint = (
-            "Name a file with the operator's token in PROBE_TOKEN_FILE: on that host it is PROBE_DIR/token, "
-            "and PROBE_DIR/token.viewer is the one that only looks."
-        )
-    return Forbidden(f"{what} needs the role {needed}, and this token has the role {role}", hint=hint)
-
-
 def endpoint(text: str, caller: Caller) -> str:
-    """The endpoint of a request; over TCP only what the registry knows, not any folder of the host."""
+    """The endpoint of a request, checked: over TCP only a recorded process or job, not a folder."""
     if caller.tcp and text.strip().startswith("/"):
-        raise Forbidden("folders are not opened over TCP", hint="Name a pid, a job or job/rank.")
+        raise Forbidden("folders cannot be opened over TCP", hint="Name a pid, a job or job/rank.")
     if "\x00" in text:
         raise BadRequest("the endpoint contains a NUL character")
     return text

@@ -1,7 +1,7 @@
-"""How often, and how many at once, whoever comes over TCP may ask: nobody is shut out by somebody else.
+"""Rate limits of TCP callers, and of viewers' concurrent requests.
 
-Requests are counted by role and address, and those of other hosts' servers apart: a viewer, or a crowd of
-them, never uses up what an operator may. Used on the server's event loop. Standard library only.
+Requests are counted by role and address, and separately for other hosts' servers, so viewers never use up an
+operator's allowance. Used on the server's event loop. Standard library only.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from probe.server.runtime.access import VIEWER
 REQUESTS_PER_S = 10.0
 BURST = 20
 HOSTS_TIMES = 20
-"""So many times as often another host's server may ask: one question is several of its own, and what all
-ranks do together is a dozen."""
+"""Factor for another host's server: one request of a user is several of its own, a coordinated step a
+dozen."""
 VIEWERS_TIMES = 10
-"""So many times as often as one of them all viewers together may ask, from wherever they do."""
+"""Factor for all viewers together, from all addresses."""
 VIEWERS_AT_ONCE = 64
-"""Requests of viewers that are being answered; a quarter of the connections that there may be."""
+"""Concurrent requests of viewers; a quarter of all connections."""
 REMEMBERED = 1024
-"""Addresses whose allowance is known; of more, those that asked least lately start anew."""
+"""Clients whose allowance is remembered; beyond that the least recent ones start anew."""
 
 
-class Asker(NamedTuple):
-    """Whose allowance it is. `server`: another host's, by the proof that it has given."""
+class Client(NamedTuple):
+    """The owner of an allowance. `server`: another host's server, which has proven it."""
 
     role: str
     address: str
@@ -37,32 +37,32 @@ class Asker(NamedTuple):
 
     @property
     def times(self) -> int:
-        """How many times as often as a person it may ask."""
+        """Factor of its limits."""
         return HOSTS_TIMES if self.server else 1
 
 
-_ALL_VIEWERS = Asker(VIEWER, "*")
+_ALL_VIEWERS = Client(VIEWER, "*")
 
 
 class Allowance:
-    """What everybody has left."""
+    """What each client has left."""
 
     def __init__(self) -> None:
-        self._left: dict[Asker, tuple[float, float]] = {}
+        self._left: dict[Client, tuple[float, float]] = {}
         self._viewers = 0
 
-    def take(self, asker: Asker) -> None:
-        """One request; raises `TooMany` when too many came lately."""
-        self._take(asker, asker.times)
-        if asker.role == VIEWER and not asker.server:  # those of a server are counted where they ask
+    def take(self, client: Client) -> None:
+        """Count one request; raises `TooMany` when there were too many."""
+        self._take(client, client.times)
+        if client.role == VIEWER and not client.server:  # a server has counted them already
             self._take(_ALL_VIEWERS, VIEWERS_TIMES)
 
-    def _take(self, asker: Asker, times: int) -> None:
+    def _take(self, client: Client, times: int) -> None:
         now = time.monotonic()
         most = float(BURST * times)
-        left, then = self._left.pop(asker, (most, now))
+        left, then = self._left.pop(client, (most, now))
         left = min(most, left + (now - then) * REQUESTS_PER_S * times)
-        self._left[asker] = (left - 1 if left >= 1 else left, now)
+        self._left[client] = (left - 1 if left >= 1 else left, now)
         if len(self._left) > REMEMBERED:
             del self._left[next(one for one in self._left if one is not _ALL_VIEWERS)]
         if left < 1:
@@ -70,12 +70,12 @@ class Allowance:
 
     @contextlib.contextmanager
     def answering(self, role: str) -> Iterator[None]:
-        """While a request is answered; raises `TooMany` when too many of viewers are."""
+        """Held while a request is answered; raises `TooMany` for too many concurrent requests of viewers."""
         if role != VIEWER:
             yield
             return
         if self._viewers >= VIEWERS_AT_ONCE:
-            raise TooMany(f"{VIEWERS_AT_ONCE} requests of viewers are being answered already")
+            raise TooMany(f"too many concurrent requests of viewers (limit {VIEWERS_AT_ONCE})")
         self._viewers += 1
         try:
             yield
@@ -84,7 +84,7 @@ class Allowance:
 
 
 def address_of(client: tuple[str, int] | None) -> str:
-    """Where somebody comes from; of IPv6 the network, in which one host has all the addresses it likes."""
+    """The address of a client; for IPv6 its /64 network, in which one host can use any address."""
     text = client[0] if client else ""
     try:
         address = ipaddress.ip_address(text.partition("%")[0])

@@ -1,6 +1,7 @@
-"""A head and any number of byte strings as one answer: rows of tables, answers that were passed on.
+"""A head and any number of byte strings as one answer: rows of tables, or relayed answers.
 
-    uint32 length of the head, the head as JSON, then the byte strings, as long as the head's `lengths` says
+    uint32 length of the head, the head as JSON, then the byte strings, with the lengths in the head's
+    `lengths`
 
 What is unpacked came from another host: every number in it is checked. Standard library only; pure.
 """
@@ -18,13 +19,13 @@ _LONGEST_HEAD = 16 << 20
 
 
 def pack(head: Mapping[str, Any], parts: Sequence[bytes]) -> bytes:
-    """One byte string of it all."""
+    """The head and the parts as one byte string."""
     text = json.dumps({**head, "lengths": [len(part) for part in parts]}).encode()
     return b"".join((_HEAD.pack(len(text)), text, *parts))
 
 
 def unpack(data: bytes | memoryview) -> tuple[dict[str, Any], list[memoryview]]:
-    """Head and byte strings; raises `ValueError` for anything that `pack` would not have made."""
+    """The head and the parts; raises `ValueError` for anything that `pack` does not produce."""
     view = memoryview(data)
     if len(view) < _HEAD.size:
         raise ValueError("cut short")

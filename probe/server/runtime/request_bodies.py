@@ -1,4 +1,4 @@
-"""Bodies of the server's requests: strict, so that a misspelt field is an error and not ignored.
+"""Bodies of the server's requests. They are strict: a misspelt field is an error.
 
 Checked on the server's event loop. May import pydantic.
 """
@@ -15,31 +15,31 @@ from probe.server.runtime.access import Scope
 DEFAULT_ROWS = 10_000
 MOST_ROWS = 1_000_000
 LONGEST_WAIT_S = 3600.0
-"""Of a snippet, and of waiting for the end of a step."""
+"""Limit of a snippet's run time, and of the wait for the end of a step."""
 
 
 _B = TypeVar("_B", bound="Body")
 
 
 class Body(BaseModel):
-    """A request's body: nothing unknown in it, nothing converted."""
+    """A request's body: unknown fields are refused, values are not converted."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _is_text(self: _B) -> _B:
-        """Half a character (a lone surrogate) in what may hold anything cannot be passed on."""
+        """Refuse lone surrogates in free-form values: they cannot be encoded."""
         try:
             for value in vars(self).values():
                 if isinstance(value, dict):
                     json.dumps(value, ensure_ascii=False).encode()
         except (UnicodeEncodeError, RecursionError):
-            raise ValueError("a text in it holds half a character, or it is nested too deeply") from None
+            raise ValueError("it contains a lone surrogate, or is nested too deeply") from None
         return self
 
 
 class QueryBody(Body):
-    """Body of `POST /v1/query`. `timeout_s` can shorten the server's own deadline, not lengthen it."""
+    """Body of `POST /v1/query`. `timeout_s` can only shorten the server's own limit."""
 
     endpoint: str = Field("", max_length=4096)
     sql: str = Field(max_length=64 << 10)
@@ -49,7 +49,7 @@ class QueryBody(Body):
 
 
 class RowsBody(Body):
-    """Body of `POST /v1/rows`: the rows of one host that `sql` may read, in at most about `room_bytes`."""
+    """Body of `POST /v1/rows`: the rows of one host that `sql` may read, in about `room_bytes` at most."""
 
     endpoint: str = Field("", max_length=4096)
     sql: str = Field(max_length=64 << 10)
@@ -61,9 +61,9 @@ class RowsBody(Body):
 class EvalBody(Body):
     """Body of `POST /v1/eval`. `wait_s`: how long a snippet that changes the job waits for a step's end.
 
-    `when`: `auto` as the guard says, `now` on a thread of its own whatever it does, `step` between two
-    steps even when it only reads. `force`: also what the guard would refuse and may be forced. `together`:
-    on all ranks at the same step even when it only reads, and with collectives."""
+    `when`: `auto` as the guard decides, `now` at once on its own thread, `step` between two steps. `force`:
+    run what the guard refuses, where it may be forced. `together`: on all ranks at the same step, with
+    collectives allowed."""
 
     endpoint: str = Field("", max_length=4096)
     code: str = Field(max_length=512 << 10)
@@ -76,7 +76,7 @@ class EvalBody(Body):
 
 
 class ActBody(Body):
-    """Body of `POST /v1/act`: an action by its name. `now`: on a thread of its own, not between steps."""
+    """Body of `POST /v1/act`: an action by its name. `now`: at once on its own thread, not between steps."""
 
     endpoint: str = Field("", max_length=4096)
     action: str = Field(min_length=1, max_length=64)
@@ -88,7 +88,7 @@ class ActBody(Body):
 
 
 class UndoBody(Body):
-    """Body of `POST /v1/undo`: the `id` that the action was answered with."""
+    """Body of `POST /v1/undo`: the `id` in the answer to the action."""
 
     endpoint: str = Field("", max_length=4096)
     id: str = Field(min_length=1, max_length=64)
@@ -97,8 +97,8 @@ class UndoBody(Body):
 
 
 class TogetherBody(Body):
-    """Body of `POST /v1/together`: one phase of what all ranks do at the same step, for the ranks of one
-    host. `asked` is what the agents are told in it; `step` has the step of each rank by its number."""
+    """Body of `POST /v1/together`: one phase of a coordinated request, for the ranks of one host. `asked` is
+    passed to the agents; `steps` has the step of each rank."""
 
     endpoint: str = Field("", max_length=4096)
     id: str = Field(min_length=1, max_length=64)
@@ -110,7 +110,7 @@ class TogetherBody(Body):
 
 
 class OnIncident(Body):
-    """An action that is done when `recipe` opens an incident; `words` is how it was typed."""
+    """An action to run when `recipe` opens an incident; `words` is how it was typed."""
 
     recipe: str = Field(min_length=1, max_length=64)
     words: str = Field(min_length=1, max_length=4096)
@@ -120,8 +120,8 @@ class OnIncident(Body):
 
 
 class MonitorBody(Body):
-    """Body of `POST /v1/monitor`: destinations to add and to remove (by URL or number), actions of one job
-    to add and, by recipe, to take out; `test`: send a message to every destination now."""
+    """Body of `POST /v1/monitor`: destinations to add and to remove (by URL or number), automatic actions of
+    one job to add and, by recipe, to remove; `test`: send a message to every destination now."""
 
     endpoint: str = Field("", max_length=4096)
     notify: list[str] = Field(default_factory=list, max_length=32)
@@ -138,14 +138,14 @@ class EndpointBody(Body):
 
 
 class RelayedHost(Body):
-    """A host that another server wants asked."""
+    """A host that a request is relayed to."""
 
     name: str = Field(max_length=255)
     url: str = Field(max_length=512)
 
 
 class RelayBody(Body):
-    """Body of `POST /v1/relay`: a question for other hosts, in a role of which none may do more."""
+    """Body of `POST /v1/relay`: a request for other hosts, with the role that limits it."""
 
     method: Literal["GET", "POST"]
     path: str = Field(max_length=64)
@@ -156,7 +156,8 @@ class RelayBody(Body):
 
 
 class PruneBody(Body):
-    """Body of `POST /v1/prune`: what is to fit a recording that is deleted; at least one of them."""
+    """Body of `POST /v1/prune`: the recordings to delete, which match all criteria that are given (at least
+    one): ended at least `older_than_s` ago, beyond the newest `keep` runs of their job, of `job`."""
 
     older_than_s: float | None = Field(None, ge=0)
     keep: int | None = Field(None, ge=0)
@@ -165,7 +166,7 @@ class PruneBody(Body):
 
 
 class ErrorText(BaseModel):
-    """What went wrong (`message`) and what to do next (`hint`); `code` is one of probe/base/errors.py."""
+    """What happened (`message`) and what to do (`hint`); `code` is one of probe/base/errors.py."""
 
     code: str
     message: str
@@ -173,6 +174,6 @@ class ErrorText(BaseModel):
 
 
 class ErrorAnswer(BaseModel):
-    """The one shape of all errors."""
+    """The shape of all errors."""
 
     error: ErrorText

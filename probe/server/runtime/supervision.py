@@ -1,12 +1,11 @@
-"""Supervision: a thread of the server that fails is noted and goes on.
+"""Supervision of the server's threads: one that fails is logged, counted and restarted.
 
     thread = Supervised("probe-drain", self.run, self._stopping)
     thread.start()
 
-What a round over recordings may fail with is caught where the one recording is known (`FAILURES`): the
-others are looked at all the same. What nobody expected ends its thread, as an exception should: it is in
-server.log with its traceback, counted in `GET /v1/health`, and another thread goes on after a pause. So
-nothing is swallowed, and no thread is missing. Imports duckdb, for its error.
+An error about one recording (`FAILURES`) is caught where that recording is known, so the others are still
+processed. An unexpected one ends its thread: it is in server.log with its traceback, counted in
+`GET /v1/health`, and another thread continues after a pause. Imports duckdb, for its error class.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ FAILURES = (
     ProbeError, duckdb.Error, OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError,
     ArithmeticError, AssertionError,
 )
-"""What a look at one recording may fail with: it costs that recording the look."""
+"""Errors that one damaged or removed recording may cause: that recording is skipped this time."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
-"""Before a thread that failed goes on; doubled each time that it fails again soon."""
+"""Before a failed thread is restarted; doubled each time it fails again soon."""
 _LONGEST_TEXT = 300
 
 
 @dataclass
-class Failed:
-    """How often a thread has failed, and with what the last time."""
+class Failures:
+    """How often a part of the server has failed, and the last error."""
 
     name: str
     times: int = 0
@@ -45,13 +44,12 @@ class Failed:
     """Monotonic seconds."""
 
 
-_failed: dict[str, Failed] = {}
+_failed: dict[str, Failures] = {}
 
 
-def note(name: str, error: BaseException | None) -> Failed:
-    """Something of the server's own failed and goes on: in the log, the same only once, and in `failures`.
-    Any thread."""
-    found = _failed.setdefault(name, Failed(name))
+def note(name: str, error: BaseException | None) -> Failures:
+    """A part of the server failed and is restarted: log it (the same error once) and count it. Any thread."""
+    found = _failed.setdefault(name, Failures(name))
     text = f"{type(error).__name__}: {error}"[:_LONGEST_TEXT]
     if text != found.last:
         _log.error("%s failed and goes on: %s", name, text, exc_info=error)
@@ -61,7 +59,7 @@ def note(name: str, error: BaseException | None) -> Failed:
 
 
 def failures() -> list[dict[str, Any]]:
-    """What `note` was told, for `GET /v1/health`."""
+    """The failures so far, for `GET /v1/health`."""
     now_s = time.monotonic()
     return [
         {"thread": one.name, "times": one.times, "last": one.last, "ago_s": round(now_s - one.last_s, 1)}
@@ -70,7 +68,7 @@ def failures() -> list[dict[str, Any]]:
 
 
 class Supervised:
-    """A thread that runs `run` until that returns; when it raises, again, after a pause."""
+    """A thread that runs `run` until it returns; when it raises, another one after a pause."""
 
     def __init__(self, name: str, run: Callable[[], object], stopping: threading.Event) -> None:
         self._name, self._run, self._stopping = name, run, stopping
@@ -82,8 +80,10 @@ class Supervised:
         self._thread = threading.Thread(target=self._body, name=self._name, daemon=True)
         self._thread.start()
 
-    def join(self, wait_s: float) -> bool:
-        """Whether it has ended, or was never started, after at most `wait_s`. Set `stopping` before."""
+    def stop(self, wait_s: float) -> bool:
+        """Have `run` return, as far as it heeds `stopping`. Whether the thread has ended within `wait_s`, or
+        was never started."""
+        self._stopping.set()
         deadline_s = time.monotonic() + wait_s
         while (thread := self._thread) is not None and thread.is_alive():
             left_s = deadline_s - time.monotonic()
@@ -100,9 +100,9 @@ class Supervised:
             ended = True
         finally:
             if not ended and not self._stopping.is_set():
-                self._go_on(sys.exc_info()[1], time.monotonic() - began_s)
+                self._restart(sys.exc_info()[1], time.monotonic() - began_s)
 
-    def _go_on(self, error: BaseException | None, lasted_s: float) -> None:
+    def _restart(self, error: BaseException | None, lasted_s: float) -> None:
         note(self._name, error)
         if lasted_s > LONGEST_PAUSE_S:
             self._pause_s = FIRST_PAUSE_S
@@ -112,8 +112,7 @@ class Supervised:
 
 
 def quiet_end(arguments: threading.ExceptHookArgs) -> None:
-    """For `threading.excepthook`: what ends a thread of ours was logged by `note`; any other is logged
-    here."""
+    """For `threading.excepthook`: an error of a supervised thread is logged already; log any other."""
     name = arguments.thread.name if arguments.thread is not None else "a thread"
     if name not in _failed:
         note(name, arguments.exc_value)

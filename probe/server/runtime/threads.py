@@ -1,7 +1,7 @@
-"""Threads of the server for what blocks: those of viewers and those of everybody else apart.
+"""Thread pools of the server for blocking calls, separate for viewers and for everybody else.
 
-A viewer whose questions wait for hung processes then keeps no thread from the operator or the owner. Used on
-the server's event loop. Standard library only.
+So a viewer whose requests wait for hung processes takes no thread from the operator or the owner. Used on the
+server's event loop. Standard library only.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from probe.server.runtime import access
 
 
 class Threads:
-    """At most `count` threads for everybody but viewers, and half as many for those."""
+    """At most `count` threads for everybody but viewers, and half as many for viewers."""
 
     def __init__(self, count: int, name: str) -> None:
         self._own = ThreadPoolExecutor(count, thread_name_prefix=name)
@@ -20,10 +20,10 @@ class Threads:
 
     @property
     def now(self) -> ThreadPoolExecutor:
-        """Those for the request that is being answered; without one, those of the server itself."""
+        """The pool for the current request; outside of requests that of the server."""
         return self._viewers if access.role_now.get() == access.VIEWER else self._own
 
     def close(self) -> None:
-        """Let go of them; those that wait for something are not waited for."""
+        """Shut down without waiting for threads that are blocked."""
         for one in (self._own, self._viewers):
             one.shutdown(wait=False, cancel_futures=True)

@@ -1,1 +1,1 @@
-"""SQL over recordings: statements, the tables they see, and the disposable processes in which they run."""
+"""SQL over recordings: statements, their tables, and the disposable processes that run them."""

@@ -1,9 +1,8 @@
 """Many statements in one request: the recipes, over tables that are filled once.
 
-Each statement has its own error and its own share of the deadline: one that fails or takes long is told of
-as failed, and the others are run. What they may do is what any SQL from outside may, in the same order: the
-tables are filled, the connection is locked, each statement is parsed and must only read. Runs in the query
-worker.
+Each statement has its own error and its own share of the deadline, so one that fails or takes too long does
+not affect the others. The same checks apply as to any SQL from outside, in the same order: the tables are
+filled, the connection is locked, each statement is parsed and must only read. Runs in the query worker.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ if TYPE_CHECKING:
     from probe.recording.tables import Table
 
 SHARE_RATIO = 0.25
-"""Of the time that is left: what one statement may take, and never more than a query."""
+"""Share of the remaining time that one statement may take; never more than a query may."""
 LONGEST_TEXT = 2000
 MOST_PARSED = 256
-_LOOK_S = 0.05
+_POLL_S = 0.05
 _PARSED: dict[str, list[duckdb.Statement]] = {}
-"""Statements that were let through, by their SQL. One thread at a time uses it: the query's."""
+"""Statements that passed the checks, by their SQL. Used by one thread at a time, the query's."""
 
 
 class Batch(Query):
@@ -45,13 +44,13 @@ class Batch(Query):
         self._over = threading.Event()
 
     def _tables(self, request: dict[str, Any]) -> list[Table]:
-        """Those that any statement mentions: looked for in each, because the words of two may make a name."""
+        """The tables that any statement mentions; each is searched alone, as words of two may form a name."""
         from probe.server.sql.views import mentioned
 
         return list(dict.fromkeys(table for one in self.statements for table in mentioned(one["sql"])))
 
     def run(self, connection: duckdb.DuckDBPyConnection) -> bytes:
-        """The JSON of the answer; NaN and infinities are in it as Python writes and reads them."""
+        """The JSON of the answer, with NaN and infinities as Python writes them."""
         from probe.server.sql import views
 
         self.connection = connection
@@ -74,7 +73,7 @@ class Batch(Query):
 
     def _watch(self) -> None:
         """Interrupt a statement that takes more than its share."""
-        while not self._over.wait(_LOOK_S):
+        while not self._over.wait(_POLL_S):
             with self._turn:
                 if time.monotonic() > self._until:
                     self.stop()
@@ -84,7 +83,7 @@ class Batch(Query):
 
         began = time.monotonic()
         if began >= self.deadline:
-            return _failed(QueryTimeout("there was no time left for it"), began)
+            return _failed(QueryTimeout("no time was left for it"), began)
         share_s = min(self.share_s, (self.deadline - began) * SHARE_RATIO)
         with self._turn:
             self._until = began + share_s
@@ -95,7 +94,7 @@ class Batch(Query):
             failed = error
         except (duckdb.Error, MemoryError, RuntimeError, RecursionError) as error:
             if isinstance(error, duckdb.Error) and not self.again and is_about(error, self.files):
-                raise  # a segment may be damaged: the worker looks, and runs all once more
+                raise  # a segment may be damaged: the worker checks, and runs everything once more
             failed, recycle = explain(error, round(share_s, 2))
             if recycle:
                 raise
@@ -118,12 +117,12 @@ def _rows(
     try:
         rows = connection.fetchmany(one["limit"])
     except (ValueError, OverflowError, TypeError) as error:
-        raise SqlInvalid(f"a value of the result cannot be shown: {error}") from None
+        raise SqlInvalid(f"a value in the result cannot be converted: {error}") from None
     return columns, [[_plain(value) for value in row] for row in rows]
 
 
 def _parsed(connection: duckdb.DuckDBPyConnection, sql: str) -> list[duckdb.Statement]:
-    """What `parsed` gives, kept: recipes come again and again, and parsing is a third of what they take."""
+    """`parsed`, cached: recipes run again and again, and parsing takes a third of their time."""
     if sql not in _PARSED:
         if len(_PARSED) >= MOST_PARSED:
             _PARSED.clear()

@@ -1,8 +1,7 @@
 """Query pool: disposable worker processes, one query each at a time, with deadlines.
 
-Runs on the server's event loop. A worker that is late is killed a second after
-its deadline; one that dies costs its own query and nothing else. Standard
-library only; DuckDB lives in the workers.
+Runs on the server's event loop. A worker that is late is killed a second after its deadline; one that dies
+affects only its own query. Standard library only; DuckDB is loaded in the workers.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ from probe.server.sql.worker import LENGTH
 
 _log = logging.getLogger("probe.query")
 WORKERS = 4
-"""Worker processes at once; further queries wait for one, within their deadline."""
+"""Worker processes; further queries wait for one, within their deadline."""
 VIEWERS_WORKERS = WORKERS // 2
-"""Of them those that may work for viewers at once."""
+"""Workers that viewers may use at the same time."""
 GRACE_S = 1.0
 """A worker stops its query at the deadline; this much later it is killed."""
 _START_S = 15.0
 _LEAST_S = 0.5
-"""What a query gets however long it waited for a process."""
+"""Minimum time of a query, however long it waited for a worker."""
 _IDLE_S = 30.0
 _LAST_IDLE_S = 600.0
-"""One worker stays this long, so that the next query finds one ready."""
+"""The last idle worker stays this long, so that the next query finds one ready."""
 
 
 class _Worker:
@@ -69,7 +68,7 @@ class _Worker:
         self.idle_since = 0.0
 
     def can_read(self, roots: frozenset[Path]) -> bool:
-        """Whether these folders are open to it, and are still the folders it was given."""
+        """Whether it may read these folders, and they are still the ones it was started with."""
         return roots <= self.roots and self._identities == _identities(self.roots)
 
     async def warm_up(self) -> None:
@@ -81,20 +80,20 @@ class _Worker:
             hello = json.loads(await asyncio.wait_for(self._receive(), _START_S))
         except asyncio.TimeoutError:
             raise QueryWorkerDied(
-                f"a process for queries was not ready within {_START_S:g} s",
-                hint="The machine is busy, most likely: ask again. The job and the server are unharmed.",
+                f"a query process was not ready within {_START_S:g} s",
+                hint="The machine is probably busy: try again. The job and the server are not affected.",
             ) from None
         except (asyncio.IncompleteReadError, OSError):
             raise QueryWorkerDied(
-                "a process for queries ended as soon as it was started",
-                hint="Ask again; `probe doctor` checks this machine. The job and the server are unharmed.",
+                "a query process ended right after its start",
+                hint="Try again; `probe doctor` checks this machine. Job and server are not affected.",
             ) from None
         if hello["missing"]:
             _log.warning("query workers run without: %s", ", ".join(hello["missing"]))
         self.ready = True
 
     async def ask(self, request: bytes, parts: Sequence[bytes]) -> tuple[dict[str, Any], bytes]:
-        """Send a request and the rows of other hosts; head and body of the answer."""
+        """Send a request and the rows of other hosts; returns head and body of the answer."""
         assert self._writer is not None
         for frame in (request, *parts):
             self._writer.write(LENGTH.pack(len(frame)))
@@ -110,7 +109,7 @@ class _Worker:
         return await self._reader.readexactly(length)
 
     def kill(self) -> None:
-        """End the process now. Reaping it is `reap`."""
+        """Kill the process; `reap` waits for it."""
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGKILL)
         if self._writer is not None:
@@ -137,7 +136,7 @@ class Pool:
         self._closed = False
 
     def warm(self) -> None:
-        """Have a worker ready before the first query."""
+        """Start a worker before the first query."""
         if not self._all and not self._closed:
             worker = self._start(self._roots)
             self._spawn(self._warm(worker))
@@ -156,12 +155,11 @@ class Pool:
         parts: Sequence[tuple[str, bytes]] | None = None, asked_s: float | None = None, *,
         viewer: bool = False,
     ) -> bytes:
-        """The answer: JSON, or packed rows. `parts`: names of other hosts, and their packed rows. `asked_s`:
-        the deadline as the caller knows it, of which `timeout_s` may be what is left. `viewer`: one asks.
+        """The answer: JSON, or packed rows. `parts`: names of other hosts, and their packed rows. `timeout_s`
+        counts from now and includes the wait for a worker; `asked_s` is the whole limit, for messages. `gone`
+        completes when the caller disconnects; then the query is stopped. `viewer`: the caller is one.
 
-        Raises the `ProbeError` that says why there is none.
-        `timeout_s` counts from now, waiting for a worker included; `gone` completes
-        when the caller is gone, and the query is stopped then.
+        Raises the `ProbeError` that says why there is no answer.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -185,7 +183,7 @@ class Pool:
         self, request: dict[str, Any], deadline: float, asked_s: float, roots: frozenset[Path],
         leaving: asyncio.Future[None], parts: Sequence[tuple[str, bytes]] | None,
     ) -> bytes:
-        """Ask a worker; a death in one that had answered others is laid to its past: ask a new one."""
+        """Run it on a worker. If a used worker dies, earlier queries may be the cause: try a new one."""
         loop = asyncio.get_running_loop()
         for fresh in (False, True):
             worker = await self._take(roots, fresh)
@@ -250,7 +248,7 @@ class Pool:
         self._all.discard(worker)
 
     def _start(self, roots: frozenset[Path]) -> _Worker:
-        # From the loop's own thread: PR_SET_PDEATHSIG follows the thread that forks.
+        # On the loop's thread: PR_SET_PDEATHSIG depends on the thread that forks.
         worker = _Worker(roots, self._memory_bytes)
         self._all.add(worker)
         return worker
@@ -263,12 +261,12 @@ class Pool:
         self._idle.append(worker)
 
     def cpu_s(self) -> float:
-        """Processor time that the workers of now have used, all together."""
+        """CPU time of all present workers."""
         ticks = sum(_cpu_ticks(worker.process.pid) for worker in self._all)
         return ticks / os.sysconf("SC_CLK_TCK")
 
     def end_idle(self) -> None:
-        """End workers that nobody needed for a while; called every few seconds."""
+        """End workers that were idle for a while; called every few seconds."""
         now = asyncio.get_running_loop().time()
         for worker in list(self._idle):
             allowed = _LAST_IDLE_S if len(self._idle) == 1 else _IDLE_S
@@ -290,7 +288,7 @@ class Pool:
 
 
 def _cpu_ticks(pid: int) -> int:
-    """Of a process, in user and system mode; 0 when it is gone."""
+    """User and system time of a process; 0 when it is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         return int(fields[11]) + int(fields[12])

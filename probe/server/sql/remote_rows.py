@@ -1,10 +1,9 @@
-"""Rows of tables on their way from one host's query worker to another's.
+"""Rows that one host's query worker sends to another's.
 
-A host packs what the SQL's text mentions of its own ranks, tables and of them columns: as plain arrays with
-flags for NULL, texts as numbers into a list, a column that is the same everywhere as one value. The host that
-was asked puts the rows of all hosts beside its own and runs the SQL there. What comes in was made by somebody
-else: names, kinds, sizes and numbers are checked before use. Runs in the query worker; may import duckdb,
-numpy.
+A host packs the tables and columns of its own ranks that the SQL's text mentions: as plain arrays with flags
+for NULL, texts as indices into a list, a constant column as one value. The host that was asked adds the rows
+of all hosts to its own and runs the SQL. Received names, kinds, sizes and numbers are checked before use.
+Runs in the query worker; may import duckdb, numpy.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from probe.server.runtime import packed_answers
 NOT_CARRIED = frozenset(
     {"cluster.hosts", "cluster.ranks", "cluster.stacks", "cluster.stack_classes", "probe.tables"}
 )
-"""Tables that the asked host makes for the whole job, or that are the same everywhere."""
+"""Tables that the asked host fills for the whole job, or that are the same on every host."""
 MOST_ROWS = 1 << 26
 MOST_NOTES = 32
 LONGEST_NOTE = 512
@@ -38,13 +37,13 @@ _EVERYTHING = re.compile(
     r"(?:\bselect|\bdistinct|\ball|[,.(])\s*\*|--|/\*|\$\$|u&"
     r"|\b(?:columns|natural|summarize|describe|desc|show|pivot|unpivot|table|positional|query|distinct\s+on)\b"
 )
-"""Where one of these is in the SQL, it may mean columns that it does not name."""
+"""With one of these in it, SQL may read columns that it does not name."""
 _COUNT = re.compile(r"\bcount\s*\(\s*\*\s*\)")
 
 
 def wanted_columns(table: Table, sql: str) -> list[str]:
-    """Names of the columns of `table` that `sql` may read: a superset, found without parsing; those that say
-    whose rows they are among them."""
+    """Names of the columns of `table` that `sql` may read: a superset, found without parsing, which always
+    includes the columns that identify the process."""
     columns = [column.name for column in columns_of(table)]
     text = _COUNT.sub("count()", sql.lower())
     from_first = len(re.findall(r"\bfrom\b", text)) > len(re.findall(r"\bselect\b", text))
@@ -62,7 +61,7 @@ def pack(
     connection: duckdb.DuckDBPyConnection, tables: Sequence[Table], sql: str, room_bytes: int,
     notes: list[str],
 ) -> bytes:
-    """The rows that are visible in these tables, in at most about `room_bytes`; what did not fit is said."""
+    """The visible rows of these tables, in about `room_bytes` at most; notes say what did not fit."""
     packed: dict[str, Any] = {}
     blobs: list[bytes] = []
     for table in tables:
@@ -78,7 +77,7 @@ def pack(
 
 
 def _size(connection: duckdb.DuckDBPyConnection, table: Table) -> int:
-    found = connection.execute(f"SELECT count(*) FROM {_full(table)}").fetchall()
+    found = connection.execute(f"SELECT count(*) FROM {full_name(table)}").fetchall()
     return int(found[0][0])
 
 
@@ -88,14 +87,14 @@ def _packed_table(
     """The description of one table's rows; their bytes go to `blobs`."""
     own = {column.name for column in table.columns}
     newest = "t_ns" if "t_ns" in own else "step" if "step" in own else None
-    order = f" ORDER BY {_name(newest)} DESC NULLS LAST" if newest else ""
+    order = f" ORDER BY {quoted_name(newest)} DESC NULLS LAST" if newest else ""
     columns = {column.name: column.type for column in columns_of(table)}
     picked: list[str] = []
     texts: dict[str, list[str]] = {}
-    relation = f"(SELECT {', '.join(map(_name, names))} FROM {_full(table)}{order} LIMIT {fits})"
+    relation = f"(SELECT {', '.join(map(quoted_name, names))} FROM {full_name(table)}{order} LIMIT {fits})"
     connection.execute(f"CREATE OR REPLACE TEMP TABLE probe_packed AS FROM {relation}")
     for number, name in enumerate(names):
-        expression = _name(name)
+        expression = quoted_name(name)
         if columns[name] == "VARCHAR":
             kind = f"probe_texts_{number}"
             distinct = f"SELECT DISTINCT {expression} FROM probe_packed WHERE {expression} IS NOT NULL"
@@ -135,7 +134,7 @@ def _packed_column(
 
 
 def _blob(data: bytes, blobs: list[bytes]) -> list[int]:
-    """[number of the byte string, its size, whether it is compressed]; compressed where that halves it."""
+    """[index of the byte string, its size, whether it is compressed]; compressed if that halves it."""
     squeezed = 0
     size = len(data)
     if size > _SMALL_BYTES:
@@ -150,18 +149,18 @@ def _blob(data: bytes, blobs: list[bytes]) -> list[int]:
 
 
 class _Column(NamedTuple):
-    """One column of one host: values, where they are NULL, and the texts that numbers mean."""
+    """One column of one host: values, where they are NULL, and the texts that indices refer to."""
 
     values: npt.NDArray[Any]
     missing: npt.NDArray[np.bool_]
     texts: list[str]
 
 
-class Carried:
-    """The rows of all other hosts, checked. `notes` says what they said, and what could not be read."""
+class RemoteRows:
+    """The rows of all other hosts, checked. `notes` has their notes, and what could not be read."""
 
     def __init__(self, parts: Sequence[tuple[str, bytes]], tables: Sequence[Table]) -> None:
-        """`parts`: name of a host, and what it packed; `tables`: those that it is to have packed."""
+        """`parts`: names of hosts, and what they packed; `tables`: those that were requested."""
         wanted = {table.full_name for table in tables} - NOT_CARRIED
         self.notes: list[str] = []
         self._tables: dict[str, list[tuple[int, dict[str, _Column]]]] = {}
@@ -187,14 +186,15 @@ class Carried:
             found[table.full_name] = (rows, columns)
         for name in sorted(wanted - found.keys()):
             self.notes.append(f"host {host} sent no rows of {name}")
-        for name, one in found.items():  # of a host whose answer is whole
+        for name, one in found.items():  # only if the whole answer is valid
             self._tables.setdefault(name, []).append(one)
         notes = head.get("notes")
         for note in notes[:MOST_NOTES] if isinstance(notes, list) else []:
             self.notes.append(f"host {host}: {str(note)[:LONGEST_NOTE]}")
 
     def insert(self, connection: duckdb.DuckDBPyConnection, table: Table, target: str) -> None:
-        """Put the rows into `target`, which has all columns of `table`; one that no host sent is NULL."""
+        """Insert the rows into `target`, which has all columns of `table`; columns that no host sent are
+        NULL."""
         parts = [part for part in self._tables.get(table.full_name, []) if part[0]]
         if not parts:
             return
@@ -206,7 +206,7 @@ class Carried:
             if not any(column.name in columns for _, columns in parts):
                 continue
             values, missing = _joined(parts, column.name, column.type, texts)
-            names.append(_name(column.name))
+            names.append(quoted_name(column.name))
             expressions.append(_expression(column.name, column.type, values, missing, arrays))
         segments.set_texts(connection, texts)
         connection.register("probe_carried", arrays)
@@ -224,17 +224,17 @@ def _known(tables: Any) -> list[Table]:
 
 
 def _unpacked(column: dict[str, Any], rows: int, blobs: Sequence[memoryview]) -> _Column:
-    """Raises `ValueError` and others for what `_packed_column` would not have made."""
+    """Raises `ValueError` and others for what `_packed_column` does not produce."""
     dtype = np.dtype(_KINDS[column["kind"]])
     texts: list[str] = []
     if column["kind"] == "VARCHAR":
         texts = column["texts"]
         if not isinstance(texts, list) or any(type(text) is not str for text in texts):
-            raise ValueError("texts that are none")
+            raise ValueError("texts that are not strings")
         "".join(texts).encode()  # half of a surrogate pair is a ValueError
     if "constant" in column:
         if type(column["constant"]) not in (int, float, bool):
-            raise ValueError("a constant that is none")
+            raise ValueError("a constant that is not a number")
         values = np.full(rows, column["constant"], dtype)
     else:
         values = np.frombuffer(_bytes_of(column["values"], rows * dtype.itemsize, blobs), dtype)
@@ -243,7 +243,7 @@ def _unpacked(column: dict[str, Any], rows: int, blobs: Sequence[memoryview]) ->
     missing = np.zeros(rows, np.bool_)
     if column["kind"] == "VARCHAR":
         if len(values) and (int(values.min()) < -1 or int(values.max()) >= len(texts)):
-            raise ValueError("a text that is not there")
+            raise ValueError("the index of a missing text")
         missing = values < 0
     elif "nulls" in column:
         packed = _bytes_of(column["nulls"], math.ceil(rows / 8), blobs)
@@ -254,20 +254,20 @@ def _unpacked(column: dict[str, Any], rows: int, blobs: Sequence[memoryview]) ->
 def _bytes_of(described: Any, size: int, blobs: Sequence[memoryview]) -> bytes:
     number, told, squeezed = described
     if type(number) is not int or number < 0 or told != size:
-        raise ValueError("a size that does not fit")
+        raise ValueError("a size that does not match")
     data = bytes(blobs[number])
     if squeezed:
         decompressor = zlib.decompressobj()
         data = decompressor.decompress(data, size + 1)
     if len(data) != size:
-        raise ValueError("a size that does not fit")
+        raise ValueError("a size that does not match")
     return data
 
 
 def _joined(
     parts: Sequence[tuple[int, dict[str, _Column]]], name: str, kind: str, texts: list[str | None]
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
-    """One column of all hosts; numbers of texts lead into `texts`, which grows; the first of it is NULL."""
+    """One column of all hosts; its texts are appended to `texts`, whose first element is NULL."""
     values: list[npt.NDArray[Any]] = []
     missing: list[npt.NDArray[np.bool_]] = []
     for rows, columns in parts:
@@ -288,8 +288,8 @@ def _joined(
 def _expression(
     name: str, kind: str, values: npt.NDArray[Any], missing: npt.NDArray[np.bool_], arrays: dict[str, Any]
 ) -> str:
-    """SQL of one column; NULL and NaN travel as flags, because an array's NaN would be read as NULL."""
-    quoted = _name(name)
+    """SQL of one column; NULL and NaN are sent as flags, because DuckDB reads an array's NaN as NULL."""
+    quoted = quoted_name(name)
     if kind == "VARCHAR":
         arrays[name] = np.ascontiguousarray(np.where(missing, 0, values), np.int64)
         return f"getvariable('probe_texts')[{quoted} + 1]"
@@ -305,9 +305,11 @@ def _expression(
     return f"CAST({expression} AS {kind})"
 
 
-def _name(text: str) -> str:
+def quoted_name(text: str) -> str:
+    """A name as SQL writes it."""
     return '"' + text.replace('"', '""') + '"'
 
 
-def _full(table: Table) -> str:
-    return f"{_name(table.schema)}.{_name(table.name)}"
+def full_name(table: Table) -> str:
+    """A table's schema and name as SQL writes them."""
+    return f"{quoted_name(table.schema)}.{quoted_name(table.name)}"

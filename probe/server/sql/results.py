@@ -1,10 +1,9 @@
 """A query's result as JSON bytes, cut at a number of rows and of bytes.
 
-JSON has no NaN, no bytes and no dates, so: NaN and infinities are the strings
-`NaN`, `Infinity`, `-Infinity`; integers of any size are exact; decimals, dates,
-intervals and UUIDs are text; bytes are hexadecimal text; lists, structs and maps
-are JSON (a map with keys that are no text is a list of pairs). Runs in the query
-worker; standard library only.
+JSON has no NaN, no bytes and no dates, so: NaN and infinities are the strings `NaN`, `Infinity`, `-Infinity`;
+integers of any size are exact; decimals, dates, intervals and UUIDs are text; bytes are hexadecimal text;
+lists, structs and maps are JSON (a map whose keys are not text is a list of pairs). Runs in the query worker;
+standard library only.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _CHUNK_ROWS = 2048
 
 
 class Cursor(Protocol):
-    """What is needed of a DuckDB connection after `execute`."""
+    """The part of a DuckDB connection that is used after `execute`."""
 
     def fetchmany(self, size: int) -> list[tuple[Any, ...]]:
         """The next rows."""
@@ -33,9 +32,8 @@ def encode(
 ) -> tuple[bytes, bytes, bool]:
     """(columns, rows, truncated), the first two as JSON arrays in bytes.
 
-    `types` are name and SQL type of each column; `deadline` is a monotonic time.
-    Raises `QueryTimeout` when it passes here, and `SqlInvalid` for a value that has
-    no form outside the engine.
+    `types` are name and SQL type of each column; `deadline` is a monotonic time. Raises `QueryTimeout` when
+    it passes, and `SqlInvalid` for a value that Python cannot represent.
     """
     columns = [{"name": name, "type": kind} for name, kind in types]
     parts: list[bytes] = []
@@ -77,30 +75,24 @@ def _fetch(cursor: Cursor, size: int) -> list[tuple[Any, ...]]:
         return cursor.fetchmany(size)
     except (ValueError, OverflowError, TypeError) as error:
         raise SqlInvalid(
-            f"a value of the result cannot be shown: {error}", hint="CAST the column to VARCHAR."
+            f"a value in the result cannot be converted: {error}", hint="CAST the column to VARCHAR."
         ) from None
 
 
 def _rows_text(rows: Sequence[tuple[Any, ...]]) -> bytes:
     """The rows as JSON without the outer brackets."""
     try:
-        text = json.dumps(rows, allow_nan=False, separators=(",", ":"))
-    except (TypeError, ValueError):
-        text = _converted(rows)
+        try:
+            text = json.dumps(rows, allow_nan=False, separators=(",", ":"))
+        except (TypeError, ValueError):
+            text = json.dumps(as_json(rows), allow_nan=False, separators=(",", ":"))
     except RecursionError:
-        raise SqlInvalid("a value of the result is nested too deeply") from None
+        raise SqlInvalid("a value in the result is nested too deeply") from None
     return text[1:-1].encode("ascii")
 
 
-def _converted(rows: Sequence[tuple[Any, ...]]) -> str:
-    try:
-        plain = [[_plain(value) for value in row] for row in rows]
-        return json.dumps(plain, allow_nan=False, separators=(",", ":"))
-    except RecursionError:
-        raise SqlInvalid("a value of the result is nested too deeply") from None
-
-
-def _plain(value: Any) -> Any:
+def as_json(value: Any) -> Any:
+    """A value in the form described above."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
@@ -110,9 +102,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value).hex()
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [as_json(item) for item in value]
     if isinstance(value, dict):
         if all(isinstance(key, str) for key in value):
-            return {key: _plain(item) for key, item in value.items()}
-        return [[_plain(key), _plain(item)] for key, item in value.items()]
+            return {key: as_json(item) for key, item in value.items()}
+        return [[as_json(key), as_json(item)] for key, item in value.items()]
     return str(value)

@@ -1,31 +1,47 @@
-"""The rows of many rings into one table of a query: all at once, because each insert takes milliseconds.
+"""Copies the rows of many rings into one table of a query, all at once, because an insert takes milliseconds.
 
-Every process numbers its own texts; here they get one numbering. Runs in the query worker; may import duckdb,
-numpy.
+Every process numbers its own texts; here they are renumbered into one list. Runs in the query worker; may
+import duckdb, numpy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import duckdb
 import numpy as np
-import numpy.typing as npt
 
 from probe.recording import segments
+from probe.recording.layout import NOBODY, Owner
 from probe.recording.reader import Rows, for_duckdb
 from probe.recording.tables import Table
-from probe.server.sql.source import Source
 
 AT_ONCE_BYTES = 32 << 20
-"""Rows that wait are inserted when they take so much memory: an insert holds them several times."""
+"""Collected rows are inserted when they take this much memory: an insert holds several copies."""
 _OWNER = (("rank", "BIGINT"), ("run", "VARCHAR"), ("attempt", "BIGINT"), ("pid", "BIGINT"))
 
 Columns = tuple[tuple[str, str], ...]
 
 
+@dataclass(frozen=True)
+class Source:
+    """One recorded process, as a query reads it. `rings` may be gone already."""
+
+    folder: Path
+    rings: Path
+    run: str
+    attempt: int
+    rank: int
+    pid: int
+    owner: Owner = NOBODY
+    """The owner that its rings must have."""
+
+
 class RingRows:
-    """Rows for the table `target`, in the order in which they are added; `flush` puts in what waits."""
+    """Rows for the table `target`, in the order in which they are added; `flush` inserts what is
+    collected."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, table: Table, target: str) -> None:
         self._connection = connection
@@ -38,27 +54,20 @@ class RingRows:
         self._numbers: dict[str | None, int] = {None: 0}
 
     def add(self, source: Source, rows: Rows, columns: Columns, texts: Sequence[str | None]) -> None:
-        """Rows of one process's ring, whose VARCHAR columns are numbers in `texts`."""
+        """Add rows of one process's ring, whose VARCHAR columns are indices into `texts`."""
         if not len(rows):
             return
         if columns != self._columns or self._bytes > AT_ONCE_BYTES:
             self.flush()
         self._columns = columns
-        rows = rows.copy()  # what was read is read-only
-        numbers = self._renumbered(texts)
+        rows = rows.copy()  # the original is read-only
+        numbers = np.array([self._number(text) for text in texts] or [0], np.uint32)
         for name, kind in columns:
             if kind == "VARCHAR":
                 own = rows[name]
                 rows[name] = numbers[np.where(own < len(numbers), own, 0)]
         self._parts.append((source, rows))
         self._bytes += rows.nbytes
-
-    def _renumbered(self, texts: Sequence[str | None]) -> npt.NDArray[np.uint32]:
-        """The number here of each of a process's texts."""
-        found = np.zeros(max(1, len(texts)), np.uint32)
-        for place, text in enumerate(texts):
-            found[place] = self._number(text)
-        return found
 
     def _number(self, text: str | None) -> int:
         known = self._numbers.get(text)
@@ -68,7 +77,7 @@ class RingRows:
         return known
 
     def flush(self) -> None:
-        """Insert the rows that wait."""
+        """Insert the collected rows."""
         if not self._parts:
             return
         parts, self._parts, self._bytes = self._parts, [], 0

@@ -1,9 +1,8 @@
-"""What a query worker takes away from itself before it loads DuckDB.
+"""The sandbox that a query worker enters before it loads DuckDB.
 
-Order matters: the limits must be in force before `duckdb.connect`, whose own
-threads would otherwise not be covered. Each step that the kernel does not offer
-is reported, not fatal: the worker is still another process with read-only data.
-Runs once, on the worker's only thread. Standard library only.
+Order matters: the limits must be in force before `duckdb.connect`, or its own threads are not covered. A
+restriction that the kernel does not support is reported and not fatal: the worker is still a separate process
+with read-only data. Runs once, on the worker's only thread. Standard library only.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _RULE_PATH_BENEATH = 1
 _READ_FILE = 1 << 2
 _READ_DIR = 1 << 3
 _RIGHTS_BY_ABI = {1: 13, 2: 14, 3: 15, 4: 15, 5: 16}
-"""How many file rights each Landlock version knows."""
+"""Number of file rights in each Landlock version."""
 _NET_TCP = 0b11
 _SCOPES = 0b11
 
@@ -38,14 +37,14 @@ SYSTEM_PATHS = (
     "/proc/self/cgroup", "/proc/self/mountinfo", "/proc/stat", "/proc/meminfo", "/proc/cpuinfo",
     "/sys/fs/cgroup", "/sys/devices/system/cpu",
 )
-"""What Python and DuckDB themselves read; without the cgroup files `connect` aborts."""
+"""Files that Python and DuckDB read; without the cgroup files `connect` aborts."""
 
 
 def enter(readable: Iterable[Path | str], memory_bytes: int, parent: int) -> list[str]:
-    """Give up everything a query does not need; returns what could not be given up.
+    """Drop every right that a query does not need; returns the restrictions that are not in force.
 
-    `readable` are the files and folders that stay readable, `memory_bytes` the
-    address space, `parent` the process with which this one ends.
+    `readable` are the files and folders that stay readable, `memory_bytes` is the address space, `parent` the
+    process with which this one ends.
     """
     missing: list[str] = []
     _write("/proc/self/oom_score_adj", "1000")

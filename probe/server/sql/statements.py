@@ -1,8 +1,8 @@
-"""A request in the query worker: its SQL, checked, locked in, run and encoded.
+"""A request in the query worker: its SQL is checked, sandboxed, run and encoded.
 
-What one request may do is decided here, in this order: the tables are filled (`views.build`), then the
-connection is locked (`lock`), then what `parsed` let through is run. Runs in the query worker; may import
-duckdb, inside functions so that the worker can give up its rights first.
+The order is: the tables are filled (`views.build`), the connection is locked (`lock`), and the statement that
+passed `parsed` is run. Runs in the query worker; may import duckdb, inside functions, so that the worker can
+enter its sandbox first.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ INTERNAL = QueryWorkerDied("the query hit an internal error of the SQL engine")
 
 
 class Query:
-    """One request: SQL, limits and the plan; `run` gives the body of the answer."""
+    """One request: SQL, limits and the plan; `run` returns the body of the answer."""
 
     settles = False
-    """Whether a failure that is not the recording's is part of the answer, and not the whole of it."""
+    """Whether an error that is not about the recording is part of the answer instead of the whole answer."""
 
     def __init__(self, request: dict[str, Any]) -> None:
-        from probe.server.sql.remote_rows import Carried
-        from probe.server.sql.source import Source
+        from probe.server.sql.remote_rows import RemoteRows
+        from probe.server.sql.ring_rows import Source
         from probe.server.sql.views import Plan, Recent
 
         self.sql: str = request["sql"]
         self.limit: int = request.get("limit", 0)
         self.again = False
-        """Whether it is the second run, after the first met segments that cannot be read."""
+        """Whether this is the second run, after the first found segments that cannot be read."""
         self.tables = self._tables(request)
         self.timeout_s: float = request["timeout_s"]
         self.asked_s: float = request["asked_s"]
@@ -56,7 +56,7 @@ class Query:
         self.deadline = time.monotonic() + self.timeout_s
         self.connection: duckdb.DuckDBPyConnection | None = None
         self.room_bytes: int | None = request.get("room_bytes")
-        """The rows themselves are wanted, for another host, and at most so many bytes of them."""
+        """If set, the request is for the rows themselves, for another host, in at most so many bytes."""
         self.plan: Plan = Plan(
             [
                 Source(
@@ -67,15 +67,15 @@ class Query:
                 for source in request["sources"]
             ],
             request["live"],
-            Carried(request["parts"], self.tables) if "parts" in request else None,
+            RemoteRows(request["parts"], self.tables) if "parts" in request else None,
             recent=Recent(*request["recent"]) if "recent" in request else None,
         )
-        if self.plan.carried is not None:
-            self.notes = [*self.notes, *self.plan.carried.notes]
+        if self.plan.remote is not None:
+            self.notes = [*self.notes, *self.plan.remote.notes]
 
     @property
     def files(self) -> list[str]:
-        """The segments that it reads."""
+        """The segments that the query reads."""
         return [file for files in self.plan.sealed.values() for file in files]
 
     def _tables(self, request: dict[str, Any]) -> list[Table]:
@@ -85,18 +85,20 @@ class Query:
         return mentioned(request["sql"])
 
     def stop(self) -> None:
-        """Interrupt what runs now; from the deadline's thread."""
+        """Interrupt the query; called on the deadline's thread."""
         if self.connection is not None:
             self.connection.interrupt()
 
     def run(self, connection: duckdb.DuckDBPyConnection) -> bytes:
         """The JSON of the answer. Raises `ProbeError` or what DuckDB raises."""
-        from probe.server.sql import views
+        from probe.server.sql import remote_rows, views
 
         started = time.monotonic()
         self.connection = connection
-        if self.room_bytes is not None:
-            return self._packed(connection, self.room_bytes)
+        if self.room_bytes is not None:  # for the host that runs the SQL
+            notes = views.build(connection, self.plan, self.sql, self.tables)
+            notes = [*self.notes, *notes]
+            return remote_rows.pack(connection, self.tables, self.sql, self.room_bytes, notes)
         statements = parsed(connection, self.sql)
         notes = views.build(connection, self.plan, self.sql, self.tables)
         lock(connection, self.files)
@@ -105,16 +107,9 @@ class Query:
         tail = {"truncated": truncated, "elapsed_ms": elapsed_ms, "notes": [*self.notes, *notes]}
         return b'{"columns":' + columns + b',"rows":' + rows + b"," + json.dumps(tail).encode()[1:]
 
-    def _packed(self, connection: duckdb.DuckDBPyConnection, room_bytes: int) -> bytes:
-        """The rows of the tables that the SQL mentions, for the host that runs it."""
-        from probe.server.sql import remote_rows, views
-
-        notes = views.build(connection, self.plan, self.sql, self.tables)
-        return remote_rows.pack(connection, self.tables, self.sql, room_bytes, [*self.notes, *notes])
-
 
 def is_about(error: duckdb.Error, files: list[str]) -> bool:
-    """Whether the error may come from a segment that is damaged or was deleted meanwhile."""
+    """Whether the error may come from a segment that is damaged or was just deleted."""
     import duckdb
 
     text = str(error)
@@ -124,40 +119,40 @@ def is_about(error: duckdb.Error, files: list[str]) -> bool:
 
 
 def parsed(connection: duckdb.DuckDBPyConnection, sql: str) -> list[duckdb.Statement]:
-    """The statement, as DuckDB's own parser sees it; several when the engine makes them of one.
+    """The statement from DuckDB's own parser; several if the engine expands it into them.
 
-    Raises `SqlInvalid` for more than one and for one that does not only read."""
+    Raises `SqlInvalid` for more than one statement, and for one that does not only read."""
     import duckdb
 
     try:
         encoded = sql.encode("utf-8")
     except UnicodeEncodeError:
-        raise SqlInvalid("the SQL contains half of a surrogate pair") from None
+        raise SqlInvalid("the SQL contains a lone surrogate") from None
     if len(encoded) > LONGEST_SQL_BYTES:
         raise SqlInvalid(f"the SQL is longer than {LONGEST_SQL_BYTES} bytes")
     if "\x00" in sql:
         raise SqlInvalid("the SQL contains a NUL character")
     statements = connection.extract_statements(sql)
     expanded = len(statements) > 1 and not any(statement.query for statement in statements)
-    if len(statements) != 1 and not expanded:  # before 2.0 PIVOT expands, into parts without a text
+    if len(statements) != 1 and not expanded:  # before DuckDB 2.0 PIVOT expands into parts without a text
         raise SqlInvalid(
-            f"one statement at a time, these are {len(statements)}", hint="Send them one by one."
+            f"expected one statement, found {len(statements)}", hint="Send them one by one."
         )
     try:
         kind = statements[-1].type
-    except ValueError:  # newer than the engine's own Python types
-        raise SqlInvalid("a recording is only read; this is another kind of statement") from None
+    except ValueError:  # newer than the engine's Python types
+        raise SqlInvalid("a recording is read-only; this is another kind of statement") from None
     allowed = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN, duckdb.StatementType.MULTI)
     if kind not in allowed:
         raise SqlInvalid(
-            f"a recording is only read; this is a {kind.name} statement",
-            hint="SELECT, FROM, WITH, VALUES, DESCRIBE, SUMMARIZE, PIVOT, SHOW and EXPLAIN are answered.",
+            f"a recording is read-only; this is a {kind.name} statement",
+            hint="Use SELECT, FROM, WITH, VALUES, DESCRIBE, SUMMARIZE, PIVOT, SHOW or EXPLAIN.",
         )
     return statements
 
 
 def lock(connection: duckdb.DuckDBPyConnection, files: list[str]) -> None:
-    """Allow these files and nothing else; after this nothing can be allowed again."""
+    """Allow these files and nothing else, permanently."""
     listed = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
     connection.execute(f"SET allowed_paths = [{listed}]")
     connection.execute("SET enable_external_access = false")
@@ -168,7 +163,7 @@ def lock(connection: duckdb.DuckDBPyConnection, files: list[str]) -> None:
 def execute(
     connection: duckdb.DuckDBPyConnection, statements: list[duckdb.Statement], limit: int, deadline: float
 ) -> tuple[bytes, bytes, bool]:
-    """Run the statement and encode what it gives."""
+    """Run the statement and encode its result."""
     import duckdb
 
     from probe.server.sql import results
@@ -193,7 +188,7 @@ def execute(
 def with_text_columns(
     connection: duckdb.DuckDBPyConnection, query: str, types: list[tuple[str, str]]
 ) -> str | None:
-    """The query with dates, times and intervals as text, which Python could not hold exactly.
+    """The query with dates, times and intervals as text, because Python cannot represent all of them exactly.
 
     None when there are none."""
     import duckdb
@@ -227,8 +222,9 @@ def explain(error: BaseException, timeout_s: float) -> tuple[ProbeError, bool]:
     fatal = (duckdb.InternalException, duckdb.FatalException)
     if isinstance(error, fatal) or not isinstance(error, duckdb.Error):
         return INTERNAL, True
-    if "Traceback" in str(error):  # the engine's Python part met a value it cannot convert
-        return SqlInvalid("a value of the result cannot be shown", hint="CAST the column to VARCHAR."), False
+    if "Traceback" in str(error):  # raised by the engine's conversion to Python
+        hint = "CAST the column to VARCHAR."
+        return SqlInvalid("a value in the result cannot be converted", hint=hint), False
     return SqlInvalid(str(error)), False
 
 

@@ -1,9 +1,8 @@
-"""The tables a query sees: sealed segments and ring tails of the chosen processes, and live rows.
+"""The tables of a query: sealed segments and unsealed ring rows of the chosen processes, and live rows.
 
-Only tables that the SQL's text mentions are read; a name that the text does not
-contain cannot be reached (where SQL can build a name from pieces, everything is
-read). Listing segments comes before reading rings: a row sealed in between is
-then seen once, in its ring. Runs in the query worker; may import duckdb.
+Only tables that the SQL's text mentions are read; a name that is not in the text cannot be reached (where SQL
+can build a name from pieces, everything is read). Segments are listed before rings are read: a row that is
+sealed in between is then read once, from its ring. Runs in the query worker; may import duckdb.
 """
 
 from __future__ import annotations
@@ -25,41 +24,36 @@ from probe.recording.journal import Hole, read_payloads, record_of
 from probe.recording.reader import RingFile, damaged_texts, with_texts
 from probe.recording.strings import read_strings
 from probe.recording.tables import COMMON, RINGS, TABLES, Table, columns_of
-from probe.server.sql.remote_rows import NOT_CARRIED, Carried, wanted_columns
-from probe.server.sql.ring_rows import RingRows
-from probe.server.sql.source import Source
+from probe.server.sql.remote_rows import NOT_CARRIED, RemoteRows, full_name, quoted_name, wanted_columns
+from probe.server.sql.ring_rows import RingRows, Source
 
 _TAILS = "ring_tails"
 _TABLE_OF = re.compile(rb'\{"table":"([\w.]+)"')
-"""How a record of rows begins (`recording.journal` writes no spaces, and `table` first)."""
+"""The beginning of a record of rows (`recording.journal` writes no spaces, and `table` first)."""
 _MOST_HOLES = 4
-"""Damaged parts of a journal that are named."""
+"""Damaged parts of a journal that notes mention."""
 _NAME_BUILDERS = ("query", "u&")
-"""Without these words SQL cannot name a table that its text does not contain."""
+"""Only with these words can SQL name a table that its text does not contain."""
 
 
 @dataclass
 class Plan:
-    """What the server tells the worker beside the SQL itself.
-
-    `live` holds rows of live tables, as dictionaries of column values.
-    """
+    """What the worker gets beside the SQL. `live` holds rows of live tables as dictionaries."""
 
     sources: list[Source]
     live: dict[str, list[dict[str, Any]]]
-    carried: Carried | None = None
+    remote: RemoteRows | None = None
     """Rows of other hosts' ranks."""
     skip_files: set[str] = field(default_factory=set)
-    """Segments found damaged; left out."""
+    """Damaged segments, which are left out."""
     sealed: dict[str, list[str]] = field(default_factory=dict)
-    """The segments that are read, by their tables; `build` says it, also where it then fails."""
+    """The segments that are read, by table; set by `build`, also if it fails."""
     recent: Recent | None = None
-    """Not all rows are wanted, only about so many of the newest."""
+    """If set, only about so many of the newest rows are read."""
 
 
 class Recent(NamedTuple):
-    """How much of each table of each process, at least, where there is so much: rows of rings, bytes of
-    journals."""
+    """Minimum to read of each table of each process: rows of rings, bytes of journals."""
 
     rows: int
     journal_bytes: int
@@ -74,7 +68,7 @@ def mentioned(sql: str) -> list[Table]:
 
 
 def prepare(connection: duckdb.DuckDBPyConnection) -> None:
-    """Make all tables, empty, in a new connection: done before a query arrives."""
+    """Create all tables, empty, in a new connection; done before a query arrives."""
     make_tables(connection)
     connection.execute(f"CREATE SCHEMA {_TAILS}")
 
@@ -82,7 +76,7 @@ def prepare(connection: duckdb.DuckDBPyConnection) -> None:
 def build(
     connection: duckdb.DuckDBPyConnection, plan: Plan, sql: str, tables: Sequence[Table]
 ) -> list[str]:
-    """Fill the tables that `sql` mentions; returns notes for the user. `plan.sealed` has the files then."""
+    """Fill the tables that `sql` mentions; returns notes for the user, and sets `plan.sealed`."""
     plan.sealed.clear()
     notes: list[str] = []
     rare = _journal_rows(plan, {table.full_name for table in tables if table.source == "journal"}, notes)
@@ -98,33 +92,32 @@ def build(
             _insert(connection, table, _description())
         else:
             _insert(connection, table, plan.live.get(table.full_name, []))
-        if plan.carried is not None:
-            _add_carried(connection, table, plan.carried, sql)
+        if plan.remote is not None:
+            _add_remote(connection, table, plan.remote, sql)
     return notes
 
 
-def _add_carried(
-    connection: duckdb.DuckDBPyConnection, table: Table, carried: Carried, sql: str
+def _add_remote(
+    connection: duckdb.DuckDBPyConnection, table: Table, remote: RemoteRows, sql: str
 ) -> None:
-    """Add the rows of other hosts to a table; columns that they did not send are taken out of it, because to
-    show them empty would be a lie."""
+    """Add the rows of other hosts to a table, and drop columns that they did not send: NULL would be
+    wrong."""
     if table.full_name in NOT_CARRIED:
         return
-    carried.insert(connection, table, _full(table))
+    remote.insert(connection, table, full_name(table))
     kept = wanted_columns(table, sql)
     for column in columns_of(table):
         if column.name not in kept:
-            connection.execute(f"ALTER TABLE {_full(table)} DROP COLUMN {_name(column.name)}")
+            connection.execute(f"ALTER TABLE {full_name(table)} DROP COLUMN {quoted_name(column.name)}")
 
 
 def _ring_table(
     connection: duckdb.DuckDBPyConnection, table: Table, plan: Plan, sql: str, notes: list[str]
 ) -> None:
-    tail = f"{_TAILS}.{_name(table.full_name)}"
+    tail = f"{_TAILS}.{quoted_name(table.full_name)}"
     columns = columns_of(table)
-    connection.execute(
-        f"CREATE TABLE {tail} ({', '.join(f'{_name(column.name)} {column.type}' for column in columns)})"
-    )
+    declared = ", ".join(f"{quoted_name(column.name)} {column.type}" for column in columns)
+    connection.execute(f"CREATE TABLE {tail} ({declared})")
     files: list[str] = []
     tails = RingRows(connection, table, tail)
     for source in plan.sources:
@@ -132,17 +125,16 @@ def _ring_table(
             before = len(notes)
             read = _add_source(table, tails, source, plan.recent, notes)
             files += read.files
-            # Of what is damaged the notes tell already; of what is recent nobody wants all, and of a table
-            # that is not sealed only the last rows are kept.
+            # Not where notes report damage already, not all rows are wanted, or the table is never sealed.
             if table.sealed and len(notes) == before and (plan.recent is None or read.ring_lost):
                 notes += _lost(connection, table, source, read)
         except (RecordingError, OSError) as error:
             notes.append(f"{table.full_name} of pid {source.pid} could not be read: {error}")
     tails.flush()
     files = [file for file in files if file not in plan.skip_files]
-    if plan.carried is not None:
-        plan.carried.insert(connection, table, tail)
-    names = ", ".join(_name(column.name) for column in columns)
+    if plan.remote is not None:
+        plan.remote.insert(connection, table, tail)
+    names = ", ".join(quoted_name(column.name) for column in columns)
     parts = [f"SELECT {names} FROM {tail}"]
     if files:
         plan.sealed[table.full_name] = files
@@ -153,26 +145,26 @@ def _ring_table(
             f"hive_partitioning = true, hive_types = {{{types}}})",
         )
     where = f" WHERE ({table.hidden}) IS NOT TRUE" if table.hidden else ""
-    shown = names if plan.carried is None else ", ".join(map(_name, wanted_columns(table, sql)))
-    connection.execute(f"DROP TABLE {_full(table)}")
+    shown = names if plan.remote is None else ", ".join(map(quoted_name, wanted_columns(table, sql)))
+    connection.execute(f"DROP TABLE {full_name(table)}")
     connection.execute(
-        f"CREATE VIEW {_full(table)} AS SELECT {shown} FROM ({' UNION ALL BY NAME '.join(parts)}){where}"
+        f"CREATE VIEW {full_name(table)} AS SELECT {shown} FROM ({' UNION ALL BY NAME '.join(parts)}){where}"
     )
 
 
 def settle(connection: duckdb.DuckDBPyConnection, plan: Plan, sql: str, tables: Iterable[Table]) -> None:
-    """Read the segments of these tables once, for many statements; after this no file is needed any more."""
+    """Read the segments of these tables once, for many statements; afterwards no file is needed."""
     for table in tables:
         if table.full_name in plan.sealed:
-            kept = ", ".join(map(_name, wanted_columns(table, sql)))
-            target = f"{_TAILS}.{_name(f'all of {table.full_name}')}"
-            connection.execute(f"CREATE TABLE {target} AS SELECT {kept} FROM {_full(table)}")
-            connection.execute(f"CREATE OR REPLACE VIEW {_full(table)} AS SELECT {kept} FROM {target}")
+            kept = ", ".join(map(quoted_name, wanted_columns(table, sql)))
+            target = f"{_TAILS}.{quoted_name(f'all of {table.full_name}')}"
+            connection.execute(f"CREATE TABLE {target} AS SELECT {kept} FROM {full_name(table)}")
+            connection.execute(f"CREATE OR REPLACE VIEW {full_name(table)} AS SELECT {kept} FROM {target}")
 
 
 class _Read(NamedTuple):
-    """Of one table of one process: its segments, the number of the last row that was written, how many rows
-    were copied from the ring, and whether that was deleted before it was sealed."""
+    """One table of one process: its segments, the number of the last row written, how many rows were copied
+    from the ring, and whether the ring was deleted before it was sealed."""
 
     files: list[str]
     written: int
@@ -183,7 +175,7 @@ class _Read(NamedTuple):
 def _add_source(
     table: Table, tails: RingRows, source: Source, recent: Recent | None, notes: list[str]
 ) -> _Read:
-    """Copy the unsealed rows of one process into the tails."""
+    """Copy the unsealed rows of one process."""
     folder = places.segments_folder(source.folder, table.full_name, source.rank)
     found = segments.listing(folder, source.pid)
     sealed = segments.watermark(segments.visible(found))
@@ -191,7 +183,7 @@ def _add_source(
     try:
         written, tail_rows = _read_tail(table, tails, source, sealed, notes)
     except FileNotFoundError:
-        # The rings go away only after everything in them was sealed.
+        # Rings are removed only after everything in them is sealed.
         found = segments.listing(folder, source.pid)
         written = max(segments.watermark(segments.visible(found)), _rows_at_end(source, table))
         lost = _rings_lost(source)
@@ -204,7 +196,7 @@ def _add_source(
 def _intact(
     found: Sequence[segments.Segment], table: Table, recent: Recent | None, notes: list[str]
 ) -> list[segments.Segment]:
-    """The segments to read, all or the newest; what is damaged is named in the notes."""
+    """The segments to read, all or the newest; notes report damaged ones."""
     damaged: list[segments.Segment] = []
     kept = segments.visible(found)
     if recent is not None:
@@ -221,7 +213,7 @@ def _intact(
 
 
 def _lost(connection: duckdb.DuckDBPyConnection, table: Table, source: Source, read: _Read) -> list[str]:
-    """A sentence for the user when rows that were written are nowhere any more."""
+    """A note for the user if rows that were written are lost."""
     written = read.written
     if read.ring_lost:
         return [
@@ -230,18 +222,18 @@ def _lost(connection: duckdb.DuckDBPyConnection, table: Table, source: Source, r
         ]
     try:
         lost = written - read.tail_rows - sum(_rows_of(connection, file) for file in read.files)
-    except duckdb.Error:  # damaged, or gone this instant: that is said where they are read
+    except duckdb.Error:  # damaged, or just removed: reported where they are read
         return []
     if lost <= 0:
         return []
     return [
-        f"{lost:,} of {written:,} rows of {table.full_name} (pid {source.pid}) are not there: overwritten in "
+        f"{lost:,} of {written:,} rows of {table.full_name} (pid {source.pid}) are missing: overwritten in "
         "memory before they were sealed, or deleted for PROBE_RETENTION_BYTES"
     ]
 
 
 _sealed_counts: dict[str, int] = {}
-"""Rows of segments by their paths: a segment never changes, and opening it costs a millisecond."""
+"""Rows of segments by path: a segment never changes, and opening it takes a millisecond."""
 _MOST_COUNTS = 65536
 
 
@@ -267,7 +259,7 @@ def _newest(sealed: Sequence[segments.Segment], rows: int) -> list[segments.Segm
 def _read_tail(
     table: Table, tails: RingRows, source: Source, after: int, notes: list[str]
 ) -> tuple[int, int]:
-    """Number of the last row that was written, and how many rows after `after` were copied."""
+    """Number of the last row written, and how many rows after `after` were copied."""
     with RingFile(source.rings / f"{table.full_name}.ring", source.owner) as ring:
         highest = max(after, ring.highest(after))
         rows = ring.read(after, highest)
@@ -275,7 +267,7 @@ def _read_tail(
         if ring.left_out():
             notes.append(f"pid {source.pid}: {ring.left_out()}")
         if not len(rows) and ring.highest() < after:
-            notes.append(f"pid {source.pid}: {table.full_name} of the rings is older than what was sealed")
+            notes.append(f"pid {source.pid}: the ring of {table.full_name} is older than its sealed rows")
     if len(rows):
         texts: list[str | None] = [None]
         if any(kind == "VARCHAR" for _, kind in columns):
@@ -288,20 +280,20 @@ def _read_tail(
 
 
 def _texts(source: Source, ring: RingFile, notes: list[str]) -> list[str | None]:
-    """The texts that a ring's rows refer to; none, and a note, where they cannot be read."""
+    """The texts that a ring's rows refer to; none, and a note, if they cannot be read."""
     try:
         return read_strings(source.rings / "strings", source.owner, ring.version)
     except FileNotFoundError:
-        if not ring.path.exists():  # sealed and removed this instant
+        if not ring.path.exists():  # just sealed and removed
             raise
-        notes.append(f"pid {source.pid}: {source.rings} has no texts any more")
+        notes.append(f"pid {source.pid}: the texts in {source.rings} are gone")
     except (OSError, RecordingError) as error:
         notes.append(f"pid {source.pid}: {error}")
     return [None]
 
 
 def _journal_rows(plan: Plan, tables: set[str], notes: list[str]) -> dict[str, list[dict[str, Any]]]:
-    """Rows of the tables by name; each journal is gone through once, and only what is wanted is decoded."""
+    """Rows of the tables by name; each journal is read once, and only the needed records are decoded."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in tables}
     for source in plan.sources if tables else []:
         common = {"rank": source.rank, "run": source.run, "attempt": source.attempt, "pid": source.pid}
@@ -319,7 +311,7 @@ def _journal_rows(plan: Plan, tables: set[str], notes: list[str]) -> dict[str, l
 
 
 def _payloads(path: Path) -> tuple[list[bytes], list[Hole]]:
-    """The records of a journal and what is none; a record that is just being written is waited for."""
+    """The records of a journal, and its holes; waits for a record that is just being written."""
     payloads, holes = read_payloads(path)
     for wait_s in (0.005, 0.02):
         if not holes or not holes[-1].torn:
@@ -373,7 +365,7 @@ def _rings_rows(
 
 
 def _rows_at_end(source: Source, table: Table) -> int:
-    """How many rows had been written when the process ended, as the server noted then."""
+    """How many rows had been written when the process ended, according to its end record."""
     try:
         ended = checked.read_sealed(source.folder / "end.json")
         return int(ended["rows_written"][table.full_name])
@@ -382,11 +374,11 @@ def _rows_at_end(source: Source, table: Table) -> int:
 
 
 def _rings_lost(source: Source) -> bool:
-    """Of a process whose rings are gone: whether they were before the server had sealed them."""
+    """Whether rings that are gone were deleted before the server had sealed them."""
     try:
         ended = checked.read_sealed(source.folder / "end.json")
         return ended.get("rings_found") is False or ended.get("sealed") is False
-    except FileNotFoundError:  # the server writes it before it removes rings
+    except FileNotFoundError:  # it is written before rings are removed
         return True
     except (OSError, ValueError):
         return False
@@ -422,25 +414,25 @@ def _insert(connection: duckdb.DuckDBPyConnection, table: Table, rows: list[dict
         f"TRY_CAST(texts[{place}] AS {column.type})" for place, column in enumerate(columns, 1)
     )
     connection.execute(
-        f"INSERT INTO {_full(table)}"
+        f"INSERT INTO {full_name(table)}"
         f" SELECT {selected} FROM (SELECT unnest(from_json(?, '[[\"VARCHAR\"]]')) AS texts)", [texts]
     )
 
 
 def _as_text(value: Any) -> str | None:
-    """One type for all: DuckDB guesses an array's type from a sample of its values."""
+    """Every value as text: DuckDB guesses an array's type from a sample of its values."""
     if value is None:
         return None
     kind = type(value)
     if kind is str:
         return str(value) if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
-    if kind is int or (kind is float and value - value == 0.0):  # thousands of them: in half the time
+    if kind is int or (kind is float and value - value == 0.0):  # twice as fast as json.dumps
         return repr(value)
     return json.dumps(value)
 
 
 def damaged(connection: duckdb.DuckDBPyConnection, files: Iterable[str]) -> list[str]:
-    """Those of `files` that exist and cannot be read to the end."""
+    """The `files` that exist and cannot be read completely."""
     found: list[str] = []
     for file in files:
         try:
@@ -451,14 +443,6 @@ def damaged(connection: duckdb.DuckDBPyConnection, files: Iterable[str]) -> list
             if Path(file).exists():
                 found.append(file)
     return found
-
-
-def _name(text: str) -> str:
-    return '"' + text.replace('"', '""') + '"'
-
-
-def _full(table: Table) -> str:
-    return f"{_name(table.schema)}.{_name(table.name)}"
 
 
 def _quoted(text: str) -> str:

@@ -1,13 +1,11 @@
-"""Query worker: the process in which SQL from outside runs, and which may die of it.
+"""Query worker: the process that runs SQL from outside, and may die of it.
 
     python -m probe.server.sql.worker FD PARENT_PID MEMORY_BYTES FOLDER...
 
-FD is a socket to the server; frames are a length and JSON, or rows of other hosts, a
-frame for each host. The worker first gives up what a query does not need (`sandbox`),
-then imports DuckDB, then answers one query at a time, each in a new in-memory database
-that is made before the query comes. Threads: the main thread reads requests; each query has a thread of its
-own, because a thread's priority can be lowered and never raised again: a query
-starts fast and steps back behind the training when it turns out to be long.
+FD is a socket to the server; a frame is a length and JSON, or the rows of another host. The worker enters its
+sandbox, imports DuckDB, then answers one query at a time, each in a new in-memory database that is created in
+advance. The main thread reads requests; each query has its own thread, because a thread's priority can be
+lowered but not raised again: a query starts at full priority and yields to the training if it takes long.
 Imports duckdb and numpy, only after `sandbox.enter`.
 """
 
@@ -34,20 +32,20 @@ if TYPE_CHECKING:
     import duckdb
 
 ADDRESS_SPACE_BYTES = 1 << 30
-"""Room for Python, numpy and DuckDB themselves, beside the memory of the query."""
+"""Address space for Python, numpy and DuckDB themselves, beside the memory of the query."""
 SHORT_QUERY_S = 0.1
-"""A query that takes more processor time gives way to the training. Not more time: on a busy machine, where
-it shares the cores with others anyway, every query takes long."""
+"""A query that takes more CPU time yields to the training. CPU time, because on a busy machine every query
+takes long."""
 SHORT_BATCH_S = 1.0
-"""The same for the recipes together, when somebody waits for them: on a machine that is busy to the last core
-a diagnosis would take a minute."""
-_LOOK_S = 0.05
+"""The same for all recipes together, when a user waits: with all cores busy a diagnosis would take a
+minute."""
+_POLL_S = 0.05
 LONG_QUERY_NICE = 10
 FAST_RATIO = 0.1
 FAST_BURST_S = 1.0
-"""Share of a core, and seconds at once, that short queries may take from the training."""
+"""Share of a core, and seconds at once, that queries may use at full priority."""
 QUERIES = 500
-"""Queries after which a worker is replaced, so that nothing can pile up in it."""
+"""Queries after which a worker is replaced, so that nothing accumulates in it."""
 LENGTH = struct.Struct("<I")
 
 
@@ -60,7 +58,7 @@ class Worker:
         self._memory_bytes = memory_bytes
         self._database: duckdb.DuckDBPyConnection | None = None
         self._clock: int | None = None
-        """Names the processor time of the thread that runs the query."""
+        """The CPU clock of the thread that runs the query."""
 
     def serve(self, missing: list[str]) -> None:
         """Answer until the server closes the socket or the worker has to be replaced."""
@@ -81,7 +79,7 @@ class Worker:
             thread.start()
             short_s = SHORT_BATCH_S if "batch" in asked else SHORT_QUERY_S
             while not behind and thread.is_alive() and self._used_s() < short_s:
-                thread.join(_LOOK_S)
+                thread.join(_POLL_S)
             if not behind and thread.is_alive():
                 self._priority.give_way(thread.native_id)
             thread.join()
@@ -89,14 +87,14 @@ class Worker:
                 return
 
     def _used_s(self) -> float:
-        """Processor time of the query that runs."""
+        """CPU time of the current query."""
         try:
             return 0.0 if self._clock is None else time.clock_gettime(self._clock)
         except OSError:  # its thread has just ended
             return 0.0
 
     def _turn(self, request: dict[str, Any], database: duckdb.DuckDBPyConnection, behind: bool) -> None:
-        """One query: answer it, then make room for the next."""
+        """Answer one query, then prepare the next database."""
         self._clock = time.pthread_getcpuclockid(threading.get_ident())
         if behind:
             self._priority.give_way(threading.get_native_id())
@@ -105,16 +103,16 @@ class Worker:
         body = b""
         try:
             head, body = self._answer_query(request, database)
-        finally:  # whatever goes wrong here, the server gets an answer
+        finally:  # whatever goes wrong, the server gets an answer
             send(self._server, json.dumps(head).encode())
             send(self._server, body)
         if not head["recycle"]:
-            database.close()  # takes longer than a small query: after the answer
+            database.close()  # after the answer: it takes longer than a small query
             self._database = self.new_database()
         self._priority.spend(time.thread_time())
 
     def new_database(self) -> duckdb.DuckDBPyConnection:
-        """An empty in-memory database with all tables, as far as they do not depend on the query."""
+        """An empty in-memory database with all tables that do not depend on the query."""
         import duckdb
 
         from probe.server.sql import views
@@ -160,7 +158,7 @@ class Worker:
         return head, body
 
     def _run(self, query: Query, connection: duckdb.DuckDBPyConnection) -> bytes:
-        """Run the query; once more without them when segments went away or are damaged."""
+        """Run the query; if segments were removed or are damaged, run it again without them."""
         import duckdb
 
         from probe.server.sql import views
@@ -182,12 +180,11 @@ class Worker:
 
 
 class Priority:
-    """Steps back behind the training when queries take long or come in storms.
+    """Yields to the training when queries take long or are very frequent.
 
-    Queries may use `FAST_RATIO` of a core at full priority. A thread's nice value
-    cannot be lowered again, so it falls on the query's own thread. Where the kernel
-    groups tasks by session it counts only within the worker; there the session's own
-    value does the work. Opened before the sandbox closes.
+    Queries may use `FAST_RATIO` of a core at full priority. A nice value cannot be lowered again, so it is
+    set on the query's own thread. Where the kernel groups tasks by session (autogroup) that counts only
+    within the worker, and the session's value is set too. Created before the sandbox is entered.
     """
 
     def __init__(self) -> None:
@@ -199,22 +196,22 @@ class Priority:
             self._session = os.open("/proc/self/autogroup", os.O_WRONLY | os.O_CLOEXEC)
 
     def spent(self) -> bool:
-        """Whether the next query has to give way from its start."""
+        """Whether the next query must yield from its start."""
         now = time.monotonic()
         self._left_s = min(FAST_BURST_S, self._left_s + (now - self._counted) * FAST_RATIO)
         self._counted = now
         if self._left_s <= 0:
             return True
-        if self._behind:  # the kernel allows ten changes a second: this may take a few queries
+        if self._behind:  # the kernel allows ten changes per second, so this may take a few queries
             self._behind = not self._set_session(0)
         return False
 
     def spend(self, cpu_s: float) -> None:
-        """A query took this much processor time."""
+        """Count the CPU time of a query."""
         self._left_s = max(-FAST_BURST_S, self._left_s - cpu_s)
 
     def give_way(self, thread: int | None) -> None:
-        """The query on `thread` is a long one, or one of too many."""
+        """Lower the priority of the query on `thread`."""
         if thread is not None:
             with contextlib.suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, thread, LONG_QUERY_NICE)
@@ -228,12 +225,12 @@ class Priority:
 
 
 def send(connection: socket.socket, data: bytes) -> None:
-    """One frame."""
+    """Send one frame."""
     connection.sendall(LENGTH.pack(len(data)) + data)
 
 
 def receive(connection: socket.socket) -> bytes | None:
-    """One frame; None when the other side is gone."""
+    """Receive one frame; None when the other side is gone."""
     head = _exactly(connection, LENGTH.size)
     return None if head is None else _exactly(connection, LENGTH.unpack(head)[0])
 
@@ -250,7 +247,7 @@ def _exactly(connection: socket.socket, size: int) -> bytes | None:
 
 
 def python_paths() -> list[Path]:
-    """Folders this interpreter imports from, as far as the worker needs them."""
+    """Folders of this interpreter and its libraries that the worker needs."""
     found = [Path(sys.prefix), Path(sys.base_prefix)]
     found += [Path(entry) for entry in sys.path if "python" in entry and "lib" in Path(entry).parts]
     for name in ("probe", "duckdb", "_duckdb", "numpy"):

@@ -1,1 +1,1 @@
-"""Watching: stalled and slow jobs, how processes ended, what the kernel did to them."""
+"""Watching: stalled and slow jobs, ends of processes, OOM kills."""

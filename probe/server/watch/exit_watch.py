@@ -1,11 +1,10 @@
-"""Exit watch: notices that recorded processes end, and writes down how.
+"""Exit watch: notices the end of recorded processes, and records how they ended.
 
-Thread `probe-exits` of the server holds a descriptor of each living recorded process (a pidfd: it cannot
-come to mean another process) and sleeps until one ends. The exit status comes from the kernel through that
-descriptor, or from /proc while the process waits for its parent. `judge_exit` says how one ended, on any
-thread, and writes nothing. `record_end` writes the end record, then the stacks that a fatal signal left and
-a verdict; this thread calls it, and the sealer before rings go. Standard library, and numpy through the
-ring reader.
+Thread `probe-exits` holds a pidfd of each living recorded process and sleeps until one ends. The exit status
+comes from the kernel through the pidfd, or from /proc while the process is a zombie. `complete_exit` says how
+a process ended, on any thread, and writes nothing. `record_end` writes the end record, then the stacks of a
+fatal signal and a verdict; it is called by this thread, and by the sealer before rings are removed. Standard
+library, and numpy through the ring reader.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from probe.recording import places
 from probe.recording.crash import Crash, is_user_path, read_crash, user_frame
 from probe.recording.journal import read_journal
 from probe.recording.layout import NULL_INTEGER
-from probe.recording.process import alive, current_boot_id, life
+from probe.recording.process import current_boot_id, life
 from probe.recording.reader import open_ring
 from probe.server.recordings import end_record, exit_report, server_journal
 from probe.server.recordings.end_verdicts import verdict_of_end
-from probe.server.recordings.exit_report import Told
+from probe.server.recordings.exit_report import OwnReport
 from probe.server.recordings.registry import LIVE, Recorded, Registry, Status
 from probe.server.runtime import supervision
 from probe.server.runtime.supervision import FAILURES, Supervised
@@ -51,9 +50,9 @@ _INFO_EXIT = 1 << 3
 _INFO_BYTES, _EXIT_CODE_AT = 64, 60
 _ROUND_S = 1.0
 _SCAN_S = 5.0
-"""Between looks for new processes; a new control socket is noticed at once."""
+"""Between scans for new processes; a new control socket is noticed at once."""
 _RECENT_S = 4.0
-"""A process is gone so long after the kernel chose it, at most: freeing tens of gigabytes takes time."""
+"""The longest time from an OOM kill to the end of the process: freeing tens of gigabytes takes time."""
 _IN_CREATE, _IN_NONBLOCK, _IN_CLOEXEC = 0x100, 0o4000, 0o2000000
 _MB = 1 << 20
 _VERDICTS = "probe.verdicts"
@@ -61,7 +60,7 @@ _VERDICTS = "probe.verdicts"
 
 @dataclass
 class _Held:
-    """A living process: its descriptor and its memory group."""
+    """A living process: its pidfd and its memory group."""
 
     recorded: Recorded
     descriptor: int
@@ -70,7 +69,7 @@ class _Held:
 
 @dataclass
 class _Kills:
-    """Recent readings of a group's counter, (monotonic seconds, kills), and how many are explained."""
+    """Recent readings of a group's counter, (monotonic seconds, kills), and the kills that are attributed."""
 
     samples: deque[tuple[float, int]] = field(default_factory=deque)
     explained: list[float] = field(default_factory=list)
@@ -84,10 +83,10 @@ class ExitWatch:
         self._held: dict[Path, _Held] = {}
         self._kills: dict[Path, _Kills] = {}
         self._lock = threading.RLock()
-        """Held for an instant. A verdict takes longer, and whoever asks for a status must not wait for it."""
+        """Held only briefly. A verdict takes longer, and a request for a status must not wait for it."""
         self._recording = threading.Lock()
-        self._judged: dict[tuple[Path, int], Status] = {}
-        """Kept once they are on disk, too: who asks may have looked there before."""
+        self._completed: dict[tuple[Path, int], Status] = {}
+        """Kept after they are on disk: another thread may have looked there just before."""
         self._recorded: set[tuple[Path, int]] = set()
         self._events = select.epoll()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -100,20 +99,20 @@ class ExitWatch:
         self._causes: dict[job_watch.Key, Finding] = {}
         self._stopping = threading.Event()
         self._thread = Supervised("probe-exits", self._run, self._stopping)
-        registry.judge_exit = self.judge_exit
+        registry.complete_exit = self.complete_exit
 
     def start(self) -> None:
-        """Watch what lives now, and start the thread."""
+        """Watch all living processes, and start the thread."""
         for recorded in self._registry.live():
             self.hold(recorded)
         self._thread.start()
 
     def stop(self, wait_s: float) -> None:
-        """End the thread and let go of all descriptors; those it waits for at most `wait_s`."""
+        """End the thread within `wait_s`, and close all descriptors."""
         self._stopping.set()
-        self._registry.judge_exit = None
+        self._registry.complete_exit = None
         os.eventfd_write(self._wake, 1)
-        if not self._thread.join(wait_s):
+        if not self._thread.stop(wait_s):
             return
         with self._lock:
             for held in self._held.values():
@@ -129,18 +128,17 @@ class ExitWatch:
 
     def hold(self, recorded: Recorded) -> None:
         """Watch a living process from now on."""
-        meta = recorded.meta
         with self._lock:
             if recorded.folder in self._held or self._stopping.is_set():
                 return
             try:
-                descriptor = os.pidfd_open(meta.pid)
+                descriptor = os.pidfd_open(recorded.meta.pid)
             except OSError:  # it has just ended, or there are no descriptors left
                 return
-            if not alive(meta.pid, meta.start_ticks, meta.boot_id):
+            if not recorded.process_lives:
                 os.close(descriptor)
                 return
-            held = _Held(recorded, descriptor, group_of(meta.pid))
+            held = _Held(recorded, descriptor, group_of(recorded.meta.pid))
             self._held[recorded.folder] = held
             if held.group is not None:
                 self._sample(held.group, time.monotonic())
@@ -157,30 +155,30 @@ class ExitWatch:
                 if self._new in ready or now >= scan_due:
                     scan_due = now + (_SCAN_S if self._new >= 0 else _ROUND_S)
                     self._drain_new()
-                    self._look_for_new()
-                self._look_at(ready)
+                    self._scan()
+                self._handle_ended(ready)
                 self._sample_all(now)
             except FAILURES as error:
                 supervision.note("probe-exits", error)
                 self._stopping.wait(_ROUND_S)
 
-    def _look_for_new(self) -> None:
-        """Hold what lives; write down the ends that no descriptor told of."""
+    def _scan(self) -> None:
+        """Watch new processes; record ends that no pidfd has reported."""
         found = {recorded.identity: recorded for recorded in self._registry.processes()}
         with self._lock:
             self._recorded &= found.keys()
-            self._judged = {one: end for one, end in self._judged.items() if one in found}
+            self._completed = {one: end for one, end in self._completed.items() if one in found}
         for identity, recorded in found.items():
             if self._registry.lives(recorded):
                 self.hold(recorded)
             elif identity not in self._recorded:
                 self._try_to_record(recorded)
 
-    def _look_at(self, ready: set[int]) -> None:
+    def _handle_ended(self, ready: set[int]) -> None:
         with self._lock:
             ended = [held.recorded for held in self._held.values() if held.descriptor in ready]
         for recorded in ended:
-            self._registry.status(recorded)  # what the kernel says is remembered: it may go
+            self._registry.status(recorded)  # caches the kernel's exit status, which may go away
             self._release(recorded.folder)
         for recorded in ended:
             self._try_to_record(recorded)
@@ -188,7 +186,7 @@ class ExitWatch:
     def _try_to_record(self, recorded: Recorded) -> None:
         try:
             self.record_end(recorded)
-        except FAILURES as error:  # a full disk: it is tried again
+        except FAILURES as error:  # a full disk: retried later
             supervision.note("probe-exits", error)
 
     def _release(self, folder: Path) -> None:
@@ -228,7 +226,7 @@ class ExitWatch:
         return found
 
     def _out_of_memory(self, held: _Held | None, recorded: Recorded) -> list[str]:
-        """Why we say that the kernel killed it because of memory; empty when nothing says so."""
+        """Evidence that the kernel killed it because of memory; empty without any."""
         meta = recorded.meta
         named: list[str] = []
         if meta.boot_id == current_boot_id() and self._log.names(meta.pid, meta.start_ticks):
@@ -251,33 +249,33 @@ class ExitWatch:
 
     # The end of one process -------------------------------------------------
 
-    def judge_exit(self, recorded: Recorded, told: Told, status: Status) -> Status:
-        """How a process ended that does not live any more. Judged once and remembered, since the kernel does
-        not tell for ever; writes nothing."""
+    def complete_exit(self, recorded: Recorded, report: OwnReport, status: Status) -> Status:
+        """How a process ended that no longer lives. Cached, because the kernel keeps the exit status only for
+        a while; writes nothing."""
         with self._lock:
-            known = self._judged.get(recorded.identity)
+            known = self._completed.get(recorded.identity)
             if known is None:
-                known = self._judged[recorded.identity] = self._judge(recorded, told, status)
+                known = self._completed[recorded.identity] = self._complete(recorded, report, status)
             return known
 
-    def _judge(self, recorded: Recorded, told: Told, status: Status) -> Status:
+    def _complete(self, recorded: Recorded, report: OwnReport, status: Status) -> Status:
         held = self._held.get(recorded.folder)
         exit_status = _exit_status(held, recorded)
-        killed = exit_status in (-9, None) and told.left is None
+        killed = exit_status in (-9, None) and report.end is None
         out_of_memory = self._out_of_memory(held if exit_status else None, recorded) if killed else []
         crash = read_crash(places.crash_file(recorded.folder))
-        state, how = exit_report.judge(
-            told, exit_status, out_of_memory=bool(out_of_memory),
+        state, how = exit_report.classify_exit(
+            report, exit_status, out_of_memory=bool(out_of_memory),
             crash=None if crash is None else crash.signal, last_step=status.step,
         )
         ended_ns = status.ended_ns if held is None else clock.wall_ns()
         limit_bytes = held.group.limit_bytes() if held is not None and held.group is not None else None
-        why = (_seen(exit_status), *out_of_memory, *_memory(recorded, limit_bytes), *_where(told, crash))
+        why = (_seen(exit_status), *out_of_memory, *_memory(recorded, limit_bytes), *_where(report, crash))
         return status._replace(state=state, how=how, exit_status=exit_status, ended_ns=ended_ns, why=why)
 
     def record_end(self, recorded: Recorded) -> None:
-        """Write down how a process ended, and what follows: the stacks of a fatal signal, a verdict. What is
-        there already stays: a server may have been killed after any of them. Raises `OSError`."""
+        """Write the end record, the stacks of a fatal signal and a verdict. What is there already stays: an
+        earlier server may have been killed after any of them. Raises `OSError`."""
         folder, meta = recorded.folder, recorded.meta
         with self._recording:
             if recorded.identity in self._recorded:
@@ -295,26 +293,23 @@ class ExitWatch:
             self._release(folder)
 
     def _write_verdict(self, recorded: Recorded, status: Status) -> bool:
-        """Whether it is kept, now or before."""
-        written = [
-            (record.get("table"), row)
-            for record in read_journal(places.journals(recorded.folder)[1])
-            for row in record.get("rows", ())
-        ]
-        capture_ids = [row.get("capture_id") for _, row in written if row.get("reason") == "crash"]
+        """Whether the verdict is written, now or before."""
+        records = list(read_journal(places.journals(recorded.folder)[1]))
+        stacks = server_journal.rows_of(records, "python.stacks")
+        capture_ids = [row.get("capture_id") for row in stacks if row.get("reason") == "crash"]
         capture_id = capture_ids[0] if capture_ids else _keep_crash(self._registry, recorded, status)
-        # Its time tells it from the verdict that a rank got while it was ending.
-        if any(name == _VERDICTS and row.get("t_ns") == status.ended_ns for name, row in written):
+        # Its time distinguishes it from the verdict that a rank gets while it is exiting.
+        if any(row.get("t_ns") == status.ended_ns for row in server_journal.rows_of(records, _VERDICTS)):
             return True
         verdict = self._in_its_job(recorded, verdict_of_end(recorded, status))
-        exception = self._registry.told(recorded.folder).exception or {}
+        exception = self._registry.own_report(recorded.folder).exception or {}
         capture_id = capture_id or exception.get("capture_id")
         row = verdict.row(status.ended_ns or clock.wall_ns(), status.step, capture_id)
         return server_journal.note_rows(recorded.folder, _VERDICTS, [row])
 
     def _in_its_job(self, recorded: Recorded, verdict: Finding) -> Finding:
-        """The verdict on a rank's end as part of its job: an alarm for the one that is the cause, and only
-        there. The facts are gathered once, when the first of them ends."""
+        """The verdict on a rank's end as part of its job: an alarm only for the rank that is the cause. The
+        facts are gathered once, when the first rank ends."""
         wanted = job_watch.key(recorded)
         if wanted is None or verdict.severity == OK:
             return verdict
@@ -323,7 +318,7 @@ class ExitWatch:
             try:
                 found = self._causes[wanted] = self._jobs.diagnose(wanted, {})
             except FAILURES as error:
-                _log.warning("%s: its job is not judged: %s", recorded.folder, error, exc_info=error)
+                _log.warning("%s: its job was not diagnosed: %s", recorded.folder, error, exc_info=error)
                 return verdict
             if found.state != DEAD_RANK:
                 self._jobs.note_cause(wanted, found)
@@ -341,7 +336,7 @@ def _seen(exit_status: int | None) -> str:
     if exit_status is None:
         return "its exit status was not seen: no server was watching when it ended"
     if exit_status < 0:
-        return f"the kernel says that {exit_report.signal_name(-exit_status)} ended it"
+        return f"the kernel reports that {exit_report.signal_name(-exit_status)} ended it"
     return f"its exit status is {exit_status}"
 
 
@@ -355,17 +350,17 @@ def _memory(recorded: Recorded, limit_bytes: int | None) -> list[str]:
     if not len(rows) or int(rows[-1]["rss_bytes"]) == NULL_INTEGER:
         return []
     text = f"its resident memory was {int(rows[-1]['rss_bytes']) / _MB:,.0f} MB at the last sample"
-    limit = "its memory group has no limit that is seen" if limit_bytes is None else (
+    limit = "its memory group has no visible limit" if limit_bytes is None else (
         f"the limit of its memory group is {limit_bytes / _MB:,.0f} MB"
     )
     return [f"{text}; {limit}"]
 
 
-def _where(told: Told, crash: Crash | None) -> list[str]:
-    """The innermost frames of what ended it."""
+def _where(report: OwnReport, crash: Crash | None) -> list[str]:
+    """The innermost frames of the exception or signal that ended it."""
     found = []
-    if told.exception is not None:
-        exception = told.exception
+    exception = report.exception
+    if exception is not None:
         message = str(exception.get("message") or "")
         where = exception.get("where")
         at = f", raised in {where}" if where else ""
@@ -383,7 +378,7 @@ def _where(told: Told, crash: Crash | None) -> list[str]:
 
 
 def _keep_crash(registry: Registry, recorded: Recorded, status: Status) -> str | None:
-    """The stacks of crash.txt as rows of python.stacks; names the capture."""
+    """Record the stacks of crash.txt as rows of python.stacks; returns the capture's id."""
     crash = read_crash(places.crash_file(recorded.folder))
     if crash is None or not any(thread.frames for thread in crash.threads):
         return None
@@ -398,7 +393,7 @@ def _keep_crash(registry: Registry, recorded: Recorded, status: Status) -> str |
                 for frame in thread.frames
             ],
         }
-        # The one that crashed first: whoever reads one thread only reads that.
+        # The thread that crashed comes first: some readers show only the first.
         for thread in sorted(crash.threads, key=lambda thread: not thread.current)
     ]
     capture = {
@@ -410,8 +405,8 @@ def _keep_crash(registry: Registry, recorded: Recorded, status: Status) -> str |
 
 
 def _exit_status(held: _Held | None, recorded: Recorded) -> int | None:
-    """0 to 255, or the negative number of the signal; None when the kernel does not tell any more."""
-    for _ in range(2):  # its parent may ask for it between our two looks
+    """0 to 255, or the negative number of the signal; None when the kernel no longer has it."""
+    for _ in range(2):  # its parent may collect it between the two reads
         code = _from_descriptor(held.descriptor) if held is not None else None
         if code is None:
             code = _from_zombie(recorded)
@@ -421,7 +416,7 @@ def _exit_status(held: _Held | None, recorded: Recorded) -> int | None:
 
 
 def _from_descriptor(descriptor: int) -> int | None:
-    """Exit code of a process that its parent has asked about; kernel 6.15 and later."""
+    """Exit code of a process that its parent has collected; kernel 6.15 and later."""
     info = bytearray(_INFO_BYTES)
     struct.pack_into("<Q", info, 0, _INFO_EXIT)
     try:
@@ -436,21 +431,21 @@ def _from_descriptor(descriptor: int) -> int | None:
 
 
 def _from_zombie(recorded: Recorded) -> int | None:
-    """Exit code of a process that its parent has not asked about yet."""
+    """Exit code of a process that its parent has not collected yet."""
     meta = recorded.meta
     found = life(meta.pid)
     if found is None or found.start_ticks != meta.start_ticks or found.state not in "ZX":
         return None
     try:
         fields = Path(f"/proc/{meta.pid}/stat").read_bytes().rpartition(b")")[2].split()
-        # Other users are shown a 0 that is none.
+        # The kernel shows other users a 0 instead.
         return int(fields[49]) if os.getuid() in (found.uid, 0) else None
     except (OSError, IndexError, ValueError):
         return None
 
 
 def _new_sockets(folder: Path) -> int:
-    """A descriptor that is readable when something is made in `folder`; -1 where that is not to be had."""
+    """An inotify descriptor that is readable when a file is created in `folder`; -1 if there is none."""
     libc = ctypes.CDLL(None, use_errno=True)
     with contextlib.suppress(RecordingError, AttributeError):
         places.make_private(folder)

@@ -1,9 +1,9 @@
-"""What the watch sees of jobs of several ranks: who keeps whom waiting, and who is slower than the others.
+"""Watch of multi-rank jobs: which rank makes others wait, and which is slower than the others.
 
-Part of thread `probe-watch`. A hang is judged from the facts of all ranks of the job on this host, those
-that have ended too; one rank gets the alarm, the rows of the others name it. Now and then, more rarely the
-more it costs, the ranks of jobs that get on are compared: a straggler gets a notice when it is one for
-several steps, and another when it is no more. May import what `probe.diagnose` may.
+Part of thread `probe-watch`. A hang is diagnosed from the facts of all ranks of the job on this host, ended
+ones included; one rank gets the alarm, and the rows of the others name it. The ranks of jobs that make
+progress are compared now and then, less often the more that costs: a rank that is a straggler for several
+steps gets a notice, and another one when it has caught up. May import what `probe.diagnose` may.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from probe.server.recordings.registry import Recorded, Registry
 from probe.server.watch import rank_facts
 
 COMPARE_S = 1.0
-"""Ranks that get on are compared this often: a straggler is to be noticed within five seconds, of which
-two are the steps that it must be one for."""
+"""Time between comparisons: a straggler is to be noticed within five seconds, two of which are the steps that
+it must be slow for."""
 COMPARE_COST = 20.0
-"""…and never more often than every so many times the CPU time that it takes: a twentieth of a core."""
-GONE_LOOKS = 3
-"""A straggler is none any more when so many looks in a row found none."""
+"""…but at least this many times the CPU time of a comparison: a twentieth of a core."""
+CAUGHT_UP_LOOKS = 3
+"""A straggler has caught up when this many comparisons in a row found none."""
 
 MISMATCHES = frozenset({
     states.OP_MISMATCH, states.SIZE_MISMATCH, states.DTYPE_MISMATCH, states.ORDER_MISMATCH,
@@ -43,14 +43,13 @@ Key = tuple[str, int]
 
 
 def key(recorded: Recorded) -> Key | None:
-    """The job that a recorded process is a rank of; None for one that is alone."""
-    meta = recorded.meta
-    return (meta.run, meta.attempt) if (meta.world_size or 1) > 1 else None
+    """The multi-rank job that a recorded process belongs to; None for a single process."""
+    return recorded.attempt if (recorded.meta.world_size or 1) > 1 else None
 
 
 @dataclass
 class _Pace:
-    """What is remembered of one job whose ranks get on."""
+    """The state of one job whose ranks make progress."""
 
     due_s: float = 0.0
     slow: Recorded | None = None
@@ -59,24 +58,24 @@ class _Pace:
 
 
 class JobWatch:
-    """What the watch remembers of jobs of several ranks."""
+    """The watch's state of multi-rank jobs."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._paces: dict[Key, _Pace] = {}
 
     def members(self, wanted: Key | None) -> list[Recorded]:
-        """The ranks of a job on this host, the newest life of each, those that have ended too."""
+        """The ranks of a job on this host, the newest life of each, ended ones included."""
         latest: dict[int, Recorded] = {}
         for recorded in self._registry.processes():
             if key(recorded) == wanted:
                 latest[recorded.meta.rank] = recorded
         return [latest[rank] for rank in sorted(latest)]
 
-    def to_look_at(self, wanted: Key) -> list[Recorded]:
-        """The ranks that a longer look at would tell most about, when one of the job is late."""
+    def to_inspect(self, wanted: Key) -> list[Recorded]:
+        """The ranks whose evidence would tell most, when one rank of the job is late."""
         members = self.members(wanted)
-        chosen = {facts.rank for facts in rank_facts.to_look_at(self._rough(members))}
+        chosen = {facts.rank for facts in rank_facts.to_inspect(self._rough(members))}
         return [recorded for recorded in members if recorded.meta.rank in chosen]
 
     def _rough(self, members: Sequence[Recorded]) -> list[Facts]:
@@ -84,7 +83,7 @@ class JobWatch:
         return [rank_facts.rough(self._registry, recorded, share=share) for recorded in members]
 
     def diagnose(self, wanted: Key, seen: Mapping[int, tuple[Evidence, Finding]]) -> Finding:
-        """The verdict on a job; `seen` is what a longer look at some ranks found."""
+        """The verdict on a job; `seen` has the evidence and verdicts of some ranks."""
         facts = []
         members = self.members(wanted)
         for recorded, rough in zip(members, self._rough(members), strict=True):
@@ -96,8 +95,8 @@ class JobWatch:
         return diagnose_job(facts)
 
     def ending(self, recorded: Recorded) -> None:
-        """A rank is seen no more: where an exception has ended it, say who is the cause before the process is
-        gone, which with torch in it can take seconds."""
+        """A rank has disappeared: if an exception ended it, write the cause before the process is gone, which
+        can take seconds with torch."""
         wanted, status = key(recorded), self._registry.status(recorded)
         if wanted is None or status.how != exit_report.ENDING or status.state != exit_report.FAILED:
             return
@@ -108,16 +107,16 @@ class JobWatch:
             write(recorded, replace(found, state=states.FAILED))
 
     def note_cause(self, wanted: Key, found: Finding) -> None:
-        """Keep an alarm about what ended a job at the rank that it names."""
+        """Write an alarm about what ended a job, at the rank that it names."""
         if found.severity == ALARM and found.culprits:
             for member in self.members(wanted):
                 if member.meta.rank == found.culprits[0]:
                     write(member, found)
 
-    # Ranks that get on ---------------------------------------------------------
+    # Jobs that make progress ---------------------------------------------------
 
     def compare(self, wanted: Key, ranks: Sequence[Recorded]) -> None:
-        """Compare the ranks of a job of which all live and none is late, if that is due again."""
+        """Compare the ranks of a job that all live, none of them late, if that is due."""
         pace = self._paces.setdefault(wanted, _Pace())
         now_s, began_s = time.monotonic(), time.thread_time()
         if len(ranks) < 2 or now_s < pace.due_s:
@@ -127,14 +126,14 @@ class JobWatch:
         pace.due_s = now_s + max(COMPARE_S, COMPARE_COST * (time.thread_time() - began_s))
 
     def forget(self, living: Iterable[Key]) -> None:
-        """Forget the jobs that are not among these."""
+        """Drop the state of all other jobs."""
         for gone in self._paces.keys() - set(living):
             del self._paces[gone]
 
     def _note(self, pace: _Pace, ranks: Sequence[Recorded], found: Finding) -> None:
         by_rank = {recorded.meta.rank: recorded for recorded in ranks}
         state = found.state
-        if state in MISMATCHES:  # it may be that nothing fails, and what they compute is wrong
+        if state in MISMATCHES:  # perhaps nothing fails and the results are wrong
             write(by_rank.get(found.culprits[0], ranks[0]), found)
         slow = by_rank.get(found.culprits[0]) if state == states.STRAGGLER and found.culprits else None
         if slow is not None:
@@ -144,14 +143,14 @@ class JobWatch:
                 write(slow, found)
         elif pace.slow is not None and state in (states.RUNNING, states.IMBALANCE):
             pace.gone += 1
-            if pace.gone >= GONE_LOOKS:
-                what = f"rank {pace.slow.meta.rank} is no slower than the others any more"
+            if pace.gone >= CAUGHT_UP_LOOKS:
+                what = f"rank {pace.slow.meta.rank} has caught up with the other ranks"
                 write(pace.slow, Finding(states.CAUGHT_UP, OK, what))
                 pace.slow = None
 
 
 def victim(own: Finding | None, found: Finding) -> Finding:
-    """The verdict on a rank that waits for the ranks at fault: it names them and is no alarm of its own."""
+    """The verdict on a rank that waits for the ranks at fault, which it names."""
     what = own.what if own is not None and own.state == states.IN_COLLECTIVE else "waits for other ranks"
     return Finding(
         states.IN_COLLECTIVE, found.severity, f"{what}; the cause: {found.what}",
@@ -160,23 +159,22 @@ def victim(own: Finding | None, found: Finding) -> Finding:
 
 
 def as_row(verdict: Finding) -> Finding:
-    """A verdict on a victim as it is written down: one alarm is enough."""
+    """A verdict on a waiting rank as it is written: one alarm is enough."""
     return replace(verdict, severity=NOTICE) if verdict.severity == ALARM else verdict
 
 
 def write(recorded: Recorded, verdict: Finding) -> None:
-    """Keep a verdict that no stacks belong to; an alarm that is there already is not written again."""
+    """Write a verdict without stacks; an alarm that is there already is not repeated."""
     with _writing:
         if verdict.severity != ALARM or not is_written(recorded, verdict.state):
             server_journal.note_rows(recorded.folder, "probe.verdicts", [verdict.row(clock.wall_ns(), None)])
 
 
 def is_written(recorded: Recorded, state: str) -> bool:
-    """Whether the rank has got an alarm of that name. What does not fit is seen by whoever looks first: the
-    watch, or who sees the ranks end."""
+    """Whether the rank has an alarm of that name. A mismatch is noticed either by the watch or by the exit
+    watch, whichever is first."""
+    records = read_journal(places.journals(recorded.folder)[1])
     return any(
         row.get("state") == state and row.get("severity") == ALARM
-        for record in read_journal(places.journals(recorded.folder)[1])
-        if record.get("table") == "probe.verdicts"
-        for row in record["rows"]
+        for row in server_journal.rows_of(records, "probe.verdicts")
     )

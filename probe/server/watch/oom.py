@@ -1,9 +1,8 @@
-"""Out of memory: whether the kernel killed somebody in a process's memory group, and how large that may be.
+"""Out of memory: OOM kills in a process's memory group, and the group's limit.
 
-Counters of the control group (v1 or v2), and the kernel's own log where it may be
-read. A counter says that *somebody* of the group was killed: whoever concludes
-from it looks at the signal and at the time too. Any thread of the server.
-Standard library only.
+Read from the counters of the control group (v1 or v2), and from the kernel log where it may be read. A
+counter says only that *some* process of the group was killed: check the signal and the time too. Any thread
+of the server. Standard library only.
 """
 
 from __future__ import annotations
@@ -14,17 +13,17 @@ import re
 from pathlib import Path
 
 _FIRST_PID_SPACE = "pid:[4026531836]"
-"""The host's own: only there are the pids of the kernel's log the pids that we see."""
+"""The host's namespace: only there are the pids in the kernel log the ones that we see."""
 _KILLED = re.compile(rb"^\d+,\d+,(\d+),.*Killed process (\d+) ")
 """Microseconds since the boot, and the pid."""
 _SLACK_S = 2.0
-"""The log's clock and that of start times drift apart by less."""
+"""More than the drift between the log's clock and that of start times."""
 _UNLIMITED_BYTES = 1 << 60
-"""A limit of that size is none (v1 writes the largest number of pages there is)."""
+"""From this size a limit means unlimited (v1 has the largest possible number of pages)."""
 
 
 class Group:
-    """The memory group of a process: its folder, and the first version of control groups or the second."""
+    """The memory group of a process; `version` of control groups is 1 or 2."""
 
     def __init__(self, folder: Path, root: Path, version: int, path: str) -> None:
         self.folder = folder
@@ -33,12 +32,12 @@ class Group:
         self._version = version
 
     def left_by(self, pid: int) -> bool:
-        """Whether a process was moved to another group since; one that is ending shows the topmost."""
+        """Whether a process was moved to another group; one that is exiting shows the root group."""
         now = _paths(pid).get("memory" if self._version == 1 else "", self._path)
         return now not in ("/", self._path) and not now.endswith(" (deleted)")
 
     def kills(self) -> int | None:
-        """How often the kernel killed in it because of memory; None when that cannot be read."""
+        """The number of OOM kills in it; None when that cannot be read."""
         names = ("memory.oom_control",) if self._version == 1 else ("memory.events.local", "memory.events")
         for name in names:
             with contextlib.suppress(OSError, ValueError):
@@ -94,31 +93,29 @@ def _found(mounts: list[str], path: str, kind: str, version: int) -> Group | Non
         top, point = fields[3], Path(fields[4])
         inside = path if top == "/" else path.removeprefix(top)
         folder = point / inside.lstrip("/")
-        if not folder.is_dir():  # another namespace's path: what is seen at the top is our own group
+        if not folder.is_dir():  # a path of another namespace: the top folder is our own group
             continue
         return Group(folder, point, version, path)
     return None
 
 
 class KernelLog:
-    """Who the kernel says it killed, as far back as its log goes. Silent where that may not be read."""
+    """OOM kills in the kernel log, as far back as it goes; none where it may not be read."""
 
     def __init__(self) -> None:
         self._descriptor = -1
         self._killed: dict[int, float] = {}
-        self._opened = False
         with contextlib.suppress(OSError):
             if os.readlink("/proc/self/ns/pid") == _FIRST_PID_SPACE:
                 self._descriptor = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-                self._opened = True
 
     @property
     def opened(self) -> bool:
-        """Whether it could be opened, and speaks of the pids that we see."""
-        return self._opened
+        """Whether it is open, and names the pids that we see."""
+        return self._descriptor >= 0
 
     def names(self, pid: int, start_ticks: int) -> bool:
-        """Whether the kernel wrote that it killed this process, and not an earlier one with its pid."""
+        """Whether it says that this process was killed, and not an earlier one with its pid."""
         while self._descriptor >= 0:
             try:
                 line = os.read(self._descriptor, 8192)
@@ -132,7 +129,7 @@ class KernelLog:
         return pid in self._killed and self._killed[pid] > started_s - _SLACK_S
 
     def close(self) -> None:
-        """Let go of the log."""
+        """Close the log."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

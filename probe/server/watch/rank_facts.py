@@ -1,8 +1,8 @@
 """The facts of this host's ranks of a job, for the verdict on the whole job.
 
-Read from what every rank left in its recording (rings, segments when those are gone, journals), so a rank
-that is stopped, holds the GIL or is dead is known as well as one that runs. Ranks whose steps do not come
-are looked at from outside for about a second, all at once; no rank is asked anything. Blocks: the server's
+They come from each rank's recording (rings, segments when those are gone, journals), so a rank that is
+stopped, holds the GIL or is dead is known as well as a running one. Evidence on ranks without progress is
+gathered from outside, all at once, which takes about a second; no agent is called. Blocks: the server's
 request threads, the watch. May import what `probe.diagnose` may.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import chain
 
 from probe.base import clock
 from probe.diagnose.finding import Finding
@@ -22,53 +21,52 @@ from probe.diagnose.process.progress import History, Progress
 from probe.diagnose.process.stack_patterns import innermost
 from probe.diagnose.ranks.rank_evidence import Facts, calls_of, steps_of
 from probe.diagnose.states import OK
-from probe.recording import places
-from probe.recording.captures import last_capture
-from probe.recording.journal import read_journal
-from probe.recording.process import life
+from probe.recording.process import is_stopped
 from probe.recording.segments import last_rows
+from probe.server.recordings import server_journal
 from probe.server.recordings.end_verdicts import verdict_of_end
 from probe.server.recordings.registry import LIVE, Recorded, Registry, Status
 
 CALLS, STEPS = 1024, 256
-"""Last rows of python.collectives and python.steps that are looked at: a step has several calls."""
+"""Newest rows read of python.collectives and python.steps: a step has several calls."""
 _SHARED_AMONG = 64
-"""So many ranks have that many; of more ranks each has fewer, but for a few."""
+"""Up to this many ranks, that many rows of each; of more ranks proportionally fewer, at least
+`_FEWEST_ROWS`."""
 _FEWEST_ROWS = 32
-MOST_LOOKS = 8
-"""Ranks that are looked at longer: the ones that may be the cause first. Of a thousand ranks that hang,
+MOST_INSPECTED = 8
+"""Ranks that are inspected from outside, those that may be the cause first. Of a thousand ranks that hang,
 nearly all wait in the same call, and their rows say so."""
-_SECOND_LOOKS = 2
-"""…and so many of those whose rows say that they only wait."""
+_WAITING_INSPECTED = 2
+"""…of them at most so many whose rows say that they only wait."""
 _MOST_FRAMES = 3
 
 
 def of_host(registry: Registry, ranks: Sequence[Recorded]) -> list[Facts]:
-    """Facts of these ranks; takes about a second when some of them do not get on, else milliseconds."""
+    """Facts of these ranks; takes about a second when some make no progress, else milliseconds."""
     of_each = share_of(len(ranks))
     found = [rough(registry, recorded, share=of_each) for recorded in ranks]
-    chosen = to_look_at(found)
+    chosen = to_inspect(found)
     if chosen:
         by_rank = {recorded.meta.rank: recorded for recorded in ranks}
 
-        def look(facts: Facts) -> Facts:
-            return looked_at(registry, by_rank[facts.rank], facts)
+        def inspect(facts: Facts) -> Facts:
+            return _inspected(registry, by_rank[facts.rank], facts)
 
         with ThreadPoolExecutor(len(chosen), "probe-look") as pool:
-            seen = {facts.rank: facts for facts in pool.map(look, chosen)}
+            seen = {facts.rank: facts for facts in pool.map(inspect, chosen)}
         found = [seen.get(facts.rank, facts) for facts in found]
     return found
 
 
 def share_of(ranks: int) -> float:
-    """Of the last rows that could be looked at, how many are when there are so many ranks."""
+    """The share of `CALLS` and `STEPS` that is read of each of so many ranks."""
     return min(1.0, _SHARED_AMONG / max(1, ranks))
 
 
 def rough(
     registry: Registry, recorded: Recorded, progress: Progress | None = None, share: float = 1.0
 ) -> Facts:
-    """What the recording alone says of a rank; `share` of the last rows that could be looked at."""
+    """The facts of a rank from its recording alone; `share` of `CALLS` and `STEPS` is read."""
     calls, steps = (max(_FEWEST_ROWS, int(share * most)) for most in (CALLS, STEPS))
     meta, status = recorded.meta, registry.status(recorded)
     if progress is None and status.state in LIVE:
@@ -81,7 +79,7 @@ def rough(
         steps=steps_of(last_rows(recorded.folder, meta, "python.steps", steps)),
     )
     if status.state not in LIVE:
-        return _of_the_ended(registry, recorded, status, facts)
+        return _with_end(registry, recorded, status, facts)
     if progress is None:
         return facts
     thresholds = registry.stall_thresholds()
@@ -93,12 +91,11 @@ def rough(
     )
 
 
-def _of_the_ended(registry: Registry, recorded: Recorded, status: Status, facts: Facts) -> Facts:
-    """How a rank ended: when its end began to show, what it raised, where it was."""
-    told = registry.told(recorded.folder)
+def _with_end(registry: Registry, recorded: Recorded, status: Status, facts: Facts) -> Facts:
+    """The facts with how the rank ended: when that began to show, what it raised, where it was."""
+    exception = registry.own_report(recorded.folder).exception
     raised, ended_ns = None, status.ended_ns
-    if told.exception is not None and status.state == "failed":
-        exception = told.exception
+    if exception is not None and status.state == "failed":
         where = f" in {exception['where']}" if exception.get("where") else ""
         raised = f"{exception.get('type')}{where}: {str(exception.get('message') or '')[:500]}"
         began_ns = exception.get("t_ns")
@@ -111,14 +108,8 @@ def _of_the_ended(registry: Registry, recorded: Recorded, status: Status, facts:
 
 
 def _last_frame(recorded: Recorded) -> str | None:
-    """Where the rank was in the last capture that its recording holds."""
-    rows = (
-        row
-        for record in chain.from_iterable(map(read_journal, places.journals(recorded.folder)))
-        if record.get("table") == "python.stacks"
-        for row in record["rows"]
-    )
-    found = last_capture(rows)
+    """Where the rank was in the last capture in its recording."""
+    found = server_journal.last_capture(recorded.folder)
     if found is None:
         return None
     threads = found[0]["threads"]
@@ -130,7 +121,7 @@ def _last_frame(recorded: Recorded) -> str | None:
 
 
 def stack_line(frames: Sequence[Frame]) -> str | None:
-    """The frame to name and its callers on one line: `read (data.py:88) ← main (train.py:12)`."""
+    """The innermost relevant frame and its callers: `read (data.py:88) ← main (train.py:12)`."""
     first = innermost(frames)
     if first is None:
         return None
@@ -139,32 +130,26 @@ def stack_line(frames: Sequence[Frame]) -> str | None:
     return " ← ".join(map(wording.short, named[:_MOST_FRAMES]))
 
 
-# A longer look ----------------------------------------------------------------
+# Evidence from outside ----------------------------------------------------------
 
 
-def to_look_at(ranks: Iterable[Facts]) -> list[Facts]:
-    """Ranks to be looked at longer: those whose steps do not come. Those that only wait, as their rows say,
-    come last, and few of them."""
-    quiet = [facts for facts in ranks if facts.lives and not _gets_on(facts)]
+def to_inspect(ranks: Iterable[Facts]) -> list[Facts]:
+    """Ranks to inspect from outside: those without progress. Those that only wait, according to their rows,
+    come last, and only a few of them."""
+    quiet = [facts for facts in ranks if facts.lives and not (facts.gets_on and not is_stopped(facts.pid))]
     wait = [facts for facts in quiet if _waits(facts)]
     others = [facts for facts in quiet if not _waits(facts)]
-    return [*others, *wait[: _SECOND_LOOKS if others else 2 * _SECOND_LOOKS]][:MOST_LOOKS]
-
-
-def _gets_on(facts: Facts) -> bool:
-    process = life(facts.pid)
-    return facts.gets_on and not (process is not None and process.state in "Tt")
+    return [*others, *wait[: _WAITING_INSPECTED if others else 2 * _WAITING_INSPECTED]][:MOST_INSPECTED]
 
 
 def _waits(facts: Facts) -> bool:
     call = facts.pending
-    process = life(facts.pid)
-    stopped = process is not None and process.state in "Tt"
-    return call is not None and call.source == "call" and not call.asynchronous and not stopped
+    waits = call is not None and call.source == "call" and not call.asynchronous
+    return waits and not is_stopped(facts.pid)
 
 
-def looked_at(registry: Registry, recorded: Recorded, facts: Facts) -> Facts:
-    """The facts with a verdict on the rank alone, from about a second's look from outside."""
+def _inspected(registry: Registry, recorded: Recorded, facts: Facts) -> Facts:
+    """The facts with a verdict on the rank alone, from evidence that takes about a second."""
     evidence = gather(
         recorded.meta.pid, recorded.meta, training_thread=registry.training_thread(recorded),
         folder=recorded.folder,
@@ -176,12 +161,12 @@ def looked_at(registry: Registry, recorded: Recorded, facts: Facts) -> Facts:
 def with_evidence(
     registry: Registry, recorded: Recorded, facts: Facts, evidence: Evidence, verdict: Finding
 ) -> Facts:
-    """The facts with what somebody found who looked at the rank longer."""
+    """The facts with evidence from outside, and the verdict from it."""
     if evidence.state in (None, "zombie", "dead"):  # it ended meanwhile
         return rough(registry, recorded)
     thread = evidence.training
     frame = None if thread is None else stack_line(thread.frames)
     if verdict.severity == OK and frame is None:
         return facts
-    fresh = rough(registry, recorded, evidence.progress)  # the rows of now: what it waits in may be new
+    fresh = rough(registry, recorded, evidence.progress)  # read again: it may wait in another call now
     return replace(fresh, verdict=verdict, frame=frame)

@@ -1,11 +1,11 @@
-"""Watch: notices by itself that a training job does not get on, and writes down why.
+"""Stall watch: notices that a training job makes no progress, and records why.
 
-Thread `probe-watch`, started by the server. Once a second it reads the last rows of each living
-recording: that is all while steps come. Where none comes for longer than the run's patience it gathers
-evidence from outside (a second, nothing is stopped or asked), has it judged, and keeps an alarm: the
-stacks in python.stacks (reason `stall`), the verdict in probe.verdicts, again when the picture changes or
-rarely; and one more row when training goes on. A notice is remembered for who asks, not written. A
-recording that vanishes or cannot be read costs itself a round. May import numpy (through the ring reader).
+Thread `probe-watch`. Once a second it reads the last rows of each living recording; nothing more while steps
+come. When no step comes for longer than the run's patience, it gathers evidence from outside (one second; the
+process is neither stopped nor called) and diagnoses it. An alarm is written: the stacks to python.stacks
+(reason `stall`) and the verdict to probe.verdicts, again when the picture changes and at long intervals, and
+one more row when training continues. A notice is kept in memory, not written. A recording that disappears or
+cannot be read is skipped for a round. May import numpy (through the ring reader).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from probe.diagnose.process.stack_patterns import innermost
 from probe.diagnose.ranks.rank_rows import Peer, explain_wait
 from probe.diagnose.states import ALARM, OK
 from probe.recording import places
-from probe.recording.process import life
+from probe.recording.process import is_stopped
 from probe.server.recordings import server_journal
 from probe.server.recordings.registry import Recorded, Registry
 from probe.server.runtime.supervision import FAILURES, Supervised
@@ -42,21 +42,21 @@ _log = logging.getLogger("probe.watch")
 _T = TypeVar("_T")
 ROUND_S = 1.0
 SHORTEST_ROUND_S = 0.1
-"""Between rounds; shorter only when somebody is due before."""
+"""Between rounds; shorter than `ROUND_S` only when a process is due earlier."""
 LEAD_S = 0.9
-"""Evidence takes so long to gather: begun so much earlier, the verdict is there when the step is late."""
+"""The time that gathering evidence takes: started this much earlier, the verdict is there in time."""
 AT_ONCE = 8
-"""Processes looked at at the same time: all ranks of a host usually hang together."""
+"""Processes inspected at the same time: all ranks of a host usually hang together."""
 AGAIN_S, RARELY_S = 60.0, 600.0
-"""Looks become rarer the longer it lasts: the pause doubles each time up to the first, and up to the second
-for what never trained. An alarm that comes back is written no more often than that either."""
+"""The pause between inspections doubles each time, up to the first limit; up to the second for processes that
+never trained. A recurring alarm is written no more often than that either."""
 OFTEN = 2
-"""So often the same alarm may come back before it is written more rarely."""
+"""How often the same alarm may recur before it is written less often."""
 WRITE_AGAIN_S = (60.0, 600.0, 3600.0)
-"""An alarm that stays as it is is written again when it has lasted so long."""
+"""An unchanged alarm is written again when it has lasted this long."""
 _MARGIN_S = 0.02
 _FROM_OUTSIDE = frozenset({states.STOPPED, states.TRACED, states.STARVED, states.SWAPPING})
-"""Done to a process: how long it lasted says nothing of how long its own pauses are."""
+"""Caused from outside: their length says nothing about the process's own usual pauses."""
 
 
 @dataclass
@@ -67,8 +67,8 @@ class _Rest:
     still_since_s: float = 0.0
     switches: int | None = None
 
-    def look(self, pid: int, tid: int, now_s: float) -> None:
-        """Count once more."""
+    def update(self, pid: int, tid: int, now_s: float) -> None:
+        """Read the count again."""
         switches = kernel_waits.switches(pid, tid)
         if self.watched_since_s is None:
             self.watched_since_s = self.still_since_s = now_s
@@ -77,11 +77,11 @@ class _Rest:
         self.switches = switches
 
     def forget(self) -> None:
-        """It does not rest: begin anew."""
+        """It does not rest: start anew."""
         self.watched_since_s = self.switches = None
 
     def seconds(self, now_s: float) -> tuple[float, float] | None:
-        """Asleep, and watched."""
+        """Seconds asleep, and seconds watched."""
         if self.watched_since_s is None:
             return None
         return now_s - self.still_since_s, now_s - self.watched_since_s
@@ -89,7 +89,7 @@ class _Rest:
 
 @dataclass
 class _Tracked:
-    """What the watch remembers of one recording; all but the alarm can be read again."""
+    """The watch's state of one recording; all but the alarm can be read again."""
 
     recorded: Recorded
     history: History
@@ -99,29 +99,29 @@ class _Tracked:
     """Native id of the thread whose rest is watched; None for the main one."""
     noted_thread: int | None = None
     journal_bytes: int = -1
-    """Which thread trains, as the process noted it, and how long its journal was then."""
+    """The training thread that the process recorded, and the size of its journal then."""
     stopped_since_s: float | None = None
     steps: int = 0
     verdict: Finding | None = None
     next_s: float = 0.0
-    """Not looked at again before it has been quiet for so long."""
+    """Not inspected again before it has been quiet for this long."""
     due_s: float = ROUND_S
     """Time until it may be due, if it stays quiet."""
     alarm: Finding | None = None
     alarmed_since_s: float = 0.0
     picture: tuple[object, ...] = ()
-    """Of the last alarm that was written."""
+    """Picture of the last alarm that was written."""
     lasted: int = 0
-    """How many of WRITE_AGAIN_S had passed then."""
+    """How many of `WRITE_AGAIN_S` had passed then."""
     repeats: int = 0
     silent_until_s: float = 0.0
-    """The same alarm, come back, is not written before."""
+    """The same alarm is not written again before."""
     failure: str = ""
 
 
-class _Seen(NamedTuple):
-    """A process that is late, and how long it had been quiet. `evidence` is None for a rank whose rows alone
-    say that it only waits for others: it was not looked at longer."""
+class _Late(NamedTuple):
+    """A process that is late, and how long it had been quiet. `evidence` is None for a rank that was not
+    inspected, because its rows say that it only waits for others."""
 
     tracked: _Tracked
     evidence: Evidence | None
@@ -132,26 +132,16 @@ _Due = tuple[_Tracked, float]
 
 
 class Watch:
-    """Watches one registry's processes; `start` and `stop` its thread, `round` one look at everything."""
+    """Watches one registry's processes, on `thread`; `round` checks every process once."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._tracked: dict[Path, _Tracked] = {}
         self._jobs = JobWatch(registry)
         self._stopping = threading.Event()
-        self._thread = Supervised("probe-watch", self.run, self._stopping)
+        self.thread = Supervised("probe-watch", self._run, self._stopping)
 
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
-    def stop(self, wait_s: float) -> None:
-        """Ask the thread to end after its round; wait at most `wait_s`."""
-        self._stopping.set()
-        self._thread.join(wait_s)
-
-    def run(self) -> None:
-        """The thread's loop."""
+    def _run(self) -> None:
         while not self._stopping.is_set():
             began_s = time.monotonic()
             self.round()
@@ -160,82 +150,82 @@ class Watch:
             self._stopping.wait(max(SHORTEST_ROUND_S, wait_s))
 
     def current(self, folder: Path) -> Finding | None:
-        """What is to be said of the process recorded in `folder`; None while all is well. Any thread."""
+        """The present verdict on the process recorded in `folder`; None while all is well. Any thread."""
         tracked = self._tracked.get(folder)
         return None if tracked is None else tracked.verdict
 
     def other_ranks(self, folder: Path) -> list[Peer]:
-        """The other ranks here of the job that is recorded in `folder`. Any thread."""
+        """The other ranks on this host of the job recorded in `folder`. Any thread."""
         tracked = self._tracked.get(folder)
         return [] if tracked is None else self._peers(tracked)
 
     def round(self) -> None:
-        """Look at every living recording once, and longer at those that do not get on."""
+        """Check every living recording once, and inspect those without progress."""
         live = {recorded.folder: recorded for recorded in self._registry.live()}
         for folder in self._tracked.keys() - live.keys():
             gone = self._tracked.pop(folder)
             self._attempt(gone, self._jobs.ending, gone.recorded)
-        due: list[tuple[_Tracked, float]] = []
+        due: list[_Due] = []
         for folder, recorded in live.items():
             tracked = self._tracked.get(folder)
             if tracked is None or tracked.recorded != recorded:
                 tracked = _Tracked(recorded, History(recorded.meta), stall_setting(recorded.meta))
                 self._tracked = {**self._tracked, folder: tracked}
-            quiet_s = self._attempt(tracked, self._look, tracked)
+            quiet_s = self._attempt(tracked, self._check_progress, tracked)
             if quiet_s is not None:
                 due.append((tracked, quiet_s))
         due, waiting = self._with_their_jobs(due)
-        seen: list[_Seen] = [_Seen(tracked, None, quiet_s) for tracked, quiet_s in waiting]
+        late: list[_Late] = [_Late(tracked, None, quiet_s) for tracked, quiet_s in waiting]
         if due:
             with ThreadPoolExecutor(min(AT_ONCE, len(due)), "probe-watch") as pool:
-                looked = pool.map(lambda one: self._attempt(one[0], self._examine, *one), due)
-                seen += [found for found in looked if found is not None]
-        jobs = self._judge_jobs(seen)
-        for found in seen:  # once all verdicts are there: a rank is waited for by another
+                inspected = pool.map(lambda one: self._attempt(one[0], self._inspect, *one), due)
+                late += [found for found in inspected if found is not None]
+        jobs = self._diagnose_jobs(late)
+        for found in late:  # after all verdicts are there: ranks wait for each other
             wanted = job_watch.key(found.tracked.recorded)
             self._attempt(found.tracked, self._settle, found, jobs.get(wanted) if wanted else None)
         self._compare(jobs)
 
-    # Jobs of several ranks ----------------------------------------------------
+    # Multi-rank jobs ------------------------------------------------------------
 
     def _with_their_jobs(self, due: list[_Due]) -> tuple[list[_Due], list[_Due]]:
-        """What is to be looked at longer when these are late, and which of them only wait for others: the
+        """The processes to inspect when these are late, and those of these that only wait for others: the
         cause may be a rank that is not late itself."""
-        looks = {one[0].recorded.folder: one for one in due}
+        inspect = {one[0].recorded.folder: one for one in due}
         waiting: list[_Due] = []
         for wanted in {job_watch.key(tracked.recorded) for tracked, _ in due} - {None}:
             assert wanted is not None
             mine = [one for one in due if job_watch.key(one[0].recorded) == wanted]
-            chosen = self._attempt(mine[0][0], self._jobs.to_look_at, wanted) or []
+            chosen = self._attempt(mine[0][0], self._jobs.to_inspect, wanted) or []
             if not chosen:
                 continue
             for one in mine:
                 if one[0].recorded not in chosen:
-                    waiting.append(looks.pop(one[0].recorded.folder))
+                    waiting.append(inspect.pop(one[0].recorded.folder))
             for recorded in chosen:
                 tracked = self._tracked.get(recorded.folder)
-                if tracked is not None and recorded.folder not in looks:
+                if tracked is not None and recorded.folder not in inspect:
                     quiet_s = stall_thresholds.quiet_s(tracked.history.read()) or 0.0
-                    looks[recorded.folder] = (tracked, quiet_s)
-        return list(looks.values()), waiting
+                    inspect[recorded.folder] = (tracked, quiet_s)
+        return list(inspect.values()), waiting
 
-    def _judge_jobs(self, seen: list[_Seen]) -> dict[job_watch.Key, Finding]:
-        """The verdict on each job of several ranks of which some are late."""
+    def _diagnose_jobs(self, late: list[_Late]) -> dict[job_watch.Key, Finding]:
+        """The verdict on each multi-rank job that has late ranks."""
         found: dict[job_watch.Key, Finding] = {}
-        for wanted in {job_watch.key(one.tracked.recorded) for one in seen} - {None}:
+        for wanted in {job_watch.key(one.tracked.recorded) for one in late} - {None}:
             assert wanted is not None
-            mine = [one for one in seen if job_watch.key(one.tracked.recorded) == wanted]
-            looked = {
+            mine = [one for one in late if job_watch.key(one.tracked.recorded) == wanted]
+            seen = {
                 one.tracked.recorded.meta.rank: (one.evidence, one.tracked.verdict)
                 for one in mine if one.evidence is not None and one.tracked.verdict is not None
             }
-            verdict = self._attempt(mine[0].tracked, self._jobs.diagnose, wanted, looked)
+            verdict = self._attempt(mine[0].tracked, self._jobs.diagnose, wanted, seen)
             if verdict is not None:
                 found[wanted] = verdict
         return found
 
     def _compare(self, late: Collection[job_watch.Key]) -> None:
-        """Compare the ranks of the jobs that get on."""
+        """Compare the ranks of the jobs that make progress."""
         jobs: dict[job_watch.Key, list[_Tracked]] = {}
         for tracked in self._tracked.values():
             wanted = job_watch.key(tracked.recorded)
@@ -246,24 +236,24 @@ class Watch:
                 self._attempt(ranks[0], self._jobs.compare, wanted, [one.recorded for one in ranks])
         self._jobs.forget(jobs.keys())
 
-    def _attempt(self, tracked: _Tracked, look: Callable[..., _T], *arguments: object) -> _T | None:
-        """One look at one recording; what goes wrong is logged once and costs the others nothing."""
+    def _attempt(self, tracked: _Tracked, work: Callable[..., _T], *arguments: object) -> _T | None:
+        """Work on one recording; an error is logged once and does not affect the others."""
         try:
-            return look(*arguments)
+            return work(*arguments)
         except FAILURES as error:
             text = f"{type(error).__name__}: {error}"
             if tracked.failure != text:
-                _log.warning("%s: %s; not looked at", tracked.recorded.folder, text, exc_info=error)
+                _log.warning("%s: %s; skipped", tracked.recorded.folder, text, exc_info=error)
             tracked.failure = text
             return None
 
-    # The cheap look ---------------------------------------------------------
+    # The check of every round -----------------------------------------------
 
-    def _look(self, tracked: _Tracked) -> float | None:
-        """Seconds without a sign of training when it is to be looked at longer, else None."""
+    def _check_progress(self, tracked: _Tracked) -> float | None:
+        """Seconds without a sign of training when it must be inspected, else None."""
         tracked.due_s = ROUND_S
         progress = tracked.history.read()
-        if progress is None:  # its rings were removed this instant, or are damaged
+        if progress is None:  # its rings were removed just now, or are damaged
             return None
         now_s = time.monotonic()
         quiet_s = stall_thresholds.quiet_s(progress) or 0.0
@@ -278,7 +268,7 @@ class Watch:
         if went_on or (quiet_s < begin_s and not stopped):
             self._goes_on(tracked, progress)
         self._watch_rest(tracked, quiet_s, limit_s, now_s)
-        if stopped and quiet_s < begin_s:  # it stops between two steps that are long anyway
+        if stopped and quiet_s < begin_s:  # stopped within a step that usually takes long
             quiet_s = begin_s
         wanted_s = max(begin_s, tracked.next_s)
         tracked.due_s = wanted_s - quiet_s
@@ -292,10 +282,10 @@ class Watch:
         if tracked.rest.watched_since_s is None:
             tracked.thread = self._training_thread(tracked)
         pid = tracked.recorded.meta.pid
-        tracked.rest.look(pid, tracked.thread or pid, now_s)
+        tracked.rest.update(pid, tracked.thread or pid, now_s)
 
     def _training_thread(self, tracked: _Tracked) -> int | None:
-        """Native id of the thread that trains; the journal is read again only when it has grown."""
+        """Native id of the training thread; the journal is read again only when it has grown."""
         size = places.journals(tracked.recorded.folder)[0].stat().st_size
         if size != tracked.journal_bytes:
             tracked.noted_thread = self._registry.training_thread(tracked.recorded)
@@ -304,16 +294,15 @@ class Watch:
 
     def _stopped_s(self, tracked: _Tracked, now_s: float) -> float:
         """How long the process has been stopped; 0 when it is not."""
-        process = life(tracked.recorded.meta.pid)
-        if process is None or process.state not in "Tt":
+        if not is_stopped(tracked.recorded.meta.pid):
             tracked.stopped_since_s = None
             return 0.0
         tracked.stopped_since_s = tracked.stopped_since_s or now_s
         return now_s - tracked.stopped_since_s
 
     def _is_paused(self, tracked: _Tracked, progress: Progress) -> None:
-        """Held because somebody asked for it: known without a longer look, and no stall however long."""
-        if tracked.alarm is not None:  # it came to the end of a step, and so it went on
+        """Paused by a user: known from its rows, and not a stall however long it lasts."""
+        if tracked.alarm is not None:  # it reached the end of a step, so training went on
             self._goes_on(tracked, progress)
         tracked.rest.forget()
         tracked.next_s = 0.0
@@ -327,24 +316,24 @@ class Watch:
             )
 
     def _goes_on(self, tracked: _Tracked, progress: Progress) -> None:
-        """Training goes on: forget the verdict, and say so where there was an alarm."""
+        """Training goes on: drop the verdict, and write that if there was an alarm."""
         tracked.rest.forget()
         alarm, since_s = tracked.alarm, tracked.alarmed_since_s
         tracked.verdict = tracked.alarm = None
         tracked.next_s = 0.0
         if alarm is not None:
             lasted = wording.seconds(time.monotonic() - since_s)
-            what = f"goes on {lasted} after the alarm ({alarm.state})"
+            what = f"training again, {lasted} after the alarm ({alarm.state})"
             found = Finding(states.RUNNING_AGAIN, OK, what, [alarm.what])
             self._write(tracked, found, progress.step, None)
 
-    # The long look ----------------------------------------------------------
+    # Inspection of late processes -------------------------------------------
 
-    def _examine(self, tracked: _Tracked, quiet_s: float) -> _Seen | None:
-        """Gather and judge; None when it went on or ended meanwhile."""
+    def _inspect(self, tracked: _Tracked, quiet_s: float) -> _Late | None:
+        """Gather evidence and diagnose; None when training went on or the process ended meanwhile."""
         meta = tracked.recorded.meta
         thread = self._training_thread(tracked)
-        if thread != tracked.thread:  # the process noted only now that it trains in another one
+        if thread != tracked.thread:  # the process has only now recorded that it trains in another thread
             tracked.thread = thread
             tracked.rest.forget()
         evidence = gather(
@@ -360,14 +349,14 @@ class Watch:
             return None
         tracked.verdict = verdict = diagnose_process(evidence, thresholds)
         quiet_s = max(quiet_s, stall_thresholds.quiet_s(evidence.progress) or 0.0)
-        if verdict.severity == OK:  # it went on, or is none that trains
+        if verdict.severity == OK:  # it went on, or does not train
             tracked.verdict = None
             tracked.next_s = quiet_s + min(max(quiet_s, 1.0), RARELY_S)
             return None
-        return _Seen(tracked, evidence, quiet_s)
+        return _Late(tracked, evidence, quiet_s)
 
-    def _settle(self, found: _Seen, of_job: Finding | None) -> None:
-        """See a verdict beside those on other ranks; write an alarm that is new, changed or has lasted."""
+    def _settle(self, found: _Late, of_job: Finding | None) -> None:
+        """Combine a verdict with those on other ranks; write an alarm that is new, changed or has lasted."""
         tracked, evidence, quiet_s = found
         progress = tracked.history.read() if evidence is None else evidence.progress
         step = None if progress is None else progress.step
@@ -394,7 +383,7 @@ class Watch:
     def _in_its_job(
         self, tracked: _Tracked, step: int | None, of_job: Finding | None
     ) -> tuple[Finding | None, bool]:
-        """The verdict on a rank as part of its job, and whether another one is the cause."""
+        """The verdict on a rank as part of its job, and whether another rank is the cause."""
         own = tracked.verdict
         if of_job is None or not of_job.culprits:
             return (None if own is None else explain_wait(own, step, self._peers(tracked))), False
@@ -424,8 +413,8 @@ class Watch:
     def _is_news(
         self, tracked: _Tracked, picture: tuple[object, ...], quiet_s: float, now_s: float
     ) -> bool:
-        """Whether an alarm is to be written: a new picture, or the same one after a while. One that comes
-        back again and again, step after step, is written more and more rarely."""
+        """Whether to write an alarm: its picture is new, or the same after a while. One that recurs step
+        after step is written less and less often."""
         lasted = sum(quiet_s >= mark_s for mark_s in WRITE_AGAIN_S)
         same = picture == tracked.picture
         if same and tracked.alarm is not None and lasted <= tracked.lasted:
@@ -441,7 +430,7 @@ class Watch:
     def _write(
         self, tracked: _Tracked, verdict: Finding, step: int | None, evidence: Evidence | None
     ) -> None:
-        """Keep a verdict, and the stacks it was made from before it: who reads it finds them."""
+        """Write a verdict, and before it the stacks that it refers to."""
         recorded = tracked.recorded
         capture_id = None
         if evidence is not None and evidence.capture is not None:
@@ -458,7 +447,7 @@ class Watch:
 
 
 def _picture(verdict: Finding, evidence: Evidence | None) -> tuple[object, ...]:
-    """What makes two alarms the same: the state and, unless it came from outside, the place."""
+    """Equal for alarms that count as the same: the state and, unless caused from outside, the place."""
     if verdict.state in _FROM_OUTSIDE or evidence is None:
         return (verdict.state,)
     thread = evidence.training

@@ -1,9 +1,10 @@
-"""The checks of a diagnosis, for `GET /v1/diagnose`: run the recipes, take deep statistics, keep the results.
+"""The checks of a diagnosis, for `GET /v1/diagnose`: runs recipes, collects deep statistics, records the
+results.
 
-The recipes run in a query worker while the state of the process is found. Where one of a symptom cannot be
-judged for want of deep statistics, and the process lives and may be asked, its agent is asked for those of a
-few steps (the action `watch`), and what was unknown is judged once more. What was checked is kept in
-probe.checks of the recording. Runs on the server's event loop; files on its threads.
+The recipes run in a query worker while the state of the process is found. If a recipe of a symptom lacks deep
+statistics, and the process lives and the caller may act on it, its agent collects those of a few steps (the
+action `watch`), and the unknown checks are run again. The checks are recorded in probe.checks. Runs on the
+server's event loop; files on its threads.
 """
 
 from __future__ import annotations
@@ -31,35 +32,35 @@ from probe.server.service import Service
 
 DEEP_STEPS = 3
 DEEP_S = 5.0
-"""Deadline of the steps whose deep statistics are waited for."""
-_KEPT_S = 0.5
-"""After the last of them the agent's thread writes its rows."""
-_LOOK_S = 0.1
+"""Deadline for the steps of deep statistics."""
+_WRITE_S = 0.5
+"""The time in which the agent's thread writes their rows."""
+_POLL_S = 0.1
 
 
-class Wanted(NamedTuple):
-    """What a diagnosis is to find out: everything, or about one symptom. `deep`: whether the process may be
-    asked for deep statistics."""
+class Options(NamedTuple):
+    """Options of a diagnosis: one `symptom` (empty for all); `deep`: whether deep statistics may be
+    collected."""
 
     symptom: str = ""
     deep: bool = True
 
 
-def _chosen(settings: Settings, wanted: Wanted) -> tuple[list[Recipe], list[str]]:
-    """The recipes to run, and what is wrong with files of them; raises `RecipeUnknown`. Blocks."""
+def _chosen(settings: Settings, wanted: Options) -> tuple[list[Recipe], list[str]]:
+    """The recipes to run, and problems in recipe files; raises `RecipeUnknown`. Blocks."""
     library = installed(settings.recipes)
     return of_symptom(library, wanted.symptom), [str(problem) for problem in library.problems]
 
 
 async def run_checks(
-    service: Service, found: fanout.Found, called: str, caller: access.Caller, wanted: Wanted
+    service: Service, found: fanout.Found, called: str, caller: access.Caller, wanted: Options
 ) -> RecipeRuns:
-    """Run the recipes on what was found. Only `RecipeUnknown` is raised: what cannot be run is unknown."""
+    """Run the recipes. Raises only `RecipeUnknown`: checks that cannot run are unknown."""
     to_run, notes = await service.call(_chosen, service.settings, wanted)
     checks, missing = await _run(service, found, to_run, called, caller)
     if wanted.symptom and wanted.deep:
-        again, told = await _take_deep_statistics(service, found, checks, caller)
-        notes += told
+        again, said = await _collect_deep_statistics(service, found, checks, caller)
+        notes += said
         if again:
             anew, _ = await _run(service, found, again, called, caller)
             by_name = {one.recipe.name: one for one in anew}
@@ -73,19 +74,20 @@ async def _run(
     try:
         return await recipe_runs.run_recipes(service, found, to_run, called, caller)
     except ProbeError as error:
-        why = f"the recipes were not run: {error.message}"
+        why = f"the recipes could not run: {error.message}"
         return RecipeRuns([one.unknown(why) for one in to_run], [])
 
 
 # Deep statistics on request ---------------------------------------------------------
 
 
-async def _take_deep_statistics(
+async def _collect_deep_statistics(
     service: Service, found: fanout.Found, checks: Sequence[Check], caller: access.Caller
 ) -> tuple[list[Recipe], list[str]]:
-    """Have the process take the deep statistics that unknown checks lack; the recipes to run again."""
+    """Have the process collect the deep statistics that unknown checks lack; returns the recipes to run
+    again."""
     lacking = [one.recipe for one in checks if one.state == UNKNOWN and one.recipe.deepen]
-    one = min(found.here, key=lambda one: one.meta.rank, default=None)
+    one = found.lowest
     if not lacking or one is None or caller.role not in (access.OPERATOR, access.OWNER):
         return [], []
     status = await service.call(service.registry.status, one)
@@ -100,9 +102,9 @@ async def _take_deep_statistics(
         await asyncio.wait_for(service.forwarder.forward(body.endpoint, asked), DEEP_S)
     except (ProbeError, asyncio.TimeoutError) as error:
         why = error.message if isinstance(error, ProbeError) else "no step ended in time"
-        return [], [f"deep statistics were not taken: {why}"]
+        return [], [f"deep statistics were not collected: {why}"]
     await _wait_for_step(service, one, status.step + DEEP_STEPS + 1)
-    return lacking, [f"{', '.join(kinds)} of {DEEP_STEPS} steps were taken for this diagnosis"]
+    return lacking, [f"{', '.join(kinds)} of {DEEP_STEPS} steps were collected for this diagnosis"]
 
 
 async def _wait_for_step(service: Service, one: Recorded, step: int) -> None:
@@ -112,19 +114,19 @@ async def _wait_for_step(service: Service, one: Recorded, step: int) -> None:
         status = await service.call(service.registry.status, one)
         if status.state not in LIVE or (status.step or 0) >= step:
             break
-        await asyncio.sleep(_LOOK_S)
-    await asyncio.sleep(_KEPT_S)
+        await asyncio.sleep(_POLL_S)
+    await asyncio.sleep(_WRITE_S)
 
 
-# What is kept -----------------------------------------------------------------------
+# Recording of the checks ------------------------------------------------------------
 
 
 def keep(
     service: Service, found: fanout.Found, diagnosis: Diagnosis, caller: access.Caller
 ) -> dict[str, str]:
-    """Keep the steps of a diagnosis in the recording of the lowest rank here, and return its name for the
-    answer. Not for a viewer, and not in a copy of a recording. Blocks on the disk."""
-    one = min(found.here, key=lambda one: one.meta.rank, default=None)
+    """Record the steps of a diagnosis at the lowest rank of this host, and return its id for the answer. Not
+    for a viewer, and not in a copy of a recording. Blocks on the disk."""
+    one = found.lowest
     if not diagnosis.steps or one is None or caller.role == access.VIEWER:
         return {}
     if not service.registry.made_here(one):
