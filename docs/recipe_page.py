@@ -4,7 +4,7 @@ A tool of this repository; not part of the command."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -147,17 +147,17 @@ def recipes_page() -> Iterator[str]:
         yield from [f"- not to be confused with: {recipe.false_positives}"] if recipe.false_positives else []
         yield ""
         if recipe.parameters:
-            yield from _parameters(recipe.parameters.values())
+            yield from _parameters(recipe.parameters)
     yield from ["## Stall thresholds", ""]
     yield from ["Of the rules on a process; `parameters.toml` overrides them as [above](#one-of-your-own).", ""]
-    yield from _parameters(library.stall_parameters.values())
+    yield from _parameters(library.stall_parameters)
 
 
-def _parameters(parameters: Iterable[Parameter]) -> Iterator[str]:
+def _parameters(parameters: Mapping[str, Parameter]) -> Iterator[str]:
     yield "| parameter | value | unit | source |"
     yield "| --- | --- | --- | --- |"
-    for one in parameters:
-        cells = (f"`{one.name}`", f"{one.value}", one.unit, one.source)
+    for name, one in parameters.items():
+        cells = (f"`{name}`", f"{one.value}", one.unit, one.source)
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
     yield ""
 

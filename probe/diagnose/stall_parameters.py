@@ -6,10 +6,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
-
-from probe.diagnose.recipes.recipe import Parameter
 
 STALL_THRESHOLDS = "stall-thresholds"
 """Their name among the recipes."""
@@ -47,10 +45,3 @@ class StallThresholds:
     swap_faults_per_s: float = _threshold(50.0, "1/s", "major faults that slow any loop: 0.1-10 ms each")
     still_ratio: float = _threshold(0.8, "ratio", "of the time watched: a thread asleep so long is still")
     samples_missed: float = _threshold(3.0, "samples", "missed by the agent: Python does not run")
-
-
-PARAMETERS = {
-    one.name: Parameter(one.name, getattr(StallThresholds, one.name), **one.metadata)
-    for one in fields(StallThresholds)
-}
-"""The built-in thresholds, as the parameters of recipes are listed."""

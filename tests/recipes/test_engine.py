@@ -45,16 +45,16 @@ def made(text: str = GOOD, name: str = "loss-nan") -> Recipe:
 @pytest.mark.parametrize(
     ("there", "instead", "said"),
     [
-        ('"alarm"', '"bad"', "line 2: `severity` is 'bad'; accepted are info, notice, alarm"),
-        ('["nan", "loss"]', '["naan"]', "line 3: `symptoms` is 'naan'; accepted are nan, slow,"),
+        ('"alarm"', '"bad"', "line 2: `severity` is 'bad', but should be 'info', 'notice' or 'alarm'"),
+        ('["nan", "loss"]', '["naan"]', "line 3: `symptoms` is 'naan', but should be 'nan', 'slow', "),
         ("order =", "ordr =", "line 4: `ordr` is not known; accepted are title,"),
-        ("order = 110", "order = 1000", "line 4: `order` must be a whole number below 1000"),
-        ("{kind}", "{kind.x}", "line 6: `what`: {kind.x} is no name of a column"),
-        ("{kind}", "{}", "line 6: `what`"),
-        ("value = 20", "value = [20]", "line 13: [parameters.window]: value must be a number"),
-        ('unit = "steps"', 'units = "steps"', "exactly value, unit, source"),
-        ("$window", "$windw", "the SQL names $windw, and there is no [parameters.windw]"),
-        ("$window", "?", "line 17: ?: parameters have names"),
+        ("order = 110", "order = 1000", "line 4: `order` is 1000, but should be less than 1000"),
+        ("{kind}", "{kind.x}", "line 6: `what` is invalid: {kind.x} is not a column name"),
+        ("{kind}", "{}", "line 6: `what` is invalid: {} is not a column name"),
+        ("value = 20", "value = [20]", "line 14: [parameters.window] value is invalid: must be a number"),
+        ('unit = "steps"', 'units = "steps"', "line 13: [parameters.window] unit is missing"),
+        ("$window", "$windw", "the SQL uses $windw, but there is no [parameters.windw]"),
+        ("$window", "?", "line 17: ?: parameters are named"),
         ("SELECT 7", "DELETE 7", "line 17: the SQL begins with DELETE; a recipe is one SELECT"),
         ("-- ; $no\n", "; SELECT 2\n", "line 17: more than one statement"),
         ('-- title = "loss is NaN or infinite"\n', "", "`title` is missing"),
@@ -135,10 +135,10 @@ def test_stall_thresholds_are_overridden_like_the_parameters_of_recipes(tmp_path
     assert library.stall_thresholds == StallThresholds(warm_up_s=900.0)
     said = "\n".join(str(problem) for problem in library.problems)
     assert len(library.problems) == 4
-    for part in ("stall_steps must be a finite number above 0", "long_s must be", "no parameter no_such"):
+    for part in ("stall_steps is -1, but should be greater than 0", "long_s is inf", "no parameter no_such"):
         assert part in said
     [listed] = [one for one in library.as_dict()["stall_thresholds"] if one["name"] == "warm_up_s"]
-    assert (listed["value"], listed["unit"]) == (900.0, "s") and "else 300.0 (" in listed["source"]
+    assert (listed["value"], listed["unit"]) == (900.0, "s") and "default 300.0 (" in listed["source"]
     assert recipes.load([]).stall_thresholds == StallThresholds(), "the built-in ones stay as they are"
 
 

@@ -14,16 +14,16 @@ import contextlib
 import functools
 import time
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import probe
 from probe.base.errors import RecipeInvalid, RecipeUnknown
-from probe.diagnose.recipes.recipe import SYMPTOMS, Recipe
+from probe.diagnose.recipes.recipe import SYMPTOMS, Parameter, Recipe, listed
 from probe.diagnose.recipes.recipe_files import OVERRIDES, overrides, read
-from probe.diagnose.stall_parameters import PARAMETERS, STALL_THRESHOLDS, StallThresholds
+from probe.diagnose.stall_parameters import STALL_THRESHOLDS, StallThresholds
 
 LOOK_S = 1.0
 """The folders are looked at for changes at most so often."""
@@ -35,7 +35,10 @@ class Library(dict[str, Recipe]):
     def __init__(self) -> None:
         super().__init__()
         self.problems: list[RecipeInvalid] = []
-        self.stall_parameters = PARAMETERS
+        self.stall_parameters = {
+            one.name: Parameter(value=getattr(StallThresholds, one.name), **one.metadata)
+            for one in fields(StallThresholds)
+        }
         self.stall_thresholds = StallThresholds()
 
     def override(self, path: Path) -> None:
@@ -44,17 +47,17 @@ class Library(dict[str, Recipe]):
         known[STALL_THRESHOLDS] = self.stall_parameters
         for name, parameters in overrides(path, known, self.problems.append).items():
             if name in self:
-                self[name] = replace(self[name], parameters=parameters)
+                self[name] = self[name].model_copy(update={"parameters": parameters})
             else:
                 self.stall_parameters = parameters
-                values = {one.name: one.value for one in parameters.values()}
-                self.stall_thresholds = StallThresholds(**values)  # type: ignore[arg-type]
+                values: dict[str, Any] = {name: one.value for name, one in parameters.items()}
+                self.stall_thresholds = StallThresholds(**values)
 
     def as_dict(self) -> dict[str, Any]:
         """The recipes on the wire."""
         return {
             "recipes": [recipe.as_dict() for recipe in self.values()],
-            "stall_thresholds": [vars(parameter) for parameter in self.stall_parameters.values()],
+            "stall_thresholds": listed(self.stall_parameters),
             "problems": [str(problem) for problem in self.problems],
         }
 

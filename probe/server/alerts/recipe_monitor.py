@@ -87,7 +87,7 @@ class Monitor:
         self._ignored: set[Path] = set()
         self._scanned: list[Recorded] = []
         self._scan_due_s = 0.0
-        self._follows: dict[str, tuple[str, ...]] = {}
+        self._follows: dict[str, list[str]] = {}
         """Of each recipe those of which its finding is a consequence."""
         self._credit_s = CREDIT_S
         self._counted_s = time.monotonic()
@@ -270,7 +270,7 @@ class Monitor:
 
     def _follows_open(self, run: _Run, incident: Incident) -> bool:
         """Whether an incident is a consequence of another one that is open and as bad."""
-        causes = self._follows.get(incident.recipe, ())
+        causes = self._follows.get(incident.recipe, [])
         worse = SEVERITIES[severity_level(incident.severity):]
         return any(one.recipe in causes and one.severity in worse for one in run.state.incidents.open())
 
