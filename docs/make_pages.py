@@ -232,13 +232,11 @@ def _code(names: Sequence[str]) -> str:
 
 def cli_page() -> Iterator[str]:
     """docs/cli.md, from the commands and the tree of errors."""
-    from typer.main import get_command
-
-    from probe_cli.command_table import COMMANDS, app_with, module_of
+    from probe_cli.command_table import COMMANDS, command_group, module_of
     from probe_cli.core.endpoints import FORMS
     from probe_cli.core.exit_codes import errors_of, exit_codes
 
-    group: Any = get_command(app_with(COMMANDS))
+    group = command_group()
     yield from ["# The command", "", "`probe ENDPOINT COMMAND …`, or `probe -t ENDPOINT COMMAND …`.", ""]
     yield from _options(group)
     yield from ["## Endpoints", ""]
@@ -250,7 +248,8 @@ def cli_page() -> Iterator[str]:
         "",
     ]
     yield from ["## Commands", ""]
-    for name, command in group.commands.items():
+    for name in COMMANDS:
+        command = group.get_command(None, name)
         yield from [f"### probe {name}", "", command.help or "", ""]
         yield from _options(command)
         yield from ["```sh", *module_of(name).EXAMPLES, "```", ""]
