@@ -1,8 +1,8 @@
-"""The verdict on a job of several ranks: which of them is the cause, and who only waits or dies with it.
+"""The verdict on a job of several ranks: which rank is the cause, and which only wait for it or fail with it.
 
-Rules in a fixed order, the first that fits speaks: calls that do not fit each other; who died first; who is
-not where the others wait; who is slower than the others; else what is to be said of the rank that is worst
-off. Pure: the same facts give the same verdict. Standard library only.
+Rules in a fixed order, the first that fits decides: mismatched calls; the rank that died first; the rank that
+the others wait for; the rank that is slower than the others; else the state of the worst rank. Pure: the same
+facts give the same verdict. Standard library only.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ OWN_CAUSE = frozenset({
     states.EVALUATION, states.PAUSED, states.ACTED_ON, states.DEADLOCK, states.SWAPPING, states.STARVED,
     states.UNINTERRUPTIBLE, states.SLOW_STEP, states.WARM_UP, states.HELD,
 })
-"""States of a rank that say by themselves why it keeps the others waiting: the job's verdict is called so."""
+"""States of a rank that explain why the others wait for it: they become the state of the job."""
 _MOST_LINES = 8
 
 
 def diagnose_job(ranks: Sequence[Facts], missing: Sequence[str] = ()) -> Finding:
-    """The verdict on all ranks of a job, at least one of which is known. `missing` are lines on what is not:
-    hosts that do not answer."""
+    """The verdict on all ranks of a job, at least one of which is known. `missing`: lines about what is not
+    known, such as hosts that do not answer."""
     known = sorted(ranks, key=lambda facts: facts.rank)
     for rule in RULES:
         found = rule(known)
@@ -45,17 +45,17 @@ def _with_missing(found: Finding, ranks: list[Facts], missing: Sequence[str]) ->
     lines = list(missing)
     if absent and not missing:
         whom = wording.ranks(absent)
-        lines.append(f"nothing is known of {whom}: not recorded, or on a host that does not answer")
+        lines.append(f"{whom} not known: not recorded, or on a host that does not answer")
     return replace(found, why=[*found.why, *lines])
 
 
-# Calls that do not fit --------------------------------------------------------------
+# Mismatched calls --------------------------------------------------------------
 
 _FIT = {
-    states.OP_MISMATCH: "called another collective than the others",
-    states.SIZE_MISMATCH: "gave a tensor of another size than the others",
-    states.DTYPE_MISMATCH: "gave a tensor of another dtype than the others",
-    states.ORDER_MISMATCH: "called the collectives in another order than the others",
+    states.OP_MISMATCH: "called a different collective",
+    states.SIZE_MISMATCH: "passed a tensor of a different size",
+    states.DTYPE_MISMATCH: "passed a tensor of a different dtype",
+    states.ORDER_MISMATCH: "called the collectives in a different order",
 }
 
 
@@ -70,7 +70,7 @@ def _mismatched(ranks: list[Facts]) -> Finding | None:
         f"{_group(ours)}: {_said(found.state, ours)} against {_said(found.state, due)}"
     )
     if not found.sure:
-        what += "; which of the two is wrong is not certain"
+        what += "; it is not certain which of the two is wrong"
     lines = [
         f"rank {rank}: {call.op} of {call.content}, called at {call.place}, {call.state}"
         for rank, call in _telling(found)
@@ -80,7 +80,7 @@ def _mismatched(ranks: list[Facts]) -> Finding | None:
 
 
 def _telling(found: Mismatch) -> list[tuple[int, Call]]:
-    """The culprits' calls, then the others', not more than can be read."""
+    """The culprits' calls, then some of the others'."""
     ordered = sorted(found.calls.items(), key=lambda one: (one[0] not in found.culprits, one[0]))
     return ordered[:_MOST_LINES]
 
@@ -95,14 +95,14 @@ def _short(place: str) -> str:
 
 
 def _said(state: str, call: Call) -> str:
-    """What tells a call from the one it is held against."""
+    """What distinguishes a call from the expected one."""
     where = f"at {_short(call.place)}"
     if state in (states.SIZE_MISMATCH, states.DTYPE_MISMATCH):
         return f"{call.op} of {call.content} {where}"
     return f"{call.op} {where}"
 
 
-# Who is not where the others wait -------------------------------------------------
+# Missing ranks -------------------------------------------------
 
 
 def _hang(ranks: list[Facts]) -> Finding | None:
@@ -132,7 +132,7 @@ def _missing_rank(ranks: list[Facts], waiting: dict[int, Wait], missing: list[in
     if culprit is not None and culprit.killed:
         return None  # its end is what there is to say
     if culprit is None:
-        what = f"{joined}; nothing is known of rank {first} here"
+        what = f"{joined}; rank {first} is not known here"
     elif culprit.state == "finished":
         what = f"{joined}: rank {first} has finished ({culprit.how}), at {deaths.step(culprit)}"
     else:
@@ -186,7 +186,7 @@ def _not_joined(culprits: Sequence[int], wait: Wait, waiting: Iterable[Wait]) ->
     if wait.call is None:
         victims = [one.rank for one in waiting]
         wait_verb = wording.verb(victims, "waits", "wait")
-        return f"{wording.ranks(victims)} {wait_verb} for {whom} in backward (gradients are averaged there)"
+        return f"{wording.ranks(victims)} {wait_verb} for {whom} in backward (gradient averaging)"
     if wait.call.point_to_point:
         other = "received" if "send" in (wait.call.op or "") else "sent"
         return f"{whom} never {other}; {wording.ranks(victims)} {wait_verb} in {wait.call.name}"
@@ -216,7 +216,7 @@ def _culprit_lines(culprit: Facts | None) -> list[str]:
 
 def _wait_line(facts: Facts, wait: Wait) -> str:
     if wait.call is None:
-        inside = "inside backward, as its stack says"
+        inside = "in backward, according to its stack"
     else:
         inside = f"in {wait.call.name}, called at {wait.call.place}"
     gave_up = f"; it {deaths.how(facts)}" if facts.killed else ""
@@ -239,10 +239,10 @@ def _circle(ranks: list[Facts], waiting: dict[int, Wait], circle: list[int]) -> 
             wait for wait in waiting.values()
             if left_out in wait.needs and wait.call is not None and wait.call.point_to_point
         )
-        what = f"{_not_joined([left_out], wait, [wait])} and it is past that: {said}"
+        what = f"{_not_joined([left_out], wait, [wait])} but has moved on: {said}"
         return Finding(states.MISSING_RANK, severity, what, lines, _next(ranks, left_out), (left_out,))
     culprits = _against_the_order(ranks, calls)
-    lines.append("collectives of groups that share ranks must be called in one order on all of them")
+    lines.append("ranks must call the collectives of groups that they share in the same order")
     what = f"{wording.ranks(circle)} wait for each other: {said}"
     return Finding(states.ORDER_MISMATCH, severity, what, lines, _next(ranks, culprits[0]), culprits)
 
@@ -280,7 +280,7 @@ def _complete(ranks: list[Facts], waiting: dict[int, Wait]) -> Finding | None:
     call = named[0].call
     assert call is not None
     inside = f"{wording.ranks(waiting)} {wording.verb(waiting, 'is', 'are')} in {call.name}"
-    what = f"{inside} and it does not complete: the network, or a rank's library"
+    what = f"{inside} but it does not complete: check the network and the communication library"
     lines = [_wait_line(by_rank[rank], wait) for rank, wait in list(waiting.items())[:_MOST_LINES]]
     return Finding(states.IN_COLLECTIVE, ALARM, what, lines, _next(ranks, min(waiting)))
 
