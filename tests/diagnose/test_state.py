@@ -149,7 +149,7 @@ def test_ranks_that_wait_for_a_paused_one_are_no_alarm() -> None:
     paused = diagnose_process(evidence(progress=progress(60.0, phase="paused", phase_s=60.0), held=HELD))
     found = explain_wait(waits, 999, [Peer(1, 77, 999, paused)])
     assert (found.state, found.severity) == (states.IN_COLLECTIVE, NOTICE)
-    assert "rank 1 (pid 77) is not in it: paused" in found.what
+    assert "rank 1 (pid 77) has not entered it: paused" in found.what
 
 
 # Ended ------------------------------------------------------------------------------
@@ -263,8 +263,8 @@ def test_a_collective_is_named_by_its_operation_not_by_what_logs_it() -> None:
 
 
 @pytest.mark.parametrize(("theirs", "severity", "said"), [
-    (Finding(states.CHECKPOINT, NOTICE, "saves"), NOTICE, "rank 1 (pid 52) is not in it: checkpoint"),
-    (Finding(states.BLOCKED, ALARM, "in read"), ALARM, "rank 1 (pid 52) is not in it: blocked in C"),
+    (Finding(states.CHECKPOINT, NOTICE, "saves"), NOTICE, "rank 1 (pid 52) has not entered it: checkpoint"),
+    (Finding(states.BLOCKED, ALARM, "in read"), ALARM, "rank 1 (pid 52) has not entered it: blocked in C"),
     (Finding(states.IN_COLLECTIVE, ALARM, "waits, too"), ALARM, "all_reduce"),
 ])
 def test_a_wait_for_a_rank_that_works_is_no_alarm_and_one_that_hangs_is_named(

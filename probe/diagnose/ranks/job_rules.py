@@ -150,8 +150,8 @@ def _missing_rank(ranks: list[Facts], waiting: dict[int, Wait], missing: list[in
 
 
 def _works(culprit: Facts) -> bool:
-    """Whether it will join by itself: what it does is known and takes its time, or its training thread
-    writes rows (an evaluation, whose batches arrive)."""
+    """Whether it will join by itself: it does something known to take long, or its training thread writes
+    rows (an evaluation, whose batches arrive)."""
     verdict = culprit.verdict
     if verdict is not None and verdict.state in states.JOINS_LATER:
         return verdict.severity != ALARM
@@ -159,8 +159,7 @@ def _works(culprit: Facts) -> bool:
 
 
 def _suspicion(facts: Facts | None) -> tuple[int, float]:
-    """Who of several missing ranks is named first: whom its own state convicts, then the one that has been
-    quiet the longest; last, of whom nothing is known."""
+    """Order of missing ranks: own state an alarm, then the longest quiet, then the unknown."""
     if facts is None:
         return 2, 0.0
     verdict = facts.verdict
@@ -224,8 +223,7 @@ def _wait_line(facts: Facts, wait: Wait) -> str:
 
 
 def _circle(ranks: list[Facts], waiting: dict[int, Wait], circle: list[int]) -> Finding:
-    """Ranks wait for each other: they entered calls in different orders, or one left out a send or a
-    receive."""
+    """Ranks that wait for each other: calls in different orders, or a send or receive left out by one."""
     calls = {rank: call for rank in circle if (call := waiting[rank].call) is not None}
     said = "; ".join(
         f"rank {rank} is in {call.name} at {_short(call.place)}" for rank, call in list(calls.items())[:4]
@@ -257,8 +255,8 @@ def _left_out(calls: dict[int, Call]) -> int | None:
 
 
 def _against_the_order(ranks: Sequence[Facts], calls: dict[int, Call]) -> tuple[int, ...]:
-    """Of ranks that wait for each other in different groups, those that came to their call in an order that
-    was not seen before; all of them when that does not tell."""
+    """Of ranks that wait for each other in different groups, those whose order of calls is new; all of them
+    when that does not tell."""
     before: set[tuple[object, ...]] = set()
     last: dict[int, tuple[object, ...]] = {}
     for facts in ranks:
@@ -272,7 +270,7 @@ def _against_the_order(ranks: Sequence[Facts], calls: dict[int, Call]) -> tuple[
 
 
 def _complete(ranks: list[Facts], waiting: dict[int, Wait]) -> Finding | None:
-    """Everybody who is needed is there, and yet they wait."""
+    """All ranks have entered the call, but it does not complete."""
     named = [wait for wait in waiting.values() if wait.call is not None]
     if not named or any(facts.killed for facts in ranks) or _severity(ranks, waiting) != ALARM:
         return None
@@ -286,7 +284,7 @@ def _complete(ranks: list[Facts], waiting: dict[int, Wait]) -> Finding | None:
 
 
 def _severity(ranks: Sequence[Facts], waiting: dict[int, Wait]) -> str:
-    """An alarm when a rank has waited beyond its patience, or gave up."""
+    """An alarm when a rank has waited beyond its patience or has failed."""
     for facts in ranks:
         looked = facts.verdict is not None and facts.verdict.severity == ALARM
         if facts.killed or (looked and facts.lives) or (facts.rank in waiting and facts.is_late):
@@ -300,7 +298,7 @@ _WORST = (ALARM, NOTICE, OK)
 
 
 def _alone(ranks: list[Facts]) -> Finding | None:
-    """What is wrong with one rank, or with several in the same way, while nobody waits for it yet."""
+    """What is wrong with one rank, or with several in the same way, while no other waits for it yet."""
     worst = sorted(
         (one for one in ranks if one.verdict is not None and one.lives and one.verdict.severity != OK),
         key=lambda facts: (_WORST.index(facts.verdict.severity), facts.rank),  # type: ignore[union-attr]
@@ -321,21 +319,21 @@ def _fine(ranks: list[Facts]) -> Finding:
     lines = [f"{facts.name}: {facts.how or facts.state}, {facts.line()}" for facts in ranks[:_MOST_LINES]]
     if not living:
         last = max((facts.step for facts in ranks if facts.step is not None), default=None)
-        at = f", the last step is {last:,}" if last is not None else ""
+        at = f", at step {last:,}" if last is not None else ""
         return Finding(states.FINISHED, OK, f"all {len(ranks)} ranks here have finished{at}", lines)
     steps = [facts.step for facts in living if facts.step is not None]
     usual = [facts.usual_step_s for facts in living if facts.usual_step_s is not None]
     state = states.RUNNING if steps else states.IDLE
-    what = f"{len(living)} ranks get on"
+    what = f"{len(living)} ranks running"
     if steps:
         what += f", at step {max(steps):,}"
     if usual:
-        what += f", usually every {wording.seconds(max(usual))}"
+        what += f" (usually every {wording.seconds(max(usual))})"
     pause = stragglers.last_pause(living)
     if pause is not None:
         lines.append(
             f"once, at step {pause.step:,}, the others waited {wording.seconds(pause.excess_s)} for "
-            f"rank {pause.rank} (in {pause.phase}); that has passed"
+            f"rank {pause.rank} (in {pause.phase}); not any more"
         )
     return Finding(state, OK, what, lines)
 
@@ -343,14 +341,14 @@ def _fine(ranks: list[Facts]) -> Finding:
 RULES: tuple[Callable[[list[Facts]], Finding | None], ...] = (
     _mismatched, deaths.cause, _hang, deaths.left_early, deaths.first_of_all, slower, _alone,
 )
-"""In this order: the first that fits speaks."""
+"""In this order: the first that finds something decides."""
 
 
 # Words ------------------------------------------------------------------------------
 
 
 def _ends(ranks: Sequence[Facts]) -> list[str]:
-    """How ranks ended, where they did: it follows from the verdict."""
+    """How ranks ended because of the mismatch."""
     return [f"{facts.name} then {deaths.how(facts)}" for facts in ranks if facts.killed][:_MOST_LINES]
 
 
