@@ -199,7 +199,7 @@ def test_any_transport_can_carry_the_questions(command: Callable[..., Result]) -
     asked: list[tuple[Any, ...]] = []
 
     class InProcess:
-        def ask(self, method: str, target: str, body: object, timeout_s: float) -> Any:
+        def request(self, method: str, target: str, body: object, timeout_s: float) -> Any:
             asked.append((method, target, body))
             return _evaluated(value="2")
 

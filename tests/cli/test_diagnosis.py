@@ -19,7 +19,7 @@ class Wire:
         self.answer = answer
         self.asked: list[str] = []
 
-    def ask(self, method: str, target: str, body: Any, timeout_s: float) -> Any:
+    def request(self, method: str, target: str, body: Any, timeout_s: float) -> Any:
         self.asked.append(target)
         return self.answer
 

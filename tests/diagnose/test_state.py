@@ -50,7 +50,7 @@ def evidence(training: Thread | None = None, **changes: object) -> Evidence:
     seen = Evidence(
         PID, 5.0, state="sleeping", window_s=0.8, progress=progress(), threads=(training or thread(),),
         still_s=0.8, watched_s=0.8, cpu_ratio=0.0, major_faults_per_s=0.0, swap_bytes=0, rss_bytes=3 << 30,
-        looks=4,
+        samples=4,
     )
     return replace(seen, **changes)  # type: ignore[arg-type]
 

@@ -232,7 +232,7 @@ def test_without_py_spy_there_is_a_verdict_that_says_so(
     evidence, verdict = look(place, job)
     assert (verdict.state, verdict.severity) == (states.UNKNOWN, ALARM)
     assert "sleeping in read" in verdict.what
-    assert any("py-spy" in line for line in verdict.why) and evidence.looks == 0
+    assert any("py-spy" in line for line in verdict.why) and evidence.samples == 0
 
 
 def test_an_unrecorded_process_gets_a_verdict_on_what_can_be_seen(

@@ -123,7 +123,7 @@ def test_a_recipe_of_the_user_takes_the_place_of_a_built_in_one_unless_it_is_bro
     assert library["other"].statement()[1] == {"window": 50}
     said = "\n".join(str(problem) for problem in library.problems)
     assert len(library.problems) == 4
-    for part in ("own/other.sql, line 1", "windw; accepted are window", "[no-such] is no recipe", "missing"):
+    for part in ("own/other.sql, line 1", "windw; accepted are window", "[no-such] is not", "missing"):
         assert part in said
     assert "loss-nan" in str(recipes.unknown_name("los-nan", library).hint)
 
@@ -188,7 +188,7 @@ def test_without_a_cause_it_says_what_is_not_known_and_what_to_do_to_know_it() -
     found = diagnose(_FINE, checks, "loss", "4242").conclusion
     assert found is not None
     assert (found.recipe, found.severity) == ("", "notice")
-    assert "no check says why; 1 of 2 checks could not be judged" in found.what
+    assert "no check explains why; 1 of 2 checks could not be judged" in found.what
     assert found.next[:2] == ["probe 4242 watch --gradients --steps 5", "probe 4242 diagnose loss"]
     nothing = diagnose(_FINE, [], "loss", "1").conclusion
     assert nothing is not None and (nothing.state, nothing.severity) == ("nothing found", "ok")

@@ -45,7 +45,7 @@ def command(
         "older_than_s": None if older_than is None else _seconds(older_than),
         "keep": keep, "job": job, "dry_run": dry_run,
     }
-    answer = session.ask("POST", "/v1/prune", body=body)
+    answer = session.request("POST", "/v1/prune", body=body)
     try:
         lines = [_line("would delete" if dry_run else "deleted", row) for row in answer["deleted"]]
         total = f"{_recordings(len(lines))}, {size(answer['bytes'])}"

@@ -70,7 +70,7 @@ def command(
 
 def _known(session: Session) -> dict[str, Any]:
     if session.named or session.settings.endpoint:
-        answer = session.ask("GET", "/v1/recipes")
+        answer = session.request("GET", "/v1/recipes")
         if not isinstance(answer.get("recipes"), list):
             raise ServerUnavailable("invalid list of recipes")
         return answer

@@ -238,7 +238,7 @@ def _held(case: Case) -> Finding | None:
 
 def _idle(case: Case) -> Finding | None:
     e, thread = case.evidence, case.training
-    if thread is None or not e.looks or case.works or thread.state == "uninterruptible":
+    if thread is None or not e.samples or case.works or thread.state == "uninterruptible":
         return None
     waits = stack_patterns.idle(thread)
     never = e.progress is None or e.progress.step is None
@@ -381,7 +381,7 @@ def _warm_up(case: Case) -> Finding | None:
 
 def _blocked(case: Case) -> Finding | None:
     e, thread = case.evidence, case.training
-    if thread is None or not e.looks or case.works:
+    if thread is None or not e.samples or case.works:
         return None
     if thread.held_gil or (thread.state != "sleeping" and not thread.still):
         return None
@@ -404,7 +404,7 @@ def _blocked(case: Case) -> Finding | None:
 
 def _working(case: Case) -> Finding | None:
     e, thread = case.evidence, case.training
-    if thread is None or not e.looks:
+    if thread is None or not e.samples:
         return None
     place = wording.place_of(thread.frames)
     doing = f"running in {place}" if thread.changed else f"computing in one call, in {place}"

@@ -106,7 +106,7 @@ def thread_lines(e: Evidence, thread: Thread | None) -> list[str]:
     over = f" over {seconds(e.window_s)}" if e.window_s else ""
     lines.append(f"{name} is {thread.state or 'in an unknown state'}{where}; {', '.join(figures)}{over}")
     if thread.changed is not None:
-        lines.append(f"its stack {'changed' if thread.changed else 'did not change'} in {e.looks} samples")
+        lines.append(f"its stack {'changed' if thread.changed else 'did not change'} in {e.samples} samples")
     if e.still_s and e.watched_s and e.watched_s > 2 * (e.window_s or 0.0) and thread.training:
         lines.append(f"asleep for at least {seconds(e.still_s)}")
     return lines + list(e.missing)
@@ -119,15 +119,15 @@ def on(thread: Thread) -> str:
 
 def gil_lines(e: Evidence) -> list[str]:
     """Which thread holds the GIL and which wait for it."""
-    if not e.looks:
+    if not e.samples:
         return []
     holder = next((thread for thread in e.threads if thread.held_gil), None)
     waiting = [f"{thread.name} ({thread.tid})" for thread in e.threads if thread.waits_for_gil]
     lines = []
     if holder is not None:
-        lines.append(f"GIL: held by {holder.name} ({holder.tid}) in all {e.looks} samples")
+        lines.append(f"GIL: held by {holder.name} ({holder.tid}) in all {e.samples} samples")
     elif any(thread.held_gil is not None for thread in e.threads):
-        lines.append(f"GIL: not held by the same thread in all {e.looks} samples")
+        lines.append(f"GIL: not held by the same thread in all {e.samples} samples")
     if waiting:
         lines.append(f"waiting for the GIL: {', '.join(waiting[:8])}")
     p = e.progress

@@ -171,8 +171,8 @@ _THRESHOLD = TypeAdapter(Annotated[float, Field(gt=0, allow_inf_nan=False)])
 def overrides(
     path: Path, known: Mapping[str, Mapping[str, Parameter]], report: Callable[[RecipeInvalid], None]
 ) -> dict[str, dict[str, Parameter]]:
-    """The parameters that `path` changes ([loss-spike] sigmas = 8), of each section all; `known` are the
-    sections that there may be. What is wrong is reported, and the rest is read."""
+    """All parameters of each section that `path` changes ([loss-spike] sigmas = 8). `known`: the possible
+    sections. Mistakes are reported and left out."""
     try:
         given = _toml(path, checked.read_bytes(path, 16 * LONGEST_BYTES).decode("utf-8"))
     except FileNotFoundError:
@@ -186,7 +186,7 @@ def overrides(
     changed: dict[str, dict[str, Parameter]] = {}
     for name, values in given.items():
         if name not in known or not isinstance(values, dict):
-            report(RecipeInvalid(f"{path}: [{name}] is no recipe; `probe recipes` lists them"))
+            report(RecipeInvalid(f"{path}: [{name}] is not a recipe; `probe recipes` lists them"))
             continue
         changed[name] = dict(known[name])
         for key, value in values.items():
