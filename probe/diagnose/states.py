@@ -83,5 +83,10 @@ STATES: dict[str, str] = {
 }
 """Every state and what it means."""
 
+HELD_UP = frozenset({
+    STOPPED, TRACED, HOLDS_GIL, WAITING_FOR_DATA, CHECKPOINT, EVALUATION, PAUSED, ACTED_ON, DEADLOCK,
+    SWAPPING, STARVED, UNINTERRUPTIBLE, HELD,
+})
+"""States of a rank that is not waiting for others: something of its own holds it up."""
 JOINS_LATER = frozenset({CHECKPOINT, EVALUATION, SLOW_STEP, WARM_UP, PAUSED, ACTED_ON})
 """States of a rank that will join the collective once it is done or resumed."""

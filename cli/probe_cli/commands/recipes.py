@@ -42,7 +42,10 @@ def command(
     ] = None,
     output_format: TextFormat = "text",
 ) -> None:
-    """List the checks of `diagnose` and the monitor. Or show one, with its thresholds and sources."""
+    """List the checks of `diagnose` and the monitor.
+
+    `show NAME` shows one in full, with its thresholds and their sources.
+    """
     session: Session = context.obj
     if words and (words[0] != "show" or len(words) != 2):
         raise UsageError("expected `recipes` or `recipes show NAME`", hint="See `probe recipes --help`.")

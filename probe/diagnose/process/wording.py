@@ -5,9 +5,8 @@ Pure functions. Standard library only.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
-from probe.base import rank_sets
 from probe.diagnose.process.evidence import Evidence, Frame, Thread, Worker
 from probe.diagnose.process.stack_patterns import Frames, innermost
 
@@ -33,12 +32,6 @@ def percent(ratio: float) -> str:
 def gibibytes(size: int) -> str:
     """A size."""
     return f"{size / 2**30:.2f} GiB" if size >= 2**28 else f"{size / 2**20:.0f} MiB"
-
-
-def ranks(numbers: Iterable[int]) -> str:
-    """`rank 1`, `ranks 0,2-3`."""
-    text = rank_sets.as_text(numbers)
-    return f"rank {text}" if text.isdigit() else f"ranks {text}"
 
 
 def verb(numbers: Collection[int], one: str, several: str) -> str:

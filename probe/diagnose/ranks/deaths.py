@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from probe.base import rank_sets
 from probe.diagnose import states
 from probe.diagnose.finding import Finding
 from probe.diagnose.process import wording
@@ -41,8 +42,8 @@ def left_early(ranks: list[Facts]) -> Finding | None:
     first = gone[0]
     others = [facts.rank for facts in ranks if facts is not first]
     what = (
-        f"rank {first.rank} finished early, at {step(first)}, before {wording.ranks(others)}: "
-        f"{wording.ranks([facts.rank for facts in killed])} failed without it"
+        f"rank {first.rank} finished early, at {step(first)}, before {rank_sets.named(others)}: "
+        f"{rank_sets.named([facts.rank for facts in killed])} failed without it"
     )
     lines = [f"{first.name}: {first.how}, {first.line()}"]
     lines += [_after(facts, first) for facts in ranks if facts is not first][:_MOST_LINES]
@@ -73,10 +74,10 @@ def _died_first(ranks: list[Facts], first: Facts) -> Finding:
     what = f"rank {first.rank} {ended}, at {step(first)}"
     victims = [facts.rank for facts in others if facts.killed]
     if victims:
-        what += f"; {wording.ranks(victims)} ended because of it"
+        what += f"; {rank_sets.named(victims)} ended because of it"
     waiting = [facts.rank for facts in others if facts.lives]
     if waiting:
-        what += f"; {wording.ranks(waiting)} {wording.verb(waiting, 'is', 'are')} still alive"
+        what += f"; {rank_sets.named(waiting)} {wording.verb(waiting, 'is', 'are')} still alive"
     if all(is_reaction(facts) for facts in killed) and len(killed) == len(ranks) > 1:
         what = f"all ranks ended within {_spread(killed)}, rank {first.rank} first: {how(first)}"
     severity = NOTICE if interrupted else ALARM

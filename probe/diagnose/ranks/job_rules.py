@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from probe.base import rank_sets
 from probe.diagnose import states
 from probe.diagnose.finding import Finding
 from probe.diagnose.process import wording
@@ -20,11 +21,7 @@ from probe.diagnose.ranks.rank_evidence import Call, Facts
 from probe.diagnose.ranks.slower import slower
 from probe.diagnose.states import ALARM, NOTICE, OK
 
-OWN_CAUSE = frozenset({
-    states.STOPPED, states.TRACED, states.HOLDS_GIL, states.WAITING_FOR_DATA, states.CHECKPOINT,
-    states.EVALUATION, states.PAUSED, states.ACTED_ON, states.DEADLOCK, states.SWAPPING, states.STARVED,
-    states.UNINTERRUPTIBLE, states.SLOW_STEP, states.WARM_UP, states.HELD,
-})
+OWN_CAUSE = states.HELD_UP | {states.SLOW_STEP, states.WARM_UP}
 """States of a rank that explain why the others wait for it: they become the state of the job."""
 _MOST_LINES = 8
 
@@ -44,7 +41,7 @@ def _with_missing(found: Finding, ranks: list[Facts], missing: Sequence[str]) ->
     absent = set(range(ranks[0].world_size)) - {facts.rank for facts in ranks}
     lines = list(missing)
     if absent and not missing:
-        whom = wording.ranks(absent)
+        whom = rank_sets.named(absent)
         lines.append(f"{whom} not known: not recorded, or on a host that does not answer")
     return replace(found, why=[*found.why, *lines])
 
@@ -66,7 +63,7 @@ def _mismatched(ranks: list[Facts]) -> Finding | None:
     first = found.culprits[0]
     ours, due = found.calls[first], found.calls[found.others]
     what = (
-        f"{wording.ranks(found.culprits)} {_FIT[found.state]} at #{ours.seq:,} of "
+        f"{rank_sets.named(found.culprits)} {_FIT[found.state]} at #{ours.seq:,} of "
         f"{_group(ours)}: {_said(found.state, ours)} against {_said(found.state, due)}"
     )
     if not found.sure:
@@ -175,7 +172,7 @@ def _wait_for(rank: int, waiting: dict[int, Wait]) -> Wait:
 
 def _not_joined(culprits: Sequence[int], wait: Wait, waiting: Iterable[Wait]) -> str:
     """`rank 1 never joined all_reduce #54,611 (default group); ranks 0,2-3 wait in it`."""
-    whom = wording.ranks(culprits)
+    whom = rank_sets.named(culprits)
     victims = [
         one.rank for one in waiting
         if one is wait or (one.call is not None and wait.call is not None
@@ -185,11 +182,11 @@ def _not_joined(culprits: Sequence[int], wait: Wait, waiting: Iterable[Wait]) ->
     if wait.call is None:
         victims = [one.rank for one in waiting]
         wait_verb = wording.verb(victims, "waits", "wait")
-        return f"{wording.ranks(victims)} {wait_verb} for {whom} in backward (gradient averaging)"
+        return f"{rank_sets.named(victims)} {wait_verb} for {whom} in backward (gradient averaging)"
     if wait.call.point_to_point:
         other = "received" if "send" in (wait.call.op or "") else "sent"
-        return f"{whom} never {other}; {wording.ranks(victims)} {wait_verb} in {wait.call.name}"
-    return f"{whom} never joined {wait.call.name}; {wording.ranks(victims)} {wait_verb} in it"
+        return f"{whom} never {other}; {rank_sets.named(victims)} {wait_verb} in {wait.call.name}"
+    return f"{whom} never joined {wait.call.name}; {rank_sets.named(victims)} {wait_verb} in it"
 
 
 def _instead(culprit: Facts) -> str:
@@ -241,7 +238,7 @@ def _circle(ranks: list[Facts], waiting: dict[int, Wait], circle: list[int]) -> 
         return Finding(states.MISSING_RANK, severity, what, lines, _next(ranks, left_out), (left_out,))
     culprits = _against_the_order(ranks, calls)
     lines.append("ranks must call the collectives of groups that they share in the same order")
-    what = f"{wording.ranks(circle)} wait for each other: {said}"
+    what = f"{rank_sets.named(circle)} wait for each other: {said}"
     return Finding(states.ORDER_MISMATCH, severity, what, lines, _next(ranks, culprits[0]), culprits)
 
 
@@ -277,7 +274,7 @@ def _complete(ranks: list[Facts], waiting: dict[int, Wait]) -> Finding | None:
     by_rank = {facts.rank: facts for facts in ranks}
     call = named[0].call
     assert call is not None
-    inside = f"{wording.ranks(waiting)} {wording.verb(waiting, 'is', 'are')} in {call.name}"
+    inside = f"{rank_sets.named(waiting)} {wording.verb(waiting, 'is', 'are')} in {call.name}"
     what = f"{inside} but it does not complete: check the network and the communication library"
     lines = [_wait_line(by_rank[rank], wait) for rank, wait in list(waiting.items())[:_MOST_LINES]]
     return Finding(states.IN_COLLECTIVE, ALARM, what, lines, _next(ranks, min(waiting)))
@@ -310,7 +307,7 @@ def _alone(ranks: list[Facts]) -> Finding | None:
     same = [facts.rank for facts in worst if facts.verdict is not None and facts.verdict.state == first.state]
     lines = [f"{facts.name}: {facts.verdict.what}" for facts in worst[:_MOST_LINES] if facts.verdict]
     culprits = tuple(same) if len(same) < len(ranks) else ()
-    what = f"{wording.ranks(same)}: {first.what}"
+    what = f"{rank_sets.named(same)}: {first.what}"
     return Finding(first.state, first.severity, what, [*lines, *first.why], first.next, culprits)
 
 

@@ -5,6 +5,7 @@ Words what `stragglers` finds. Pure. Standard library only.
 
 from __future__ import annotations
 
+from probe.base import rank_sets
 from probe.diagnose import states
 from probe.diagnose.finding import Finding
 from probe.diagnose.process import wording
@@ -40,7 +41,7 @@ def _straggler(ranks: list[Facts], found: Straggler) -> Finding:
     phase = f" in {found.phase}" if found.phase else ""
     others = [facts.rank for facts in ranks if facts.rank != found.rank]
     what = f"rank {found.rank} is {lasts} slower ({found.kind}{phase}): {figures}, {when}"
-    lines = [f"{wording.ranks(others)} {wording.verb(others, 'waits', 'wait')} for it"]
+    lines = [f"{rank_sets.named(others)} {wording.verb(others, 'waits', 'wait')} for it"]
     lines += found.evidence[:_MOST_LINES]
     if found.kind == "input":
         lines.append("its DataLoader is slow: check storage and the number of workers on that host")
