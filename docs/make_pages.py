@@ -1,6 +1,6 @@
-"""`python docs/make_pages.py`: the pages of docs/ that are made from declarations (see `pages`).
+"""`python docs/make_pages.py`: writes the pages of docs/ that are generated from declarations (see `pages`).
 
-`--check` writes nothing and fails when one of them is not what would be written.
+`--check` writes nothing and fails if one of them is stale.
 A tool of this repository; not part of the command.
 """
 
@@ -54,7 +54,7 @@ def tables_page() -> Iterator[str]:
     sources = {
         "ring": "Written as it happens",
         "journal": "Written as it happens",
-        "live": "Looked up when a query names it",
+        "live": "Collected when a query names it",
     }
     yield from [
         "# Tables",
@@ -93,95 +93,88 @@ def verdicts_page() -> Iterator[str]:
     yield from [
         "# Verdicts",
         "",
-        "What `diagnose` says of a process, and what probe.verdicts keeps. Each comes with a severity: "
-        "`ok`, `notice` (worth knowing, may be as meant) or `alarm`; with its evidence, and with what to "
-        "do next. [diagnose.md](diagnose.md) says how they are found.",
+        "The states that `diagnose` reports and probe.verdicts stores. Each verdict has a severity: `ok`, "
+        "`notice` (worth knowing, may be intended) or `alarm`; its evidence; and the next commands. "
+        "[diagnose.md](diagnose.md) explains how they are determined.",
         "",
     ]
     yield from _grid(("state", "meaning"), ((f"`{state}`", means) for state, means in STATES.items()))
 
 
 _GUARD = """\
-`eval` looks at the syntax of a snippet before it runs, and over its shoulder while it runs. That protects a
-run from mistakes. It is no sandbox: Python has none, and whoever may reach the socket of a job may run code
-as the user who trains. Who that is, file modes and tokens decide, not the guard.
+`eval` analyses a snippet before it runs and watches it while it runs. This protects a run from mistakes. It is not
+a sandbox: anyone who can reach a job's socket can run code as the user who trains. File modes and tokens control
+that, not the guard.
 
 ## Before it runs
 
-Allow-list first: a snippet is `reading` when every call, attribute, operator and loop in it is known to
-change nothing; all else is `changing`, also what is merely not known. Names are looked up as the objects
-that they are in the job, so an alias (`D = dist`, `f = optimizer.step`) is seen through, and a method that
-a class of the job's own overrides is not taken for the library's. Nothing is run for it: no property, no
-`__getattr__`, no `__repr__`. A property, method or operator of any code but the standard library's, torch's
-and numpy's is therefore `changing`, though it may well be harmless: the snippet then waits for the next
-step boundary, and that is all.
+The guard works from an allow-list: a snippet is `reading` if every call, attribute, operator and loop in it is
+known to change nothing; everything else, including anything unknown, is `changing`. Names are resolved to the job's
+objects, so aliases (`D = dist`, `f = optimizer.step`) are recognized, and a method that one of the job's classes
+overrides is not mistaken for the library's. The analysis runs nothing: no property, no `__getattr__`, no `__repr__`.
+A property, method or operator defined outside the standard library, torch and numpy is therefore `changing`, even if
+it is harmless: the snippet then waits for the next step boundary.
 
-What the snippet makes itself (a list, a counter, a clone of a tensor) it may change and still be `reading`;
-what it takes from the job (an element of a list of the job's, a view of a tensor) it may not. Adding in
-place (`+=`) counts as changing wherever the left side may be the job's tensor. So does going through a
-`DataLoader`, a generator or a file of the job's (it takes from them) and drawing random numbers of any
-kind.
+A snippet may change what it creates itself (a list, a counter, a clone of a tensor) and still be `reading`, but not
+what belongs to the job (an element of one of its lists, a view of a tensor). In-place addition (`+=`) counts as
+changing if the left side may be a tensor of the job. So do iterating over a `DataLoader`, generator or file of the job,
+which consumes from it, and drawing random numbers.
 
-Looking at gradients is a class of its own, `settled`. The thread that trains may read `.grad` between two
-steps; beside it nobody may: with torch 2.13 a process in which one thread reads `.grad` in a loop while
-another trains dies within seconds.
+Reading gradients is a class of its own, `settled`. Only the training thread may read `.grad`, between two steps: with
+torch 2.13, a process in which one thread reads `.grad` in a loop while another trains dies within seconds.
 
-Numbers and sequences that constants make absurdly large (`3**10**9`, `[0] * 10**12`), and endless iterators
-handed to a function written in C (`list(itertools.count())`), are refused, for nothing could stop them.
+Constant expressions with absurdly large results (`3**10**9`, `[0] * 10**12`) and endless iterators passed to a C
+function (`list(itertools.count())`) are refused, because nothing could stop them.
 
 ## While it runs
 
-Before each line of Python beneath the snippet, the job's own functions included, the clock is looked at,
-and twenty times a second how much memory was taken: at most four fifths of what was available. One
-allocation that is larger than that fails with MemoryError. Each call is looked at before it happens, so
-that a name that was put together, `functools.partial` or `map` do not get around what is refused. On the
-training thread `time.sleep` is refused too.
+The time limit is checked before each line of Python that the snippet runs, including the job's own functions. Memory
+is checked twenty times a second: the snippet may take at most four fifths of what was available, and a single larger
+allocation fails with MemoryError. Each call is checked before it happens, so computed names, `functools.partial` and
+`map` do not bypass a refusal. On the training thread `time.sleep` is refused too.
 
-What cannot be cut short, and is waited for:
+These cannot be interrupted, so the time limit takes effect only after them:
 
 - one call of C: a matrix product, a sort without a key, a read from a slow disk, a lock, a regular
   expression;
-- a loop in a function of the job's (not of the snippet's) that catches BaseException and calls nothing.
+- a loop in a function of the job (not of the snippet) that catches BaseException and calls nothing.
 
-What is not seen:
+The guard does not see:
 
-- a function written in C that is called by another function written in C under a name that was put
-  together: `map` over `os._exit`, `operator.methodcaller` on a process group in C++, an operator of
-  `torch.ops`;
-- what threads and processes do that the snippet starts; the guard classes starting them as changing or
-  refused;
-- what objects of libraries do within: a hook on a module, a callback, a subclass of a tensor that lies;
-- that something has changed between the look and the run: a snippet runs with the very objects that its
-  names had when it was judged, but not with all that they held.
+- a C function that another C function calls under a computed name: `map` over `os._exit`, `operator.methodcaller`
+  on a process group in C++, an operator of `torch.ops`;
+- what threads and processes started by the snippet do; starting them counts as changing or refused;
+- what library objects do internally: a hook on a module, a callback, a misbehaving tensor subclass;
+- changes between analysis and execution: a snippet runs with the objects that its names referred to during the
+  analysis, but their contents may have changed.
 
 ## Collectives
 
-On one rank of several a collective is refused, before and while a snippet runs: the others would wait for it
-for ever, or take it for their own next one. With `--together`, and the name of the job, every rank runs the
-snippet at the same boundary, and what it calls on the default group is carried by a group of our own, made at
-the first such call: on gloo whatever the job's is, from a connection of our own to the job's store, in none
-of torch's tables, and closed at the snippet's end. The job's groups count nothing of it.
+On a single rank of a multi-rank job, collectives are refused, both before and while a snippet runs: the other ranks
+would wait forever, or match the call with their own next collective. With `--together` and the name of the job, every
+rank runs the snippet at the same boundary, and its calls on the default group go to a separate process group. That
+group is created at the first such call. It always uses gloo, over a separate connection to the job's store, appears in
+none of torch's tables, and is closed when the snippet ends. The job's groups are not affected.
 
-Before each call the ranks compare what they are about to call: the operation, its root, and the number of
-elements and type of what is sent. Where that differs, where a rank's snippet has ended before, or a rank does
-not come in time, the call is an exception in the snippet on every rank, and nothing is called: gloo would end
-the process that receives more than it expects.
+Before each call the ranks compare the operation, its root, and the number of elements and type of the data. If these
+differ, if a rank's snippet has already ended, or if a rank does not arrive in time, the call raises an exception in the
+snippet on every rank and nothing is called: gloo would end the process that receives more than it expects.
 
-Refused there, and so only with `--force`, at the job's risk: a group that the snippet names, sending to one
-rank, making or destroying groups, functional collectives, and what calls collectives by itself on the job's
-groups (`backward`, a call of a wrapped model, `full_tensor` of a DTensor).
+These are refused even then; `--force` allows them at the job's risk: groups named by the snippet, sends to a single
+rank, creating or destroying groups, functional collectives, and anything that itself calls collectives on the job's
+groups (`backward`, calling a wrapped model, `full_tensor` of a DTensor).
 """
 _GUARD_OF = {
-    "reading": "Everything that is known to change nothing.",
-    "blocking": "These wait for something outside. So does importing a module that is neither loaded nor of "
-    "the standard library.",
-    "settled": "Refused with `--now`, and where several threads train; `--force` runs it all the same.",
-    "changing": "Whatever is in no table; assignments to attributes and items of what the snippet did not "
-    "make; and these, which say why.",
-    "collective": "Other ranks would have to call the same at the same time. `backward` counts as collective "
-    "where a process group exists.",
-    "refused": "Never run, also not with `--force`. A variable of the job that is called `input` is that "
-    "variable.",
+    "reading": "Known to change nothing.",
+    "blocking": "May wait for something outside the process, as does importing a module that is neither loaded "
+    "nor in the standard library.",
+    "settled": "Refused with `--now`, and if several threads train; `--force` allows it.",
+    "changing": "Anything in no table, assignments to attributes and items of objects that the snippet did not "
+    "create, and the following.",
+    "collective": "The other ranks would have to make the same call at the same time. `backward` counts as "
+    "collective if a process group exists.",
+    "refused": "Never run, not even with `--force`. If the job has a variable called `input`, that variable is "
+    "meant.",
 }
 
 
@@ -189,8 +182,8 @@ def guard_page() -> Iterator[str]:
     """docs/guard.md, from `probe.job.snippets.guard.rules`."""
     from probe.job.snippets.guard.rules import CLASSES
 
-    yield from ["# What a snippet may do", "", *_GUARD.splitlines(), "", "## The classes", ""]
-    yield from ["A snippet has the class of the worst of its parts; the answer says which lines.", ""]
+    yield from ["# Rules for snippets", "", *_GUARD.splitlines(), "", "## The classes", ""]
+    yield from ["A snippet gets the class of its worst part; the answer names the lines.", ""]
     yield from _grid(("class", "meaning"), ((f"`{kind}`", means) for kind, means in CLASSES.items()))
     for kind in CLASSES:
         yield from [f"## {kind.capitalize()}", "", _GUARD_OF[kind], ""]
@@ -208,10 +201,10 @@ def _rules_of(kind: str) -> Iterator[tuple[str, str, str]]:
     for (of, why), names in together.items():
         yield f"`{of}`", _code(names), why
     if kind == rules.READING:
-        yield "methods of what a reading call gave", _code(sorted(rules.PURE_METHODS)), "by their name"
-        yield "methods of what the snippet made", _code(sorted(rules.OWN_METHODS)), "it is nobody else's"
+        yield "methods of the result of a reading call", _code(sorted(rules.PURE_METHODS)), "matched by name"
+        yield "methods of objects that the snippet created", _code(sorted(rules.OWN_METHODS)), "they belong to the snippet"
     elif kind == rules.BLOCKING:
-        yield "methods of what the snippet made", _code(sorted(rules.BLOCKING_METHODS)), "wait"
+        yield "methods of objects that the snippet created", _code(sorted(rules.BLOCKING_METHODS)), "wait"
     elif kind == rules.SETTLED:
         prefixed = [f"{prefix}*" for prefix in rules.SETTLED_PREFIXES]
         settled = _code([*sorted(rules.SETTLED_ATTRIBUTES), *prefixed])
@@ -220,10 +213,10 @@ def _rules_of(kind: str) -> Iterator[tuple[str, str, str]]:
         yield from (("methods", f"`{name}`", why) for name, why in rules.CHANGING_METHODS.items())
     elif kind == rules.COLLECTIVE:
         for module in rules.COLLECTIVE_MODULES:
-            yield f"`{module}`", "everything that is in no other table", "waits for the other ranks"
+            yield f"`{module}`", "everything not in another table", "waits for the other ranks"
         for cls in rules.COLLECTIVE_CLASSES:
-            yield f"`{cls}`", "calling one, or what holds one", "waits for the other ranks"
-        yield "methods, by their name", _code(sorted(rules.COLLECTIVE_METHODS)), "wait for the other ranks"
+            yield f"`{cls}`", "calling it, or an object that holds it", "waits for the other ranks"
+        yield "methods, matched by name", _code(sorted(rules.COLLECTIVE_METHODS)), "wait for the other ranks"
 
 
 def _code(names: Sequence[str]) -> str:
@@ -232,25 +225,24 @@ def _code(names: Sequence[str]) -> str:
 
 def cli_page() -> Iterator[str]:
     """docs/cli.md, from the commands and the tree of errors."""
-    from typer.main import get_command
-
-    from probe_cli.command_table import COMMANDS, app_with, module_of
+    from probe_cli.command_table import COMMANDS, command_group, module_of
     from probe_cli.core.endpoints import FORMS
     from probe_cli.core.exit_codes import errors_of, exit_codes
 
-    group: Any = get_command(app_with(COMMANDS))
-    yield from ["# The command", "", "`probe ENDPOINT COMMAND …`, or `probe -t ENDPOINT COMMAND …`.", ""]
+    group = command_group()
+    yield from ["# Command reference", "", "`probe ENDPOINT COMMAND …`, or `probe -t ENDPOINT COMMAND …`.", ""]
     yield from _options(group)
     yield from ["## Endpoints", ""]
     yield from _grid(
         ("endpoint", "meaning"), ((f"`{form}`" if form else "none", means) for form, means in FORMS)
     )
     yield from [
-        "Where no server answers and none can be started, `backtrace` and `eval` ask the process itself.",
+        "If no server answers and none can be started, `backtrace`, `eval` and actions talk to the process directly.",
         "",
     ]
     yield from ["## Commands", ""]
-    for name, command in group.commands.items():
+    for name in COMMANDS:
+        command = group.get_command(None, name)
         yield from [f"### probe {name}", "", command.help or "", ""]
         yield from _options(command)
         yield from ["```sh", *module_of(name).EXAMPLES, "```", ""]
@@ -266,7 +258,7 @@ def cli_page() -> Iterator[str]:
             for code, meaning in exit_codes()
         ),
     )
-    yield from ["Errors are two lines on stderr: `probe:` and what happened, `next:` and what to do.", ""]
+    yield from ["An error is two lines on stderr: `probe:` with what happened, `next:` with what to do.", ""]
 
 
 def _options(command: Any) -> Iterator[str]:

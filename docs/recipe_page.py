@@ -1,10 +1,10 @@
-"""docs/recipes.md: how a recipe is written, and every one that comes with probe.
+"""docs/recipes.md: how to write a recipe, and the built-in recipes.
 
 A tool of this repository; not part of the command."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 _HOW = """\
 # Recipes
 
-A recipe is a question about a recording: one SELECT, what its rows mean, and what to do about it. `diagnose` asks
-them all, the monitor asks them while jobs run, and neither knows more than what is in their files.
+A recipe is a check on a recording: one SELECT, what its rows mean, and what to do about it. `diagnose` runs all
+recipes on request, and the monitor runs them while jobs run. A recipe's file contains everything about it.
 
 ```sh
 probe recipes
@@ -24,28 +24,28 @@ probe PID diagnose loss
 probe PID diagnose --all
 ```
 
-`diagnose` first says how the process is, then what was found, the worst first, and how many checks were clear or
-could not be judged. `--all` adds what is no more than a fact (`info`), and why the others could not be judged.
+`diagnose` shows the state of the process, then the findings, the worst first, and how many checks were clear or
+could not be judged. `--all` adds informational findings (`info`) and the reason why a check could not be judged.
 
-With a symptom (`nan`, `slow`, `memory`, `hang`, `loss`, `gradients`, `data`) it goes the way of a specialist: the
-recipes of that symptom in their order, each with its result, and at the end a cause, or what is not known and what
-to do to know it. Orders below 100 say that the symptom is there, those from 100 on why: data first, then gradients,
-the learning rate, numerics. The first that is found is the cause, unless its recipe says that it follows from another
-one. Where deep statistics are missing, the job is asked for those of three steps (`--no-watch`: it is not). What was
-checked is kept in probe.checks of the recording.
+With a symptom (`nan`, `slow`, `memory`, `hang`, `loss`, `gradients`, `data`) it proceeds like a specialist: it runs
+the recipes of that symptom in order, shows each result, and ends with the cause, or with what is unknown and how to
+find out. Recipes with an order below 100 check whether the symptom is present, those from 100 on why: data first, then
+gradients, the learning rate, numerics. The first one that finds something is the cause, unless its recipe says that it
+follows from another finding. If deep statistics are missing, `diagnose` requests them from the job for three steps;
+`--no-watch` turns that off. The results are stored in probe.checks of the recording.
 
-Not found, clear and unknown are different things: a recipe is unknown when what it needs was not recorded, or when
-its SQL failed, and then it says so.
+Each check is `found`, `clear` or `unknown`. It is `unknown`, with a reason, if what it needs was not recorded or its
+SQL failed.
 
-A recipe sees the newest rows, at least 32,768 of each table of each rank and 2 MiB of those that are written rarely,
-where there are so many. With the scope `rank` these are the rows of the lowest rank that is known, with `job` those
-of all ranks, on other hosts too.
+A recipe sees the newest rows: at least the last 32,768 of each table of each rank, and 2 MiB of tables that are
+written rarely. With scope `rank` these are the rows of the lowest known rank, with scope `job` those of all ranks on
+all hosts.
 
-## One of your own
+## Custom recipes
 
 `PROBE_RECIPES` names a folder; the server reads it again when a file changes. A recipe with the name of a built-in
-one takes its place. One that is not understood is left out and told of, with the line and what is accepted. Only a
-threshold is to be different? Then `parameters.toml` in that folder says so:
+one replaces it. An invalid recipe is left out and reported with the line and the accepted values. To change only a
+threshold, put a `parameters.toml` into that folder:
 
 ```python
 from pathlib import Path
@@ -92,39 +92,38 @@ connection.execute("INSERT INTO python.steps BY NAME SELECT 7 AS step, 60.0 AS w
 assert check.findings[0].what == "evaluation took 55.0 s at step 7, 92% of the time of all steps"
 ```
 
-The rules that judge a process rather than a recording have thresholds too: when a step is late, when a thread counts
-as busy. The section `[stall-thresholds]` of `parameters.toml` overrides them as it does those of recipes; the server
-applies a change within a second or two. `PROBE_STALL_S`, a setting of each job, stays the least time that is a stall.
-
-`probe recipes show stall-thresholds` lists those in force; [all of them](#stall-thresholds) are below.
+The rules on the state of a process have thresholds too: when a step is late, when a thread counts as busy. The section
+`[stall-thresholds]` of `parameters.toml` overrides [them](#stall-thresholds); the server applies a change within a
+second or two. `PROBE_STALL_S`, a setting of each job, remains the shortest time that counts as a stall.
+`probe recipes show stall-thresholds` lists the values in force.
 
 Lines that begin with `-- ` at the top of the file are TOML:
 
 | key | meaning |
 | --- | --- |
-| `title` | the finding's name |
+| `title` | the name of the finding |
 | `severity` | `info`, `notice` or `alarm` |
 | `symptoms` | one or more of `nan`, `slow`, `memory`, `hang`, `loss`, `gradients`, `data` |
-| `what` | the finding in one line; `{column}` is filled in from the row, or from a parameter, formatted as in Python; `?` is NULL |
-| `order` | place among the checks of a symptom, 0 to 999; 900 when it is left out |
-| `scope` | `rank` (when it is left out) or `job`: whose rows are there |
-| `holds_s` | the monitor: seconds for which it must be found before it is an incident |
-| `needs` | what must be recorded; said when the answer is unknown |
-| `why` | evidence, a line each; a line with a column that is NULL is left out |
-| `next` | commands, a line each; `{endpoint}` is filled in |
-| `false_positives` | what looks like it and is not |
-| `deepen` | `gradients`, `activations` or `histograms`: deep statistics that help when the answer is unknown |
-| `follows` | recipes of which this one is a consequence where they found something too |
+| `what` | the finding in one line; `{column}` is replaced by the row's value or a parameter's, formatted as in Python; NULL becomes `?` |
+| `order` | position among the checks of a symptom, 0 to 999; default 900 |
+| `scope` | `rank` (default) or `job`: whose rows the SQL sees |
+| `holds_s` | how many seconds the monitor must find it before it opens an incident |
+| `needs` | what must be recorded; shown when the result is unknown |
+| `why` | lines of evidence; a line that uses a NULL column is left out |
+| `next` | next commands; `{endpoint}` is filled in |
+| `false_positives` | harmless situations that look the same |
+| `deepen` | `gradients`, `activations` or `histograms`: deep statistics that can make an unknown result known |
+| `follows` | recipes whose finding explains this one |
 | `parameters` | a table for each `$name` of the SQL: `value`, `unit` and `source`, all three |
 
-The rest is one SELECT over [the tables](tables.md). Each row is a finding, no row is all clear. Columns that mean
-something: `severity` instead of the recipe's; `subject` tells findings apart (the name of a parameter); `step`;
-`rank`; `unknown`, a text: then the row is no finding, but why there can be none.
+The rest is one SELECT over [the tables](tables.md). Each row is a finding; no rows means clear. These columns have a
+meaning: `severity` overrides the recipe's; `subject` distinguishes findings (for example the name of a parameter);
+`step`; `rank`; `unknown`, a text: the reason why the check cannot be judged, instead of a finding.
 
-It runs as any SQL from outside does: in a process that may read this recording and nothing else, with a deadline. At
-most 50 rows are looked at. A recipe that must be quiet on the first steps, on short runs and in pauses for evaluation
-and checkpoints has cases beside it that say so, `NAME.cases.toml`: tables as SELECTs, and what is to be found in them;
-`tests/recipes` runs those of the built-in ones.
+The SQL runs like any query: in a separate process that can read only this recording, with a deadline. At most 50 rows
+are used. `NAME.cases.toml` next to a recipe holds its test cases: tables as SELECTs, and what the recipe must find in
+them. They should cover the first steps, short runs, and pauses for evaluation and checkpoints. `tests/recipes` runs the
+cases of the built-in recipes.
 """
 
 
@@ -134,30 +133,30 @@ def recipes_page() -> Iterator[str]:
 
     library = load([built_in_folder()])
     yield from _HOW.splitlines()
-    yield from ["", "## Those that come with probe", ""]
-    yield from ["In the order of their checks. `probe recipes show NAME` has the SQL and the commands, too.", ""]
+    yield from ["", "## Built-in recipes", ""]
+    yield from ["In the order in which they run. `probe recipes show NAME` also shows the SQL and the commands.", ""]
     for recipe in library.values():
         about = f"{recipe.severity}; {', '.join(recipe.symptoms)}; order {recipe.order}"
         if recipe.scope == "job":
-            about += "; over all ranks"
+            about += "; on all ranks"
         if recipe.holds_s:
-            about += f"; an incident after {recipe.holds_s:g} s"
+            about += f"; opens an incident after {recipe.holds_s:g} s"
         yield from [f"### {recipe.name}", "", f"{_capital(recipe.title)} ({about}).", ""]
-        yield from [f"- needs {recipe.needs}"] if recipe.needs else []
-        yield from [f"- not to be confused with: {recipe.false_positives}"] if recipe.false_positives else []
+        yield from [f"- Needs: {recipe.needs}"] if recipe.needs else []
+        yield from [f"- False positives: {recipe.false_positives}"] if recipe.false_positives else []
         yield ""
         if recipe.parameters:
-            yield from _parameters(recipe.parameters.values())
+            yield from _parameters(recipe.parameters)
     yield from ["## Stall thresholds", ""]
-    yield from ["Of the rules on a process; `parameters.toml` overrides them as [above](#one-of-your-own).", ""]
-    yield from _parameters(library.stall_parameters.values())
+    yield from ["Thresholds of the rules on the state of a process; `parameters.toml` [overrides](#custom-recipes) them.", ""]
+    yield from _parameters(library.stall_parameters)
 
 
-def _parameters(parameters: Iterable[Parameter]) -> Iterator[str]:
+def _parameters(parameters: Mapping[str, Parameter]) -> Iterator[str]:
     yield "| parameter | value | unit | source |"
     yield "| --- | --- | --- | --- |"
-    for one in parameters:
-        cells = (f"`{one.name}`", f"{one.value}", one.unit, one.source)
+    for name, one in parameters.items():
+        cells = (f"`{name}`", f"{one.value}", one.unit, one.source)
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
     yield ""
 

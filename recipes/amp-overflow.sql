@@ -7,8 +7,8 @@
 -- what = "the GradScaler skipped {skipped} of the last {n} steps, since step {step}: their gradients overflowed"
 -- why = [
 --   "factor {scale:.6g} now, {scale_before:.6g} before",
---   "{row} steps in a row at the end of it were skipped: no weight changes",
---   "usual is one skipped step in 2,000, when the factor is tried higher",
+--   "the last {row} steps were all skipped: no weights change",
+--   "one skipped step in 2,000 is usual, when the scaler tries a higher factor",
 -- ]
 -- next = [
 --   "probe {endpoint} loss-scale",
@@ -16,7 +16,7 @@
 --   "probe {endpoint} checkpoint overflow.pt",
 --   "probe {endpoint} lr --scale 0.3",
 -- ]
--- false_positives = "the first steps, in which the factor finds its place (the first 50 are left out)"
+-- false_positives = "the first steps, in which the scale factor settles (the first 50 are excluded)"
 -- [parameters.share]
 -- value = 0.1
 -- unit = "ratio of the steps"

@@ -3,11 +3,11 @@
 -- symptoms = ["hang", "loss"]
 -- order = 710
 -- scope = "rank"
--- needs = "checkpoints that were made with probe: those of the job itself are not seen"
+-- needs = "checkpoints made with probe: the job's own are not seen"
 -- what = "{said}: {lost_h:.1f} h of training would be lost"
 -- why = ["last one: step {saved_step}, {age_h:.1f} h ago; the job is at step {step}", "recorded for {run_h:.1f} h, {n} checkpoints were made with probe"]
 -- next = ["probe {endpoint} checkpoint kept --every 1000 --keep 3", "probe {endpoint} checkpoint rescue.pt"]
--- false_positives = "a job that saves by itself, which probe does not see: therefore `info` where probe never saved; a notice where it did and stopped"
+-- false_positives = "a job that saves its own checkpoints, which probe does not see: `info` if probe never saved one, a notice if it did and stopped"
 -- [parameters.hours]
 -- value = 2.0
 -- unit = "h"
@@ -20,6 +20,6 @@ WITH saved AS (
     SELECT MIN(t_ns) AS began, MAX(t_ns) AS now, MAX(step) AS step, COUNT(*) AS steps FROM python.steps
 )
 SELECT NULL AS unknown, run.step, saved.step AS saved_step, n, (now - saved.t_ns) / 3.6e12 AS age_h, (now - began) / 3.6e12 AS run_h, (now - COALESCE(saved.t_ns, began)) / 3.6e12 AS lost_h,
-    CASE WHEN n = 0 THEN 'no checkpoint was made with probe' ELSE format('last checkpoint that probe made is of step {}', saved.step) END AS said,
+    CASE WHEN n = 0 THEN 'no checkpoint was made with probe' ELSE format('the last checkpoint made with probe is of step {}', saved.step) END AS said,
     CASE WHEN n = 0 THEN 'info' ELSE 'notice' END AS severity
 FROM run, saved, kept WHERE steps > 0 AND (NOT kept.yes OR (now - saved.t_ns) / 3.6e12 > 2 * $hours) AND (now - COALESCE(saved.t_ns, began)) / 3.6e12 > $hours

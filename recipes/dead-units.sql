@@ -3,20 +3,20 @@
 -- symptoms = ["gradients", "loss"]
 -- order = 260
 -- scope = "rank"
--- needs = "outputs of modules that were looked at"
+-- needs = "sampled outputs of modules"
 -- deepen = "activations"
 -- what = "{dead:.0%} of the units of {module} are dead: 0 for every input since step {step} or earlier"
 -- why = [
---   "{class}, shape {shape}: on each of the last {n} calls looked at at least {dead:.0%} of its units were 0 for the whole batch",
+--   "{class}, shape {shape}: in each of the last {n} sampled calls at least {dead:.0%} of its units were 0 for the whole batch",
 --   "its output: mean {mean:.2g}, {zero_ratio:.0%} of the elements 0",
---   "{others} of {modules} such modules have it too",
+--   "{others} of {modules} such modules are affected too",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, module, dead_ratio, zero_ratio, mean FROM python.activations ORDER BY t_ns DESC LIMIT 20\"",
 --   "probe {endpoint} watch --activations --steps 5",
 --   "probe {endpoint} lr --scale 0.3",
 -- ]
--- false_positives = "sparse activations on purpose; a batch so small that a unit is 0 by chance"
+-- false_positives = "intentionally sparse activations; a batch so small that a unit is 0 by chance"
 -- [parameters.share]
 -- value = 0.5
 -- unit = "ratio of the units"
@@ -24,7 +24,7 @@
 -- [parameters.least]
 -- value = 3
 -- unit = "calls looked at"
--- source = "ours: always dead, not in one batch"
+-- source = "ours: dead in every sample, not in one batch"
 WITH seen AS (
     SELECT *, ROW_NUMBER() OVER (PARTITION BY module ORDER BY t_ns DESC, step DESC) AS ago FROM python.activations
     WHERE dead_ratio IS NOT NULL AND regexp_matches(class, 'ReLU|GELU|SiLU|ELU|Swish|Mish|Softplus|Hardswish|GLU|Act')
@@ -37,4 +37,4 @@ SELECT NULL AS unknown, module, module AS subject, step, class, shape, n, dead, 
     (SELECT COUNT(*) FROM modules) AS modules, CASE WHEN dead = 1 THEN 'alarm' ELSE 'notice' END AS severity
 FROM modules WHERE n >= $least AND dead >= $share QUALIFY ROW_NUMBER() OVER (ORDER BY dead DESC, place) <= 3
 UNION ALL BY NAME
-SELECT 'no outputs of activation modules were looked at' AS unknown FROM seen HAVING COUNT(*) < $least
+SELECT 'no sampled outputs of activation modules' AS unknown FROM seen HAVING COUNT(*) < $least

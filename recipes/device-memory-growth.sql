@@ -3,11 +3,11 @@
 -- symptoms = ["memory"]
 -- order = 650
 -- scope = "rank"
--- needs = "samples of memory over some hundred steps"
--- what = "device memory held by tensors grows by {per_step_kib:,.1f} KiB a step since step {step}: {then_mib:,.0f} to {now_mib:,.0f} MiB"
+-- needs = "memory samples over a few hundred steps"
+-- what = "device memory held by tensors has grown by {per_step_kib:,.1f} KiB per step since step {step}: {then_mib:,.0f} to {now_mib:,.0f} MiB"
 -- why = [
---   "it rose in {rises} of {pairs} successive eighths of the samples since then, and its line fits them with a correlation of {r:.2f}",
---   "{left_mib:,.0f} MiB are left: enough for some {steps_left:,.0f} steps, {hours_left:.1f} h",
+--   "it rose in {rises} of {pairs} successive eighths of the samples since then; linear fit: correlation {r:.2f}",
+--   "{left_mib:,.0f} MiB left: enough for about {steps_left:,.0f} steps, {hours_left:.1f} h",
 -- ]
 -- next = [
 --   "probe {endpoint} checkpoint before-oom.pt",
@@ -15,7 +15,7 @@
 --   "probe {endpoint} eval \"import collections, gc; print(collections.Counter(type(o).__name__ for o in gc.get_objects()).most_common(10))\"",
 --   "probe {endpoint} eval \"import gc, torch; print(sorted(tuple(o.shape) for o in gc.get_objects() if type(o) is torch.Tensor)[-20:])\"",
 -- ]
--- false_positives = "caches that fill once; data that are read into memory in the first epoch; batches that grow"
+-- false_positives = "caches that fill once; data read into memory in the first epoch; growing batches"
 -- [parameters.samples]
 -- value = 24
 -- unit = "samples"
@@ -23,7 +23,7 @@
 -- [parameters.r]
 -- value = 0.9
 -- unit = "correlation"
--- source = "ours: a leak is a line"
+-- source = "ours: a leak grows linearly"
 -- [parameters.growth]
 -- value = 0.05
 -- unit = "ratio of what it was"
@@ -31,7 +31,7 @@
 -- [parameters.soon]
 -- value = 1.0
 -- unit = "h left"
--- source = "ours: an alarm from there on"
+-- source = "ours: an alarm from here on"
 WITH samples AS (
     SELECT step, t_ns, allocated_bytes AS bytes, device_total_bytes - GREATEST(reserved_bytes, allocated_bytes) + (reserved_bytes - allocated_bytes) AS left_bytes FROM process.memory WHERE allocated_bytes IS NOT NULL AND step IS NOT NULL AND step > 10
 ), recent AS (

@@ -3,22 +3,22 @@
 -- symptoms = ["memory"]
 -- order = 640
 -- scope = "rank"
--- needs = "a device"
--- what = "the device's memory was {used:.1%} used at its peak: {peak_mib:,.0f} of {total_mib:,.0f} MiB"
+-- needs = "a GPU"
+-- what = "device memory was {used:.1%} full at its peak: {peak_mib:,.0f} of {total_mib:,.0f} MiB"
 -- why = [
 --   "tensors held {allocated_mib:,.0f} MiB at step {step}, the allocator {reserved_mib:,.0f} MiB",
---   "{fragmented:.0%} of what the allocator holds is not in use: fragmentation, which PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True cures",
+--   "{fragmented:.0%} of the allocator's memory is unused: fragmentation; set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
 --   "estimated: weights, gradients and Adam's moments take {fixed_mib:,.0f} MiB, activations the other {activations_mib:,.0f} MiB at the peak",
---   "1. half the batch: about {half_mib:,.0f} MiB less (estimated); accumulate gradients over twice as many to keep its size",
+--   "1. halve the batch: about {half_mib:,.0f} MiB less (estimated); accumulate gradients over two batches to keep its size",
 --   "2. activation checkpointing: about {checkpointing_mib:,.0f} MiB less (estimated), some 20 % to 30 % slower",
---   "3. half the sequence length: half of the activations, and a quarter of what attention keeps",
+--   "3. halve the sequence length: half of the activations, a quarter of the attention memory",
 -- ]
 -- next = [
 --   "probe {endpoint} memory-snapshot -o memory.pickle",
 --   "probe {endpoint} checkpoint before-oom.pt",
 --   "probe {endpoint} query \"SELECT module, MAX(allocated) FROM python.torch_trace GROUP BY module ORDER BY 2 DESC LIMIT 10\"",
 -- ]
--- false_positives = "an allocator that was told to use all there is; sizes that do not change: then the peak stays where it is"
+-- false_positives = "an allocator configured to use all memory; constant sizes: the peak stays where it is"
 -- [parameters.used]
 -- value = 0.95
 -- unit = "ratio"
@@ -43,4 +43,4 @@ SELECT NULL AS unknown, step, used / total AS used, used / 1048576 AS peak_mib, 
     activations / 2 / 1048576 AS half_mib, $saved * activations / 1048576 AS checkpointing_mib
 FROM judged WHERE n > 0 AND used >= $used * total AND peak >= 0.9 * $used * total
 UNION ALL BY NAME
-SELECT 'the job uses no device' AS unknown FROM recent WHERE n = 0
+SELECT 'the job uses no GPU' AS unknown FROM recent WHERE n = 0

@@ -3,11 +3,11 @@
 -- symptoms = ["loss", "nan"]
 -- order = 20
 -- scope = "rank"
--- needs = "a loss that backward is called on, over some hundred steps, of one objective"
--- what = "loss rises since step {step} or so: {now:.4g} over the last {recent} steps, {best:.4g} at its best"
+-- needs = "a loss that backward is called on, over a few hundred steps, of one objective"
+-- what = "loss has been rising since about step {step}: {now:.4g} over the last {recent} steps, {best:.4g} at its best"
 -- why = [
---   "it began at {start:.4g}, its best was {best:.4g} around step {best_step}, now it is {now:.4g} (medians of {block} steps)",
---   "the rise is {rise_sigmas:.0f} times the scatter within {block} steps",
+--   "start {start:.4g}, best {best:.4g} around step {best_step}, now {now:.4g} (medians of {block} steps)",
+--   "the rise is {rise_sigmas:.0f} times the spread within {block} steps",
 --   "gradient norm: {norm_now:.3g} now, {norm_before:.3g} when the loss was best",
 --   "learning rate: {lr:.3g} now, {lr_before:.3g} when the loss was best",
 -- ]
@@ -17,7 +17,7 @@
 --   "probe {endpoint} clip --max-norm 1.0",
 --   "probe {endpoint} query \"SELECT param, norm, update_ratio FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY update_ratio DESC LIMIT 10\"",
 -- ]
--- false_positives = "curricula that make the data harder; losses whose weights are changed on the way; adversarial training (two optimizers with a backward of their own are left out)"
+-- false_positives = "a curriculum of increasing difficulty; loss weights changed during training; adversarial training (several optimizers with their own backward are excluded)"
 -- [parameters.share]
 -- value = 0.25
 -- unit = "ratio of what had been gained"
@@ -25,10 +25,10 @@
 -- [parameters.relative]
 -- value = 0.2
 -- unit = "ratio of the best"
--- source = "ours: for runs that gained nothing before"
+-- source = "ours: for runs that had gained nothing before"
 -- [parameters.sigmas]
 -- value = 3.0
--- unit = "times the scatter"
+-- unit = "times the spread"
 -- source = "ours: of medians, three in a row"
 -- [parameters.block]
 -- value = 20
@@ -64,7 +64,7 @@ adversarial AS (
         GREATEST(best.spread, (SELECT MEDIAN(spread) FROM blocks)) AS spread
     FROM best, now, first
 )
-SELECT CASE WHEN adversarial.yes THEN 'there are several optimizers with a backward each: their losses work against each other' END AS unknown,
+SELECT CASE WHEN adversarial.yes THEN 'several optimizers have a backward each: their losses compete' END AS unknown,
     step AS best_step, (SELECT MAX(blocks.step) FROM blocks WHERE level <= best + 0.1 * rise) AS step, best, now, start, 3 * $block AS recent, $block AS block, rise / NULLIF(spread, 0) AS rise_sigmas,
     CASE WHEN norm_before IS NOT NULL THEN norm_now END AS norm_now,
     CASE WHEN norm_now IS NOT NULL THEN norm_before END AS norm_before, lr, lr_before

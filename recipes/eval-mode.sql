@@ -3,18 +3,18 @@
 -- symptoms = ["loss", "gradients"]
 -- order = 205
 -- scope = "rank"
--- needs = "steps in which the call of the model was seen"
--- what = "the model trains in eval mode since step {step}: {reason}"
+-- needs = "steps on which the call of the model was seen"
+-- what = "the model has been in eval mode since step {step}: {reason}"
 -- why = [
---   "`training` was false on {off} of the last {looked} steps, and backward was called on them",
---   "it was true until step {last_on}: an evaluation before it may have left it so",
---   "{affected} layers behave otherwise in training: {examples}",
+--   "`training` was false on {off} of the last {looked} steps with a backward pass",
+--   "it was true until step {last_on}: an evaluation may have called eval() without train() after it",
+--   "{affected} layers behave differently in training mode: {examples}",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT module, class, training, p FROM python.modules WHERE NOT training ORDER BY module\"",
 --   "probe {endpoint} eval --at-step \"model.train()\"",
 -- ]
--- false_positives = "fine-tuning with the statistics of batch normalization held on purpose; `info` where no layer behaves otherwise"
+-- false_positives = "fine-tuning with frozen batch-norm statistics; `info` if no layer behaves differently in eval mode"
 -- [parameters.least]
 -- value = 20
 -- unit = "steps"
@@ -35,9 +35,9 @@ WITH looked AS (
 )
 SELECT NULL AS unknown, COALESCE(last_on + 1, first) AS step, last_on, off, looked,
     CASE WHEN affected > 0 THEN affected END AS affected, examples,
-    CASE WHEN known = 0 THEN 'dropout is off and batch normalization does not learn its statistics, where there are any'
-        WHEN affected = 0 THEN 'no layer of it behaves otherwise in training'
-        ELSE 'dropout is off, batch normalization does not learn its statistics' END AS reason,
+    CASE WHEN known = 0 THEN 'dropout is off and batch-norm statistics are not updated, if there are any'
+        WHEN affected = 0 THEN 'none of its layers behaves differently in training mode'
+        ELSE 'dropout is off and batch-norm statistics are not updated' END AS reason,
     CASE WHEN known > 0 AND affected = 0 THEN 'info' ELSE 'notice' END AS severity
 FROM counted, before, layers WHERE looked >= $least AND now
 UNION ALL BY NAME

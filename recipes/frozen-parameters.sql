@@ -3,14 +3,14 @@
 -- symptoms = ["gradients", "loss"]
 -- order = 215
 -- scope = "rank"
--- needs = "the list of parameters, which is written when the model and its optimizer are known"
+-- needs = "the list of parameters, recorded once the model and its optimizer are known"
 -- what = "{modules} modules are frozen, {share:.1%} of the model: {examples}"
 -- why = [
 --   "{n} parameters with {elements:,} elements have requires_grad false; {trained:,} elements are trained",
 --   "frozen between modules that are trained: {between}",
 -- ]
 -- next = ["probe {endpoint} query \"SELECT module, SUM(numel) FROM python.parameters WHERE NOT requires_grad GROUP BY module ORDER BY MIN(place)\""]
--- false_positives = "fine-tuning, where it is on purpose: therefore `info`; a notice where nothing at all is trained"
+-- false_positives = "intended in fine-tuning, therefore `info`; a notice if nothing at all is trained"
 WITH latest AS (
     SELECT param, ARG_MAX(place, t_ns) AS place, ARG_MAX(module, t_ns) AS module, ARG_MAX(numel, t_ns) AS numel,
         ARG_MAX(requires_grad, t_ns) AS requires_grad, MAX(step) AS step

@@ -7,14 +7,14 @@
 -- deepen = "gradients"
 -- what = "gradients {direction} towards the first layers: {times:.2g} times from {last_param} to {first_param}"
 -- why = [
---   "root mean square of the gradient: {first:.2g} in {first_param}, {last:.2g} in {last_param} (median of the last {n} steps looked at)",
---   "over {layers} layers it changes by {per_layer:.2g} times a layer, evenly (correlation {r:.2f})",
+--   "root mean square of the gradient: {first:.2g} in {first_param}, {last:.2g} in {last_param} (median of the last {n} sampled steps)",
+--   "over {layers} layers it changes evenly, {per_layer:.2g} times per layer (correlation {r:.2f})",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT place, param, norm, update_ratio FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY place\"",
 --   "probe {endpoint} watch --gradients --activations --steps 3",
 -- ]
--- false_positives = "layers that are listed in another order than they are called in"
+-- false_positives = "layers listed in another order than they are called"
 -- [parameters.times]
 -- value = 100.0
 -- unit = "times"

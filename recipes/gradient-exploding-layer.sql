@@ -7,8 +7,8 @@
 -- deepen = "gradients"
 -- what = "gradient of {param} grew to {norm:.3g} at step {step}, {times:.0f} times its usual {usual:.3g}"
 -- why = [
---   "its norms before: {usual:.3g} (median of {n}); the other parameters grew {others:.1f} times in the same steps (median)",
---   "since then: {later:.3g} (median of {later_n})",
+--   "its previous norms: {usual:.3g} (median of {n}); the other parameters' norms grew {others:.1f} times in the same steps (median)",
+--   "since then: {later:.3g} (median of {later_n} norms)",
 --   "largest element {abs_max:.3g}, update ratio {ratio:.2g}",
 -- ]
 -- next = [
@@ -16,7 +16,7 @@
 --   "probe {endpoint} clip --max-norm 1.0",
 --   "probe {endpoint} watch --gradients --steps 5",
 -- ]
--- false_positives = "an embedding or an expert that few batches use"
+-- false_positives = "an embedding or expert that few batches use"
 -- [parameters.times]
 -- value = 10.0
 -- unit = "times its own median"
@@ -24,15 +24,15 @@
 -- [parameters.apart]
 -- value = 5.0
 -- unit = "times what the others grew"
--- source = "ours: else all explode, which gradients-exploding says"
+-- source = "ours: otherwise all explode, see gradients-exploding"
 -- [parameters.least]
 -- value = 2
 -- unit = "times looked at before"
--- source = "ours: on short steps a parameter is looked at once in some hundred; of fewer than three looks, three times as much is asked"
+-- source = "ours: on short steps a parameter is sampled once in a few hundred; with fewer than three samples the threshold is tripled"
 -- [parameters.first]
 -- value = 100
 -- unit = "steps"
--- source = "ours: gradients find their size first"
+-- source = "ours: gradients settle first"
 WITH steps AS (
     SELECT step, ROW_NUMBER() OVER (ORDER BY step DESC) AS ago FROM (SELECT DISTINCT step FROM python.gradients ORDER BY step DESC LIMIT 60)
 ), seen AS (

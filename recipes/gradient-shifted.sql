@@ -7,7 +7,7 @@
 -- deepen = "histograms"
 -- what = "gradient of {param} is {kind}: mean {mean:.2g}, deviation {std:.2g}"
 -- why = [
---   "on the last {n} steps looked at (from step {step}) its mean was {shift:.1f} times its deviation; 1.6 means 95 % on one side of 0",
+--   "in the last {n} sampled steps (from step {step}) its mean was {shift:.1f} times its standard deviation; 1.6 means 95 % on one side of 0",
 --   "before: {shift_before:.2f} times",
 --   "median {p50:.2g}, 5 % and 95 %: {p5:.2g} and {p95:.2g}",
 -- ]
@@ -15,7 +15,7 @@
 --   "probe {endpoint} watch --histograms --steps 3",
 --   "probe {endpoint} query \"SELECT step, mean, std, abs_max, zero_ratio FROM python.gradients WHERE param = '{param}' ORDER BY step DESC LIMIT 10\"",
 -- ]
--- false_positives = "a parameter whose elements all do the same, such as the scale of a single norm"
+-- false_positives = "a parameter whose elements all act alike, such as the scale of a single norm"
 -- [parameters.shift]
 -- value = 1.64
 -- unit = "mean / deviation"
@@ -27,7 +27,7 @@
 -- [parameters.numel]
 -- value = 64
 -- unit = "elements"
--- source = "ours: few elements have no distribution"
+-- source = "ours: too few elements have no distribution"
 WITH steps AS (
     SELECT step, ROW_NUMBER() OVER (ORDER BY step DESC) AS ago FROM (SELECT DISTINCT step FROM python.gradients WHERE mean IS NOT NULL ORDER BY step DESC LIMIT 40)
 ), params AS (

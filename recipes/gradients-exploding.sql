@@ -3,7 +3,7 @@
 -- symptoms = ["gradients", "loss", "nan"]
 -- order = 230
 -- scope = "rank"
--- needs = "the norm of all gradients on many steps: the job's own clip_grad_norm_, or sampled steps"
+-- needs = "the total gradient norm of many steps: from the job's own clip_grad_norm_, or sampled steps"
 -- deepen = "gradients"
 -- what = "gradient norm {norm:.3g} at step {step}, {times:.0f} times the usual {usual:.3g}; {outcome}"
 -- why = [
@@ -38,7 +38,7 @@
 -- [parameters.horizon]
 -- value = 2000
 -- unit = "steps"
--- source = "ours: older ones are history"
+-- source = "ours: older ones are no longer relevant"
 WITH adversarial AS (
     SELECT COALESCE(MEDIAN(micro_steps) > 1, false) AND (
         EXISTS (SELECT 1 FROM probe.facts WHERE kind = 'hyperparameter' AND name = 'optimizer2')
@@ -68,10 +68,10 @@ WITH adversarial AS (
     SELECT step AS seen_at, param, norm AS param_norm FROM python.gradients
     WHERE step >= (SELECT MIN(step) FROM found) AND isfinite(norm) QUALIFY ROW_NUMBER() OVER (ORDER BY step, norm DESC) = 1
 )
-SELECT CASE WHEN adversarial.yes THEN 'there are several optimizers with a backward each: their gradients follow each other''s networks' END AS unknown,
+SELECT CASE WHEN adversarial.yes THEN 'several optimizers have a backward each: their gradients affect each other''s networks' END AS unknown,
     step, grad_norm AS norm, grad_norm / usual AS times, usual, known, highest, later, later_n, lr, loss, seen_at, param, param_norm,
     2 * usual AS clip,
-    CASE WHEN later > 0.5 * $times * usual THEN 'and it stays high' ELSE 'once, it is back' END AS outcome,
+    CASE WHEN later > 0.5 * $times * usual THEN 'and it stays high' ELSE 'back to normal' END AS outcome,
     CASE WHEN later > 0.5 * $times * usual THEN 'alarm' ELSE 'notice' END AS severity
 FROM found CROSS JOIN later CROSS JOIN adversarial LEFT JOIN worst ON true
 UNION ALL BY NAME

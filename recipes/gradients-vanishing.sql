@@ -3,9 +3,9 @@
 -- symptoms = ["gradients", "loss"]
 -- order = 240
 -- scope = "rank"
--- needs = "the norm of all gradients on several steps"
+-- needs = "the total gradient norm of several steps"
 -- deepen = "gradients"
--- what = "gradient norm fell to {now:.2g} since step {step}, {ratio:.1g} of what it was, and the loss did not fall with it"
+-- what = "gradient norm fell to {now:.2g} since step {step}, {ratio:.1g} of its previous value, and the loss did not fall with it"
 -- why = [
 --   "{early:.3g} at first (median of {n} norms), {now:.3g} lately (median of {n_now})",
 --   "loss: {loss_early:.4g} then, {loss_now:.4g} now",
@@ -14,7 +14,7 @@
 --   "probe {endpoint} query \"SELECT param, norm, zero_ratio, update_ratio FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY place\"",
 --   "probe {endpoint} watch --activations --steps 3",
 -- ]
--- false_positives = "a model that has learned its data by heart: then the loss has fallen too, and this is not said"
+-- false_positives = "a model that has memorized its data: the loss has fallen too, and nothing is reported"
 -- [parameters.ratio]
 -- value = 0.01
 -- unit = "ratio to the beginning"

@@ -3,7 +3,7 @@
 -- symptoms = ["memory"]
 -- order = 620
 -- scope = "rank"
--- needs = "samples of the memory that is left: of the machine, or of the control group"
+-- needs = "samples of free memory, of the machine or the cgroup"
 -- what = "{left:.1%} of host memory is left: {left_mib:,.0f} of {limit_mib:,.0f} MiB; this process has {rss_mib:,.0f} MiB"
 -- why = ["least of the last {n} samples; at step {step}", "resident memory was {rss_then_mib:,.0f} MiB {ago} steps before"]
 -- next = [
@@ -11,7 +11,7 @@
 --   "probe {endpoint} eval \"print(train_loader.num_workers, train_loader.prefetch_factor)\"",
 --   "probe {endpoint} memory-snapshot -o memory.pickle",
 -- ]
--- false_positives = "other processes of the machine, which use it and will be gone soon"
+-- false_positives = "other processes on the machine that use the memory only for a while"
 -- [parameters.left]
 -- value = 0.05
 -- unit = "ratio of the limit"
@@ -32,4 +32,4 @@ SELECT NULL AS unknown, recent.step, n, left_bytes / limit_bytes AS left, left_b
     CASE WHEN most < $alarm THEN 'alarm' ELSE 'notice' END AS severity
 FROM recent, old WHERE n > 0 AND most < $left AND recent.rss > 0.1 * limit_bytes
 UNION ALL BY NAME
-SELECT 'what is left cannot be read here' AS unknown FROM recent WHERE n = 0
+SELECT 'free memory cannot be read here' AS unknown FROM recent WHERE n = 0

@@ -3,11 +3,11 @@
 -- symptoms = ["slow", "data"]
 -- order = 110
 -- scope = "rank"
--- needs = "steps that take their batches from a DataLoader"
--- what = "{share:.0%} of the step time is waiting for data: {data_ms:.1f} of {wall_ms:.1f} ms"
+-- needs = "batches from a DataLoader"
+-- what = "{share:.0%} of the step time is spent waiting for data: {data_ms:.1f} of {wall_ms:.1f} ms"
 -- why = [
 --   "median of the last {n} steps: waiting {data_ms:.1f} ms, step {wall_ms:.1f} ms",
---   "it began around step {since}; before that {share_before:.0%} was waiting",
+--   "it began around step {since}; before that, {share_before:.0%} of the time was waiting",
 --   "slowest loader: {loader}, {fetch_ms:.1f} ms a batch",
 -- ]
 -- next = [
@@ -23,7 +23,7 @@
 -- [parameters.least]
 -- value = 0.002
 -- unit = "s"
--- source = "ours: steps so short that collating a batch is a large part of them are worth a mention, `info`"
+-- source = "ours: `info` for steps so short that collating a batch dominates them"
 -- [parameters.recent]
 -- value = 100
 -- unit = "steps"

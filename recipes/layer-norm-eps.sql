@@ -3,14 +3,14 @@
 -- symptoms = ["nan"]
 -- order = 430
 -- scope = "rank"
--- needs = "the list of modules, which is written when the model is known"
+-- needs = "the list of modules, recorded once the model is known"
 -- what = "{n} normalization layers have eps {eps:.0e}, the first {module} ({class}); {reason}"
 -- why = ["usual: 1e-5 (torch's default), 1e-6 in large language models", "weights of {dtype}; smallest normal number {tiny:.1e}"]
 -- next = [
 --   "probe {endpoint} query \"SELECT module, class, eps FROM python.modules WHERE eps < 1e-6\"",
 --   "probe {endpoint} eval --at-step \"for m in model.modules():\n    if type(m).__name__.endswith('Norm'): m.eps = max(m.eps or 0, 1e-6)\"",
 -- ]
--- false_positives = "1e-12, with which BERT was trained in float32: `info`; a notice below that, or where half precision rounds it to 0"
+-- false_positives = "1e-12, as in BERT in float32: `info`; a notice below that, or if half precision rounds it to 0"
 -- [parameters.eps]
 -- value = 1e-6
 -- unit = "eps"
@@ -34,7 +34,7 @@ WITH latest AS (
 SELECT NULL AS unknown, module AS subject, n, eps, module, class, step, replace(dtype, 'torch.', '') AS dtype,
     CASE WHEN half THEN 6e-8 ELSE 1.2e-38 END AS tiny,
     CASE WHEN half THEN 'half precision may round it to 0: a constant input then divides by 0'
-        WHEN eps < $least THEN 'a constant input is then divided by next to nothing' ELSE 'enough in float32' END AS reason,
+        WHEN eps < $least THEN 'a constant input is then divided by almost zero' ELSE 'sufficient in float32' END AS reason,
     CASE WHEN half OR eps < $least THEN 'notice' ELSE 'info' END AS severity
 FROM judged
 UNION ALL BY NAME

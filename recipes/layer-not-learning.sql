@@ -7,9 +7,9 @@
 -- deepen = "gradients"
 -- what = "{param} does not learn: {reason}"
 -- why = [
---   "on the last {n} steps looked at (from step {step}) its gradient norm was {norm:.3g}, that of the others {others:.3g} (median)",
---   "its update ratio {ratio:.2g}, that of the others {others_ratio:.2g}",
---   "{missing} of {n} times it had no gradient at all",
+--   "in the last {n} sampled steps (from step {step}) its gradient norm was {norm:.3g}; the others': {others:.3g} (median)",
+--   "its update ratio is {ratio:.2g}; the others': {others_ratio:.2g}",
+--   "it had no gradient at all {missing} of {n} times",
 --   "{zero_ratio:.0%} of its gradient's elements are exactly 0",
 -- ]
 -- next = [
@@ -17,7 +17,7 @@
 --   "probe {endpoint} query \"SELECT * FROM python.optimizers ORDER BY t_ns DESC LIMIT 5\"",
 --   "probe {endpoint} watch --activations --steps 3",
 -- ]
--- false_positives = "experts of a mixture that were not chosen; an adapter that begins with zeros; parameters that only some batches use"
+-- false_positives = "experts that were not chosen; an adapter initialized to zero; parameters that only some batches use"
 -- [parameters.least]
 -- value = 3
 -- unit = "steps looked at"
@@ -37,10 +37,10 @@ WITH steps AS (
 ), usual AS (
     SELECT MEDIAN(norm) AS others, MEDIAN(size) AS others_size, MEDIAN(ratio) AS others_ratio, COUNT(*) AS params FROM params WHERE norm > 0
 ), silent AS (
-    SELECT *, CASE WHEN missing = n THEN 'it never gets a gradient, and is in an optimizer'
+    SELECT *, CASE WHEN missing = n THEN 'it is in an optimizer but never gets a gradient'
         WHEN norm = 0 THEN 'its gradient is exactly 0'
-        WHEN moved = 0 AND others_ratio > 0 THEN 'it has a gradient and is not changed: its group may have a learning rate of 0'
-        ELSE 'its gradient is next to nothing' END AS reason
+        WHEN moved = 0 AND others_ratio > 0 THEN 'it has a gradient but does not change: its group may have a learning rate of 0'
+        ELSE 'its gradient is almost zero' END AS reason
     FROM params, usual
     WHERE n >= $least AND params >= 2 AND (missing = n OR norm = 0 OR (moved = 0 AND others_ratio > 0)
         OR (size < $behind * others_size AND numel >= 64 AND NOT param LIKE '%bias' AND COALESCE(ratio < 1e-4 * others_ratio, true)))

@@ -1,19 +1,19 @@
--- title = "schedule does nothing"
+-- title = "scheduler has no effect"
 -- severity = "notice"
 -- symptoms = ["loss"]
 -- order = 330
 -- scope = "rank"
--- needs = "a scheduler that is known, and the learning rate of 200 steps"
--- what = "there is a {scheduler}, and the learning rate has been {lr:.6g} for all of {n} steps"
+-- needs = "a known scheduler, and the learning rate of 200 steps"
+-- what = "there is a {scheduler}, but the learning rate has been {lr:.6g} for all {n} steps"
 -- why = [
 --   "learning rate {lr:.6g} on every step from {step} to {last}",
---   "a scheduler moves it when its step() is called: after each step, or after each epoch",
+--   "a scheduler changes the rate only when its step() is called: after each step or epoch",
 -- ]
 -- next = [
 --   "probe {endpoint} lr",
 --   "probe {endpoint} eval \"print(scheduler.last_epoch, scheduler.get_last_lr())\"",
 -- ]
--- false_positives = "a scheduler that is stepped after an epoch that is longer than what is recorded; ReduceLROnPlateau before its first cut (left out), ConstantLR"
+-- false_positives = "a scheduler stepped once per epoch when an epoch is longer than the recording; ReduceLROnPlateau before its first cut (excluded), ConstantLR"
 -- [parameters.steps]
 -- value = 200
 -- unit = "steps"

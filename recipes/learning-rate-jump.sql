@@ -3,10 +3,10 @@
 -- symptoms = ["loss", "nan"]
 -- order = 340
 -- scope = "rank"
--- needs = "the learning rate of some hundred steps"
+-- needs = "the learning rate of a few hundred steps"
 -- what = "learning rate jumped from {before:.3g} to {lr:.3g} at step {step}, {times:.1f} times"
 -- why = [
---   "it had not risen for {quiet} steps; the highest until then was {highest:.3g}",
+--   "it had not risen for {quiet} steps; the highest rate until then was {highest:.3g}",
 --   "loss: {loss_before:.4g} before (median of 50 steps), {loss_after:.4g} after",
 -- ]
 -- next = [
@@ -14,7 +14,7 @@
 --   "probe {endpoint} lr",
 --   "probe {endpoint} lr --scale 0.1",
 -- ]
--- false_positives = "warm restarts: `info` when the rate was as high before and the loss does not suffer"
+-- false_positives = "warm restarts: `info` if the rate was as high before and the loss does not rise"
 -- [parameters.times]
 -- value = 1.5
 -- unit = "times"

@@ -3,15 +3,15 @@
 -- symptoms = ["gradients", "loss", "nan"]
 -- order = 310
 -- scope = "rank"
--- needs = "update ratios (how much of a weight a step changes) of several steps"
+-- needs = "update ratios (relative weight change per step) of several steps"
 -- deepen = "gradients"
 -- what = "{seen} (median over parameters): learning rate {lr:.3g} is too high for {phase} training"
 -- why = [
---   "update ratio {ratio:.2g} on the last {n} steps looked at, {kind}; usual in {phase} training: {low:.0e} to {high:.0e}",
+--   "update ratio {ratio:.2g} in the last {n} sampled steps, {kind}; usual in {phase} training: {low:.0e} to {high:.0e}",
 --   "weight norms are {grown:.1f} times what they were at first",
 --   "update ratio {worst:.2g} on step {worst_step} (median over parameters)",
---   "most changed: {param}, {most:.2g} of its weight in one step",
---   "loss: {loss_then:.4g} some steps before, {loss_now:.4g} now: it does not fall",
+--   "largest change: {param}, {most:.2g} of its weight in one step",
+--   "loss: {loss_then:.4g} some steps before, {loss_now:.4g} now: it is not falling",
 -- ]
 -- next = [
 --   "probe {endpoint} checkpoint before.pt",
@@ -19,7 +19,7 @@
 --   "probe {endpoint} query \"SELECT param, update_ratio, weight_norm, norm FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY update_ratio DESC LIMIT 10\"",
 --   "probe {endpoint} clip --max-norm 1.0",
 -- ]
--- false_positives = "weights that begin at 0, such as adapters; the first steps of a training from scratch with a large rate and a short warm-up"
+-- false_positives = "weights initialized to zero, such as adapters; the first steps from scratch with a high rate and a short warm-up"
 -- [parameters.limit]
 -- value = 0.1
 -- unit = "update ratio"

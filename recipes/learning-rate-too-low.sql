@@ -3,12 +3,12 @@
 -- symptoms = ["gradients", "loss"]
 -- order = 320
 -- scope = "rank"
--- needs = "update ratios (how much of a weight a step changes) of several steps"
+-- needs = "update ratios (relative weight change per step) of several steps"
 -- deepen = "gradients"
 -- what = "each step changes the weights by {ratio:.1e} of their size (median over parameters): learning rate {lr:.3g} is too low for {phase} training"
 -- why = [
---   "update ratio {ratio:.2g} on the last {n} steps looked at, {kind}; usual in {phase} training: {usual}",
---   "the learning rate is at its highest so far, {highest_lr:.3g}: this is neither warm-up nor the end of a schedule",
+--   "update ratio {ratio:.2g} in the last {n} sampled steps, {kind}; usual in {phase} training: {usual}",
+--   "the learning rate is at its highest so far, {highest_lr:.3g}: neither warm-up nor the end of a schedule",
 --   "loss: {loss_first:.4g} at first, {loss_now:.4g} now",
 -- ]
 -- next = [
@@ -16,7 +16,7 @@
 --   "probe {endpoint} lr --scale 5",
 --   "probe {endpoint} query \"SELECT param, update_ratio, weight_norm, norm FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY update_ratio LIMIT 10\"",
 -- ]
--- false_positives = "gentle fine-tuning on purpose; a model that has converged and gets no gradients: not said when the loss has halved"
+-- false_positives = "gentle fine-tuning; a converged model (not reported once the loss has halved)"
 -- [parameters.early]
 -- value = 1e-5
 -- unit = "update ratio"
@@ -28,7 +28,7 @@
 -- [parameters.decayed]
 -- value = 0.5
 -- unit = "ratio of the highest rate"
--- source = "ours: below it a schedule is at work, as it should be"
+-- source = "ours: smaller changes are an ordinary schedule"
 -- [parameters.kept]
 -- value = 0.5
 -- unit = "ratio of the first loss"

@@ -1,20 +1,20 @@
--- title = "learning rate has come to nothing"
+-- title = "learning rate is zero"
 -- severity = "notice"
 -- symptoms = ["loss", "gradients"]
 -- order = 350
 -- scope = "rank"
--- needs = "the learning rate of some hundred steps"
--- what = "learning rate is {lr:.3g} since step {step}, and the training goes on: nothing is learned"
+-- needs = "the learning rate of a few hundred steps"
+-- what = "learning rate has been {lr:.3g} since step {step}, but training continues: nothing is learned"
 -- why = [
---   "it was {highest:.3g} at most; the last {n} steps were made with less than a millionth of that",
---   "a schedule that ends before the training does: its number of steps is too small, or it is stepped too often",
+--   "its highest value was {highest:.3g}; the last {n} steps used less than a millionth of that",
+--   "a schedule that ends before training does: too few steps configured, or stepped too often",
 -- ]
 -- next = [
 --   "probe {endpoint} lr",
 --   "probe {endpoint} query \"SELECT step // 100 * 100 AS step, MIN(lr), MAX(lr) FROM python.steps GROUP BY 1 ORDER BY 1\"",
 --   "probe {endpoint} stop --checkpoint last.pt",
 -- ]
--- false_positives = "a last step or two at 0, as cosine schedules have it"
+-- false_positives = "a last step or two at 0, as in cosine schedules"
 -- [parameters.steps]
 -- value = 50
 -- unit = "steps"

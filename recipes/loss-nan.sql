@@ -6,11 +6,11 @@
 -- needs = "a loss that backward is called on"
 -- what = "loss became {kind} at step {step}, {outcome}"
 -- why = [
---   "where it began was {traced}: nan-origin says it",
+--   "its origin was {traced}: see nan-origin",
 --   "loss before it: {before:.4g} (median of {known} steps)",
 --   "{bad} of the {since} losses since then are not finite",
 --   "gradient norm before it: {norm:.3g}, at most {norm_max:.3g} in the 20 steps before",
---   "learning rate {lr:.3g}; it had been {lr_before:.3g} 20 steps before",
+--   "learning rate {lr:.3g}; {lr_before:.3g} 20 steps before",
 --   "factor of the GradScaler {loss_scale:.6g}",
 -- ]
 -- next = [
@@ -19,7 +19,7 @@
 --   "probe {endpoint} query \"SELECT step, loader, shapes FROM python.batches WHERE step = {step}\"",
 --   "probe {endpoint} skip-nonfinite on",
 -- ]
--- false_positives = "a single infinite loss that a GradScaler skips; a notice where nan-origin says where it came from"
+-- false_positives = "a single infinite loss that a GradScaler skips; a notice if nan-origin explains it"
 -- [parameters.window]
 -- value = 20
 -- unit = "steps"

@@ -4,9 +4,9 @@
 -- order = 10
 -- scope = "rank"
 -- needs = "a loss that backward is called on, and the steps before it to compare with"
--- what = "loss jumped to {loss:.4g} at step {step}, {sigmas_above:.0f} times the usual scatter above {usual:.4g}; {outcome}"
+-- what = "loss jumped to {loss:.4g} at step {step}, {sigmas_above:.0f} times the usual spread above {usual:.4g}; {outcome}"
 -- why = [
---   "before it: {usual:.4g} +- {spread:.2g} (median and scatter of {known} steps); at step {step}: {loss:.4g}",
+--   "before it: {usual:.4g} +- {spread:.2g} (median and spread of {known} steps); at step {step}: {loss:.4g}",
 --   "since then: {later:.4g} (median of the last {later_steps} steps)",
 --   "gradient norm at step {step}: {grad_norm:.3g}, usual {usual_norm:.3g}",
 --   "learning rate went from {lr_before:.3g} to {lr:.3g} at that step",
@@ -19,11 +19,11 @@
 --   "probe {endpoint} spike-guard --threshold 5",
 --   "probe {endpoint} lr --scale 0.5",
 -- ]
--- false_positives = "a new part of the data that is harder; a loss whose terms are switched on later; reinforcement learning"
+-- false_positives = "a harder part of the data; loss terms switched on later; reinforcement learning"
 -- [parameters.sigmas]
 -- value = 6.0
--- unit = "times the scatter"
--- source = "OLMo: 6 standard deviations over 128 steps; LLM training guides say 2 (alarm at 5), others 10 times the moving average, ByteRobust 5 times. 2 fires on every noisy run. Scatter is 1.4826 times the median absolute deviation, which the spike itself does not widen"
+-- unit = "times the spread"
+-- source = "OLMo: 6 standard deviations over 128 steps; LLM training guides say 2 (alarm at 5), others 10 times the moving average, ByteRobust 5 times. 2 fires on every noisy run. The spread is 1.4826 times the median absolute deviation, which the spike itself does not widen"
 -- [parameters.window]
 -- value = 128
 -- unit = "steps"
@@ -47,7 +47,7 @@
 -- [parameters.horizon]
 -- value = 2000
 -- unit = "steps"
--- source = "ours: older spikes are history"
+-- source = "ours: older spikes are no longer relevant"
 WITH seen AS (
     SELECT step, loss, grad_norm, lr, LAG(lr) OVER (ORDER BY step) AS lr_before FROM python.steps
     WHERE isfinite(loss) AND step > (SELECT MAX(step) FROM python.steps) - $horizon

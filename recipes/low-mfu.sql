@@ -3,14 +3,14 @@
 -- symptoms = ["slow"]
 -- order = 540
 -- scope = "rank"
--- needs = "the tokens of each step, the parameters of the model and the peak rate of the device (PROBE_PEAK_TFLOPS where it is not a known one)"
+-- needs = "the tokens of each step, the parameters of the model and the peak rate of the device (PROBE_PEAK_TFLOPS if it is not built in)"
 -- what = "MFU {mfu:.1%}: {tflops:.3g} of {peak:.4g} TFLOP/s"
 -- why = [
---   "6 x {parameters:,.0f} parameters x {tokens:,.0f} tokens in {wall_ms:.1f} ms (median of the last {n} steps): an estimate, without attention, and without what is recomputed",
+--   "6 x {parameters:,.0f} parameters x {tokens:,.0f} tokens in {wall_ms:.1f} ms (median of the last {n} steps): an estimate without attention and recomputation",
 --   "{data_share:.0%} of the step is waiting for data, {comm_share:.0%} communication seen from Python",
 -- ]
 -- next = ["probe {endpoint} diagnose slow", "probe {endpoint} profile --steps 3 -o mfu.json"]
--- false_positives = "models for which 6 FLOPs a parameter and token is wrong: mixtures of experts, convolutions, much attention"
+-- false_positives = "models for which 6 FLOPs per parameter and token is wrong: mixtures of experts, convolutions, much attention"
 -- [parameters.low]
 -- value = 0.3
 -- unit = "ratio"

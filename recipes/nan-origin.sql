@@ -3,13 +3,13 @@
 -- symptoms = ["nan", "loss", "data", "gradients"]
 -- order = 400
 -- scope = "job"
--- needs = "the NaN detector of a run that is recorded (PROBE_INSTRUMENTS with `nonfinite` and `losses`), and something not finite"
+-- needs = "NaN detection (PROBE_INSTRUMENTS with `nonfinite` and `losses`), and a NaN or infinity"
 -- what = "{made} began in {direction_text}{place} in step {step}{micro}{because}"
 -- why = [
 --   "{evidence}",
 --   "operation {op}",
 --   "batch of {loader}: samples {indices}",
---   "samples whose data are not finite: {bad_samples}",
+--   "samples whose input data contain NaN or infinity: {bad_samples}",
 --   "noticed by the {seen_by} of step {seen_step}",
 --   "learning rate {lr:.3g}",
 --   "{outcome}",
@@ -20,11 +20,11 @@
 --   "probe {endpoint} skip-nonfinite on",
 --   "probe {endpoint} lr --scale 0.1",
 -- ]
--- false_positives = "a program that makes a loss infinite on purpose, and leaves that step out itself"
+-- false_positives = "a program that makes a loss infinite on purpose and skips that step itself"
 -- [parameters.recent]
 -- value = 1000
 -- unit = "steps"
--- source = "ours: older events are history, and stay in python.nonfinite"
+-- source = "ours: older events are no longer relevant; python.nonfinite keeps them"
 WITH events AS (
     SELECT *, COUNT(*) FILTER (cause IS DISTINCT FROM 'from another rank') OVER (PARTITION BY COALESCE(seen_step, step)) AS own
     FROM python.nonfinite

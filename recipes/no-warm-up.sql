@@ -3,18 +3,18 @@
 -- symptoms = ["loss", "nan"]
 -- order = 360
 -- scope = "rank"
--- needs = "loss and learning rate from the first step of the training on"
--- what = "training began with its highest learning rate, {lr:.3g}, without a warm-up, and the loss went up to {worst:.4g} in its first {window} steps"
+-- needs = "loss and learning rate from the first step of training on"
+-- what = "training began with its highest learning rate, {lr:.3g}, without a warm-up, and the loss rose to {worst:.4g} in its first {window} steps"
 -- why = [
 --   "learning rate {lr_first:.3g} on step {step} and {highest:.3g} at most afterwards",
 --   "loss: {loss_first:.4g} at first, {worst:.4g} at its worst around step {worst_step}, {loss_after:.4g} after {window} steps",
---   "gradient norm: {norm:.3g} at its highest in these steps",
+--   "highest gradient norm in these steps: {norm:.3g}",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, lr, loss, grad_norm FROM python.steps ORDER BY step LIMIT 50\"",
 --   "probe {endpoint} lr --scale 0.1",
 -- ]
--- false_positives = "training that goes on from a checkpoint whose optimizer state was not loaded: it wants a warm-up as well"
+-- false_positives = "training resumed without its optimizer state: that needs a warm-up, too"
 -- [parameters.window]
 -- value = 100
 -- unit = "steps"

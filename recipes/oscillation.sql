@@ -3,10 +3,10 @@
 -- symptoms = ["loss"]
 -- order = 40
 -- scope = "rank"
--- needs = "a loss that backward is called on, over some hundred steps"
+-- needs = "a loss that backward is called on, over a few hundred steps"
 -- what = "loss swings up and down every {period} steps, by {swing_ratio:.0%} of its level, since step {step} or earlier"
 -- why = [
---   "over the last {n} steps, its level taken out: correlation {peak:.2f} with itself {period} steps later, {trough:.2f} half a swing later",
+--   "over the last {n} steps, detrended: autocorrelation {peak:.2f} at {period} steps, {trough:.2f} at half a period",
 --   "it swings between {low:.4g} and {high:.4g} (5 % and 95 % of the steps)",
 --   "learning rate {lr:.3g}, momentum {momentum:.2g}",
 --   "update ratio {update_ratio:.2g} (median over parameters)",
@@ -16,7 +16,7 @@
 --   "probe {endpoint} lr --scale 0.3",
 --   "probe {endpoint} checkpoint oscillating.pt",
 -- ]
--- false_positives = "a cyclic learning rate; data in a fixed order that is shorter than 128 batches; several data sets in turn"
+-- false_positives = "a cyclic learning rate; data in a fixed order shorter than 128 batches; alternating data sets"
 -- [parameters.window]
 -- value = 400
 -- unit = "steps"
@@ -32,7 +32,7 @@
 -- [parameters.trough]
 -- value = -0.4
 -- unit = "correlation"
--- source = "ours: data that repeat have the peak without it"
+-- source = "ours: repeating data have the peak without it"
 -- [parameters.swing]
 -- value = 0.2
 -- unit = "ratio of the level"

@@ -3,22 +3,22 @@
 -- symptoms = ["memory"]
 -- order = 610
 -- scope = "rank"
--- needs = "the exception, which is recorded when it reaches the top of a thread"
+-- needs = "an exception that ended a thread"
 -- what = "{type} at step {step}: {said}"
 -- why = [
 --   "batch of {samples} samples, {tokens} tokens",
 --   "estimated: weights, gradients and Adam's moments take {fixed_mib:,.0f} MiB; peak before it {peak_mib:,.0f} of {total_mib:,.0f} MiB",
---   "1. a smaller batch: {half} samples keep half of the activations, about {half_mib:,.0f} MiB less (estimated)",
---   "2. accumulate gradients over twice as many backward calls, that the batch counts the same",
+--   "1. halve the batch to {half} samples: half of the activations, about {half_mib:,.0f} MiB less (estimated)",
+--   "2. accumulate gradients over twice as many backward calls to keep the effective batch size",
 --   "3. activation checkpointing: 30 % to 40 % less memory in all, some 20 % slower",
---   "4. shorter sequences: half of the activations, a quarter of what attention keeps; then half precision, an optimizer that keeps less, shards (FSDP)",
+--   "4. halve the sequence length: half of the activations, a quarter of the attention memory; then half precision, a smaller optimizer, sharding (FSDP)",
 -- ]
 -- next = [
 --   "probe {endpoint} backtrace",
 --   "probe {endpoint} query \"SELECT step, rss_bytes, allocated_bytes, reserved_bytes, available_bytes FROM process.memory ORDER BY t_ns DESC LIMIT 20\"",
 --   "probe {endpoint} query \"SELECT module, MAX(allocated) FROM python.torch_trace GROUP BY module ORDER BY 2 DESC LIMIT 10\"",
 -- ]
--- false_positives = "a job that catches it and goes on with a smaller batch does not reach the top, and is not seen here"
+-- false_positives = "a job that catches the exception and continues with a smaller batch is not seen here"
 WITH failed AS (
     SELECT t_ns, step, type, message FROM python.exceptions
     WHERE regexp_matches(type, 'OutOfMemoryError|MemoryError') OR regexp_matches(message, '(?i)out of memory|can.t allocate memory|not enough memory')

@@ -3,10 +3,10 @@
 -- symptoms = ["gradients", "loss"]
 -- order = 210
 -- scope = "rank"
--- needs = "the list of parameters, which is written when the model and its optimizer are known"
--- what = "{n} parameters of {module} need a gradient and are in no optimizer: {examples}"
+-- needs = "the list of parameters, recorded once the model and its optimizer are known"
+-- what = "{n} parameters of {module} require a gradient but are in no optimizer: {examples}"
 -- why = [
---   "{elements:,} elements, {share:.1%} of all that need a gradient; they stay as they were initialized",
+--   "{elements:,} elements, {share:.1%} of all that require a gradient; they keep their initial values",
 --   "first: {param}, shape {shape}",
 -- ]
 -- next = [
@@ -14,7 +14,7 @@
 --   "probe {endpoint} checkpoint before-restart.pt",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "a teacher, or a moving average of the weights, that was not frozen; parameters of an optimizer that is made later"
+-- false_positives = "a teacher or a moving average of the weights that was not frozen; parameters of an optimizer created later"
 WITH latest AS (
     SELECT param, ARG_MAX(place, t_ns) AS place, ARG_MAX(module, t_ns) AS module, ARG_MAX(shape, t_ns) AS shape, ARG_MAX(numel, t_ns) AS numel,
         ARG_MAX(requires_grad, t_ns) AS requires_grad, ARG_MAX((optimizer, param_group), t_ns)[1] AS optimizer, MAX(step) AS step

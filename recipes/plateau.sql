@@ -6,8 +6,8 @@
 -- needs = "a loss that backward is called on, over a thousand steps, of one objective"
 -- what = "loss has not fallen since step {step}: {now:.4g}, {level_then:.4g} then"
 -- why = [
---   "{level_then:.4g} around step {step}, {now:.4g} over the last {part} steps; what it fell in between is {gain_ratio:.2%}, within the scatter",
---   "that is {flat_steps} steps of {seen_steps}; at its start the loss was {start:.4g}",
+--   "{level_then:.4g} around step {step}, {now:.4g} over the last {part} steps; it fell by {gain_ratio:.2%} in between, within the noise",
+--   "that is {flat_steps} of {seen_steps} steps; the loss started at {start:.4g}",
 --   "learning rate {lr:.3g}, at most {highest_lr:.3g} in this run",
 --   "update ratio {update_ratio:.2g} (median over parameters; 1e-4 to 1e-2 is usual while a model learns)",
 -- ]
@@ -17,7 +17,7 @@
 --   "probe {endpoint} query \"SELECT step // 100 * 100 AS step, MEDIAN(loss) AS loss, MEDIAN(lr) AS lr FROM python.steps GROUP BY 1 ORDER BY 1\"",
 --   "probe {endpoint} checkpoint plateau.pt",
 -- ]
--- false_positives = "a model that has learned what there is to learn: `info` then, when the learning rate has decayed or nine tenths of the first loss are gone, or when the scatter would hide a slow fall"
+-- false_positives = "a converged model: only `info` when the learning rate has decayed, the loss has fallen by 90 %, or noise would hide a slow fall"
 -- [parameters.window]
 -- value = 1000
 -- unit = "steps"
@@ -61,7 +61,7 @@ WITH adversarial AS (
     SELECT MEDIAN(update_ratio) AS update_ratio FROM python.gradients
     WHERE numel >= 64 AND step > (SELECT MAX(step) FROM python.gradients) - 500
 )
-SELECT CASE WHEN adversarial.yes THEN 'there are several optimizers with a backward each: their losses work against each other' END AS unknown,
+SELECT CASE WHEN adversarial.yes THEN 'several optimizers have a backward each: their losses compete' END AS unknown,
     trend.step, now, level_then, (level_then - level_since) / NULLIF(ABS(now), 0) AS gain_ratio, flat_steps, n AS seen_steps,
     part * 4 AS part, start, lr, highest_lr, update_ratio,
     CASE WHEN lr < 0.1 * highest_lr OR (start > 0 AND now < 0.1 * start)

@@ -3,11 +3,11 @@
 -- symptoms = ["gradients", "loss"]
 -- order = 265
 -- scope = "rank"
--- needs = "outputs of sigmoid or tanh modules that were looked at"
+-- needs = "sampled outputs of sigmoid or tanh modules"
 -- deepen = "activations"
--- what = "{saturated:.0%} of {module}'s outputs are saturated: within 1 % of their bounds, where the gradient is next to nothing"
+-- what = "{saturated:.0%} of {module}'s outputs are saturated: within 1 % of their bounds, where the gradient vanishes"
 -- why = [
---   "{class}, shape {shape}: at least {saturated:.0%} on each of the last {n} calls looked at (from step {step})",
+--   "{class}, shape {shape}: at least {saturated:.0%} in each of the last {n} sampled calls (from step {step})",
 --   "its output: mean {mean:.2g}, deviation {std:.2g}, from {min:.3g} to {max:.3g}",
 -- ]
 -- next = [
@@ -15,7 +15,7 @@
 --   "probe {endpoint} watch --activations --steps 5",
 --   "probe {endpoint} lr --scale 0.3",
 -- ]
--- false_positives = "gates and attention weights, which saturate on purpose; the last module of a classifier that is sure (left out)"
+-- false_positives = "gates and attention weights, which saturate by design; the last module of a confident classifier (excluded)"
 -- [parameters.share]
 -- value = 0.5
 -- unit = "ratio of the outputs"
@@ -35,4 +35,4 @@ WITH seen AS (
 SELECT NULL AS unknown, module, module AS subject, step, class, shape, n, saturated, mean, std, min, max
 FROM modules WHERE n >= $least AND saturated >= $share QUALIFY ROW_NUMBER() OVER (ORDER BY saturated DESC, place) <= 3
 UNION ALL BY NAME
-SELECT 'no outputs of modules were looked at' AS unknown FROM seen HAVING COUNT(*) < $least
+SELECT 'no sampled outputs of modules' AS unknown FROM seen HAVING COUNT(*) < $least

@@ -3,7 +3,7 @@
 -- symptoms = ["loss"]
 -- order = 50
 -- scope = "rank"
--- needs = "a loss that backward is called on, over 500 steps from the start of the training"
+-- needs = "a loss that backward is called on, over 500 steps from the start of training"
 -- what = "loss fell by {drop_ratio:.1%} in {n} steps: {start:.4g} to {now:.4g}"
 -- why = [
 --   "{start:.4g} over the first {part} steps since recording began, {now:.4g} over the last {part}; it still falls",
@@ -15,7 +15,7 @@
 --   "probe {endpoint} lr",
 --   "probe {endpoint} lr --scale 3",
 -- ]
--- false_positives = "fine-tuning a model that is good already; recording that began late in the training"
+-- false_positives = "fine-tuning a model that is already good; a recording that began late in training"
 -- [parameters.drop]
 -- value = 0.05
 -- unit = "ratio"

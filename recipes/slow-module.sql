@@ -14,7 +14,7 @@
 --   "probe {endpoint} profile --steps 3 -o slow.json",
 --   "probe {endpoint} capture {module} -o slow.pt",
 -- ]
--- false_positives = "a module that does more for some inputs"
+-- false_positives = "a module that does more work for some inputs"
 -- [parameters.times]
 -- value = 1.6
 -- unit = "times"

@@ -3,10 +3,10 @@
 -- symptoms = ["slow"]
 -- order = 510
 -- scope = "rank"
--- needs = "some hundred steps, before and after"
+-- needs = "a few hundred steps, before and after"
 -- what = "steps take {now_ms:.1f} ms, {times:.2f} times the {before_ms:.1f} ms before step {step}: {blame}"
 -- why = [
---   "{phase}: {phase_now:.1f} ms now, {phase_before:.1f} ms before; that is {phase_share:.0%} of what steps became longer",
+--   "{phase}: {phase_now:.1f} ms now, {phase_before:.1f} ms before; that is {phase_share:.0%} of the slowdown",
 --   "in ms, before and now: data {data}, forward {forward}, backward {backward}, optimizer {optimizer}, communication {comm}, other {other}",
 --   "tokens in a batch: {tokens_before:.0f} before, {tokens_now:.0f} now",
 -- ]
@@ -15,7 +15,7 @@
 --   "probe {endpoint} backtrace",
 --   "probe {endpoint} profile --steps 3 -o slow.json",
 -- ]
--- false_positives = "batches that grew (`info` then); another job on the same machine: all phases are slower by the same share then (`info` below four times)"
+-- false_positives = "larger batches (`info`); another job on the same machine, which slows all phases alike (`info` below four times)"
 -- [parameters.times]
 -- value = 1.3
 -- unit = "times"
@@ -23,11 +23,11 @@
 -- [parameters.quick]
 -- value = 0.2
 -- unit = "quantile"
--- source = "ours: the quicker steps of a block are those that nobody else's work on the processor made longer"
+-- source = "ours: the fastest steps of a block are those not delayed by other work on the machine"
 -- [parameters.apart]
 -- value = 0.4
 -- unit = "ratio"
--- source = "ours: a phase is to blame when the others together became slower by less than that share of what the step did"
+-- source = "ours: a phase is the cause when the others together account for less than this share of the slowdown"
 -- [parameters.recent]
 -- value = 60
 -- unit = "steps"
@@ -35,7 +35,7 @@
 -- [parameters.lasts]
 -- value = 10.0
 -- unit = "s"
--- source = "ours: shorter than that it may be anybody's burst of work on the machine"
+-- source = "ours: anything shorter may be other work on the machine"
 -- [parameters.block]
 -- value = 20
 -- unit = "steps"
@@ -43,7 +43,7 @@
 -- [parameters.horizon]
 -- value = 2048
 -- unit = "steps"
--- source = "ours: slower than lately, not than last week"
+-- source = "ours: compared with recent steps only"
 WITH ends AS (
     SELECT MAX(step) AS last, MAX(t_ns) AS last_ns, MIN(step) AS first FROM python.steps
 ), seen AS (
@@ -91,7 +91,7 @@ SELECT NULL AS unknown, step, times, 1e3 * now AS now_ms, 1e3 * before AS before
     data, forward, backward, optimizer, comm, other, CASE WHEN larger THEN tokens_before END AS tokens_before, tokens_now,
     CASE WHEN larger THEN 'the batches became larger' WHEN phase IS NULL THEN 'phases are not known'
         WHEN alone THEN format('{} does', phase)
-        ELSE 'all phases do, as when the machine is shared or throttled' END AS blame,
+        ELSE 'all phases are slower, as on a shared or throttled machine' END AS blame,
     CASE WHEN larger OR (NOT alone AND times < 4) THEN 'info' ELSE 'notice' END AS severity
 FROM judged
 UNION ALL BY NAME

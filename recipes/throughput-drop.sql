@@ -3,14 +3,14 @@
 -- symptoms = ["slow"]
 -- order = 530
 -- scope = "rank"
--- needs = "the samples or tokens of some hundred steps"
+-- needs = "the samples or tokens of a few hundred steps"
 -- what = "{now:,.0f} {unit} per second, {drop:.0%} less than the {before:,.0f} before step {step}"
 -- why = [
---   "the quicker fifth of {block} steps, which others on the processor did not hold up; it was {before:,.0f} for most of the last {seen} steps",
+--   "measured on the fastest fifth of {block} steps, which other work on the machine did not delay; it was {before:,.0f} for most of the last {seen} steps",
 --   "a step takes {wall_now:.1f} ms ({wall_before:.1f} before) and has {size_now:,.0f} {unit} ({size_before:,.0f} before)",
 -- ]
 -- next = ["probe {endpoint} diagnose slow", "probe {endpoint} profile --steps 3 -o slow.json"]
--- false_positives = "data that changed; another job on the same machine: all phases are slower by the same share then, and the finding one degree less severe"
+-- false_positives = "changed data; another job on the same machine, which slows all phases alike: the finding is then one level less severe"
 -- [parameters.drop]
 -- value = 0.5
 -- unit = "ratio"
@@ -22,7 +22,7 @@
 -- [parameters.lasts]
 -- value = 10.0
 -- unit = "s"
--- source = "ours: shorter than that it may be anybody's burst of work on the machine"
+-- source = "ours: anything shorter may be other work on the machine"
 -- [parameters.block]
 -- value = 20
 -- unit = "steps"

@@ -3,17 +3,17 @@
 -- symptoms = ["loss"]
 -- order = 70
 -- scope = "rank"
--- needs = "a validation loss logged with probe.log, TensorBoard, W&B or MLflow, under a name with val, valid, eval, dev or test in it and loss or nll"
+-- needs = "a validation loss logged with probe.log, TensorBoard, W&B or MLflow, under a name with val, valid, eval, dev or test and loss or nll"
 -- what = "{name} is {ratio:.2f} times the training loss: {now:.4g} against {train:.4g}"
 -- why = [
 --   "step {step}: {name} {now:.4g}, training loss {train:.4g} (median of the 50 steps before)",
---   "{evaluations} evaluations; at the first it was {first_ratio:.2f} times the training loss",
+--   "{evaluations} evaluations; in the first it was {first_ratio:.2f} times the training loss",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, value FROM python.scalars WHERE name = '{name}' ORDER BY step\"",
 --   "probe {endpoint} query \"SELECT module, p FROM python.modules WHERE p IS NOT NULL\"",
 -- ]
--- false_positives = "a validation loss with other terms or another reduction than the training's; validation data from elsewhere"
+-- false_positives = "a validation loss with other terms or another reduction than the training loss; validation data from another source"
 -- [parameters.ratio]
 -- value = 1.3
 -- unit = "ratio"
@@ -21,7 +21,7 @@
 -- [parameters.wide]
 -- value = 2.0
 -- unit = "ratio"
--- source = "ours: from there on a notice"
+-- source = "ours: a notice from here on"
 -- [parameters.evaluations]
 -- value = 3
 -- unit = "evaluations"

@@ -3,10 +3,10 @@
 -- symptoms = ["loss"]
 -- order = 60
 -- scope = "rank"
--- needs = "a validation loss logged with probe.log, TensorBoard, W&B or MLflow, under a name with val, valid, eval, dev or test in it and loss, nll or perplexity"
--- what = "{name} rises since step {step}: {best:.4g} then, {now:.4g} now ({rise_ratio:.0%}), while the training loss fell"
+-- needs = "a validation loss logged with probe.log, TensorBoard, W&B or MLflow, under a name with val, valid, eval, dev or test and loss, nll or perplexity"
+-- what = "{name} has been rising since step {step}: {best:.4g} then, {now:.4g} now ({rise_ratio:.0%}), while the training loss fell"
 -- why = [
---   "best of {evaluations} evaluations: {best:.4g} at step {step}; {after} later ones were all worse, the last {now:.4g} at step {last}",
+--   "best of {evaluations} evaluations: {best:.4g} at step {step}; all {after} later ones were worse, the last {now:.4g} at step {last}",
 --   "training loss: {train_then:.4g} around step {step}, {train_now:.4g} around step {last}",
 -- ]
 -- next = [
@@ -14,7 +14,7 @@
 --   "probe {endpoint} checkpoint now.pt",
 --   "probe {endpoint} stop --checkpoint last.pt",
 -- ]
--- false_positives = "an evaluation on few samples; a validation set of other data"
+-- false_positives = "an evaluation on few samples; a validation set from another source"
 -- [parameters.rise]
 -- value = 0.1
 -- unit = "ratio"

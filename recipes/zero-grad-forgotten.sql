@@ -3,10 +3,10 @@
 -- symptoms = ["gradients", "loss"]
 -- order = 200
 -- scope = "rank"
--- needs = "steps on which probe looked whether gradients of the step before were still there"
--- what = "gradients are never cleared: on {stale} of the last {looked} steps looked at, those of the step before were still there"
+-- needs = "steps on which probe checked for gradients left from the previous step"
+-- what = "gradients are never cleared: in {stale} of the last {looked} sampled steps, the gradients of the previous step were still there"
 -- why = [
---   "first seen at step {step}; every backward adds to the sum of all before",
+--   "first seen at step {step}; every backward adds to the previous gradients",
 --   "gradient norm {norm_now:.3g} now, {norm_first:.3g} at the beginning",
 -- ]
 -- next = [
@@ -18,7 +18,7 @@
 -- [parameters.share]
 -- value = 0.9
 -- unit = "ratio of the steps looked at"
--- source = "ours: a GAN leaves some behind on the way, a forgotten call all"
+-- source = "ours: a GAN leaves some gradients behind, a forgotten zero_grad all of them"
 -- [parameters.least]
 -- value = 5
 -- unit = "steps"
@@ -36,9 +36,9 @@ WITH looked AS (
         OR EXISTS (SELECT 1 FROM python.torch_trace WHERE stage = 'step' GROUP BY step HAVING COUNT(*) > 1)) AS yes
     FROM python.steps
 )
-SELECT CASE WHEN adversarial.yes THEN 'there are several optimizers with a backward each: one leaves gradients for the other, which clears its own' END AS unknown,
+SELECT CASE WHEN adversarial.yes THEN 'several optimizers have a backward each: one leaves gradients for the other' END AS unknown,
     (SELECT MIN(step) FROM python.steps WHERE stale_gradients AND step > 0) AS step, stale, looked,
     CASE WHEN norm_first IS NOT NULL THEN norm_now END AS norm_now, norm_first
 FROM counted, norms, adversarial WHERE looked >= $least AND stale >= $share * looked
 UNION ALL BY NAME
-SELECT 'too few steps were looked at' AS unknown FROM counted WHERE looked < $least
+SELECT 'too few sampled steps' AS unknown FROM counted WHERE looked < $least

@@ -67,14 +67,13 @@ def run(
 def dispatch(words: Sequence[str], session: Session) -> int:
     """Run a command line in a session; returns its exit code, raises its `ProbeError`."""
     from typer import Exit
-    from typer.main import get_command
 
     from probe.base.errors import UsageError
-    from probe_cli.command_table import COMMANDS, app_for
+    from probe_cli.command_table import COMMANDS, command_group
     from probe_cli.core.arguments import rewrite
 
     rewritten = rewrite(words, COMMANDS) or ["--help"]
-    group = get_command(app_for(rewritten))
+    group = command_group()
     try:
         # Not `app()`, which exits the process on a closed pipe and on Ctrl-C.
         with group.make_context("probe", rewritten, obj=session) as context:

@@ -4,13 +4,13 @@
     diagnosis = diagnose(state, checks, "nan", "4242")          # one symptom, with its conclusion
     diagnosis.as_dict()
 
-Order, severities and the next commands are decided here and nowhere else: the server calls it, the command
-prints its answer.
+Order, severities and the next commands are decided only here: the server calls it, the command prints its
+answer.
 
-A symptom is gone through as a specialist would. First whether the symptom is there: recipes with an order
-below 100, and for some symptoms the state of the process. Then what practitioners look at, in their order:
-data, gradients, learning rate, numerics. The first thing found that explains is the cause, unless its recipe
-says that it follows from another that was found. Pure. Standard library only.
+The checks of a symptom run in the order a specialist would use. First, is the symptom present: recipes with
+an order below 100, and for some symptoms the state of the process. Then possible causes: data, gradients,
+learning rate, numerics. The first one found is the cause, unless its recipe follows from another that was
+found. Pure. Standard library only.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from probe.diagnose.recipes.recipe import CLEAR, FOUND, UNKNOWN, Check
 from probe.diagnose.states import ALARM, INFO, NOTICE, OK
 
 CAUSES_FROM = 100
-"""`order` of the first recipe that says why, and not that it is so."""
+"""Recipes with an `order` from here on find causes; those below find the symptom."""
 PROCESS = "process"
-"""Name of the check that is the state of the process itself."""
+"""Name of the check for the state of the process."""
 _SYMPTOMS_OF_PROCESS = ("hang", "slow", "memory")
 MOST_NEXT = 6
 CAUSE, SOMETHING, NOT_KNOWN, NOTHING = "cause", "found", "cause not known", "nothing found"
-"""States of a conclusion; `found`: something was, and no check says that the symptom is there."""
+"""States of a conclusion; `found`: a possible cause, but no check found the symptom."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What there is to say of a process or a job."""
+    """The state of a process or a job, and the results of the checks."""
 
     state: Finding
     checks: Sequence[Check]
     findings: list[Finding]
     """What the checks found, the worst first."""
     position: int | None
-    """How many of the findings are worse than the state: it is printed after them. None where one of the
-    steps of a symptom says it, or it says nothing."""
+    """How many of the findings are worse than the state, which is printed after them. None if a step of the
+    symptom shows the state, or it is not worth showing."""
     symptom: str = ""
     steps: Sequence[dict[str, Any]] = ()
-    """The rows of probe.checks: of a symptom all checks, in their order; else what was found."""
+    """The rows of probe.checks: all checks of a symptom in order; without one, what was found."""
     conclusion: Finding | None = None
-    """Of a symptom: its `recipe` names the check that is the cause."""
+    """For a symptom: its `recipe` names the check that is the cause."""
     consequences: Sequence[str] = ()
-    """Names of the checks that found something beside the cause."""
+    """Names of the other checks that found something."""
 
     def as_dict(self) -> dict[str, Any]:
         """The diagnosis on the wire."""
@@ -75,8 +75,8 @@ class Diagnosis:
 
 
 def diagnose(state: Finding, checks: Sequence[Check], symptom: str = "", endpoint: str = "") -> Diagnosis:
-    """The diagnosis of what is in `state`. `checks`: those of the symptom, of all recipes without one, in
-    their order; `endpoint` goes into the commands."""
+    """Combine the state and the results of the checks: those of the symptom, or of all recipes, in order.
+    `endpoint` goes into the commands."""
     findings = worst_first(one for check in checks for one in check.findings)
     if not symptom:
         steps = [_step(number, one.recipe, "", FOUND, one.what) for number, one in enumerate(findings, 1)]
@@ -87,7 +87,7 @@ def diagnose(state: Finding, checks: Sequence[Check], symptom: str = "", endpoin
     wrong = of_process and state.severity not in (OK, INFO)
     if of_process:
         outcome = FOUND if wrong else CLEAR
-        rows.insert(0, (PROCESS, "the process itself", outcome, f"{state.state}: {state.what}"))
+        rows.insert(0, (PROCESS, "state of the process", outcome, f"{state.state}: {state.what}"))
     conclusion, beside = _conclude(symptom, state if wrong else None, checks, len(rows), endpoint)
     if beside:
         label = "also" if conclusion.recipe else "seen"
@@ -98,7 +98,7 @@ def diagnose(state: Finding, checks: Sequence[Check], symptom: str = "", endpoin
 
 
 def position_among(severity: str, others: Iterable[str]) -> int:
-    """How many of `others`, severities, are worse than that one."""
+    """How many of the severities `others` are worse than `severity`."""
     return sum(severity_level(one) > severity_level(severity) for one in others)
 
 
@@ -109,8 +109,8 @@ def _step(number: int, name: str, title: str, outcome: str, what: str) -> dict[s
 def _conclude(
     symptom: str, wrong: Finding | None, checks: Sequence[Check], count: int, endpoint: str
 ) -> tuple[Finding, list[str]]:
-    """What the checks of a symptom come to, and the names of those that found something beside the cause.
-    `wrong`: the state of the process, where it is one of the `count` checks and found something."""
+    """The conclusion from the checks of a symptom, and the names of the other checks that found something.
+    `wrong`: the state of the process, if it is one of the `count` checks and found something."""
     found = [check for check in checks if check.state == FOUND]
     if wrong is not None and wrong.severity == ALARM:  # it will not go on: nothing else matters
         what = f"{wrong.state}: {wrong.what}"
@@ -134,16 +134,16 @@ def _conclude(
     elif wrong is not None:
         what, more = f"{wrong.state}: {wrong.what}", wrong.next
     else:
-        return Finding(NOTHING, OK, f"of {count} checks none found anything{left}", next=wanted), []
+        return Finding(NOTHING, OK, f"none of {count} checks found anything{left}", next=wanted), []
     conclusion = Finding(
-        NOT_KNOWN, NOTICE, f"{what}, and no check says why{left}", next=_next([*wanted, *more])
+        NOT_KNOWN, NOTICE, f"{what}, but no check explains why{left}", next=_next([*wanted, *more])
     )
     return conclusion, [*named, *(one.recipe.name for one in others)]
 
 
 def causal(found: Iterable[Check]) -> tuple[list[Check], list[Check]]:
-    """What was found, apart: what may be causes, in their order, and what follows from one of them or only
-    says that the symptom is there. What is only `info` is neither."""
+    """(possible causes in order, the rest): the rest follow from a cause or only find the symptom. `info` is
+    left out."""
     serious = [check for check in found if check.findings[0].severity not in (OK, INFO)]
     names = {check.recipe.name for check in serious}
     causes = [
@@ -154,7 +154,7 @@ def causal(found: Iterable[Check]) -> tuple[list[Check], list[Check]]:
 
 
 def _is_a_sign(check: Check) -> bool:
-    """Whether it says that there is something wrong, and not only what may lead there."""
+    """Whether it shows that something is wrong, and not only a possible cause."""
     return check.recipe.order < CAUSES_FROM or check.findings[0].severity == ALARM
 
 
@@ -163,7 +163,7 @@ def _next(commands: Iterable[str]) -> list[str]:
 
 
 def to_know(symptom: str, unknown: Iterable[Check], endpoint: str) -> list[str]:
-    """Commands after which what is unknown can be judged: deep statistics, and the diagnosis once more."""
+    """Commands that can make unknown checks known: collect deep statistics, then diagnose again."""
     deep = list(dict.fromkeys(one.recipe.deepen for one in unknown if one.recipe.deepen))
     if not deep:
         return []

@@ -1,8 +1,8 @@
-"""Finding: one thing that was found, from the rule or recipe that found it to the terminal.
+"""Finding: one result of a rule or recipe.
 
-The rules on processes and jobs make findings, recipes make them from rows; the commands print them,
-`/v1/diagnose` and `/v1/monitor` send them, probe.verdicts keeps them and alerts tell them. Plain data. Any
-thread. Standard library only.
+The rules on processes and jobs and the recipes make findings; the commands print them, `/v1/diagnose` and
+`/v1/monitor` return them, probe.verdicts stores them and alerts send them. Plain data. Any thread. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 from probe.diagnose.states import ALARM, INFO, NOTICE, OK
 
 SEVERITIES = (OK, INFO, NOTICE, ALARM)
-"""From the least to the most."""
+"""From least to most severe."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found: `what` is a line with figures, `why` the evidence, `next` the commands, a line each."""
+    """A finding: `what` in one line with figures, `why` the lines of evidence, `next` the commands."""
 
     state: str
     """A state of a process (`states.STATES`), or the title of a recipe."""
@@ -28,17 +28,17 @@ class Finding:
     why: list[str] = field(default_factory=list)
     next: list[str] = field(default_factory=list)
     culprits: tuple[int, ...] = ()
-    """Of a job: the ranks that are the cause; empty when no rank is, or none is known."""
+    """The ranks of a job that are the cause, if known."""
     recipe: str = ""
     """The recipe that found it; empty for the state of a process or a job."""
     subject: str = ""
-    """Tells the findings of one recipe apart."""
+    """Distinguishes findings of one recipe."""
     step: int | None = None
     """When it began or happened."""
     rank: int | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """The finding on the wire; that of a recipe also says which, and about what."""
+        """The finding on the wire; with recipe, subject, step and rank if a recipe found it."""
         said = {
             "state": self.state, "severity": self.severity, "what": self.what, "why": self.why,
             "next": self.next,
@@ -56,7 +56,7 @@ class Finding:
 
 
 def severity_level(severity: str) -> int:
-    """The place of a severity from the least to the most."""
+    """The rank of a severity, from least to most severe."""
     return SEVERITIES.index(severity)
 
 

@@ -1,9 +1,9 @@
-"""Incidents: what recipes and the watch find, round after round, as one thing with a beginning and an end.
+"""Incidents: findings that recur round after round, as one thing with a beginning and an end.
 
-Checks of rounds go in, events come out: an incident opened, got worse, came back or is over. `Event.tell`
-says whether that is worth a message: one when it opens, one when it gets worse, one when it is over, and no
-more for one that comes and goes. Pure: no clock, no file; whoever calls hands the time in (wall seconds) and
-calls from one thread. Standard library only.
+Results of checks go in, events come out: an incident opened, got worse, returned or was resolved.
+`Event.tell` says whether to send a message: when it opens, gets worse, or is resolved, but not for one that
+comes and goes. Pure: no clock, no file; the caller passes the time (wall seconds) and uses one thread.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from probe.diagnose.finding import Finding, severity_level
 from probe.diagnose.recipes.recipe import FOUND, UNKNOWN, Check
 
 OPENED, RAISED, RETURNED, RESOLVED = "opened", "raised", "returned", "resolved"
-"""What an event says; `raised`: the severity is higher than any told before, `returned`: it was over and is
-back within the cooldown."""
+"""Kinds of events; `raised`: the severity is higher than before; `returned`: it is back within the
+cooldown."""
 CLEAR_S = 30.0
 CLEAR_ROUNDS = 5
-"""An incident is over when it was not found for so long and in so many rounds: both."""
+"""An incident is resolved after both this time and this many rounds without it."""
 COOLDOWN_S = 600.0
-"""What comes back within this time after it was over is the same incident."""
+"""A finding that returns within this time is the same incident."""
 AT_ONCE_COOLDOWN_S = 60.0
-"""The same for what was not found by a recipe."""
+"""The same for findings of the liveness checks."""
 
 
 @dataclass
 class Incident:
-    """One thing that is wrong, or was. Times are wall seconds."""
+    """One problem, current or past. Times are wall seconds."""
 
     id: str
     finding: Finding
@@ -47,12 +47,12 @@ class Incident:
 
     @property
     def recipe(self) -> str:
-        """What found it: a recipe, or the name of a state that the watch saw."""
+        """The recipe or liveness check that found it."""
         return self.finding.recipe
 
     @property
     def is_open(self) -> bool:
-        """Whether it is not over."""
+        """Whether it is not resolved."""
         return self.resolved_s is None
 
 
@@ -65,8 +65,8 @@ class Event(NamedTuple):
 
 
 class Incidents:
-    """The incidents of one run (one attempt of it). `run` makes their names: unique, and the same again when
-    the same rows are read again."""
+    """The incidents of one attempt of a run. Their ids derive from `run`, so they are unique and
+    reproducible."""
 
     def __init__(
         self, run: str, *, clear_s: float = CLEAR_S, clear_rounds: int = CLEAR_ROUNDS,
@@ -77,17 +77,17 @@ class Incidents:
         self._clear_rounds = clear_rounds
         self._cooldown_s = cooldown_s
         self._latest: dict[str, Incident] = {}
-        """The newest incident of each key, open or over."""
+        """The newest incident of each key, open or resolved."""
         self._pending: dict[str, tuple[str, float]] = {}
         """The recipe of a key that is no incident yet, and since when it has been found without a break."""
 
     def open(self) -> list[Incident]:
-        """Those that are not over, worst first and then the oldest."""
+        """Open incidents, worst first, then oldest first."""
         found = [one for one in list(self._latest.values()) if one.is_open]
         return sorted(found, key=lambda one: (-severity_level(one.severity), one.opened_s))
 
     def round(self, checks: Iterable[Check], now_s: float) -> list[Event]:
-        """Take in one round of recipes; a recipe that is not among them changes nothing."""
+        """Process the checks of one round; recipes that did not run change nothing."""
         events: list[Event] = []
         for check in checks:
             if check.state == UNKNOWN:
@@ -102,13 +102,13 @@ class Incidents:
         return events
 
     def at_once(self, finding: Finding, now_s: float) -> list[Event]:
-        """A finding that counts without waiting: whoever found it has waited already (the watch), and what
-        comes again is hardly less news than what came first."""
+        """Process a finding of the liveness checks, which have waited already: no hold time, a short
+        cooldown."""
         cooldown_s = min(self._cooldown_s, AT_ONCE_COOLDOWN_S)
         return self._found(self._key(finding.recipe, finding.subject), finding, 0.0, now_s, cooldown_s)
 
     def over(self, recipe: str, subject: str, now_s: float, last: Finding | None = None) -> list[Event]:
-        """It is over, and known to be; `last` says how."""
+        """Resolve an incident that is known to be over; `last` says how it ended."""
         known = self._latest.get(self._key(recipe, subject))
         if known is None or not known.is_open:
             return []
@@ -120,7 +120,7 @@ class Incidents:
         return [self._resolve(known, now_s)]
 
     def restore(self, incident: str, finding: Finding, now_s: float, *, is_open: bool) -> None:
-        """Take in what was written down about an incident before, in its order: nothing comes of it."""
+        """Restore an incident from its journal records, in order; causes no events."""
         key = incident.rpartition("-")[0]
         known = self._latest.get(key)
         if known is None or known.id != incident:
@@ -166,7 +166,7 @@ class Incidents:
             known.told_over = False
             return [Event(RAISED, known, True)]
         lasts = known.returned_s is not None and now_s - known.returned_s >= self._cooldown_s
-        if lasts and known.told_over:  # the last that was said of it is that it is over, and it is not
+        if lasts and known.told_over:  # the last message said it was resolved
             known.told_over = False
             return [Event(RETURNED, known, True)]
         return []
@@ -177,7 +177,7 @@ class Incidents:
         return worse or [Event(RETURNED, known, False)]
 
     def _not_found(self, recipe: str, found: set[str], now_s: float) -> list[Event]:
-        """The keys of a recipe that could be judged and did not find them."""
+        """Process a recipe that could be judged and found only the keys in `found`."""
         events = []
         for key, known in self._latest.items():
             if known.recipe == recipe and known.is_open and key not in found:
@@ -190,7 +190,7 @@ class Incidents:
         return events
 
     def _forget_pending(self, recipe: str, found: set[str]) -> None:
-        """What waited to be an incident and is not found any more begins anew."""
+        """Findings that were not found again start their hold time anew."""
         gone = [key for key, (own, _) in self._pending.items() if own == recipe and key not in found]
         for key in gone:
             del self._pending[key]
@@ -203,7 +203,7 @@ class Incidents:
 
 
 def _is_same_event(known: Incident, finding: Finding) -> bool:
-    """Whether a finding is what an incident that is over was about: it happened once, at a step."""
+    """Whether a finding is the event of a resolved incident: it happened once, at a step."""
     was = known.finding.step
     return finding.step is not None and was is not None and finding.step <= was
 

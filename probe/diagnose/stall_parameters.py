@@ -6,10 +6,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
-
-from probe.diagnose.recipes.recipe import Parameter
 
 STALL_THRESHOLDS = "stall-thresholds"
 """Their name among the recipes."""
@@ -21,36 +19,23 @@ def _threshold(value: float, unit: str, source: str) -> Any:
 
 @dataclass(frozen=True)
 class StallThresholds:
-    """The thresholds in force. PROBE_STALL_S, a setting of each job, is the least time that is a stall."""
+    """The thresholds in force. PROBE_STALL_S, a setting of each job, is the shortest time that is a stall."""
 
-    stall_steps: float = _threshold(
-        4.0, "steps", "a step is late after so many usual ones: a hang is to be noticed within five"
-    )
-    warm_up_s: float = _threshold(
-        300.0, "s", "… before there is a usual step: compiling or forming a group takes minutes. Judgement"
-    )
-    history_factor: float = _threshold(1.5, "ratio", "… where a run went on from longer pauses. Judgement")
-    history_most_s: float = _threshold(
-        1800.0, "s", "longer pauses make a run no more patient: gloo's default time limit of collectives"
-    )
-    unsure_factor: float = _threshold(3.0, "ratio", "longer, for what polls or computes with the GIL held")
-    long_s: float = _threshold(600.0, "s", "a long call or checkpoint is an alarm: NCCL's default time limit")
-    long_moving_s: float = _threshold(3600.0, "s", "… going from line to line without a step. Judgement")
-    long_factor: float = _threshold(10.0, "ratio", "… or so many times what is a stall, where that is longer")
-    quiet_s: float = _threshold(1.0, "s", "training goes on as usual while its last sign is no older")
-    quiet_steps: float = _threshold(3.0, "steps", "… or than so many usual steps")
-    busy_ratio: float = _threshold(0.25, "ratio", "of a core: a thread that uses more works, not polls")
-    rest_ratio: float = _threshold(0.02, "ratio", "of a core: a thread that uses no more is asleep")
-    starved_ratio: float = _threshold(0.9, "ratio", "of the time a thread wanted to run it waited for a core")
-    starved_window_ratio: float = _threshold(0.5, "ratio", "… and that was so much of all time")
-    throttled_ratio: float = _threshold(0.5, "ratio", "of periods in which the control group was out of CPU")
+    stall_steps: float = _threshold(4.0, "steps", "a step is late after this many usual steps: a hang should be noticed within five")
+    warm_up_s: float = _threshold(300.0, "s", "the same before the usual step is known: compiling or forming a group takes minutes; our judgement")
+    history_factor: float = _threshold(1.5, "ratio", "a wait is a stall beyond this multiple of the longest pause the run recovered from; our judgement")
+    history_most_s: float = _threshold(1800.0, "s", "cap on the pauses that count for history_factor: gloo's default timeout of collectives")
+    unsure_factor: float = _threshold(3.0, "ratio", "multiplies the limit for threads that poll or compute with the GIL held")
+    long_s: float = _threshold(600.0, "s", "a call or checkpoint this long is an alarm: NCCL's default timeout")
+    long_moving_s: float = _threshold(3600.0, "s", "the same while the stack keeps changing without a step; our judgement")
+    long_factor: float = _threshold(10.0, "ratio", "the same as a multiple of the stall limit, where that is longer")
+    quiet_s: float = _threshold(1.0, "s", "training is running as usual while its last sign is no older")
+    quiet_steps: float = _threshold(3.0, "steps", "the same in usual steps")
+    busy_ratio: float = _threshold(0.25, "ratio", "of a CPU: a thread that uses more is working, not polling")
+    rest_ratio: float = _threshold(0.02, "ratio", "of a CPU: a thread that uses no more is asleep")
+    starved_ratio: float = _threshold(0.9, "ratio", "share of its runnable time that a thread waited for a CPU")
+    starved_window_ratio: float = _threshold(0.5, "ratio", "and share of all time that this was")
+    throttled_ratio: float = _threshold(0.5, "ratio", "share of periods in which the cgroup used up its CPU quota")
     swap_faults_per_s: float = _threshold(50.0, "1/s", "major faults that slow any loop: 0.1-10 ms each")
-    still_ratio: float = _threshold(0.8, "ratio", "of the time watched: a thread asleep so long is still")
-    samples_missed: float = _threshold(3.0, "samples", "missed by the agent: Python does not run")
-
-
-PARAMETERS = {
-    one.name: Parameter(one.name, getattr(StallThresholds, one.name), **one.metadata)
-    for one in fields(StallThresholds)
-}
-"""The built-in thresholds, as the parameters of recipes are listed."""
+    still_ratio: float = _threshold(0.8, "ratio", "share of the time watched: a thread asleep for longer is still")
+    samples_missed: float = _threshold(3.0, "samples", "missed by the agent: Python code is not running")

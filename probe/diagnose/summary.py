@@ -1,10 +1,9 @@
-"""Summary of a run: how it learns, how fast it is, what it needs, as numbers with their spread.
+"""Summary of a run: learning, speed and memory, as numbers with their spread.
 
-`STATEMENTS` are the SQL, `summarize` makes the summary of their rows; both are pure, so that the server, the
-exposition of metrics and tests share them. Learning is the lead rank's (the lowest that is known), speed too,
-with the spread over the ranks beside it. Steps that recording disturbed (sampled) and the first
-`WARM_UP_STEPS` are left out of what is said of speed, phases come from steps whose phases were timed. What
-was not measured is None, never 0. Standard library only.
+`STATEMENTS` is the SQL, `summarize` turns its rows into the summary; both are pure, so the server, the
+metrics and tests share them. Learning and speed are those of the lead rank (the lowest known one), with the
+spread over the ranks. Speed leaves out steps that recording disturbed (sampled) and the first
+`WARM_UP_STEPS`; phases come from timed steps. What was not measured is None, never 0. Standard library only.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from probe.diagnose.efficiency import SOURCE, mfu
 
 WARM_UP_STEPS = 3
 WINDOW_STEPS = 256
-"""Steps that are looked at, the last ones."""
+"""The last steps, which the summary covers."""
 LOSS_STEPS = 32
-"""Of these, the last so many are what the loss is now, and those before what it was."""
+"""Of these, the last ones give the current loss, and as many before them the previous one."""
 CURVE_POINTS = 48
 PHASES = ("data_s", "forward_s", "backward_s", "optimizer_s", "comm_s", "other_s")
 NOTCH = 1.57
-"""Half the width of a median's interval is this times the interquartile range over the root of the count
-(McGill, Tukey and Larsen 1978, notched box plots): two that do not overlap differ at about 95 %."""
+"""Half the width of a median's interval: this · interquartile range / √count (McGill, Tukey and Larsen 1978,
+notched box plots). Two medians whose intervals do not overlap differ at about 95 %."""
 
 _LEAD = "rank = (SELECT min(rank) FROM python.steps)"
 _STEP_COLUMNS = (

@@ -32,7 +32,7 @@ class Wire:
         self.answers = {"/v1/act": ANSWER, "/v1/undo": ANSWER, **answers}
         self.asked: list[tuple[str, Any]] = []
 
-    def ask(self, method: str, target: str, body: Any, timeout_s: float) -> Any:
+    def request(self, method: str, target: str, body: Any, timeout_s: float) -> Any:
         self.asked.append((target, body))
         answer = self.answers[target]
         if isinstance(answer, BaseException):

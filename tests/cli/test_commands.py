@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from command_harness import TIMEOUT_S, FakeServer, Result
 
+from probe_cli.command_table import COMMANDS, module_of, summary_of
 from probe_cli.core.figures import age
 
 
@@ -198,7 +199,7 @@ def test_any_transport_can_carry_the_questions(command: Callable[..., Result]) -
     asked: list[tuple[Any, ...]] = []
 
     class InProcess:
-        def ask(self, method: str, target: str, body: object, timeout_s: float) -> Any:
+        def request(self, method: str, target: str, body: object, timeout_s: float) -> Any:
             asked.append((method, target, body))
             return _evaluated(value="2")
 
@@ -246,3 +247,11 @@ def test_nothing_heavy_is_imported_for_a_common_command(
     imported = {line.rpartition("|")[2].strip() for line in result.err.splitlines() if "|" in line}
     assert "probe.base.wire" in imported
     assert not imported.intersection(HEAVY)
+
+
+def test_the_list_of_commands_is_read_without_importing_them(process: Callable[..., Result]) -> None:
+    result = process("--help", python=("-X", "importtime"))
+    assert "probe_cli.command_table" in result.err and "probe_cli.commands." not in result.err
+    for name in COMMANDS:
+        assert module_of(name).command.__doc__.startswith(summary_of(name))
+        assert name in result.out

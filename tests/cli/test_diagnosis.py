@@ -19,7 +19,7 @@ class Wire:
         self.answer = answer
         self.asked: list[str] = []
 
-    def ask(self, method: str, target: str, body: Any, timeout_s: float) -> Any:
+    def request(self, method: str, target: str, body: Any, timeout_s: float) -> Any:
         self.asked.append(target)
         return self.answer
 
@@ -108,7 +108,7 @@ def test_recipes_are_listed_and_shown_and_near_names_are_told(command: Command, 
     assert whole["parameters"] == [{"name": "most", "value": 3, "unit": "rows", "source": "a guess"}]
     (tmp_path / "parameters.toml").write_text("[stall-thresholds]\nstall_steps = 10\n")
     thresholds = command("recipes", "show", "stall-thresholds", **mine).out
-    assert "stall_steps" in thresholds and "parameters.toml; else 4.0 (" in thresholds
+    assert "stall_steps" in thresholds and "parameters.toml; default 4.0 (" in thresholds
     wrong = command("recipes", "show", "loss-spik")
     assert wrong.code == 2 and "loss-spike" in wrong.err
     assert command("recipes", "list").code == 2

@@ -32,7 +32,7 @@ class Wire:
         self.answer = answer
         self.asked: list[tuple[str, str, Any]] = []
 
-    def ask(self, method: str, target: str, body: Any, timeout_s: float) -> Any:
+    def request(self, method: str, target: str, body: Any, timeout_s: float) -> Any:
         self.asked.append((method, target, body))
         return self.answer
 

@@ -113,7 +113,7 @@ def test_doctor_looks_at_the_folder_and_changes_nothing(tmp_path: Path) -> None:
     assert not folder.exists()
     folder.mkdir(mode=0o755)
     found = doctor.check_directory(folder)
-    assert found.level == "warn" and found.cure == f"chmod 700 {folder}"
+    assert found.level == "warn" and found.fix == f"chmod 700 {folder}"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o755
     folder.chmod(0o700)
     assert doctor.check_directory(folder).level == "ok"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -33,11 +32,13 @@ def seen(subject: str = "", step: int | None = None, severity: str = NOTICE) -> 
     )
 
 
-RECIPE = Recipe("loss-spike", "spike", NOTICE, ("loss",), "", "", Path())
+RECIPE = Recipe(
+    name="loss-spike", title="spike", severity=NOTICE, symptoms=["loss"], what="w", sql="", file=Path()
+)
 
 
 def found(*what: Finding, holds_s: float = 0.0) -> Check:
-    return Check(replace(RECIPE, holds_s=holds_s), FOUND, list(what) or [seen()])
+    return Check(RECIPE.model_copy(update={"holds_s": holds_s}), FOUND, list(what) or [seen()])
 
 
 QUIET = Check(RECIPE, CLEAR)

@@ -50,7 +50,7 @@ def evidence(training: Thread | None = None, **changes: object) -> Evidence:
     seen = Evidence(
         PID, 5.0, state="sleeping", window_s=0.8, progress=progress(), threads=(training or thread(),),
         still_s=0.8, watched_s=0.8, cpu_ratio=0.0, major_faults_per_s=0.0, swap_bytes=0, rss_bytes=3 << 30,
-        looks=4,
+        samples=4,
     )
     return replace(seen, **changes)  # type: ignore[arg-type]
 
@@ -82,7 +82,7 @@ def test_memory_that_comes_back_from_swap_is_named_with_figures() -> None:
     ))
     assert state(found) == (states.SWAPPING, ALARM)
     assert "6.00 GiB in swap, 840 major faults/s" in found.what
-    assert "its control group uses 31.00 GiB of 32.00 GiB" in found.why
+    assert "its cgroup uses 31.00 GiB of 32.00 GiB" in found.why
 
 
 @pytest.mark.parametrize(("swap_bytes", "faults"), [(6 << 30, 2.0), (0, 840.0)])
@@ -140,7 +140,7 @@ def test_an_action_that_takes_long_is_named_and_is_no_stall() -> None:
     acting = progress(700.0, phase="acting", phase_s=700.0)
     found = diagnose_process(evidence(progress=acting, held=replace(HELD, action="checkpoint", for_s=None)))
     assert state(found) == (states.ACTED_ON, NOTICE)
-    assert "(checkpoint, 4242-3, by uid 1000, pid 77) holds it" in found.what
+    assert "probe runs an action (checkpoint, 4242-3, by uid 1000, pid 77)" in found.what
     assert state_of(evidence(progress=progress(0.01, phase="acting", phase_s=0.01)))[0] == states.RUNNING
 
 
@@ -149,7 +149,7 @@ def test_ranks_that_wait_for_a_paused_one_are_no_alarm() -> None:
     paused = diagnose_process(evidence(progress=progress(60.0, phase="paused", phase_s=60.0), held=HELD))
     found = explain_wait(waits, 999, [Peer(1, 77, 999, paused)])
     assert (found.state, found.severity) == (states.IN_COLLECTIVE, NOTICE)
-    assert "rank 1 (pid 77) is not in it: paused" in found.what
+    assert "rank 1 (pid 77) has not entered it: paused" in found.what
 
 
 # Ended ------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ def test_workers_that_end_with_the_epoch_are_not_dead() -> None:
     ends = Frame("_shutdown_workers", SITE + "torch/utils/data/dataloader.py", 1590)
     ended = data_worker(52, state="zombie", frames=())
     found = waits_for_batch(ended, data_worker(53), inside=ends)
-    assert state(found) == (states.WAITING_FOR_DATA, NOTICE) and "workers are ending" in found.what
+    assert state(found) == (states.WAITING_FOR_DATA, NOTICE) and "workers are shutting down" in found.what
 
 
 def test_a_wait_for_gradients_within_backward_is_a_collective_only_with_other_ranks() -> None:
@@ -263,8 +263,8 @@ def test_a_collective_is_named_by_its_operation_not_by_what_logs_it() -> None:
 
 
 @pytest.mark.parametrize(("theirs", "severity", "said"), [
-    (Finding(states.CHECKPOINT, NOTICE, "saves"), NOTICE, "rank 1 (pid 52) is not in it: checkpoint"),
-    (Finding(states.BLOCKED, ALARM, "in read"), ALARM, "rank 1 (pid 52) is not in it: blocked in C"),
+    (Finding(states.CHECKPOINT, NOTICE, "saves"), NOTICE, "rank 1 (pid 52) has not entered it: checkpoint"),
+    (Finding(states.BLOCKED, ALARM, "in read"), ALARM, "rank 1 (pid 52) has not entered it: blocked in C"),
     (Finding(states.IN_COLLECTIVE, ALARM, "waits, too"), ALARM, "all_reduce"),
 ])
 def test_a_wait_for_a_rank_that_works_is_no_alarm_and_one_that_hangs_is_named(

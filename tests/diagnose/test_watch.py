@@ -118,7 +118,7 @@ def with_little_quota(pid: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("hold_back", "said"), [
-    (beside_burners, "ready to run and without a core for"), (with_little_quota, "out of CPU (throttled) in"),
+    (beside_burners, "waiting for a CPU"), (with_little_quota, "CPU quota ran out in"),
 ])
 def test_a_starved_job_is_starved_and_not_hung(
     place: Place, fork: Callable[..., Forked], said: str,
@@ -232,7 +232,7 @@ def test_without_py_spy_there_is_a_verdict_that_says_so(
     evidence, verdict = look(place, job)
     assert (verdict.state, verdict.severity) == (states.UNKNOWN, ALARM)
     assert "sleeping in read" in verdict.what
-    assert any("py-spy" in line for line in verdict.why) and evidence.looks == 0
+    assert any("py-spy" in line for line in verdict.why) and evidence.samples == 0
 
 
 def test_an_unrecorded_process_gets_a_verdict_on_what_can_be_seen(
@@ -244,7 +244,7 @@ def test_an_unrecorded_process_gets_a_verdict_on_what_can_be_seen(
         verdict = diagnose_process(evidence)
         assert evidence.progress is None
         assert (verdict.state, verdict.severity) == (states.HOLDS_GIL, ALARM)
-        assert "no recording: steps are not known" in verdict.why
+        assert "not recorded: steps are unknown" in verdict.why
 
 
 def test_a_process_that_is_killed_while_it_is_looked_at_is_dead(

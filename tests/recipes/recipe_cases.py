@@ -17,7 +17,6 @@ NULL. A list of SELECTs makes one table of several.
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -80,8 +79,10 @@ class Cases:
     def judge(self, recipe: Recipe, case: Case) -> Check:
         """What the recipe says of the case's tables, which are gone afterwards."""
         known = recipe.parameters
-        changed = {name: replace(known[name], value=value) for name, value in case.parameters.items()}
-        recipe = replace(recipe, parameters={**known, **changed})
+        changed = {
+            name: known[name].model_copy(update={"value": value}) for name, value in case.parameters.items()
+        }
+        recipe = recipe.model_copy(update={"parameters": {**known, **changed}})
         self.connection.execute("BEGIN")
         try:
             for table, statements in case.tables.items():

@@ -9,13 +9,12 @@ from typing import Any
 
 import duckdb
 import pytest
-from typer.main import get_command
 
 from probe.base.errors import ProbeError
 from probe.diagnose.recipes import library
 from probe.diagnose.recipes.recipe import CLEAR, UNKNOWN, rendered
 from probe.diagnose.states import INFO
-from probe_cli.command_table import COMMANDS, app_for
+from probe_cli.command_table import COMMANDS, command_group
 from probe_cli.core.arguments import rewrite
 from probe_cli.main import click_exception
 from recipes.recipe_cases import Case, Cases, cases_beside, misfits
@@ -94,7 +93,7 @@ def words_of(line: str) -> list[str]:
 def check_command(words: list[str], database: Cases) -> None:
     """Fail when the command is misspelt, or its SQL names what is not there. Nothing is run."""
     rewritten = rewrite(words, COMMANDS)
-    group = get_command(app_for(rewritten))
+    group = command_group()
     context = group.make_context("probe", list(rewritten), obj=None)
     name, command, rest = group.resolve_command(context, [*context._protected_args, *context.args])
     parameters = command.make_context(name, list(rest), parent=context).params

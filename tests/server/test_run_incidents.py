@@ -58,7 +58,9 @@ class Place:
 
 def found(name: str, *findings: Finding) -> Check:
     """A recipe that found these."""
-    recipe = Recipe(name, name, NOTICE, ("loss",), "", "", Path())
+    recipe = Recipe(
+        name=name, title=name, severity=NOTICE, symptoms=["loss"], what="w", sql="", file=Path()
+    )
     return Check(recipe, FOUND, [replace(one, recipe=name) for one in findings])
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from probe.base.errors import ProcessDead
-from probe_cli.core.act_client import act, alike, ask_to_act, by_rank, number, one_of, say_who_is_missing
+from probe_cli.core.act_client import act, alike, by_rank, number, one_of, request_action, say_who_is_missing
 from probe_cli.core.figures import count
 from probe_cli.core.options import TextFormat, Wait
 from probe_cli.core.session import Session
@@ -68,7 +68,7 @@ def command(
         return
     answer: dict[str, Any] = {"what": "", "notes": [], "details": {}}
     try:
-        answer = ask_to_act(session, "lr", wait, group=group, optimizer=optimizer)
+        answer = request_action(session, "lr", wait, group=group, optimizer=optimizer)
     except ProcessDead as error:
         session.note(error.message)
     ranges, changes = history(session, "lr", "lr")

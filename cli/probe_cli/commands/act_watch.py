@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import typer
 
 from probe.base.errors import BadRequest, ProbeError, ServerUnavailable
-from probe_cli.core.act_client import ask_to_act, ask_to_undo, typed
+from probe_cli.core.act_client import request_action, request_undo, typed
 from probe_cli.core.answer import Answer
 from probe_cli.core.figures import count
 from probe_cli.core.options import Wait, WatchFormat
@@ -125,7 +125,7 @@ def command(
         )
     session.connect()  # rows can only be read through a server: fail before the watch starts
     steps = steps or (_DEFAULT_STEPS if expressions is not None else _DEEP_STEPS)
-    answer = ask_to_act(session, "watch", wait, expressions=expressions, steps=steps, every=every, **deep)
+    answer = request_action(session, "watch", wait, expressions=expressions, steps=steps, every=every, **deep)
     for note in answer.get("notes") or ():
         session.note(str(note))
     action_id = str(answer["id"])
@@ -210,12 +210,12 @@ def _pid(action_id: str) -> int:
 
 
 def _rows_of(session: Session, sql: str) -> list[list[Any]]:
-    return Answer.ask(session, sql, _MOST_ROWS).rows
+    return Answer.query(session, sql, _MOST_ROWS).rows
 
 
 def _end(session: Session, action_id: str) -> None:
     """Stop the watch in the job."""
     try:
-        session.note(str(ask_to_undo(session, action_id, None)["what"]))
+        session.note(str(request_undo(session, action_id, None)["what"]))
     except ProbeError as error:
         session.note(f"{error.message}; `{typed(session, 'actions')}` shows whether it is still running")

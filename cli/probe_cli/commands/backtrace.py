@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from probe.base.errors import AgentUnreachable, ProbeError, ServerUnavailable
-from probe_cli.core.direct import Question, ask_process, only_process
+from probe_cli.core.direct import Request, only_process, request_process
 from probe_cli.core.figures import count
 from probe_cli.core.options import TextFormat
 from probe_cli.core.session import Session
@@ -83,10 +83,10 @@ def _capture(session: Session, wanted: dict[str, bool]) -> dict[str, Any]:
     which = {name: "1" for name, is_wanted in wanted.items() if is_wanted}
     inside = {name: value for name, value in which.items() if name == "all_threads"}
     try:
-        return ask_process(
+        return request_process(
             session,
-            server=Question("GET", "/v1/backtrace", {"endpoint": session.address.endpoint, **which}),
-            agent=Question("GET", "/v1/stacks", inside),
+            server=Request("GET", "/v1/backtrace", {"endpoint": session.address.endpoint, **which}),
+            agent=Request("GET", "/v1/stacks", inside),
             timeout_s=_TIMEOUT_S,
         )
     except (ServerUnavailable, AgentUnreachable) as error:

@@ -72,4 +72,4 @@ def _summary(session: Session, until: int | None) -> dict[str, Any]:
     asked = {"endpoint": session.address.endpoint}
     if until is not None:
         asked["until"] = str(until)
-    return session.ask("GET", "/v1/summary", asked)
+    return session.request("GET", "/v1/summary", asked)

@@ -8,7 +8,7 @@ import typer
 
 from probe.base.errors import AttachPending
 from probe.recording.waiting import waiting, withdraw
-from probe_cli.core.direct import Question, ask_process, only_process
+from probe_cli.core.direct import Request, only_process, request_process
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import escape_controls
 
@@ -21,10 +21,10 @@ def command(context: typer.Context) -> None:
     session: Session = context.obj
     if _withdrawn(session):
         return
-    answer: Mapping[str, object] = ask_process(
+    answer: Mapping[str, object] = request_process(
         session,
-        server=Question("POST", "/v1/detach", body={"endpoint": session.address.endpoint}),
-        agent=Question("POST", "/v1/stop", body={}),
+        server=Request("POST", "/v1/detach", body={"endpoint": session.address.endpoint}),
+        agent=Request("POST", "/v1/stop", body={}),
         timeout_s=_TIMEOUT_S,
     )
     who = answer.get("name") or session.address.endpoint

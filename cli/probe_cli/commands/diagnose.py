@@ -51,14 +51,14 @@ def command(
     """
     session: Session = context.obj
     if log is not None:
-        from probe_cli.core.log_diagnosis import judge
+        from probe_cli.core.log_diagnosis import diagnose_log
 
-        answer = judge(session, log)
+        answer = diagnose_log(session, log)
     else:
         asked = {"endpoint": session.address.endpoint, "deep": "0" if no_watch else "1"}
         if symptom is not None:
             asked["symptom"] = symptom
-        answer = session.ask("GET", "/v1/diagnose", asked, timeout_s=_DEEP_S if symptom else None)
+        answer = session.request("GET", "/v1/diagnose", asked, timeout_s=_DEEP_S if symptom else None)
     if output_format == "json":
         session.out.json(answer)
         return

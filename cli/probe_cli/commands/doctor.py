@@ -27,35 +27,35 @@ EXAMPLES = ("probe doctor",)
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}
 HOOK_MODULE = "torch_probe_boot"
 """Top-level module that the `.pth` file in site-packages imports."""
-_LOOK_TIMEOUT_S = 20.0
+_IMPORT_TIMEOUT_S = 20.0
 _HEALTH_TIMEOUT_S = 2.0
 
 
-class Finding(NamedTuple):
-    """Result of one check, with what to do about it (`cure`, empty if nothing)."""
+class CheckResult(NamedTuple):
+    """Result of one check, with what to do about it (`fix`, empty if nothing)."""
 
     level: Literal["ok", "warn", "fail"]
     subject: str
     text: str
-    cure: str = ""
+    fix: str = ""
 
 
 def command(context: typer.Context) -> None:
-    """Check this machine and how to fix problems."""
+    """Check this machine and show how to fix problems."""
     session: Session = context.obj
     session.no_endpoint("doctor")
     failed = False
-    for finding in findings(session):
-        failed = failed or finding.level == "fail"
-        level = session.out.style(f"{finding.level:<4}", _STYLES[finding.level])
-        session.out.line(f"{level}  {finding.subject:<13}  {escape_controls(finding.text)}")
-        if finding.cure:
-            session.out.line(f"{'':<19}  next: {escape_controls(finding.cure)}")
+    for result in results(session):
+        failed = failed or result.level == "fail"
+        level = session.out.style(f"{result.level:<4}", _STYLES[result.level])
+        session.out.line(f"{level}  {result.subject:<13}  {escape_controls(result.text)}")
+        if result.fix:
+            session.out.line(f"{'':<19}  next: {escape_controls(result.fix)}")
         session.out.stream.flush()
     raise typer.Exit(1 if failed else 0)
 
 
-def findings(session: Session) -> Iterator[Finding]:
+def results(session: Session) -> Iterator[CheckResult]:
     """All checks, in the order a person would go through them."""
     yield check_python(sys.version_info[:3])
     yield check_torch()
@@ -74,25 +74,23 @@ def findings(session: Session) -> Iterator[Finding]:
     yield check_shadowing(Path.cwd())
 
 
-def check_python(version: tuple[int, ...]) -> Finding:
+def check_python(version: tuple[int, ...]) -> CheckResult:
     """Whether this Python is supported, and what is missing in it."""
     text = f"{'.'.join(map(str, version))} at {sys.executable}"
     if version[:2] < versions.OLDEST_PYTHON:
         oldest = versions.plain(versions.OLDEST_PYTHON)
-        return Finding("fail", "python", text, f"Use Python {oldest} or later.")
+        return CheckResult("fail", "python", text, f"Use Python {oldest} or later.")
     return _supported("python", text, (version[0], version[1]), versions.NEWEST_PYTHON)
 
 
-def check_torch(found: str | None = None) -> Finding:
+def check_torch(found: str | None = None) -> CheckResult:
     """Whether this Python has a supported torch, and what is missing in it; jobs may use another Python.
     `found`: its version, if already known."""
     from importlib.metadata import PackageNotFoundError, version
 
     if found is None and find_spec("torch") is None:
-        return Finding(
-            "warn",
-            "torch",
-            "not in this Python",
+        return CheckResult(
+            "warn", "torch", "not in this Python",
             "Fine if jobs use another Python: `probe run` uses theirs. Otherwise install torch here.",
         )
     try:
@@ -101,28 +99,28 @@ def check_torch(found: str | None = None) -> Finding:
         found = "present, version unknown"
     number = versions.number(found)
     if number is None:
-        return Finding("ok", "torch", found)
+        return CheckResult("ok", "torch", found)
     if number < versions.OLDEST_TORCH:
         oldest = versions.plain(versions.OLDEST_TORCH)
-        return Finding(
+        return CheckResult(
             "fail", "torch", f"{found}: jobs with it run without probe", f"Install torch {oldest} or newer."
         )
     return _supported("torch", found, number, versions.NEWEST_TORCH)
 
 
-def _supported(subject: str, text: str, version: tuple[int, int], newest: tuple[int, int]) -> Finding:
+def _supported(subject: str, text: str, version: tuple[int, int], newest: tuple[int, int]) -> CheckResult:
     missing = versions.lacks(subject, version)
     if missing:
-        return Finding("ok", subject, f"{text}; not available: {'; '.join(missing)}")
+        return CheckResult("ok", subject, f"{text}; not available: {'; '.join(missing)}")
     if version > newest:
-        return Finding(
+        return CheckResult(
             "warn", subject, f"{text}: newer than the newest tested version ({versions.plain(newest)})",
             "It will probably work; run `tests/run` in a checkout to find out.",
         )
-    return Finding("ok", subject, text)
+    return CheckResult("ok", subject, text)
 
 
-def check_settings(session: Session) -> Iterator[Finding]:
+def check_settings(session: Session) -> Iterator[CheckResult]:
     """Invalid values and unknown PROBE_ variables."""
     from probe_cli.commands.config import unknown_variable
 
@@ -130,15 +128,15 @@ def check_settings(session: Session) -> Iterator[Finding]:
     try:
         Settings(session.environ)
     except SettingInvalid as error:
-        yield Finding("fail", "settings", error.message, error.hint)
+        yield CheckResult("fail", "settings", error.message, error.hint)
     else:
         if not unknown:
-            yield Finding("ok", "settings", "valid")
+            yield CheckResult("ok", "settings", "valid")
     for name in unknown:
-        yield Finding("warn", "settings", unknown_variable(name), "`probe config` lists the settings.")
+        yield CheckResult("warn", "settings", unknown_variable(name), "`probe config` lists the settings.")
 
 
-def check_server_needs(server_python: str) -> Finding:
+def check_server_needs(server_python: str) -> CheckResult:
     """Whether the Python that runs the server has what it needs."""
     import subprocess
 
@@ -153,89 +151,78 @@ def check_server_needs(server_python: str) -> Finding:
             "print(*[name for name in sys.argv[1:] if find_spec(name) is None])"
         )
         try:
-            looked = subprocess.run(
+            done = subprocess.run(
                 [python, "-c", program, *SERVER_NEEDS],
                 capture_output=True,
                 text=True,
-                timeout=_LOOK_TIMEOUT_S,
+                timeout=_IMPORT_TIMEOUT_S,
                 check=True,
             )
         except (OSError, subprocess.SubprocessError) as error:
-            return Finding(
-                "fail",
-                "server needs",
-                f"cannot run {python}: {error}",
+            return CheckResult(
+                "fail", "server needs", f"cannot run {python}: {error}",
                 "Set PROBE_SERVER_PYTHON to a Python that has probe installed, or unset it.",
             )
-        missing = looked.stdout.split()
+        missing = done.stdout.split()
     if not missing:
-        return Finding("ok", "server needs", f"{', '.join(SERVER_NEEDS)} are in {python}")
-    return Finding(
-        "fail",
-        "server needs",
-        f"{', '.join(missing)} missing in {python}",
+        return CheckResult("ok", "server needs", f"{', '.join(SERVER_NEEDS)} are in {python}")
+    return CheckResult(
+        "fail", "server needs", f"{', '.join(missing)} missing in {python}",
         "Install probe there, or set PROBE_SERVER_PYTHON to a Python that has it.",
     )
 
 
-def check_directory_of(settings: Settings) -> Iterator[Finding]:
+def check_directory_of(settings: Settings) -> Iterator[CheckResult]:
     """Whether PROBE_DIR can be used, and whether it is the one that is expected."""
     directory = places.home(settings)
     yield check_directory(directory)
     elsewhere = places.why_elsewhere(directory, settings)
     if elsewhere:
-        yield Finding(
+        yield CheckResult(
             "warn", "PROBE_DIR", elsewhere, "Set PROBE_DIR for jobs and commands to use another."
         )
 
 
-def check_directory(directory: Path) -> Finding:
+def check_directory(directory: Path) -> CheckResult:
     """Whether PROBE_DIR is private and local, or can be made so."""
     try:
         places.check_private(directory, os.lstat(directory))
     except FileNotFoundError:
         return _check_can_be_made(directory)
     except OSError as error:
-        return Finding(
-            "fail", "PROBE_DIR", f"{directory}: {error.strerror}", DirectoryRefused.hint
-        )
+        return CheckResult("fail", "PROBE_DIR", f"{directory}: {error.strerror}", DirectoryRefused.hint)
     except ProbeError as error:
-        return Finding("fail", "PROBE_DIR", error.message, error.hint)
+        return CheckResult("fail", "PROBE_DIR", error.message, error.hint)
     kind = places.file_system(directory)
     if kind in places.NETWORK_FILE_SYSTEMS:
-        return Finding(
-            "fail",
-            "PROBE_DIR",
-            f"{directory} is on a network file system ({kind})",
+        return CheckResult(
+            "fail", "PROBE_DIR", f"{directory} is on a network file system ({kind})",
             "Set PROBE_DIR to a folder on a local disk.",
         )
     if not os.access(directory, os.W_OK | os.X_OK):
-        return Finding(
-            "fail", "PROBE_DIR", f"{directory} cannot be written", DirectoryRefused.hint
-        )
+        return CheckResult("fail", "PROBE_DIR", f"{directory} cannot be written", DirectoryRefused.hint)
     unwritable = places.why_not_writable(directory)
     if unwritable:
-        return Finding(
+        return CheckResult(
             "fail", "PROBE_DIR", unwritable, "Free some space there, or set PROBE_DIR to another folder."
         )
     if os.stat(directory).st_mode & 0o077:
-        return Finding("warn", "PROBE_DIR", f"{directory} is open to other users", f"chmod 700 {directory}")
-    return Finding("ok", "PROBE_DIR", f"{directory}, private, on {kind or 'an unknown file system'}")
+        text = f"{directory} is open to other users"
+        return CheckResult("warn", "PROBE_DIR", text, f"chmod 700 {directory}")
+    return CheckResult("ok", "PROBE_DIR", f"{directory}, private, on {kind or 'an unknown file system'}")
 
 
-def _check_can_be_made(directory: Path) -> Finding:
+def _check_can_be_made(directory: Path) -> CheckResult:
     parent = next(folder for folder in directory.absolute().parents if folder.exists())
     kind = places.file_system(parent)
     refusal = places.write_refusal(parent)
     if kind in places.NETWORK_FILE_SYSTEMS or refusal:
         why = f"{parent} is on {kind}" if kind in places.NETWORK_FILE_SYSTEMS else f"{parent} {refusal}"
-        return Finding(
-            "fail", "PROBE_DIR", f"cannot create {directory}: {why}", DirectoryRefused.hint
-        )
-    return Finding("ok", "PROBE_DIR", f"{directory} will be created by the first job")
+        return CheckResult("fail", "PROBE_DIR", f"cannot create {directory}: {why}", DirectoryRefused.hint)
+    return CheckResult("ok", "PROBE_DIR", f"{directory} will be created by the first job")
 
 
-def check_rings(settings: Settings) -> Finding:
+def check_rings(settings: Settings) -> CheckResult:
     """Whether there is memory for the rings of another process."""
     folder, needed = Path(settings.rings_directory), settings.rings_bytes
     room = places.room_bytes(folder)
@@ -243,10 +230,8 @@ def check_rings(settings: Settings) -> Finding:
     refusal = places.write_refusal(folder)
     lack = places.no_room(folder)
     if room >= needed and kind in places.MEMORY_FILE_SYSTEMS and not (refusal or lack):
-        return Finding(
-            "ok",
-            "rings",
-            f"{folder} has {size(room)} free: enough for {room // max(needed, 1):,} processes",
+        return CheckResult(
+            "ok", "rings", f"{folder} has {size(room)} free: enough for {room // max(needed, 1):,} processes",
         )
     why = (
         f"{folder} has {size(room)} free, {size(needed)} needed"
@@ -258,16 +243,14 @@ def check_rings(settings: Settings) -> Finding:
     home = places.home(settings)
     base = home if home.exists() else home.absolute().parent
     if places.room_bytes(base) < needed:
-        return Finding("fail", "rings", f"{why}, and {base} has no space either", NoRoom.hint)
-    return Finding(
-        "warn",
-        "rings",
-        f"{why}; the rings will be on disk",
+        return CheckResult("fail", "rings", f"{why}, and {base} has no space either", NoRoom.hint)
+    return CheckResult(
+        "warn", "rings", f"{why}; the rings will be on disk",
         "Enlarge /dev/shm (docker run --shm-size=1g), or set PROBE_RINGS_DIR to a tmpfs.",
     )
 
 
-def check_server(directory: Path) -> Finding:
+def check_server(directory: Path) -> CheckResult:
     """Whether the server of this folder runs, and has the version of this command."""
     from probe.base.wire import call
 
@@ -276,24 +259,22 @@ def check_server(directory: Path) -> Finding:
         health = call(path, "GET", "/v1/health", timeout_s=_HEALTH_TIMEOUT_S)
         text = f"running: pid {health['pid']}, version {health['version']}, {health['processes']} processes"
     except OSError:
-        return Finding("ok", "server", "not running; the first job or command starts it")
+        return CheckResult("ok", "server", "not running; the first job or command starts it")
     except ProbeError as error:
-        return Finding("fail", "server", error.message, error.hint)
+        return CheckResult("fail", "server", error.message, error.hint)
     except (KeyError, TypeError):
-        return Finding(
+        return CheckResult(
             "fail", "server", f"something else is listening at {path}", "Set PROBE_DIR to another folder."
         )
     if str(health["version"]) != probe.__version__:
-        return Finding(
-            "warn",
-            "server",
-            f"{text}; this command is {probe.__version__}",
+        return CheckResult(
+            "warn", "server", f"{text}; this command is {probe.__version__}",
             f"Stop it (kill {health['pid']}); the next command starts a new one.",
         )
-    return Finding("ok", "server", text)
+    return CheckResult("ok", "server", text)
 
 
-def check_outside() -> Finding:
+def check_outside() -> CheckResult:
     """Whether processes can be read from outside: tools and kernel permissions."""
     from probe.outside.processes.target import read_target
     from probe.outside.stacks import pyspy
@@ -301,23 +282,23 @@ def check_outside() -> Finding:
     try:
         found = [f"py-spy at {pyspy.program()}"]
     except ProbeError as error:
-        return Finding("fail", "from outside", error.message, error.hint)
+        return CheckResult("fail", "from outside", error.message, error.hint)
     scope = read_target(os.getpid()).yama
     if scope is not None and scope > 1 and os.geteuid() != 0:
-        return Finding(
+        return CheckResult(
             "warn", "from outside",
             f"kernel.yama.ptrace_scope is {scope}: only root may read other processes",
             "Run probe as root, or start jobs with PROBE=1 so that their agents answer.",
         )
     if find_spec("pystack") is None:
-        return Finding(
+        return CheckResult(
             "warn", "from outside", f"{found[0]}; pystack is missing, so there are no native frames",
             "pip install pystack",
         )
-    return Finding("ok", "from outside", f"{found[0]}; pystack for native frames")
+    return CheckResult("ok", "from outside", f"{found[0]}; pystack for native frames")
 
 
-def check_attaching() -> Finding:
+def check_attaching() -> CheckResult:
     """Whether `attach` has what it needs."""
     from shutil import which
 
@@ -325,17 +306,17 @@ def check_attaching() -> Finding:
 
     debugger = which("gdb") or ("pyinjector" if find_spec("pyinjector") is not None else None)
     if debugger is None:
-        return Finding(
+        return CheckResult(
             "warn", "attaching", "neither gdb nor pyinjector is installed: `attach` cannot work",
             "Install gdb, or `pip install pyinjector`. Jobs started with PROBE=1 need neither.",
         )
     if not boot_library.PACKAGED.is_file() and boot_library.compiler() is None:
-        return Finding(
+        return CheckResult(
             "warn", "attaching",
             f"with {debugger}, but neither boot library nor C compiler: slower fallback only",
             "Install a wheel of probe for this machine, or a C compiler.",
         )
-    return Finding("ok", "attaching", f"with {debugger}")
+    return CheckResult("ok", "attaching", f"with {debugger}")
 
 
 def _site_folders() -> list[Path]:
@@ -345,31 +326,27 @@ def _site_folders() -> list[Path]:
     return [Path(folder) for folder in folders]
 
 
-def check_hook(folders: list[Path]) -> Finding:
+def check_hook(folders: list[Path]) -> CheckResult:
     """Whether the start-up hook that PROBE=1 needs is in one of these folders of this Python."""
     for folder in folders:
         for found in sorted(folder.glob("*.pth")):
             if HOOK_MODULE in found.read_text(encoding="utf-8", errors="replace"):
-                return Finding("ok", "start-up hook", str(found))
-    return Finding(
-        "warn",
-        "start-up hook",
-        "not in this Python: PROBE=1 alone has no effect",
+                return CheckResult("ok", "start-up hook", str(found))
+    return CheckResult(
+        "warn", "start-up hook", "not in this Python: PROBE=1 alone has no effect",
         "Start jobs with `probe run python train.py`, or install probe in this Python.",
     )
 
 
-def check_shadowing(folder: Path) -> Finding:
+def check_shadowing(folder: Path) -> CheckResult:
     """Whether a job started in `folder` would import another `probe`."""
     module, package = folder / "probe.py", folder / "probe"
     # The start-up hook recognizes a checkout of probe by the same file.
     is_ours = (package / "boot" / "path" / "sitecustomize.py").is_file()
     if module.is_file() or (any(package.glob("*.py")) and not is_ours):
         found = module if module.is_file() else package
-        return Finding(
-            "warn",
-            "this folder",
-            f"scripts here import {found} as `probe` and run unrecorded",
+        return CheckResult(
+            "warn", "this folder", f"scripts here import {found} as `probe` and run unrecorded",
             "Rename it to record such scripts.",
         )
-    return Finding("ok", "this folder", "nothing in it shadows probe")
+    return CheckResult("ok", "this folder", "nothing in it shadows probe")

@@ -8,7 +8,7 @@ import typer
 
 from probe.base.errors import ServerUnavailable, UsageError
 from probe_cli.core.act_client import alike, by_rank, say_who_is_missing, waiting, where
-from probe_cli.core.direct import Question, ask_process
+from probe_cli.core.direct import Request, request_process
 from probe_cli.core.options import File, Timeout, Wait
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import escape_controls
@@ -64,10 +64,10 @@ def command(
     }
     body = {name: value for name, value in asked.items() if value is not None}
     with waiting(session, wait_s):
-        answer = ask_process(
+        answer = request_process(
             session,
-            server=Question("POST", "/v1/eval", body={"endpoint": session.address.endpoint, **body}),
-            agent=Question("POST", "/v1/eval", body=body),
+            server=Request("POST", "/v1/eval", body={"endpoint": session.address.endpoint, **body}),
+            agent=Request("POST", "/v1/eval", body=body),
             timeout_s=wait_s + timeout_s,
         )
     show = _show_ranks if isinstance(answer.get("answers"), list) else _show

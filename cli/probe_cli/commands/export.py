@@ -176,7 +176,7 @@ def _paged(session: Session, sql: str, rank: int) -> Iterator[dict[str, Any]]:
 
 
 def _rows(session: Session, sql: str) -> list[dict[str, Any]]:
-    return Answer.ask(session, sql, PAGE_ROWS).records()
+    return Answer.query(session, sql, PAGE_ROWS).records()
 
 
 # Writing -----------------------------------------------------------------------------

@@ -41,7 +41,8 @@ def command(
     """Show learning, speed, memory and problems of a run."""
     session: Session = context.obj
     while True:
-        answer = session.ask("GET", "/v1/summary", {"endpoint": session.address.endpoint, "findings": "1"})
+        asked = {"endpoint": session.address.endpoint, "findings": "1"}
+        answer = session.request("GET", "/v1/summary", asked)
         if output_format == "json":
             session.out.json(answer)
         else:

@@ -82,10 +82,10 @@ def command(
             "test": test or None, "off": off or None,
             "on": [_rule(session, *one) for one in zip(recipes, words, strict=True)] or None,
         }
-        _show(session, session.ask("POST", _PATH, body=body), output_format)
+        _show(session, session.request("POST", _PATH, body=body), output_format)
         return
     while True:
-        answer = session.ask("GET", _PATH, {"endpoint": session.address.endpoint})
+        answer = session.request("GET", _PATH, {"endpoint": session.address.endpoint})
         live = not once and output_format == "table" and session.out.terminal
         if live:
             session.out.text(_CLEAR)
@@ -157,7 +157,7 @@ class _Captured(Exception):
 class _Reading:
     """A transport that sends nothing and captures the request of an action."""
 
-    def ask(self, method: str, target: str, body: object, timeout_s: float) -> Any:
+    def request(self, method: str, target: str, body: object, timeout_s: float) -> Any:
         """See `Transport`."""
         if (method, target) == ("POST", "/v1/act") and isinstance(body, dict):
             raise _Captured(body)

@@ -23,10 +23,10 @@ _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 def command(
     context: typer.Context,
     older_than: Annotated[
-        str | None, typer.Option("--older-than", metavar="TIME", help="Ended longer ago than 36h, 7d, 2w.")
+        str | None, typer.Option("--older-than", metavar="TIME", help="Minimum age, e.g. 36h, 7d or 2w.")
     ] = None,
     keep: Annotated[
-        int | None, typer.Option("--keep", metavar="N", min=0, help="All but the newest N runs of each job.")
+        int | None, typer.Option("--keep", metavar="N", min=0, help="Keep the newest N runs of each job.")
     ] = None,
     job: Annotated[str | None, typer.Option("--job", metavar="JOB", help="Only this job.")] = None,
     dry_run: Annotated[
@@ -45,7 +45,7 @@ def command(
         "older_than_s": None if older_than is None else _seconds(older_than),
         "keep": keep, "job": job, "dry_run": dry_run,
     }
-    answer = session.ask("POST", "/v1/prune", body=body)
+    answer = session.request("POST", "/v1/prune", body=body)
     try:
         lines = [_line("would delete" if dry_run else "deleted", row) for row in answer["deleted"]]
         total = f"{_recordings(len(lines))}, {size(answer['bytes'])}"

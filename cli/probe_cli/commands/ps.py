@@ -70,7 +70,7 @@ def _ask(session: Session, everything: bool) -> tuple[list[dict[str, Any]], list
     directory = session.address.directory
     if directory is not None and not session.has_own_transport and not _anything_recorded(directory):
         return [], []
-    answer = session.ask("GET", "/v1/processes", {"all": "1" if everything else "0"})
+    answer = session.request("GET", "/v1/processes", {"all": "1" if everything else "0"})
     processes = answer.get("processes")
     if not isinstance(processes, list):
         raise ServerUnavailable("invalid list of processes")

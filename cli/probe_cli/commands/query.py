@@ -43,7 +43,7 @@ def command(
     to_file = output is not None and output != "-"
     if output_format == "parquet" and not to_file and session.out.terminal:
         raise UsageError("refusing to write Parquet to a terminal", hint="Add --output FILE.")
-    answer = Answer.ask(session, text, limit, timeout)
+    answer = Answer.query(session, text, limit, timeout)
     if output is not None and to_file:
         _write_file(output, answer, output_format)
         session.note(f"{_rows(answer)} written to {output}")

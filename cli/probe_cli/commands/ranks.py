@@ -32,7 +32,7 @@ _HEADINGS = (
 def command(context: typer.Context, output_format: TableFormat = "table") -> None:
     """List the ranks of a job on all hosts. Reports missing ranks and hosts."""
     session: Session = context.obj
-    answer = session.ask("GET", "/v1/ranks", {"endpoint": session.address.endpoint})
+    answer = session.request("GET", "/v1/ranks", {"endpoint": session.address.endpoint})
     found, missing = answer.get("ranks"), answer.get("missing")
     if not isinstance(found, list) or not isinstance(missing, list):
         raise ServerUnavailable("invalid list of ranks")

@@ -42,7 +42,10 @@ def command(
     ] = None,
     output_format: TextFormat = "text",
 ) -> None:
-    """List the checks of `diagnose` and the monitor. Or show one, with its thresholds and sources."""
+    """List the checks of `diagnose` and the monitor.
+
+    `show NAME` shows one in full, with its thresholds and their sources.
+    """
     session: Session = context.obj
     if words and (words[0] != "show" or len(words) != 2):
         raise UsageError("expected `recipes` or `recipes show NAME`", hint="See `probe recipes --help`.")
@@ -70,7 +73,7 @@ def command(
 
 def _known(session: Session) -> dict[str, Any]:
     if session.named or session.settings.endpoint:
-        answer = session.ask("GET", "/v1/recipes")
+        answer = session.request("GET", "/v1/recipes")
         if not isinstance(answer.get("recipes"), list):
             raise ServerUnavailable("invalid list of recipes")
         return answer

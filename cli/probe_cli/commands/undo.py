@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from probe_cli.core.act_client import ask_to_undo, show
+from probe_cli.core.act_client import request_undo, show
 from probe_cli.core.options import TextFormat, Wait
 
 EXAMPLES = ("probe PID undo ID",)
@@ -19,4 +19,4 @@ def command(
     output_format: TextFormat = "text",
 ) -> None:
     """Undo an action."""
-    show(context.obj, ask_to_undo(context.obj, action_id, wait), output_format)
+    show(context.obj, request_undo(context.obj, action_id, wait), output_format)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from probe.base.errors import ProbeError, ServerUnavailable, UsageError, from_dict
 from probe.base.rank_sets import named
-from probe_cli.core.direct import Question, ask_process
+from probe_cli.core.direct import Request, request_process
 from probe_cli.core.figures import duration
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import escape_controls
@@ -33,31 +33,31 @@ def act(
     **arguments: Any,
 ) -> None:
     """Perform an action and write the result. Arguments that are None or False are left out."""
-    show(session, ask_to_act(session, action, wait_s, now=now, **arguments), output_format)
+    show(session, request_action(session, action, wait_s, now=now, **arguments), output_format)
 
 
-def ask_to_act(
+def request_action(
     session: Session, action: str, wait_s: float | None, *, now: bool = False, **arguments: Any
 ) -> dict[str, Any]:
     """The job's answer to an action; raises its refusal."""
     given = {name: value for name, value in arguments.items() if value is not None and value is not False}
-    return _ask(session, "/v1/act", {"action": action, "arguments": given, "now": now or None}, wait_s)
+    return _request(session, "/v1/act", {"action": action, "arguments": given, "now": now or None}, wait_s)
 
 
-def ask_to_undo(session: Session, action_id: str, wait_s: float | None) -> dict[str, Any]:
+def request_undo(session: Session, action_id: str, wait_s: float | None) -> dict[str, Any]:
     """The job's answer to an undo."""
-    return _ask(session, "/v1/undo", {"id": action_id}, wait_s)
+    return _request(session, "/v1/undo", {"id": action_id}, wait_s)
 
 
-def _ask(session: Session, path: str, asked: dict[str, Any], wait_s: float | None) -> dict[str, Any]:
+def _request(session: Session, path: str, asked: dict[str, Any], wait_s: float | None) -> dict[str, Any]:
     wait_s = session.settings.act_wait_s if wait_s is None else wait_s
     body = {name: value for name, value in {**asked, "wait_s": wait_s}.items() if value is not None}
     try:
         with waiting(session, wait_s):
-            answer = ask_process(
+            answer = request_process(
                 session,
-                server=Question("POST", path, body={"endpoint": session.address.endpoint, **body}),
-                agent=Question("POST", path, body=body),
+                server=Request("POST", path, body={"endpoint": session.address.endpoint, **body}),
+                agent=Request("POST", path, body=body),
                 timeout_s=wait_s + LONGEST_ACTION_S,
             )
     except KeyboardInterrupt:

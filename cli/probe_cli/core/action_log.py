@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
-from probe_cli.core.act_client import ask_to_undo, show
+from probe_cli.core.act_client import request_undo, show
 from probe_cli.core.answer import Answer
-from probe_cli.core.direct import Question, ask_process
+from probe_cli.core.direct import Request, request_process
 from probe_cli.core.session import Session
 
 _LATEST = (
@@ -25,7 +25,7 @@ _LATEST = (
 
 def latest(session: Session) -> list[dict[str, Any]]:
     """Every action of the endpoint with its latest state, oldest first; `arguments` decoded."""
-    rows = Answer.ask(session, _LATEST).records()
+    rows = Answer.query(session, _LATEST).records()
     return [{**row, "arguments": decoded(row["arguments"])} for row in rows]
 
 
@@ -60,15 +60,15 @@ def end_standing(
         text = f"{action.replace('_', '-')} is not on; nothing to undo"
         session.out.line(json.dumps({"undone": []}) if output_format == "json" else text)
     for one in {str(one["id"]): one for one in reversed(standing)}.values():  # all-rank actions once
-        show(session, ask_to_undo(session, str(one["id"]), wait_s), output_format)
+        show(session, request_undo(session, str(one["id"]), wait_s), output_format)
 
 
 def _standing(session: Session) -> list[dict[str, Any]]:
     """Actions in effect: from the recording, or from the process itself where no server answers."""
-    answer = ask_process(
+    answer = request_process(
         session,
-        server=Question("POST", "/v1/query", body={"endpoint": session.address.endpoint, "sql": _LATEST}),
-        agent=Question("GET", "/v1/actions"),
+        server=Request("POST", "/v1/query", body={"endpoint": session.address.endpoint, "sql": _LATEST}),
+        agent=Request("GET", "/v1/actions"),
         timeout_s=session.settings.query_timeout_s,
     )
     if "standing" in answer:

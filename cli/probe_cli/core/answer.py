@@ -1,4 +1,4 @@
-"""The answer to a query, as the server gives it. Pure but for `ask`; the command's main thread."""
+"""The answer to a query, as the server gives it. Pure but for `query`; the command's main thread."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Answer(NamedTuple):
     notes: list[str]
 
     @classmethod
-    def ask(
+    def query(
         cls, session: Session, sql: str, limit: int | None = None, timeout_s: float | None = None
     ) -> Answer:
         """Run one SELECT on the session's endpoint; None leaves a bound to the server."""
         body = {"endpoint": session.address.endpoint, "sql": sql, "limit": limit, "timeout_s": timeout_s}
-        return cls.parse(session.ask("POST", "/v1/query", body=body, timeout_s=timeout_s))
+        return cls.parse(session.request("POST", "/v1/query", body=body, timeout_s=timeout_s))
 
     @classmethod
     def parse(cls, body: dict[str, Any]) -> Answer:

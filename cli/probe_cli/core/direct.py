@@ -28,7 +28,7 @@ _HEALTH_S = 1.0
 """Time limit of a health check before a long request."""
 
 
-class Question(NamedTuple):
+class Request(NamedTuple):
     """One request, in the form for a server or, without the endpoint, for an agent."""
 
     method: str
@@ -37,20 +37,20 @@ class Question(NamedTuple):
     body: Mapping[str, object] | None = None
 
 
-def ask_process(session: Session, server: Question, agent: Question, timeout_s: float) -> dict[str, Any]:
+def request_process(session: Session, server: Request, agent: Request, timeout_s: float) -> dict[str, Any]:
     """The answer of one process: from the server, or else from its agent.
 
-    Raises what `Session.ask` raises; `timeout_s` is the deadline of the process itself."""
+    Raises what `Session.request` raises; `timeout_s` is the deadline of the process itself."""
     check_size(agent.body)
     try:
         session.connect(SERVER_WAIT_S)
     except ServerUnavailable as error:
-        return _ask_agent(session, agent, timeout_s, error)
-    return session.ask(server.method, server.path, server.parameters, server.body, timeout_s)
+        return _request_agent(session, agent, timeout_s, error)
+    return session.request(server.method, server.path, server.parameters, server.body, timeout_s)
 
 
-def _ask_agent(
-    session: Session, question: Question, timeout_s: float, unavailable: ServerUnavailable
+def _request_agent(
+    session: Session, question: Request, timeout_s: float, unavailable: ServerUnavailable
 ) -> dict[str, Any]:
     from probe.base.wire import call
 

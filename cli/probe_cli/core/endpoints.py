@@ -34,7 +34,7 @@ FORMS: tuple[tuple[str, str], ...] = (
 
 
 class Address(NamedTuple):
-    """Whom to ask (the server of `directory`, the socket, or the URL) and for which `endpoint`."""
+    """The server (that of `directory`, behind the socket, or at the URL), and the `endpoint` there."""
 
     endpoint: str
     directory: Path | None = None

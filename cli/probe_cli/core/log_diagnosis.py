@@ -15,7 +15,7 @@ RECIPES_ON = ("python.steps", "python.losses", "python.scalars")
 """Tables that a log can fill; recipes that need others are skipped."""
 
 
-def judge(session: Session, file: str) -> dict[str, Any]:
+def diagnose_log(session: Session, file: str) -> dict[str, Any]:
     """Findings, worst first, and notes on what the log does not show."""
     from probe.diagnose.recipes import local_query, training_log
     from probe.diagnose.recipes.library import folders, load

@@ -23,7 +23,7 @@ PATIENCE_S = 60.0
 
 
 class Session:
-    """What a command needs: `settings`, `address`, `ask`, `out`, `err`, `input`."""
+    """What a command needs: `settings`, `address`, `request`, `out`, `err`, `input`."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Session:
         if self._transport is None:
             self._transport = transports.open_transport(self.address, self.settings, wait_s)
 
-    def ask(
+    def request(
         self,
         method: str,
         path: str,
@@ -89,7 +89,7 @@ class Session:
         assert self._transport is not None
         wait_s = max(PATIENCE_S, self.settings.query_timeout_s) if timeout_s is None else timeout_s
         target = transports.target(path, parameters or {})
-        answer = self._transport.ask(method, target, sent, wait_s + SPARE_S)
+        answer = self._transport.request(method, target, sent, wait_s + SPARE_S)
         if not isinstance(answer, dict):
             raise ServerUnavailable(f"the response to {path} is not a JSON object")
         return answer

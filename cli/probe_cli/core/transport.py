@@ -1,4 +1,4 @@
-"""Transports to a server: anything with the method `ask`.
+"""Transports to a server: anything with the method `request`.
 
 Unix sockets use `probe.base.wire` (the common case must start fast), TCP uses httpx
 and the token. Tests bring their own. The command's main thread.
@@ -25,7 +25,7 @@ _LONGEST_TOKEN_BYTES = 4096
 class Transport(Protocol):
     """Sends a request to a server and returns its response."""
 
-    def ask(self, method: str, target: str, body: object, timeout_s: float) -> Any:
+    def request(self, method: str, target: str, body: object, timeout_s: float) -> Any:
         """Decoded JSON of the response; raises the `ProbeError` it describes, or an `EndpointError`."""
 
 
@@ -35,7 +35,7 @@ class UnixTransport:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def ask(self, method: str, target: str, body: object, timeout_s: float) -> Any:
+    def request(self, method: str, target: str, body: object, timeout_s: float) -> Any:
         """See `Transport`."""
         from probe.base.wire import decode_answer, exchange, request_bytes
 
@@ -59,7 +59,7 @@ class TcpTransport:
         self._token = token
         self._certificate = certificate
 
-    def ask(self, method: str, target: str, body: object, timeout_s: float) -> Any:
+    def request(self, method: str, target: str, body: object, timeout_s: float) -> Any:
         """See `Transport`."""
         import httpx
 

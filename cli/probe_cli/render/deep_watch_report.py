@@ -117,4 +117,4 @@ def value_text(value: object) -> str:
 
 
 def _ask(session: Session, sql: str) -> list[list[Any]]:
-    return Answer.ask(session, sql, 1000).rows
+    return Answer.query(session, sql, 1000).rows

@@ -34,9 +34,9 @@ def history(
     try:
         session.connect(0.0)
         changes = _changes(session, action)
-        ranges = Answer.ask(session, f"{_RANGES.replace('VALUE', column)} LIMIT {_MOST_RANGES + 1}").rows
+        ranges = Answer.query(session, f"{_RANGES.replace('VALUE', column)} LIMIT {_MOST_RANGES + 1}").rows
         if len(ranges) > _MOST_RANGES:
-            ranges = Answer.ask(session, _between_changes(column, [row["step"] for row in changes])).rows
+            ranges = Answer.query(session, _between_changes(column, [row["step"] for row in changes])).rows
     except (ServerUnavailable, LimitReached) as error:
         session.note(f"no history: {error.message}")
         return [], []
@@ -52,7 +52,7 @@ def _changes(session: Session, action: str) -> list[dict[str, Any]]:
         f" WHERE action = '{action}' AND state IN ('done', 'standing', 'undone') AND step IS NOT NULL"
         " GROUP BY action_id, action, arguments, state ORDER BY min(t_ns)"
     )
-    found = Answer.ask(session, sql).records()
+    found = Answer.query(session, sql).records()
     return [{**row, "arguments": decoded(row["arguments"])} for row in found]
 
 

@@ -1,11 +1,10 @@
 """Evidence: plain facts about one process, gathered within two seconds, in whatever state it is.
 
-`gather` puts together what the rings say (`progress`), what the kernel says at the begin and the end of a
-short window (`kernel`), and what four looks from outside show that stop nothing
-(`probe.outside.stacks.outside_view`).
-The process is asked nothing, so a held GIL makes no difference, and one that never had an agent is only
-short of what the rings would say. A fact that was not measured is None. Blocks for up to two seconds:
-threads of the server; the command. May import numpy (through the ring reader).
+`gather` combines the rings (`progress`), the kernel's figures at the start and end of a short window
+(`kernel_waits`), and four stack samples from outside, which stop nothing (`outside_view`). The process
+itself does nothing for it, so a held GIL makes no difference; without a recording only the progress is
+missing. A fact that was not measured is None. Blocks for up to two seconds: threads of the server; the
+command. May import numpy (through the ring reader).
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from probe.outside.stacks import outside_view
 from probe.recording.process import alive
 from probe.recording.recording import Meta
 
-LOOKS = 4
+SAMPLES = 4
 INTERVAL_S = 0.25
-"""Looks and the time between them: enough to tell moving from not, within the second a person waits."""
-LOOK_TIMEOUT_S = 0.8
-"""For one look; it takes 10-40 ms."""
-LOOKS_TIMEOUT_S = 1.2
-"""For all looks: the last is left out when those before took so long."""
+"""Samples and the time between them: enough to tell moving from not, within the second a person waits."""
+SAMPLE_TIMEOUT_S = 0.8
+"""For one sample; it takes 10-40 ms."""
+SAMPLING_TIMEOUT_S = 1.2
+"""For all samples: the last is left out when those before took so long."""
 GIL_WAITER_SWITCHES_PER_S = 50.0
 """A thread that waits for the GIL wakes every 5 ms to ask for it (sys.getswitchinterval): 200 times a
 second. One that waits for anything else wakes rarely."""
@@ -60,7 +59,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Thread:
-    """A thread that runs Python, over the window. `frames` are those of the last look, innermost first."""
+    """A thread that runs Python, over the window. `frames` are those of the last sample, innermost first."""
 
     tid: int
     name: str | None = None
@@ -79,9 +78,9 @@ class Thread:
     switches_per_s: float | None = None
     """Context switches: 0 means that it slept all the time (or ran all the time)."""
     changed: bool | None = None
-    """Whether its stack changed between looks."""
+    """Whether its stack changed between samples."""
     held_gil: bool | None = None
-    """Whether it held the GIL in every look."""
+    """Whether it held the GIL in every sample."""
     waits_for_gil: bool | None = None
 
     @property
@@ -111,13 +110,13 @@ class Worker:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything known about a process. Nothing in it is a judgement."""
+    """Everything measured about a process, without interpretation."""
 
     pid: int
     stall_s: float
     """PROBE_STALL_S in force for it."""
     state: str | None = None
-    """The kernel's word for the process; None when it is gone."""
+    """State of the process according to the kernel; None when it is gone."""
     window_s: float | None = None
     how: str | None = None
     """How it ended, when that is known."""
@@ -125,7 +124,7 @@ class Evidence:
     """Whether it closed its recording."""
     progress: Progress | None = None
     held: Held | None = None
-    """The action of probe's that holds the training thread, where it is held and that is on record."""
+    """The action that holds the training thread, if the journal names one."""
     world_size: int | None = None
     threads: tuple[Thread, ...] = ()
     workers: tuple[Worker, ...] = ()
@@ -144,15 +143,15 @@ class Evidence:
     memory_usage_bytes: int | None = None
     tracer_pid: int | None = None
     tracer_name: str | None = None
-    looks: int = 0
+    samples: int = 0
     missing: tuple[str, ...] = ()
-    """What could not be had, and why."""
+    """What could not be measured, and why."""
     capture: Mapping[str, Any] | None = None
-    """The last look, in the shape of a capture."""
+    """The last sample, in the shape of a capture."""
 
     @property
     def training(self) -> Thread | None:
-        """The thread that trains; None when no thread could be looked at."""
+        """The training thread; None when no thread could be read."""
         return next((thread for thread in self.threads if thread.training), None)
 
 
@@ -176,12 +175,11 @@ def gather(
     closed: bool | None = None,
     folder: Path | None = None,
 ) -> Evidence:
-    """Look at a process for about a second. `meta` when it is recorded, `history` when somebody has been
-    reading its rings already, `rested` (seconds asleep, seconds watched) when somebody watched its
-    training thread; `training_thread` when its native id is known; `how` and `closed` when it is known to
-    have ended; `folder` is that of its recording.
+    """Observe a process for about a second. Raises nothing: `missing` names what failed.
 
-    Raises nothing: what fails is named in `missing`."""
+    `meta`: if it is recorded; `history`: if its rings were read before; `rested`: (seconds asleep, seconds
+    watched) of its training thread, if it was watched before; `training_thread`: its native id, if known;
+    `how`, `closed`: if it is known to have ended; `folder`: of its recording."""
     rings = history or (None if meta is None else History(meta))
     found = Evidence(
         pid, stall_setting(meta), how=how, closed=closed, progress=rings.read() if rings else None,
@@ -192,7 +190,7 @@ def gather(
     before = kernel_waits.snapshot(pid)
     if before.state is None:
         return found
-    captures, missing = _look_often(pid)
+    captures, missing = _sample_stacks(pid)
     after = kernel_waits.snapshot(pid)
     if after.state is None:  # it ended under our eyes
         return replace(found, missing=tuple(missing))
@@ -216,7 +214,7 @@ def gather(
         swap_bytes=after.swap_bytes, rss_bytes=after.rss_bytes,
         throttled_ratio=_throttled(before, after), memory_limit_bytes=limit, memory_usage_bytes=usage,
         tracer_pid=after.tracer or None, tracer_name=tasks.name_of(after.tracer) if after.tracer else None,
-        looks=len(captures), missing=tuple(missing), capture=_capture(captures, threads),
+        samples=len(captures), missing=tuple(missing), capture=_capture(captures, threads),
     )
 
 
@@ -229,29 +227,29 @@ def _zombie(pid: int, meta: Meta | None) -> str | None:
 # From outside -----------------------------------------------------------------
 
 
-def _look_often(pid: int) -> tuple[list[dict[str, Any]], list[str]]:
-    """Captures some time apart, and why there are not more. The processes below are in the first and
-    the last of them. Waits out the window also when nothing can be seen: the kernel's figures need it."""
+def _sample_stacks(pid: int) -> tuple[list[dict[str, Any]], list[str]]:
+    """Captures some time apart, and why there are not more; the first and the last include child processes.
+    Waits for the whole window even if nothing can be read: the kernel's figures need it."""
     captures: list[dict[str, Any]] = []
     missing: list[str] = []
-    deadline = time.monotonic() + LOOKS_TIMEOUT_S
-    for turn in range(LOOKS):
+    deadline = time.monotonic() + SAMPLING_TIMEOUT_S
+    for turn in range(SAMPLES):
         began = time.monotonic()
         if began > deadline:
-            missing.append(f"only {len(captures)} of {LOOKS} looks: each takes long")
+            missing.append(f"only {len(captures)} of {SAMPLES} samples: each takes long")
             break
         try:
             captures.append(
                 outside_view.read_stacks(
-                    pid, all_threads=True, workers=turn in (0, LOOKS - 1), nonblocking=True,
-                    timeout_s=LOOK_TIMEOUT_S,
+                    pid, all_threads=True, workers=turn in (0, SAMPLES - 1), nonblocking=True,
+                    timeout_s=SAMPLE_TIMEOUT_S,
                 )
             )
         except ProbeError as error:
             line = f"no stacks: {error.message}"
             if line not in missing:
                 missing.append(line)
-        if turn < LOOKS - 1:
+        if turn < SAMPLES - 1:
             time.sleep(max(0.0, INTERVAL_S - (time.monotonic() - began)))
     return captures, missing
 
@@ -267,7 +265,7 @@ def _threads(
         tid = training_thread or pid
         return (_with_kernel(pid, Thread(tid, training=True), before, after),) if tid in after.tasks else ()
     found = [
-        _with_kernel(pid, _over_looks(raw, captures), before, after)
+        _with_kernel(pid, _over_samples(raw, captures), before, after)
         for raw in captures[-1]["threads"]
         if raw["process_id"] == pid
     ]
@@ -281,8 +279,8 @@ def _threads(
     return tuple(sorted(found, key=lambda thread: not thread.training))
 
 
-def _over_looks(raw: Mapping[str, Any], captures: Sequence[Mapping[str, Any]]) -> Thread:
-    """One thread over all looks."""
+def _over_samples(raw: Mapping[str, Any], captures: Sequence[Mapping[str, Any]]) -> Thread:
+    """One thread over all samples."""
     who = (raw["process_id"], raw["thread_id"])
     seen = [
         one
@@ -319,7 +317,7 @@ _WAITING_FUNCTIONS = ("join", "wait", "_wait_for_tstate_lock", "result")
 
 
 def _training_tid(pid: int, threads: Sequence[Thread]) -> int:
-    """The thread that trains: the main one, unless it only waits for another that is inside torch."""
+    """The training thread: the main one, unless it only waits for another that is inside torch."""
     main = next((thread for thread in threads if thread.tid == pid), None)
     waits = main is None or (
         bool(main.frames)
@@ -338,7 +336,7 @@ def _training_tid(pid: int, threads: Sequence[Thread]) -> int:
 
 
 def _with_kernel(pid: int, thread: Thread, before: Snapshot, after: Snapshot) -> Thread:
-    """The thread with what the kernel says of it; as it is when it has ended."""
+    """The thread with the kernel's figures; unchanged if it has ended."""
     last = after.tasks.get(thread.tid)
     if last is None:
         return thread
@@ -390,7 +388,7 @@ def _throttled(before: Snapshot, after: Snapshot) -> float | None:
 def _workers(
     captures: Sequence[Mapping[str, Any]], before: Snapshot, after: Snapshot
 ) -> tuple[Worker, ...]:
-    """The processes below, also those that could not be looked at."""
+    """The child processes, also those without stacks."""
     window_s = after.monotonic_s - before.monotonic_s
     lines = {line["pid"]: line for capture in captures for line in capture.get("processes", ())}
     found = []
@@ -426,8 +424,8 @@ def _with_source(pid: int, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
 
 
 def _line(pid: int, frame: Frame) -> str | None:
-    """The text of a frame's line. Read on a thread that is given up when the file system hangs: that
-    may be what the process hangs on."""
+    """The text of a frame's line. Read on a thread that is abandoned if the file system hangs, which may be
+    what the process hangs on."""
     if frame.lineno is None or frame.file.startswith("<"):
         return None
     lines: list[str] = []
@@ -450,7 +448,7 @@ def _read_lines(path: Path, lines: list[str]) -> None:
 def _capture(
     captures: Sequence[Mapping[str, Any]], threads: tuple[Thread, ...]
 ) -> Mapping[str, Any] | None:
-    """The last look with what only several looks tell: `moving`, and which thread trains."""
+    """The last sample, plus what only several samples show: `moving`, and which thread trains."""
     if not captures:
         return None
     ours = {thread.tid: thread for thread in threads}
@@ -467,7 +465,7 @@ def _capture(
 
 
 def moving(thread: Thread | Worker) -> bool | None:
-    """Whether it moved during the window, as `outside.looks` has it: its stack changed or it used the CPU."""
+    """Whether it moved during the window: its stack changed or it used the CPU."""
     signs = [
         thread.changed,
         None if thread.cpu_ratio is None else thread.cpu_ratio >= outside_view.MOVING_CPU_RATIO,

@@ -1,4 +1,4 @@
-"""What the kernel says of a process, twice: the difference tells what it did in between.
+"""The kernel's view of a process, read twice: the difference shows what it did in between.
 
 Reads /proc and the control groups only; nothing is stopped or traced, so it works on any state
 of the process, and costs it nothing. Threads of the server; the command. Standard library only.
@@ -17,7 +17,7 @@ from probe.recording.process import STATES
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _UNLIMITED_BYTES = 1 << 60
-"""Version 1 writes no limit as the highest number of pages."""
+"""cgroup v1 writes 'no limit' as the highest number of pages."""
 SYSCALLS: dict[str, dict[int, str]] = {
     "x86_64": {
         0: "read", 1: "write", 7: "poll", 17: "pread64", 18: "pwrite64", 23: "select", 35: "nanosleep",
@@ -52,9 +52,9 @@ class Snapshot:
 
     monotonic_s: float
     state: str | None
-    """Word of the process's state; None when there is no such process."""
+    """State of the process; None if there is none."""
     tracer: int
-    """Pid of who traces it; 0 for nobody."""
+    """Pid of its tracer; 0 without one."""
     major_faults: int | None
     swap_bytes: int | None
     rss_bytes: int | None

@@ -1,4 +1,4 @@
-"""Holding: who holds the training thread between two steps, as the job's journal says.
+"""Which action holds the training thread between two steps, according to the job's journal.
 
 Any thread of the server; the command. Standard library only.
 """
@@ -14,8 +14,8 @@ from probe.recording import places
 from probe.recording.journal import read_journal
 
 PAUSED, ACTING = "paused", "acting"
-"""Phases of python.pulse in which the training thread is held: until somebody lets it go, and for as long as
-an action or a snippet takes."""
+"""Phases of python.pulse in which the training thread is held: until `resume`, and while an action or a
+snippet runs."""
 HELD = (PAUSED, ACTING)
 _UNDER_WAY = ("asked", "done", "standing")
 
@@ -28,23 +28,23 @@ class Held:
     action: str
     since_ns: int
     for_s: float | None
-    """How long at most; None when that is not said."""
+    """Time limit of the pause; None without one."""
     caller_uid: int | None
     caller_pid: int | None
     caller_role: str | None
 
     @property
     def who(self) -> str:
-        """Who asked for it, as far as that is known."""
+        """Who requested it, as far as known."""
         asked = [f"uid {self.caller_uid}"] if self.caller_uid is not None else []
         asked += [f"pid {self.caller_pid}"] if self.caller_pid is not None else []
         asked += [self.caller_role] if self.caller_role not in (None, "owner") else []
-        return ", ".join(asked) or "nobody that is known"
+        return ", ".join(asked) or "an unknown caller"
 
 
 def who_holds(folder: Path, phase: str | None) -> Held | None:
-    """The action that holds the process recorded in `folder`, which is in that phase; None when its
-    journal does not say."""
+    """The action that holds the process recorded in `folder`, which is in that phase; None if its journal
+    names none."""
     last: dict[str, dict[str, Any]] = {}
     for record in read_journal(places.journals(folder)[0]):
         if record.get("table") == "probe.actions":

@@ -1,9 +1,8 @@
-"""Progress: what the rings say about how training gets on.
+"""Progress of training, according to the rings.
 
-Reads rings from outside, while their writer lives, hangs or is dead; costs the
-job nothing. `History` remembers what it has read, so that whoever looks once a
-second pays for new rows only. Threads of the server; the command. May import
-numpy (through the ring reader).
+Reads the rings from outside, whether their writer is alive, hung or dead; costs the job nothing. `History`
+remembers what it has read, so that each further reading costs only the new rows. Threads of the server; the
+command. May import numpy (through the ring reader).
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from probe.recording.recording import Meta
 from probe.recording.strings import read_strings
 
 USUAL_STEPS = 64
-"""The usual step is the median of so many: enough to be steady, few enough to follow a schedule."""
+"""The usual step is the median of this many: enough to be steady, few enough to follow a schedule."""
 WARM_UP_STEPS = 3
 """The first steps warm caches and compile: no usual step before they are done (as the governor has it)."""
 _SIGNS = ("python.steps", "python.pulse", "python.batches", "python.losses", "python.scalars")
 """Tables whose rows the training thread writes itself."""
 _LAST_BATCHES = 256
-"""Rows of python.batches that are looked at: those of an evaluation are counted up to here."""
+"""Rows of python.batches that are read: the batches of an evaluation are counted up to here."""
 _CLOCKS_APART_S = 1.0
 """Rows so far in the future, or so much older than the last reading when they came after it, mean that
 the wall clock was set between the starts of the two processes."""
@@ -37,7 +36,7 @@ the wall clock was set between the starts of the two processes."""
 
 @dataclass(frozen=True)
 class Progress:
-    """How training gets on. Times are seconds before the reading; None where no row says so."""
+    """Progress of training. Times are seconds before the reading; None if no row tells."""
 
     steps: int
     """Steps finished since recording began."""
@@ -48,7 +47,7 @@ class Progress:
     usual_step_s: float | None
     """Median of the last plain steps; None before the first three."""
     longest_pause_s: float | None
-    """The longest step since the warm-up: so long it took once, and went on."""
+    """The longest step since the warm-up, from which the run recovered."""
     quiet_s: float | None
     """Since the training thread wrote a row of any kind."""
     phase: str | None
@@ -62,7 +61,7 @@ class Progress:
     last_batch_s: float | None
     """Since the last of all batches arrived."""
     sample_s: float | None
-    """Since the agent's own thread took its last sample: it can when the GIL is to be had."""
+    """Since the agent's own thread took its last sample, for which it needs the GIL."""
     sample_interval_s: float | None
     recorded_s: float
     """Since recording began."""
@@ -88,9 +87,8 @@ class History:
         """Set when the step under way is held up from outside (stopped): it says nothing of usual pauses."""
 
     def read(self, now_ns: int | None = None) -> Progress | None:
-        """How training gets on now; None when the recording is gone or damaged."""
-        # The clock first: whoever is kept from the CPU between the rows and the clock would take that for
-        # quiet of the job.
+        """The progress now; None if the recording is gone or damaged."""
+        # The clock first: time without a CPU between reading rows and clock must not count as quiet.
         began_ns = clock.wall_ns() if now_ns is None else now_ns
         try:
             self._read_steps()

@@ -1,4 +1,4 @@
-"""Patience: how long a run may be without a sign of training before it is late, stalled, hopeless.
+"""When a run without a sign of training is late or stalled, and how severe that is.
 
 The thresholds are parameters (`stall_parameters`). Pure. Standard library only.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from probe.diagnose.process import wording
-from probe.diagnose.process.evidence import Evidence
+from probe.diagnose.process.evidence import Evidence, Thread
 from probe.diagnose.process.progress import WARM_UP_STEPS, Progress
 from probe.diagnose.stall_parameters import StallThresholds
 from probe.diagnose.states import ALARM, NOTICE
@@ -18,69 +18,80 @@ DEFAULTS = StallThresholds()
 
 @dataclass(frozen=True)
 class Case:
-    """The evidence, held against the thresholds: what several rules need."""
+    """Evidence compared with the thresholds: what several rules need."""
 
-    e: Evidence
+    evidence: Evidence
     thresholds: StallThresholds = DEFAULTS
 
     @property
+    def progress(self) -> Progress | None:
+        """Of the training; None for a process without a recording."""
+        return self.evidence.progress
+
+    @property
+    def training(self) -> Thread | None:
+        """The training thread; None when no thread could be seen."""
+        return self.evidence.training
+
+    @property
     def quiet_s(self) -> float | None:
-        """Without a sign of training; None for a process without recording."""
-        return quiet_s(self.e.progress)
+        """Time without a sign of training; None for a process without a recording."""
+        return quiet_s(self.progress)
 
     @property
     def limit_s(self) -> float:
-        """When a step is late."""
-        return limit_s(self.e.stall_s, self.e.progress, self.thresholds)
+        """Quiet time after which a step is late."""
+        return limit_s(self.evidence.stall_s, self.progress, self.thresholds)
 
     @property
     def patience_s(self) -> float:
-        """When waiting is a stall."""
-        return patience_s(self.e.stall_s, self.e.progress, self.thresholds)
+        """Quiet time after which waiting is a stall."""
+        return patience_s(self.evidence.stall_s, self.progress, self.thresholds)
 
     @property
     def trains(self) -> bool:
-        """Whether it ever made a step: what never did may be a server, and wait as it should."""
-        return self.e.progress is not None and self.e.progress.steps > 0
+        """Whether it ever finished a step: one that never did may be a server, which waits by design."""
+        return self.progress is not None and self.progress.steps > 0
 
     @property
     def late(self) -> bool:
-        """Beyond four usual steps."""
+        """Whether the step under way is late."""
         return self.quiet_s is not None and self.quiet_s > self.limit_s
 
     @property
     def works(self) -> bool:
-        """The training thread changes its stack, or uses the CPU or would if it were let."""
-        thread = self.e.training
+        """Whether the training thread's stack changes, or it uses the CPU or waits for one."""
+        thread = self.training
         if thread is None:
             return False
         return bool(thread.changed) or thread.wanted_ratio >= self.thresholds.busy_ratio
 
     @property
     def sleeps(self) -> bool:
-        """The training thread was asleep for as long as it was watched, without a break."""
-        still_s, watched_s = self.e.still_s, self.e.watched_s
+        """Whether the training thread slept without a break while it was watched."""
+        still_s, watched_s = self.evidence.still_s, self.evidence.watched_s
         if still_s is None or watched_s is None:
             return False
         return still_s >= self.thresholds.still_ratio * min(watched_s, self.quiet_s or watched_s) > 0
 
     def waiting(self, *, sure: bool) -> str:
-        """Severity of something that waits; `sure` when nothing suggests that it will go on."""
+        """Severity of a wait; `sure` when nothing suggests that it will end."""
         if self.quiet_s is None:
             return NOTICE
         factor = 1.0 if sure else self.thresholds.unsure_factor
         return ALARM if self.quiet_s > self.patience_s * factor else NOTICE
 
     def working(self, *, moving: bool = False) -> str:
-        """Severity of something that works; `moving` when it goes from line to line."""
+        """Severity of a long computation; `moving` when its stack changes."""
         limits = self.thresholds
         long_s = limits.long_moving_s if moving else limits.long_s
         long_s = max(long_s, limits.long_factor * self.patience_s)
         return ALARM if self.trains and self.quiet_s is not None and self.quiet_s > long_s else NOTICE
 
+    @property
     def since(self) -> str:
-        """How long there has been no sign of training, as an ending of a sentence."""
-        p = self.e.progress
+        """`; no step for 12 s (usually 60 ms)`: how long training has been quiet; empty when not known."""
+        p = self.progress
         if p is None or self.quiet_s is None:
             return ""
         if p.usual_step_s is None:
@@ -97,7 +108,7 @@ def limit_s(stall_s: float, progress: Progress | None, thresholds: StallThreshol
 
 
 def patience_s(stall_s: float, progress: Progress | None, thresholds: StallThresholds = DEFAULTS) -> float:
-    """When it counts as a stall: later than late, where the run went on from longer pauses."""
+    """When waiting is a stall: later than late, where the run recovered from longer pauses before."""
     longest_s = min(thresholds.history_most_s, (progress and progress.longest_pause_s) or 0.0)
     return max(limit_s(stall_s, progress, thresholds), thresholds.history_factor * longest_s)
 
@@ -110,5 +121,5 @@ def quiet_s(progress: Progress | None) -> float | None:
 
 
 def usual_quiet_s(progress: Progress, thresholds: StallThresholds = DEFAULTS) -> float:
-    """Up to here a run that makes steps goes on as usual."""
+    """Quiet time up to which a run that makes steps is running as usual."""
     return max(thresholds.quiet_s, thresholds.quiet_steps * (progress.usual_step_s or 0.0))

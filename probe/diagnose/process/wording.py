@@ -5,9 +5,8 @@ Pure functions. Standard library only.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 
-from probe.base import rank_sets
 from probe.diagnose.process.evidence import Evidence, Frame, Thread, Worker
 from probe.diagnose.process.stack_patterns import Frames, innermost
 
@@ -35,12 +34,6 @@ def gibibytes(size: int) -> str:
     return f"{size / 2**30:.2f} GiB" if size >= 2**28 else f"{size / 2**20:.0f} MiB"
 
 
-def ranks(numbers: Iterable[int]) -> str:
-    """`rank 1`, `ranks 0,2-3`."""
-    text = rank_sets.as_text(numbers)
-    return f"rank {text}" if text.isdigit() else f"ranks {text}"
-
-
 def verb(numbers: Collection[int], one: str, several: str) -> str:
     """The verb that goes with so many ranks."""
     return one if len(numbers) == 1 else several
@@ -65,10 +58,10 @@ def way_in(frames: Frames, most: int = 3) -> str | None:
 
 
 def progress_lines(e: Evidence) -> list[str]:
-    """How training got on until now."""
+    """Progress of training until now."""
     p = e.progress
     if p is None:
-        return ["no recording: steps are not known"]
+        return ["not recorded: steps are unknown"]
     if p.step is None:
         lines = [f"no step since recording began {seconds(p.recorded_s)} ago"]
     else:
@@ -83,7 +76,7 @@ def progress_lines(e: Evidence) -> list[str]:
 
 
 def thread_lines(e: Evidence, thread: Thread | None) -> list[str]:
-    """Where a thread is, and what the kernel says of it."""
+    """Where a thread is, and what the kernel says about it."""
     if thread is None:
         return list(e.missing)
     name = f"{thread.name or 'thread'} ({thread.tid})"
@@ -94,7 +87,7 @@ def thread_lines(e: Evidence, thread: Thread | None) -> list[str]:
         if callers:
             lines.append(f"called by {callers}")
     where = f" in {thread.call}" if thread.call else ""
-    where += f" on {thread.waits_on}" if thread.waits_on else ""
+    where += on(thread)
     where += f" ({thread.wchan})" if thread.wchan else ""
     figures = []
     if thread.cpu_ratio is not None:
@@ -102,37 +95,43 @@ def thread_lines(e: Evidence, thread: Thread | None) -> list[str]:
     if thread.switches_per_s is not None:
         figures.append(f"{thread.switches_per_s:.0f} switches/s")
     if thread.run_delay_ratio is not None and thread.run_delay_ratio >= 0.1:
-        figures.append(f"ready without a core {percent(thread.run_delay_ratio)}")
+        figures.append(f"waiting for a CPU {percent(thread.run_delay_ratio)}")
     over = f" over {seconds(e.window_s)}" if e.window_s else ""
-    lines.append(f"{name} is {thread.state or 'not to be seen'}{where}; {', '.join(figures)}{over}")
+    lines.append(f"{name} is {thread.state or 'in an unknown state'}{where}; {', '.join(figures)}{over}")
     if thread.changed is not None:
-        lines.append(f"its stack {'changed' if thread.changed else 'was the same'} in {e.looks} looks")
+        lines.append(f"its stack {'changed' if thread.changed else 'did not change'} in {e.samples} samples")
     if e.still_s and e.watched_s and e.watched_s > 2 * (e.window_s or 0.0) and thread.training:
-        lines.append(f"it has slept without a break for {seconds(e.still_s)} at least")
+        lines.append(f"asleep for at least {seconds(e.still_s)}")
     return lines + list(e.missing)
 
 
+def on(thread: Thread) -> str:
+    """` on /data/shard-3`: what a thread's system call waits for."""
+    return f" on {thread.waits_on}" if thread.waits_on else ""
+
+
 def gil_lines(e: Evidence) -> list[str]:
-    """Who holds the GIL and who waits for it."""
-    if not e.looks:
+    """Which thread holds the GIL and which wait for it."""
+    if not e.samples:
         return []
     holder = next((thread for thread in e.threads if thread.held_gil), None)
     waiting = [f"{thread.name} ({thread.tid})" for thread in e.threads if thread.waits_for_gil]
     lines = []
     if holder is not None:
-        lines.append(f"the GIL: held by {holder.name} ({holder.tid}) in each of {e.looks} looks")
+        lines.append(f"GIL: held by {holder.name} ({holder.tid}) in all {e.samples} samples")
     elif any(thread.held_gil is not None for thread in e.threads):
-        lines.append(f"the GIL: not held by one thread through {e.looks} looks")
+        lines.append(f"GIL: not held by the same thread in all {e.samples} samples")
     if waiting:
         lines.append(f"waiting for the GIL: {', '.join(waiting[:8])}")
     p = e.progress
     if p is not None and p.sample_s is not None and p.sample_interval_s is not None and holder is not None:
-        lines.append(f"probe's own thread ran {seconds(p.sample_s)} ago, due every {p.sample_interval_s:g} s")
+        ran, due = seconds(p.sample_s), f"{p.sample_interval_s:g} s"
+        lines.append(f"probe's own thread last ran {ran} ago (due every {due})")
     return lines
 
 
 def worker_line(worker: Worker, frames: Frames | None = None) -> str:
-    """One process below: state and place."""
+    """A child process: state and place."""
     where = f" in {worker.wchan}" if worker.wchan and worker.state != "running" else ""
     cpu = f", CPU {percent(worker.cpu_ratio)}" if worker.cpu_ratio is not None else ""
     place = f", at {at(frames or worker.frames)}" if worker.frames else ""

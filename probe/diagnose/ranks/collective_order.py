@@ -1,8 +1,8 @@
-"""Collectives of all ranks, matched: which calls do not fit each other, and who waits for whom.
+"""Collectives of all ranks, matched: which calls do not match, and which rank waits for which.
 
-Calls belong together by process group and sequence number, which torch counts alike on every rank that
-is in step. Works on rows that were written before the backend was entered, so it says the same of a job
-that gloo aborted a second later. Pure. Standard library only.
+Calls are matched by process group and sequence number, which torch counts alike on all ranks. The rows are
+written before the backend is entered, so they are there even if gloo aborts the job a second later. Pure.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ _Content = tuple[str | None, str | None, int | None, str | None]
 
 @dataclass(frozen=True)
 class Mismatch:
-    """Calls with one group and number that do not fit. `culprits` deviate; `sure` when something says so
-    beyond their being the fewer."""
+    """Calls of one group and number that do not match. `culprits` are the ranks that deviate; `sure`: there
+    is more evidence than a tie."""
 
     state: str
     calls: dict[int, Call]
     culprits: tuple[int, ...]
     sure: bool
     others: int
-    """A rank that called what was due."""
+    """A rank whose call was the expected one."""
 
 
 @dataclass(frozen=True)
 class Wait:
-    """A rank inside a call, and the ranks that it needs and that are not in it. `call` is None when it is
-    seen to wait and no row says in what (C++ called it)."""
+    """A rank inside a call, and the ranks that have not entered it. `call` is None if only its stack shows
+    that it waits (C++ issued the call)."""
 
     rank: int
     call: Call | None
     needs: frozenset[int]
 
 
-# What does not fit -------------------------------------------------------------
+# Mismatches -------------------------------------------------------------
 
 
 def mismatch(ranks: Sequence[Facts]) -> Mismatch | None:
-    """The earliest calls that do not fit each other; None when all do, as far as rows go back."""
+    """The earliest mismatched calls; None if all match, as far as rows go back."""
     by_number: dict[tuple[str, int], dict[int, Call]] = defaultdict(dict)
     for facts in ranks:
         for call in facts.calls:
@@ -63,7 +63,7 @@ def mismatch(ranks: Sequence[Facts]) -> Mismatch | None:
 
 
 def _unfit(ranks: Sequence[Facts], calls: dict[int, Call]) -> Mismatch | None:
-    """What does not fit about calls of one number."""
+    """The mismatch among calls of one number."""
     ops = {call.op for call in calls.values()}
     if len(ops) > 1:
         if all(call.state == DONE for call in calls.values()):
@@ -83,9 +83,9 @@ def _content(call: Call) -> _Content:
 
 
 def _mismatch(ranks: Sequence[Facts], calls: dict[int, Call], state: str) -> Mismatch:
-    """Who deviates: the fewer; where they are as many, who did what no rank did before at this place.
+    """The culprits are the minority; in a tie, the ranks whose call no rank had made before at this point.
 
-    What deviates and is yet usual elsewhere in the loop came at the wrong moment: a matter of order."""
+    If all these calls are usual elsewhere in the loop, the order is wrong."""
     usual, follows = _history(ranks, calls)
     sides: dict[_Content, list[int]] = defaultdict(list)
     for rank, call in calls.items():
@@ -108,7 +108,7 @@ def _mismatch(ranks: Sequence[Facts], calls: dict[int, Call], state: str) -> Mis
 def _history(
     ranks: Sequence[Facts], calls: dict[int, Call]
 ) -> tuple[Counter[_Content], Counter[tuple[_Content, _Content]]]:
-    """How often each content was called before in the same group, and each after which other."""
+    """How often each call was made before in the same group, and how often it followed each other call."""
     first = next(iter(calls.values()))
     usual: Counter[_Content] = Counter()
     follows: Counter[tuple[_Content, _Content]] = Counter()
@@ -126,7 +126,7 @@ def _known(
     ranks: Sequence[Facts], calls: dict[int, Call], rank: int, usual: Counter[_Content],
     follows: Counter[tuple[_Content, _Content]],
 ) -> tuple[int, int]:
-    """How usual a rank's call is after the one before it, and at all."""
+    """How often a rank's call was made before: after its predecessor, and at all."""
     call = calls[rank]
     own = next(facts for facts in ranks if facts.rank == rank)
     before = [one for one in own.calls if one.pg == call.pg and one.seq == (call.seq or 0) - 1]
@@ -135,7 +135,7 @@ def _known(
 
 
 def _swapped(calls: dict[int, Call], following: dict[int, Call]) -> Mismatch | None:
-    """The same two calls, of one size, in the other order: nothing fails and the values are mixed up."""
+    """The same two calls, of equal size, in the opposite order: nothing fails, but values are mixed up."""
     pairs = {
         rank: (call.call_site, following[rank].call_site)
         for rank, call in calls.items()
@@ -153,11 +153,11 @@ def _swapped(calls: dict[int, Call], following: dict[int, Call]) -> Mismatch | N
     return None
 
 
-# Who waits for whom ------------------------------------------------------------
+# Waits ------------------------------------------------------------
 
 
 def waits(ranks: Sequence[Facts]) -> dict[int, Wait]:
-    """By rank, what it is blocked in. Ranks that are not blocked in a call are not in it."""
+    """What each blocked rank waits in."""
     by_rank = {facts.rank: facts for facts in ranks}
     inside = {facts.rank: call for facts in ranks if (call := blocked_in(facts)) is not None}
     unnamed = {
@@ -177,12 +177,8 @@ def waits(ranks: Sequence[Facts]) -> dict[int, Wait]:
     return dict(sorted(found.items()))
 
 
-_NOT_WAITING = frozenset({
-    states.STOPPED, states.TRACED, states.HOLDS_GIL, states.WAITING_FOR_DATA, states.CHECKPOINT,
-    states.EVALUATION, states.PAUSED, states.ACTED_ON, states.DEADLOCK, states.SWAPPING, states.STARVED,
-    states.UNINTERRUPTIBLE, states.IDLE, states.HELD,
-})
-"""What was seen of a rank outweighs a row that says it is in a call: it is not there, or cannot go on."""
+_NOT_WAITING = states.HELD_UP | {states.IDLE}
+"""In these states a rank is not waiting in a call, whatever its last row says."""
 
 
 def _seen_waiting(facts: Facts) -> bool:
@@ -190,9 +186,9 @@ def _seen_waiting(facts: Facts) -> bool:
 
 
 def blocked_in(facts: Facts) -> Call | None:
-    """The call that a rank is in and cannot leave; None when it is in none, or not known to be."""
+    """The call in which a rank is blocked; None if it is in none, or that is not known."""
     call = facts.pending
-    if facts.killed:  # it gave up waiting: that call is what it waited in
+    if facts.killed:  # it waited in that call until it failed
         last = facts.last_call
         return last if last is not None and last.state != DONE else None
     if call is None or not facts.lives:
@@ -240,21 +236,21 @@ def _needs_peer(
 
 
 def roots(found: dict[int, Wait]) -> tuple[list[int], list[int]]:
-    """Ranks that others wait for and that wait for nobody, the most waited for first; and, where there are
-    none, the ranks that wait for each other in a circle."""
+    """Ranks that others wait for and that do not wait themselves, most waited for first; if there are none,
+    the ranks that wait for each other in a cycle."""
     counted: Counter[int] = Counter()
     for rank in found:
         for target in _reached(rank, found):
             if target not in found or not found[target].needs:
                 counted[target] += 1
     missing = sorted(counted, key=lambda rank: (-counted[rank], rank))
-    missing = [rank for rank in missing if rank not in found]  # who is in a complete call keeps nobody
+    missing = [rank for rank in missing if rank not in found]  # a rank in a complete call holds up nobody
     circle = sorted(rank for rank in found if rank in _reached(rank, found))
     return missing, [] if missing else circle
 
 
 def _reached(rank: int, found: dict[int, Wait]) -> set[int]:
-    """Everybody it waits for, directly or through others."""
+    """All ranks it waits for, directly or through others."""
     seen: set[int] = set()
     ahead = list(found[rank].needs)
     while ahead:

@@ -1,7 +1,7 @@
-"""Deaths: which rank of a job ended first by itself, and whose end follows from that.
+"""Which rank of a job died first by itself, and which died because of it.
 
-When one rank dies the others fail in their next collective, or are ended by the launcher: a second later
-the job is a heap of dead ranks. Pure. Standard library only.
+When one rank dies, the others fail in their next collective or are ended by the launcher a second later.
+Pure. Standard library only.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from probe.base import rank_sets
 from probe.diagnose import states
 from probe.diagnose.finding import Finding
 from probe.diagnose.process import wording
@@ -19,31 +20,30 @@ _REACTIONS = re.compile(
     r"gloo|nccl|Connection (closed|reset|refused)|DistBackendError|DistNetworkError|Broken pipe|"
     r"Timed out|timeout|ProcessGroup|\bpeer\b|TCPStore|Socket", re.IGNORECASE,
 )
-"""What a rank raises because of another: its own network call failed."""
+"""Exceptions that another rank's death causes: a network call failed."""
 _MOST_LINES = 8
 _LONGEST = 200
 
 
 def cause(ranks: list[Facts]) -> Finding | None:
-    """The rank whose end is no consequence of another's, the first of them; None without one."""
+    """The first rank that died by itself; None without one."""
     causes = [facts for facts in _killed(ranks) if not is_reaction(facts)]
     return _died_first(ranks, causes[0]) if causes else None
 
 
 def left_early(ranks: list[Facts]) -> Finding | None:
-    """A rank that finished while the others went on, and lost their connection to it."""
+    """A rank that finished while the others still needed it."""
     killed = _killed(ranks)
     finished = [facts for facts in ranks if facts.state == "finished"]
     gone = sorted(finished, key=lambda facts: facts.ended_ns or 0)
-    # Not by the times of their ends: who leaves closes its connections first, and ends a second later.
+    # Not by the times of their ends: a leaving rank closes its connections first and ends a second later.
     if not gone or not killed or not all(facts.raised and is_reaction(facts) for facts in killed):
         return None
     first = gone[0]
     others = [facts.rank for facts in ranks if facts is not first]
     what = (
-        f"rank {first.rank} has finished, at {step(first)}, and {wording.ranks(others)} "
-        f"{wording.verb(others, 'was', 'were')} not done: {wording.ranks([facts.rank for facts in killed])} "
-        "failed without it"
+        f"rank {first.rank} finished early, at {step(first)}, before {rank_sets.named(others)}: "
+        f"{rank_sets.named([facts.rank for facts in killed])} failed without it"
     )
     lines = [f"{first.name}: {first.how}, {first.line()}"]
     lines += [_after(facts, first) for facts in ranks if facts is not first][:_MOST_LINES]
@@ -51,7 +51,7 @@ def left_early(ranks: list[Facts]) -> Finding | None:
 
 
 def first_of_all(ranks: list[Facts]) -> Finding | None:
-    """The rank that ended first, although what ended it came from outside or looks like another's doing."""
+    """The rank that ended first, although its end looks like a consequence of another's."""
     killed = _killed(ranks)
     return _died_first(ranks, killed[0]) if killed else None
 
@@ -74,10 +74,10 @@ def _died_first(ranks: list[Facts], first: Facts) -> Finding:
     what = f"rank {first.rank} {ended}, at {step(first)}"
     victims = [facts.rank for facts in others if facts.killed]
     if victims:
-        what += f"; {wording.ranks(victims)} ended because of it"
+        what += f"; {rank_sets.named(victims)} ended because of it"
     waiting = [facts.rank for facts in others if facts.lives]
     if waiting:
-        what += f"; {wording.ranks(waiting)} {wording.verb(waiting, 'lives', 'live')} on"
+        what += f"; {rank_sets.named(waiting)} {wording.verb(waiting, 'is', 'are')} still alive"
     if all(is_reaction(facts) for facts in killed) and len(killed) == len(ranks) > 1:
         what = f"all ranks ended within {_spread(killed)}, rank {first.rank} first: {how(first)}"
     severity = NOTICE if interrupted else ALARM
@@ -85,8 +85,8 @@ def _died_first(ranks: list[Facts], first: Facts) -> Finding:
 
 
 def is_reaction(facts: Facts) -> bool:
-    """Whether its end is what another's end, or a collective that failed, does to a rank."""
-    if facts.how == "SIGTERM":  # what a launcher sends to the ranks that are left
+    """Whether its end looks like a consequence of another rank's end or of a failed collective."""
+    if facts.how == "SIGTERM":  # what a launcher sends to the remaining ranks
         return True
     last = facts.last_call
     inside = last is not None and last.state != DONE
@@ -107,7 +107,7 @@ def _after(facts: Facts, first: Facts) -> str:
 
 
 def how(facts: Facts) -> str:
-    """How it ended, as the rest of a sentence about it."""
+    """How it ended: `died of SIGKILL`, `failed: ValueError: …`."""
     if facts.raised is not None:
         short = facts.raised if len(facts.raised) <= _LONGEST else facts.raised[: _LONGEST - 1] + "…"
         return f"failed: {short}"

@@ -1,8 +1,8 @@
-"""The verdict on a job of several ranks: which of them is the cause, and who only waits or dies with it.
+"""The verdict on a job of several ranks: which rank is the cause, and which only wait for it or fail with it.
 
-Rules in a fixed order, the first that fits speaks: calls that do not fit each other; who died first; who is
-not where the others wait; who is slower than the others; else what is to be said of the rank that is worst
-off. Pure: the same facts give the same verdict. Standard library only.
+Rules in a fixed order, the first that fits decides: mismatched calls; the rank that died first; the rank that
+the others wait for; the rank that is slower than the others; else the state of the worst rank. Pure: the same
+facts give the same verdict. Standard library only.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from probe.base import rank_sets
 from probe.diagnose import states
 from probe.diagnose.finding import Finding
 from probe.diagnose.process import wording
@@ -20,18 +21,14 @@ from probe.diagnose.ranks.rank_evidence import Call, Facts
 from probe.diagnose.ranks.slower import slower
 from probe.diagnose.states import ALARM, NOTICE, OK
 
-OWN_CAUSE = frozenset({
-    states.STOPPED, states.TRACED, states.HOLDS_GIL, states.WAITING_FOR_DATA, states.CHECKPOINT,
-    states.EVALUATION, states.PAUSED, states.ACTED_ON, states.DEADLOCK, states.SWAPPING, states.STARVED,
-    states.UNINTERRUPTIBLE, states.SLOW_STEP, states.WARM_UP, states.HELD,
-})
-"""States of a rank that say by themselves why it keeps the others waiting: the job's verdict is called so."""
+OWN_CAUSE = states.HELD_UP | {states.SLOW_STEP, states.WARM_UP}
+"""States of a rank that explain why the others wait for it: they become the state of the job."""
 _MOST_LINES = 8
 
 
 def diagnose_job(ranks: Sequence[Facts], missing: Sequence[str] = ()) -> Finding:
-    """The verdict on all ranks of a job, at least one of which is known. `missing` are lines on what is not:
-    hosts that do not answer."""
+    """The verdict on all ranks of a job, at least one of which is known. `missing`: lines about what is not
+    known, such as hosts that do not answer."""
     known = sorted(ranks, key=lambda facts: facts.rank)
     for rule in RULES:
         found = rule(known)
@@ -44,18 +41,18 @@ def _with_missing(found: Finding, ranks: list[Facts], missing: Sequence[str]) ->
     absent = set(range(ranks[0].world_size)) - {facts.rank for facts in ranks}
     lines = list(missing)
     if absent and not missing:
-        whom = wording.ranks(absent)
-        lines.append(f"nothing is known of {whom}: not recorded, or on a host that does not answer")
+        whom = rank_sets.named(absent)
+        lines.append(f"{whom} not known: not recorded, or on a host that does not answer")
     return replace(found, why=[*found.why, *lines])
 
 
-# Calls that do not fit --------------------------------------------------------------
+# Mismatched calls --------------------------------------------------------------
 
 _FIT = {
-    states.OP_MISMATCH: "called another collective than the others",
-    states.SIZE_MISMATCH: "gave a tensor of another size than the others",
-    states.DTYPE_MISMATCH: "gave a tensor of another dtype than the others",
-    states.ORDER_MISMATCH: "called the collectives in another order than the others",
+    states.OP_MISMATCH: "called a different collective",
+    states.SIZE_MISMATCH: "passed a tensor of a different size",
+    states.DTYPE_MISMATCH: "passed a tensor of a different dtype",
+    states.ORDER_MISMATCH: "called the collectives in a different order",
 }
 
 
@@ -66,11 +63,11 @@ def _mismatched(ranks: list[Facts]) -> Finding | None:
     first = found.culprits[0]
     ours, due = found.calls[first], found.calls[found.others]
     what = (
-        f"{wording.ranks(found.culprits)} {_FIT[found.state]} at #{ours.seq:,} of "
+        f"{rank_sets.named(found.culprits)} {_FIT[found.state]} at #{ours.seq:,} of "
         f"{_group(ours)}: {_said(found.state, ours)} against {_said(found.state, due)}"
     )
     if not found.sure:
-        what += "; which of the two is wrong is not certain"
+        what += "; it is not certain which of the two is wrong"
     lines = [
         f"rank {rank}: {call.op} of {call.content}, called at {call.place}, {call.state}"
         for rank, call in _telling(found)
@@ -80,7 +77,7 @@ def _mismatched(ranks: list[Facts]) -> Finding | None:
 
 
 def _telling(found: Mismatch) -> list[tuple[int, Call]]:
-    """The culprits' calls, then the others', not more than can be read."""
+    """The culprits' calls, then some of the others'."""
     ordered = sorted(found.calls.items(), key=lambda one: (one[0] not in found.culprits, one[0]))
     return ordered[:_MOST_LINES]
 
@@ -95,14 +92,14 @@ def _short(place: str) -> str:
 
 
 def _said(state: str, call: Call) -> str:
-    """What tells a call from the one it is held against."""
+    """What distinguishes a call from the expected one."""
     where = f"at {_short(call.place)}"
     if state in (states.SIZE_MISMATCH, states.DTYPE_MISMATCH):
         return f"{call.op} of {call.content} {where}"
     return f"{call.op} {where}"
 
 
-# Who is not where the others wait -------------------------------------------------
+# Missing ranks -------------------------------------------------
 
 
 def _hang(ranks: list[Facts]) -> Finding | None:
@@ -132,7 +129,7 @@ def _missing_rank(ranks: list[Facts], waiting: dict[int, Wait], missing: list[in
     if culprit is not None and culprit.killed:
         return None  # its end is what there is to say
     if culprit is None:
-        what = f"{joined}; nothing is known of rank {first} here"
+        what = f"{joined}; rank {first} is not known here"
     elif culprit.state == "finished":
         what = f"{joined}: rank {first} has finished ({culprit.how}), at {deaths.step(culprit)}"
     else:
@@ -150,8 +147,8 @@ def _missing_rank(ranks: list[Facts], waiting: dict[int, Wait], missing: list[in
 
 
 def _works(culprit: Facts) -> bool:
-    """Whether it will join by itself: what it does is known and takes its time, or its training thread
-    writes rows (an evaluation, whose batches arrive)."""
+    """Whether it will join by itself: it does something known to take long, or its training thread writes
+    rows (an evaluation, whose batches arrive)."""
     verdict = culprit.verdict
     if verdict is not None and verdict.state in states.JOINS_LATER:
         return verdict.severity != ALARM
@@ -159,8 +156,7 @@ def _works(culprit: Facts) -> bool:
 
 
 def _suspicion(facts: Facts | None) -> tuple[int, float]:
-    """Who of several missing ranks is named first: whom its own state convicts, then the one that has been
-    quiet the longest; last, of whom nothing is known."""
+    """Order of missing ranks: own state an alarm, then the longest quiet, then the unknown."""
     if facts is None:
         return 2, 0.0
     verdict = facts.verdict
@@ -176,7 +172,7 @@ def _wait_for(rank: int, waiting: dict[int, Wait]) -> Wait:
 
 def _not_joined(culprits: Sequence[int], wait: Wait, waiting: Iterable[Wait]) -> str:
     """`rank 1 never joined all_reduce #54,611 (default group); ranks 0,2-3 wait in it`."""
-    whom = wording.ranks(culprits)
+    whom = rank_sets.named(culprits)
     victims = [
         one.rank for one in waiting
         if one is wait or (one.call is not None and wait.call is not None
@@ -186,11 +182,11 @@ def _not_joined(culprits: Sequence[int], wait: Wait, waiting: Iterable[Wait]) ->
     if wait.call is None:
         victims = [one.rank for one in waiting]
         wait_verb = wording.verb(victims, "waits", "wait")
-        return f"{wording.ranks(victims)} {wait_verb} for {whom} in backward (gradients are averaged there)"
+        return f"{rank_sets.named(victims)} {wait_verb} for {whom} in backward (gradient averaging)"
     if wait.call.point_to_point:
         other = "received" if "send" in (wait.call.op or "") else "sent"
-        return f"{whom} never {other}; {wording.ranks(victims)} {wait_verb} in {wait.call.name}"
-    return f"{whom} never joined {wait.call.name}; {wording.ranks(victims)} {wait_verb} in it"
+        return f"{whom} never {other}; {rank_sets.named(victims)} {wait_verb} in {wait.call.name}"
+    return f"{whom} never joined {wait.call.name}; {rank_sets.named(victims)} {wait_verb} in it"
 
 
 def _instead(culprit: Facts) -> str:
@@ -216,7 +212,7 @@ def _culprit_lines(culprit: Facts | None) -> list[str]:
 
 def _wait_line(facts: Facts, wait: Wait) -> str:
     if wait.call is None:
-        inside = "inside backward, as its stack says"
+        inside = "in backward, according to its stack"
     else:
         inside = f"in {wait.call.name}, called at {wait.call.place}"
     gave_up = f"; it {deaths.how(facts)}" if facts.killed else ""
@@ -224,8 +220,7 @@ def _wait_line(facts: Facts, wait: Wait) -> str:
 
 
 def _circle(ranks: list[Facts], waiting: dict[int, Wait], circle: list[int]) -> Finding:
-    """Ranks wait for each other: they entered calls in different orders, or one left out a send or a
-    receive."""
+    """Ranks that wait for each other: calls in different orders, or a send or receive left out by one."""
     calls = {rank: call for rank in circle if (call := waiting[rank].call) is not None}
     said = "; ".join(
         f"rank {rank} is in {call.name} at {_short(call.place)}" for rank, call in list(calls.items())[:4]
@@ -239,11 +234,11 @@ def _circle(ranks: list[Facts], waiting: dict[int, Wait], circle: list[int]) -> 
             wait for wait in waiting.values()
             if left_out in wait.needs and wait.call is not None and wait.call.point_to_point
         )
-        what = f"{_not_joined([left_out], wait, [wait])} and it is past that: {said}"
+        what = f"{_not_joined([left_out], wait, [wait])} but has moved on: {said}"
         return Finding(states.MISSING_RANK, severity, what, lines, _next(ranks, left_out), (left_out,))
     culprits = _against_the_order(ranks, calls)
-    lines.append("collectives of groups that share ranks must be called in one order on all of them")
-    what = f"{wording.ranks(circle)} wait for each other: {said}"
+    lines.append("ranks must call the collectives of groups that they share in the same order")
+    what = f"{rank_sets.named(circle)} wait for each other: {said}"
     return Finding(states.ORDER_MISMATCH, severity, what, lines, _next(ranks, culprits[0]), culprits)
 
 
@@ -257,8 +252,8 @@ def _left_out(calls: dict[int, Call]) -> int | None:
 
 
 def _against_the_order(ranks: Sequence[Facts], calls: dict[int, Call]) -> tuple[int, ...]:
-    """Of ranks that wait for each other in different groups, those that came to their call in an order that
-    was not seen before; all of them when that does not tell."""
+    """Of ranks that wait for each other in different groups, those whose order of calls is new; all of them
+    when that does not tell."""
     before: set[tuple[object, ...]] = set()
     last: dict[int, tuple[object, ...]] = {}
     for facts in ranks:
@@ -272,21 +267,21 @@ def _against_the_order(ranks: Sequence[Facts], calls: dict[int, Call]) -> tuple[
 
 
 def _complete(ranks: list[Facts], waiting: dict[int, Wait]) -> Finding | None:
-    """Everybody who is needed is there, and yet they wait."""
+    """All ranks have entered the call, but it does not complete."""
     named = [wait for wait in waiting.values() if wait.call is not None]
     if not named or any(facts.killed for facts in ranks) or _severity(ranks, waiting) != ALARM:
         return None
     by_rank = {facts.rank: facts for facts in ranks}
     call = named[0].call
     assert call is not None
-    inside = f"{wording.ranks(waiting)} {wording.verb(waiting, 'is', 'are')} in {call.name}"
-    what = f"{inside} and it does not complete: the network, or a rank's library"
+    inside = f"{rank_sets.named(waiting)} {wording.verb(waiting, 'is', 'are')} in {call.name}"
+    what = f"{inside} but it does not complete: check the network and the communication library"
     lines = [_wait_line(by_rank[rank], wait) for rank, wait in list(waiting.items())[:_MOST_LINES]]
     return Finding(states.IN_COLLECTIVE, ALARM, what, lines, _next(ranks, min(waiting)))
 
 
 def _severity(ranks: Sequence[Facts], waiting: dict[int, Wait]) -> str:
-    """An alarm when a rank has waited beyond its patience, or gave up."""
+    """An alarm when a rank has waited beyond its patience or has failed."""
     for facts in ranks:
         looked = facts.verdict is not None and facts.verdict.severity == ALARM
         if facts.killed or (looked and facts.lives) or (facts.rank in waiting and facts.is_late):
@@ -300,7 +295,7 @@ _WORST = (ALARM, NOTICE, OK)
 
 
 def _alone(ranks: list[Facts]) -> Finding | None:
-    """What is wrong with one rank, or with several in the same way, while nobody waits for it yet."""
+    """What is wrong with one rank, or with several in the same way, while no other waits for it yet."""
     worst = sorted(
         (one for one in ranks if one.verdict is not None and one.lives and one.verdict.severity != OK),
         key=lambda facts: (_WORST.index(facts.verdict.severity), facts.rank),  # type: ignore[union-attr]
@@ -312,7 +307,7 @@ def _alone(ranks: list[Facts]) -> Finding | None:
     same = [facts.rank for facts in worst if facts.verdict is not None and facts.verdict.state == first.state]
     lines = [f"{facts.name}: {facts.verdict.what}" for facts in worst[:_MOST_LINES] if facts.verdict]
     culprits = tuple(same) if len(same) < len(ranks) else ()
-    what = f"{wording.ranks(same)}: {first.what}"
+    what = f"{rank_sets.named(same)}: {first.what}"
     return Finding(first.state, first.severity, what, [*lines, *first.why], first.next, culprits)
 
 
@@ -321,21 +316,21 @@ def _fine(ranks: list[Facts]) -> Finding:
     lines = [f"{facts.name}: {facts.how or facts.state}, {facts.line()}" for facts in ranks[:_MOST_LINES]]
     if not living:
         last = max((facts.step for facts in ranks if facts.step is not None), default=None)
-        at = f", the last step is {last:,}" if last is not None else ""
+        at = f", at step {last:,}" if last is not None else ""
         return Finding(states.FINISHED, OK, f"all {len(ranks)} ranks here have finished{at}", lines)
     steps = [facts.step for facts in living if facts.step is not None]
     usual = [facts.usual_step_s for facts in living if facts.usual_step_s is not None]
     state = states.RUNNING if steps else states.IDLE
-    what = f"{len(living)} ranks get on"
+    what = f"{len(living)} ranks running"
     if steps:
         what += f", at step {max(steps):,}"
     if usual:
-        what += f", usually every {wording.seconds(max(usual))}"
+        what += f" (usually every {wording.seconds(max(usual))})"
     pause = stragglers.last_pause(living)
     if pause is not None:
         lines.append(
             f"once, at step {pause.step:,}, the others waited {wording.seconds(pause.excess_s)} for "
-            f"rank {pause.rank} (in {pause.phase}); that has passed"
+            f"rank {pause.rank} (in {pause.phase}); not any more"
         )
     return Finding(state, OK, what, lines)
 
@@ -343,14 +338,14 @@ def _fine(ranks: list[Facts]) -> Finding:
 RULES: tuple[Callable[[list[Facts]], Finding | None], ...] = (
     _mismatched, deaths.cause, _hang, deaths.left_early, deaths.first_of_all, slower, _alone,
 )
-"""In this order: the first that fits speaks."""
+"""In this order: the first that finds something decides."""
 
 
 # Words ------------------------------------------------------------------------------
 
 
 def _ends(ranks: Sequence[Facts]) -> list[str]:
-    """How ranks ended, where they did: it follows from the verdict."""
+    """How ranks ended because of the mismatch."""
     return [f"{facts.name} then {deaths.how(facts)}" for facts in ranks if facts.killed][:_MOST_LINES]
 
 

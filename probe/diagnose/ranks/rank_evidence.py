@@ -1,7 +1,7 @@
-"""Facts: what is known about each rank of a job, as plain data that travels between servers.
+"""Facts: what is known about each rank of a job, as plain data that servers exchange.
 
-Every host's server makes those of its own ranks; `job.judge` sees them all. A fact that is not known is
-None. Pure. Standard library only; any thread.
+Each host's server makes those of its own ranks; `job_rules.diagnose_job` gets all of them. A fact that is not
+known is None. Pure. Standard library only; any thread.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Facts:
     how: str = ""
     exit_status: int | None = None
     ended_ns: int | None = None
-    """When its end began to show: an exception before the process was gone."""
+    """When its end began: at its exception, before the process was gone."""
     raised: str | None = None
     """The exception that ended it: type, place, message."""
     step: int | None = None
@@ -124,16 +124,16 @@ class Facts:
     quiet_s: float | None = None
     """Since the training thread wrote a row of any kind."""
     late_s: float | None = None
-    """A step is late when it has been quiet for longer."""
+    """Quiet time beyond which a step is late."""
     usual_quiet_s: float | None = None
-    """It goes on as usual while it has been quiet for no longer."""
+    """Quiet time up to which it is running as usual."""
     phase: str | None = None
     phase_s: float | None = None
     calls: tuple[Call, ...] = ()
     """The last rows of python.collectives, oldest first."""
     steps: tuple[Step, ...] = ()
     verdict: Finding | None = None
-    """On this rank alone; None when it was not looked at."""
+    """On this rank alone; None if it was not examined."""
     frame: str | None = None
     """Where its training thread is, or was when it ended."""
 
@@ -144,7 +144,7 @@ class Facts:
 
     @property
     def killed(self) -> bool:
-        """Whether it ended otherwise than it should."""
+        """Whether it ended abnormally."""
         return self.state in ("failed", "dead")
 
     @property
@@ -154,7 +154,7 @@ class Facts:
 
     @property
     def pending(self) -> Call | None:
-        """The call that it entered last and that is not known to be complete."""
+        """The last call that is not known to be complete."""
         return next((call for call in reversed(self.calls) if call.state == PENDING), None)
 
     @property
@@ -164,13 +164,13 @@ class Facts:
 
     @property
     def is_late(self) -> bool:
-        """Whether it has been without a sign of training for longer than it should."""
+        """Whether it has been quiet for too long."""
         known = self.quiet_s is not None and self.late_s is not None
         return self.lives and known and (self.quiet_s or 0.0) > (self.late_s or 0.0)
 
     @property
     def gets_on(self) -> bool:
-        """Whether its training thread wrote a row of any kind lately."""
+        """Whether its training thread wrote a row of any kind recently."""
         if not self.lives or self.quiet_s is None or self.usual_step_s is None:
             return False
         if self.usual_quiet_s is not None:
@@ -179,7 +179,7 @@ class Facts:
 
     @property
     def off(self) -> bool:
-        """Whether it lives and does not get on as usual."""
+        """Whether it is alive but not running as usual."""
         looked = self.verdict is not None and self.verdict.severity != OK
         return self.lives and (self.is_late or looked)
 
@@ -199,7 +199,7 @@ class Facts:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> Facts:
-        """What `as_dict` made, come from another server; raises `ValueError`, `TypeError` or `KeyError`."""
+        """The facts from another server's `as_dict`; raises `ValueError`, `TypeError` or `KeyError`."""
         known = {field.name: raw[field.name] for field in fields(cls) if field.name in raw}
         known["calls"] = tuple(Call(*row) for row in raw.get("calls", ()))
         known["steps"] = tuple(Step(*row) for row in raw.get("steps", ()))
@@ -207,7 +207,7 @@ class Facts:
         return cls(**known)
 
     def line(self) -> str:
-        """How the rank gets on, on one line."""
+        """The rank's progress in one line."""
         at = f"last finished step {self.step}" if self.step is not None else "no step yet"
         if self.last_step_s is not None and self.lives:
             at += f", {wording.seconds(self.last_step_s)} ago"

@@ -1,4 +1,4 @@
-"""Ranks: a wait for others, seen beside what the others do.
+"""Explains one rank's wait for others by the state of the other ranks on this host.
 
 Pure. Standard library only.
 """
@@ -24,10 +24,10 @@ class Peer(NamedTuple):
 
 
 def explain_wait(found: Finding, step: int | None, peers: Iterable[Peer]) -> Finding:
-    """The state of a rank in a collective, with what keeps it waiting: the ranks that are not in it.
+    """The state of a rank in a collective, with the ranks that have not entered it.
 
-    While one of those works (a checkpoint, an evaluation) the wait is a notice: what it is worth is said
-    of that rank. Any other verdict stays as it is."""
+    While one of those works (a checkpoint, an evaluation) the wait is only a notice. Any other finding is
+    returned unchanged."""
     if found.state != states.IN_COLLECTIVE:
         return found
     absent = [peer for peer in peers if peer.verdict is None or peer.verdict.state != states.IN_COLLECTIVE]
@@ -37,7 +37,7 @@ def explain_wait(found: Finding, step: int | None, peers: Iterable[Peer]) -> Fin
     known = [peer.verdict for peer in absent if peer.verdict is not None]
     works = any(one.state in states.JOINS_LATER and one.severity != ALARM for one in known)
     first = absent[0]
-    what = f"{found.what}; rank {first.rank} (pid {first.pid}) is not in it: {_state(first)}"
+    what = f"{found.what}; rank {first.rank} (pid {first.pid}) has not entered it: {_state(first)}"
     return replace(
         found, severity=NOTICE if works else found.severity, what=what, why=[*lines, *found.why],
         next=[f"probe {peer.pid} diagnose" for peer in absent[:4]] + found.next[:1],
@@ -50,6 +50,6 @@ def _state(peer: Peer) -> str:
 
 def _line(peer: Peer, step: int | None) -> str:
     ours = f", this one at {step}" if step is not None else ""
-    at = f"its last finished step is {peer.step}{ours}" if peer.step is not None else "it has made no step"
+    at = f"its last finished step is {peer.step}{ours}" if peer.step is not None else "no step finished"
     what = "" if peer.verdict is None else f": {peer.verdict.what}"
-    return f"rank {peer.rank} (pid {peer.pid}) is not in the collective{what}; {at}"
+    return f"rank {peer.rank} (pid {peer.pid}) has not entered the collective{what}; {at}"

@@ -1,10 +1,11 @@
-"""The verdict on a job whose ranks all get on: one keeps the others waiting, or the work is unequal.
+"""The verdict on a job whose ranks all run: one keeps the others waiting, or the work is unequal.
 
-What `stragglers` finds, as sentences. Pure. Standard library only.
+Words what `stragglers` finds. Pure. Standard library only.
 """
 
 from __future__ import annotations
 
+from probe.base import rank_sets
 from probe.diagnose import states
 from probe.diagnose.finding import Finding
 from probe.diagnose.process import wording
@@ -17,7 +18,7 @@ _MOST_LINES = 8
 
 
 def slower(ranks: list[Facts]) -> Finding | None:
-    """The verdict on ranks that all get on; None when none keeps the others."""
+    """The verdict on ranks that all run; None when none keeps the others waiting."""
     living = [facts for facts in ranks if facts.lives]
     if len(living) < 2 or len(living) < len(ranks) or any(facts.off for facts in living):
         return None
@@ -28,22 +29,22 @@ def slower(ranks: list[Facts]) -> Finding | None:
 
 
 def _straggler(ranks: list[Facts], found: Straggler) -> Finding:
-    figures = f"{wording.seconds(found.excess_s)} longer than the others on a step of "
+    figures = f"{wording.seconds(found.excess_s)} longer than the others per step of "
     figures += wording.seconds(found.usual_s)
     if found.period_steps is not None:
         every = f", about every {found.period_steps:g} steps" if found.period_steps >= 2 else ""
         when = f"on {found.steps} steps since step {found.since_step:,}{every}"
-        lasts = "now and then"
+        lasts = "periodically"
     else:
         when = f"since step {found.since_step:,}, for {found.steps} steps"
         lasts = "persistently"
     phase = f" in {found.phase}" if found.phase else ""
     others = [facts.rank for facts in ranks if facts.rank != found.rank]
     what = f"rank {found.rank} is {lasts} slower ({found.kind}{phase}): {figures}, {when}"
-    lines = [f"{wording.ranks(others)} {wording.verb(others, 'waits', 'wait')} for it"]
+    lines = [f"{rank_sets.named(others)} {wording.verb(others, 'waits', 'wait')} for it"]
     lines += found.evidence[:_MOST_LINES]
     if found.kind == "input":
-        lines.append("its DataLoader is what is slow: storage, or too few workers on that host")
+        lines.append("its DataLoader is slow: check storage and the number of workers on that host")
     job = f"{ranks[0].job}/{found.rank}"
     ask = [f"probe {job} backtrace --workers" if found.kind == "input" else f"probe {job} backtrace"]
     ask.append(
@@ -54,16 +55,16 @@ def _straggler(ranks: list[Facts], found: Straggler) -> Finding:
 
 
 def _imbalance(ranks: list[Facts], found: Imbalance) -> Finding:
-    last = ", ".join(f"rank {rank} on {count}" for rank, count in found.last.items())
-    tokens = "; the slowest is the one with the most tokens" if found.with_tokens else ""
+    last = ", ".join(f"rank {rank} in {count} steps" for rank, count in found.last.items())
+    tokens = "; the slowest rank is the one with the most tokens" if found.with_tokens else ""
     what = (
-        f"the work is unequal: the slowest rank takes {wording.seconds(found.spread_s)} more than the others "
-        f"on a step of {wording.seconds(found.usual_s)}, and it is not always the same one{tokens}"
+        f"the work is unequal: per step of {wording.seconds(found.usual_s)} the slowest rank takes "
+        f"{wording.seconds(found.spread_s)} longer than the others, and a different rank each time{tokens}"
     )
     if len(found.last) == 1:
         [one] = found.last
         what = (
-            f"rank {one} has more to do than the others: its steps have more tokens and take "
+            f"rank {one} has more work than the others: its steps have more tokens and take "
             f"{wording.seconds(found.spread_s)} longer"
         )
     ask = (
@@ -71,4 +72,4 @@ def _imbalance(ranks: list[Facts], found: Imbalance) -> Finding:
         'FROM python.steps GROUP BY rank ORDER BY rank"'
     )
     culprits = tuple(found.last) if len(found.last) == 1 else ()
-    return Finding(states.IMBALANCE, NOTICE, what, [f"last to arrive: {last} steps"], [ask], culprits)
+    return Finding(states.IMBALANCE, NOTICE, what, [f"last to arrive: {last}"], [ask], culprits)

@@ -1,10 +1,10 @@
-"""Stragglers: which rank the others wait for, step after step, although all get on.
+"""Stragglers: which rank the others wait for, step after step, although all of them are running.
 
-Of each step it is known how long each rank worked (its phases, without the time inside collectives) and
-how much later than the first it came to the collectives. The culprit works longest, comes last and waits
-least; the others are its victims. Medians over several steps, so that a pause for an evaluation or a
-checkpoint is none; relative to the tokens of each rank where they are known, so that long sequences are an
-imbalance and no slow rank. Pure. May import numpy.
+For each step it is known how long each rank worked (its phases, without the time inside collectives) and how
+much later than the first it reached the collectives. The culprit works longest, arrives last and waits
+least. Figures are medians over several steps, so a pause for an evaluation or a checkpoint does not count;
+relative to the tokens of each rank where known, so longer sequences are an imbalance and not a slow rank.
+Pure. May import numpy.
 
 Sources of the thresholds: GREYHOUND (USENIX ATC'25) reports a mean delay of 1.34x for fail-slow jobs, found
 within 2-3 iterations; NVIDIA's resiliency extension calls a rank a straggler below a relative score of 0.7
@@ -27,30 +27,30 @@ from probe.diagnose.ranks import alignment
 from probe.diagnose.ranks.rank_evidence import DONE, Call, Facts, Step
 
 SLOW_RATIO = 0.3
-"""A straggler costs the others so much of a usual step, at least (1/0.7 = 1.43x is what NVIDIA's scores
-take for slow, 1.34x the mean of GREYHOUND's cases)."""
+"""A straggler costs the others at least this share of a usual step (NVIDIA's scores: 1/0.7 = 1.43x is slow;
+GREYHOUND's mean: 1.34x)…"""
 SLOW_S = 0.01
-"""…and so many seconds: below, it is the scheduler of a busy machine (its slices are 3-10 ms)."""
+"""…and this many seconds: less may be the scheduler of a busy machine (slices of 3-10 ms)…"""
 FEWEST_STEPS = 4
-"""…on so many steps at least…"""
+"""…on at least this many steps…"""
 SHORTEST_S = 2.0
-"""…that took so long together. The rest of the five seconds, in which it is to be noticed, is for looking."""
+"""…that took this long together. The rest of the five seconds for detection is for evaluating."""
 STEADY_RATIO = 0.75
-"""…on so many of them. Five rounds, of which one may be an accident, as ByteRobust has it."""
+"""…on this share of them: of five rounds one may be an accident, as in ByteRobust."""
 WINDOW_STEPS = 256
-"""No further back than this; at the fewest seconds that count, so many steps take SHORTEST_S."""
+"""No further back than this many steps."""
 PERIODIC_RATIO = 0.1
-"""A rank that is slow on some steps only is one when it costs the others so much of all time…"""
+"""A periodic straggler costs the others this share of all time…"""
 PERIODIC_STEPS = 4
-"""…on so many steps, and the others are never the slow one there. Judgement."""
+"""…on at least this many steps, while no other rank is slow. Our judgement."""
 TOKENS_RATIO = 0.1
-"""Ranks whose tokens differ by more have unequal work by their data."""
+"""Ranks whose tokens differ by more than this share have unequal work."""
 EXPLAINED_RATIO = 0.6
-"""A rank's excess is its data's when this share of it goes with its tokens."""
+"""A rank's excess is due to its data if its tokens explain at least this share."""
 TURNS_RATIO = 0.6
-"""Imbalance: no rank comes last on more of the steps than this (two ranks in turns: half)."""
+"""Imbalance: no rank is last on more than this share of the steps (two ranks in turns: half)."""
 PAUSE_S, PAUSE_STEPS = 0.5, 5.0
-"""A single step on which one rank kept the others waiting is worth a line when it took so much longer."""
+"""A single step on which one rank held up the others is mentioned if it took this much longer."""
 WARM_UP_STEPS = 3
 _MOST_RANKS = 8
 

@@ -1,4 +1,4 @@
-"""Recipes: what `diagnose` and the monitor know to look for, one file each.
+"""Recipes: the checks of `diagnose` and the monitor, one file each.
 
     library = installed(settings.recipes)                           # read again when a file has changed
     sql, parameters = library["loss-nan"].statement()
@@ -14,68 +14,70 @@ import contextlib
 import functools
 import time
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import probe
 from probe.base.errors import RecipeInvalid, RecipeUnknown
-from probe.diagnose.recipes.recipe import SYMPTOMS, Recipe
+from probe.diagnose.recipes.recipe import SYMPTOMS, Parameter, Recipe, listed
 from probe.diagnose.recipes.recipe_files import OVERRIDES, overrides, read
-from probe.diagnose.stall_parameters import PARAMETERS, STALL_THRESHOLDS, StallThresholds
+from probe.diagnose.stall_parameters import STALL_THRESHOLDS, StallThresholds
 
-LOOK_S = 1.0
-"""The folders are looked at for changes at most so often."""
+CHECK_INTERVAL_S = 1.0
+"""Time between checks of the folders for changes."""
 
 
 class Library(dict[str, Recipe]):
-    """Recipes by their names, in the order of the checks; `problems` are files that could not be used."""
+    """Recipes by name, in the order of the checks; `problems`: files that could not be used."""
 
     def __init__(self) -> None:
         super().__init__()
         self.problems: list[RecipeInvalid] = []
-        self.stall_parameters = PARAMETERS
+        self.stall_parameters = {
+            one.name: Parameter(value=getattr(StallThresholds, one.name), **one.metadata)
+            for one in fields(StallThresholds)
+        }
         self.stall_thresholds = StallThresholds()
 
     def override(self, path: Path) -> None:
-        """Set the parameters of recipes, and the stall thresholds, that a file changes."""
+        """Apply the parameters and stall thresholds that a file changes."""
         known = {one.name: one.parameters for one in self.values()}
         known[STALL_THRESHOLDS] = self.stall_parameters
         for name, parameters in overrides(path, known, self.problems.append).items():
             if name in self:
-                self[name] = replace(self[name], parameters=parameters)
+                self[name] = self[name].model_copy(update={"parameters": parameters})
             else:
                 self.stall_parameters = parameters
-                values = {one.name: one.value for one in parameters.values()}
-                self.stall_thresholds = StallThresholds(**values)  # type: ignore[arg-type]
+                values: dict[str, Any] = {name: one.value for name, one in parameters.items()}
+                self.stall_thresholds = StallThresholds(**values)
 
     def as_dict(self) -> dict[str, Any]:
         """The recipes on the wire."""
         return {
             "recipes": [recipe.as_dict() for recipe in self.values()],
-            "stall_thresholds": [vars(parameter) for parameter in self.stall_parameters.values()],
+            "stall_thresholds": listed(self.stall_parameters),
             "problems": [str(problem) for problem in self.problems],
         }
 
 
 def built_in_folder() -> Path:
-    """The folder of the recipes that come with probe: in the package, or beside it in a checkout."""
+    """The folder of the built-in recipes: in the package, or beside it in a checkout."""
     package = Path(probe.__file__).resolve().parent
     packaged = package / "recipes"
     return packaged if packaged.is_dir() else package.parent / "recipes"
 
 
 def load(wanted: Iterable[Path]) -> Library:
-    """The recipes of several folders: one of a later folder takes the place of one of the same name.
+    """The recipes of several folders; one in a later folder replaces one of the same name.
 
-    A file that cannot be used is left out and told in `problems`, and so is a folder that is not there; the
-    others are judged."""
+    Missing folders and files that cannot be used are reported in `problems`."""
     library = Library()
     own = built_in_folder()
     for folder in wanted:
         if not folder.is_dir():
-            library.problems.append(RecipeInvalid(f"{folder} is no folder with recipes"))
+            library.problems.append(RecipeInvalid(f"no such folder: {folder}"))
             continue
         for path in sorted(folder.glob("*.sql")):
             try:
@@ -90,12 +92,12 @@ def load(wanted: Iterable[Path]) -> Library:
 
 
 def installed(own: str) -> Library:
-    """The recipes of `folders(own)` as their files are now, for a process that stays. Blocks on the disk."""
-    return _looked_at(own, int(time.monotonic() / LOOK_S))
+    """The recipes of `folders(own)` as the files are now, cached. Blocks on the disk."""
+    return _loaded_at(own, int(time.monotonic() / CHECK_INTERVAL_S))
 
 
 @functools.lru_cache(maxsize=8)
-def _looked_at(own: str, look: int) -> Library:
+def _loaded_at(own: str, tick: int) -> Library:
     return _loaded(own, _files(folders(own)))
 
 
@@ -105,12 +107,12 @@ def _loaded(own: str, files: tuple[tuple[str, int, int], ...]) -> Library:
 
 
 def folders(own: str) -> list[Path]:
-    """The folders with recipes: the built-in one, and one's own (PROBE_RECIPES) where that is not empty."""
+    """The built-in folder, and the user's (PROBE_RECIPES) if set."""
     return [built_in_folder(), *([Path(own).expanduser()] if own else [])]
 
 
 def _files(watched: Iterable[Path]) -> tuple[tuple[str, int, int], ...]:
-    """The files of the recipes, and what changes when they do."""
+    """The files of the recipes, with time and size."""
     found = []
     for folder in watched:
         for path in sorted([*folder.glob("*.sql"), *folder.glob("*.toml")]):
@@ -121,18 +123,16 @@ def _files(watched: Iterable[Path]) -> tuple[tuple[str, int, int], ...]:
 
 
 def unknown_name(name: str, names: Iterable[str]) -> RecipeUnknown:
-    """The error about a name that none of `names` is; its hint has the near ones."""
+    """The error for an unknown name; its hint lists similar names."""
     near = get_close_matches(name, list(names), n=3, cutoff=0.4)
     hint = f"Did you mean {' or '.join(near)}? `probe recipes` lists all." if near else None
-    return RecipeUnknown(f"there is no recipe {name!r}", hint=hint)
+    return RecipeUnknown(f"no such recipe: {name!r}", hint=hint)
 
 
 def of_symptom(library: Library, symptom: str) -> list[Recipe]:
-    """The recipes of a symptom in the order of its checks, of all without one; raises `RecipeUnknown`."""
+    """The recipes of a symptom, or all, in the order of their checks; raises `RecipeUnknown`."""
     if not symptom:
         return list(library.values())
     if symptom not in SYMPTOMS:
-        raise RecipeUnknown(
-            f"there is no symptom {symptom!r}", hint=f"There are {', '.join(SYMPTOMS)}, and none: everything."
-        )
+        raise RecipeUnknown(f"no such symptom: {symptom!r}", hint=f"Symptoms: {', '.join(SYMPTOMS)}.")
     return [recipe for recipe in library.values() if symptom in recipe.symptoms]

@@ -1,8 +1,8 @@
 """Recipe: a question about a recording, what its answer means and what to do about it.
 
-Plain data, made by `recipe_files.parse`; `Recipe.check` makes findings of the rows that its SQL gave. Who
-runs the SQL is another matter: a query worker (`answers.recipe_runs`) or a connection (`local_query`). Any
-thread. Standard library only.
+`recipe_files.parse` makes a recipe from its file, and pydantic checks its fields. `Recipe.check` turns the
+rows of its SQL into findings. The SQL runs in a query worker (`answers.recipe_runs`) or on a connection
+(`local_query`). Any thread. Imports pydantic.
 """
 
 from __future__ import annotations
@@ -13,38 +13,88 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from string import Formatter
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, StringConstraints
 
 from probe.diagnose.finding import Finding, worst_first
-from probe.diagnose.states import ALARM, INFO, NOTICE
 
-SYMPTOMS = ("nan", "slow", "memory", "hang", "loss", "gradients", "data")
-SEVERITIES = (INFO, NOTICE, ALARM)
+Symptom = Literal["nan", "slow", "memory", "hang", "loss", "gradients", "data"]
+SYMPTOMS: tuple[str, ...] = get_args(Symptom)
+Severity = Literal["info", "notice", "alarm"]
 RANK, JOB = "rank", "job"
-SCOPES = (RANK, JOB)
-DEEP = ("gradients", "activations", "histograms")
 FOUND, CLEAR, UNKNOWN = "found", "clear", "unknown"
 MOST_FINDINGS = 50
-"""Rows of one recipe that are looked at: who has more wants the query, not the list."""
+"""Rows used of one recipe's result."""
 
 _ENDPOINT = "endpoint"
 _FORMATTER = Formatter()
 
 
-@dataclass(frozen=True)
-class Parameter:
-    """A threshold or a window: its value in force, its unit and who says so."""
+def names_in(text: str) -> list[str]:
+    """The names in braces. Raises `ValueError` for anything in braces but a name and a format."""
+    names = []
+    for _, name, spec, conversion in _FORMATTER.parse(text):
+        if name is None:
+            continue
+        if conversion or "{" in (spec or "") or not name.isidentifier():
+            raise ValueError(f"{{{name}}} is not a column name; write a literal brace as {{{{ or }}}}")
+        names.append(name)
+    return names
 
-    name: str
-    value: float | int | str | bool
-    unit: str
-    source: str
+
+def _checked_template(text: str) -> str:
+    names_in(text)
+    return text
+
+
+def _checked_scalar(value: object) -> object:
+    if type(value) not in (float, int, str, bool):
+        raise ValueError("must be a number, a string or a boolean")
+    return value
+
+
+Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
+Template = Annotated[Text, AfterValidator(_checked_template)]
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*$")]
+_STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Parameter(BaseModel):
+    """A threshold or a window: its value in force, its unit and where the value comes from."""
+
+    model_config = _STRICT
+
+    value: Annotated[float | int | str | bool, PlainValidator(_checked_scalar)]
+    unit: Text
+    source: Text
+
+
+class FrontMatter(BaseModel):
+    """The keys at the top of a recipe's file; docs/recipes.md describes each."""
+
+    model_config = _STRICT
+
+    title: Text
+    severity: Severity
+    symptoms: Annotated[list[Symptom], Field(min_length=1)]
+    what: Template
+    order: Annotated[int, Field(ge=0, lt=1000)] = 900
+    scope: Literal["rank", "job"] = "rank"
+    holds_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    needs: Text = ""
+    why: list[Template] = []
+    next: list[Template] = []
+    false_positives: Text = ""
+    deepen: Literal["gradients", "activations", "histograms"] | None = None
+    follows: list[Text] = []
+    """Recipes whose finding explains this recipe's finding."""
+    parameters: dict[Name, Parameter] = {}
 
 
 @dataclass(frozen=True)
 class Check:
-    """One recipe, run once. Not a `Finding`: a recipe may find several things or nothing, and finding nothing
-    (`clear`) differs from being unable to tell (`unknown`, with the `reason`)."""
+    """The result of one recipe: `found` with findings, `clear`, or `unknown` with the reason."""
 
     recipe: Recipe
     state: str
@@ -62,30 +112,14 @@ class Check:
         return self.findings[0].what + (f" (and {more} more)" if more else "")
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """One recipe, as its file says; docs/recipes.md describes every field."""
+class Recipe(FrontMatter):
+    """One recipe."""
 
     name: str
-    title: str
-    severity: str
-    symptoms: tuple[str, ...]
-    what: str
     sql: str
     file: Path
-    order: int = 900
-    scope: str = RANK
-    holds_s: float = 0.0
-    needs: str = ""
-    why: tuple[str, ...] = ()
-    next: tuple[str, ...] = ()
-    false_positives: str = ""
-    deepen: str | None = None
-    follows: tuple[str, ...] = ()
-    """Recipes of which this one's finding is a consequence, where they have found something too."""
-    parameters: Mapping[str, Parameter] = field(default_factory=dict)
     placeholders: frozenset[str] = frozenset()
-    """Parameters that the SQL itself names, as `$name`; the texts may name others."""
+    """Parameters in the SQL, as `$name`; the texts may use others."""
     built_in: bool = True
 
     def statement(self) -> tuple[str, dict[str, Any]]:
@@ -132,7 +166,7 @@ class Recipe:
         subject = values.get("subject")
         return Finding(
             self.title,
-            severity if severity in SEVERITIES else self.severity,
+            str(severity) if severity in get_args(Severity) else self.severity,
             rendered(self.what, shown),
             [rendered(line, shown) for line in self.why if not _lacks(line, shown)],
             [_command(rendered(line, shown)) for line in self.next if not _lacks(line, shown)],
@@ -145,29 +179,17 @@ class Recipe:
     def as_dict(self) -> dict[str, Any]:
         """The recipe on the wire."""
         return {
-            "name": self.name, "title": self.title, "severity": self.severity,
-            "symptoms": list(self.symptoms), "order": self.order, "scope": self.scope,
-            "holds_s": self.holds_s, "needs": self.needs, "what": self.what, "why": list(self.why),
-            "next": list(self.next), "false_positives": self.false_positives, "deepen": self.deepen,
-            "follows": list(self.follows),
-            "parameters": [vars(parameter) for parameter in self.parameters.values()],
-            "sql": self.sql, "file": str(self.file), "built_in": self.built_in,
+            **self.model_dump(mode="json", exclude={"placeholders"}),
+            "parameters": listed(self.parameters),
         }
 
 
+def listed(parameters: Mapping[str, Parameter]) -> list[dict[str, Any]]:
+    """Parameters on the wire."""
+    return [{"name": name, **one.model_dump()} for name, one in parameters.items()]
+
+
 # Texts -------------------------------------------------------------------------------
-
-
-def names_in(text: str) -> list[str]:
-    """The names in braces. Raises `ValueError` for braces that are not just a name and a format."""
-    names = []
-    for _, name, spec, conversion in _FORMATTER.parse(text):
-        if name is None:
-            continue
-        if conversion or "{" in (spec or "") or not name.isidentifier():
-            raise ValueError(f"{{{name}}} is no name of a column; a brace itself is written {{{{ or }}}}")
-        names.append(name)
-    return names
 
 
 def rendered(text: str, values: Mapping[str, Any]) -> str:

@@ -1,13 +1,13 @@
-"""The text that a training printed, as rows of the tables that recipes know.
+"""The log that a training run printed, as rows of the tables that recipes query.
 
     log = read(open("train.log", "rb"))
-    connection = tables(log)                 # python.steps, python.losses, python.scalars of that text alone
-    findings(log, checks)                    # checks: of the recipes that were run on those tables
+    connection = tables(log)                 # python.steps, python.losses, python.scalars of this log
+    findings(log, checks)                    # checks: results of the recipes on those tables
 
-For runs that nobody recorded. Understood is what people print: `Step 10: loss=2.45, lr=6.67e-05`, lines of
-tqdm, JSON, printed dictionaries, `iter 10: loss 2.3, time 12ms`, columns between `|`. What is not in the text
-is NULL. Text of any kind is read without an error, streamed, a line at a time. Pure but for `tables`; any
-thread. May import numpy and duckdb, in functions.
+For runs without a recording. Understands common formats: `Step 10: loss=2.45, lr=6.67e-05`, tqdm bars, JSON,
+printed dictionaries, `iter 10: loss 2.3, time 12ms`, columns between `|`. What is not in the log is NULL. Any
+text is read without errors, streamed line by line. Pure except for `tables`; any thread. May import numpy and
+duckdb, in functions.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     import duckdb
 
 LONGEST_LINE = 16 << 10
-"""Bytes of a line that are looked at."""
+"""Bytes of a line that are read."""
 MOST_STEPS = 2_000_000
-"""Steps that are kept; of a longer log the first."""
+"""Steps kept of a long log: the first ones."""
 _PIECE_BYTES = 1 << 20
 _NEXT = [
     "probe run python train.py     # records gradients, data, memory and every step: then `probe diagnose`"
@@ -40,7 +40,7 @@ _NUMBER = (
     r"[-+]?(?:(?:\d[\d_]{0,30}(?:,\d{3}){0,10}(?:\.\d{0,40})?|\.\d{1,40})(?:e[-+]?\d{1,5})?"
     r"|nan\b|inf(?:inity)?\b)"
 )
-"""Everything that repeats does so a bounded number of times: a line that is no log must not take long."""
+"""Repetitions are bounded, so that no line takes long."""
 _IS = r"[\"']?\s*(?:\((?:ms|s|sec)\))?\s*[:=]?\s*[\"']?"
 _KNOWN = r"train(?:ing)?|val(?:idation)?|valid|eval(?:uation)?|test|dev|lm|total|avg|average|mean|smoothed"
 _BEFORE = r"(?:[a-z][a-z0-9]{0,30}[_/.-]){0,4}"
@@ -72,12 +72,12 @@ _OF_TRAINING = frozenset({
     "reduced",
 })
 _SUMMARY = "train_runtime"
-"""In the line that a Hugging Face trainer ends with: its loss is the mean of the run."""
+"""In the last line of a Hugging Face trainer, whose loss is the mean of the run."""
 
 
 @dataclass
 class Step:
-    """What the text says about one step; None is not said."""
+    """What the log says about one step; None if nothing."""
 
     loss: float | None = None
     lr: float | None = None
@@ -91,15 +91,15 @@ _NOTHING = Step()
 
 @dataclass
 class Log:
-    """What was read. `scalars`: (step, name, value) of other losses, validation losses and rates."""
+    """The contents of a log. `scalars`: (step, name, value) of other losses, validation losses and rates."""
 
     lines: int = 0
     understood: int = 0
-    """Lines with something in them."""
+    """Lines that contained figures."""
     steps: dict[int, Step] = field(default_factory=dict)
     scalars: list[tuple[int, str, float]] = field(default_factory=list)
     numbered: bool = True
-    """Whether the text numbers its steps; otherwise they were counted."""
+    """Whether the log numbers its steps; otherwise they are counted."""
     went_back: int = 0
     """How often a step was smaller than the one before: restarts."""
     dropped: int = 0
@@ -112,13 +112,13 @@ class Log:
 
 
 def read(pieces: Iterable[bytes]) -> Log:
-    """Read a text. Raises `LogUnreadable` when not one step with a loss, a rate or a norm is in it."""
+    """Read a log. Raises `LogUnreadable` if it contains no step with a loss, rate or norm."""
     reader = _Reader()
     for line in lines(pieces):
         reader.take(line)
     log = reader.log
     if not log.steps and not log.scalars:
-        raise LogUnreadable(f"no step and no loss could be read in {log.lines:,} lines")
+        raise LogUnreadable(f"no step or loss found in {log.lines:,} lines")
     return log
 
 
@@ -129,7 +129,7 @@ def pieces_of(file: Any) -> Iterator[bytes]:
 
 
 def lines(pieces: Iterable[bytes]) -> Iterator[str]:
-    """Lines of a text in pieces: also what a carriage return wrote over, without colours, not too long."""
+    """Lines of the log, split at carriage returns too, without colours, cut to a maximum length."""
     rest = b""
     for piece in pieces:
         *whole, rest = re.split(rb"[\r\n]+", rest + piece)
@@ -342,7 +342,7 @@ def _whole_of(value: float | None) -> int | None:
 
 
 def tables(log: Log) -> duckdb.DuckDBPyConnection:
-    """A database of its own with the rows of the text; all other tables are there and empty."""
+    """A new database with the rows of the log; all other tables are empty."""
     import duckdb
 
     from probe.diagnose.recipes import local_query
@@ -398,14 +398,14 @@ def _insert(
         connection.unregister("log_rows")
 
 
-# What it says by itself ----------------------------------------------------------------
+# Summary ----------------------------------------------------------------
 
 MARGINAL_RATIO, STEADY_RATIO = 0.01, 0.05
-"""Practice: a decrease below 1 % is none, one of 1 % to 5 % marginal, above it steady."""
+"""Practice: a decrease below 1 % is none, 1 % to 5 % marginal, more steady."""
 
 
 def summary(log: Log) -> Finding:
-    """How the loss went, as far as the text alone says it; for any number of steps."""
+    """How the loss changed, according to the log alone; for any number of steps."""
     curve = log.curve()
     last_finite = curve[-1][0] if curve else -1
     bad = [
@@ -413,7 +413,7 @@ def summary(log: Log) -> Finding:
         if one.loss is not None and not math.isfinite(one.loss) and step > last_finite
     ]
     if bad:
-        text = f"the loss is not finite from step {min(bad):,} on"
+        text = f"the loss is NaN or infinite from step {min(bad):,} on"
         return Finding("loss is not finite", ALARM, text, _rate(log))
     if len(curve) < 2:
         return Finding("too little", INFO, f"{len(curve)} steps with a loss", _rate(log))
@@ -434,7 +434,7 @@ def summary(log: Log) -> Finding:
 
 
 def _rate(log: Log) -> list[str]:
-    """How the learning rate went: warm-up, peak, decay."""
+    """How the learning rate changed: warm-up, peak, decay."""
     known = ((step, one.lr) for step, one in sorted(log.steps.items()))
     rates = [(step, lr) for step, lr in known if lr is not None and math.isfinite(lr)]
     if not rates:
@@ -454,8 +454,8 @@ def _rate(log: Log) -> list[str]:
 
 
 def findings(log: Log, checks: Iterable[Check]) -> list[Finding]:
-    """What recipes found in the text, the worst first, and how the loss went unless one of them says it
-    better. No process can be asked: the only command is to record the next run."""
+    """What recipes found, worst first, and a summary of the loss unless an alarm replaces it. There is no
+    process, so the only next command is to record the next run."""
     found = worst_first(replace(one, next=[]) for check in checks for one in check.findings)
     own = summary(log)
     if own.severity != ALARM or not found:

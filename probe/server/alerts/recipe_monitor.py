@@ -87,7 +87,7 @@ class Monitor:
         self._ignored: set[Path] = set()
         self._scanned: list[Recorded] = []
         self._scan_due_s = 0.0
-        self._follows: dict[str, tuple[str, ...]] = {}
+        self._follows: dict[str, list[str]] = {}
         """For each recipe, those that its finding can be a consequence of."""
         self._spikes: SpikeThresholds | None = None
         """Set by the first round, which does not wait for a trigger."""
@@ -277,7 +277,7 @@ class Monitor:
 
     def _follows_open(self, run: _Run, incident: Incident) -> bool:
         """Whether an incident is a consequence of another open one that is as bad."""
-        causes = self._follows.get(incident.recipe, ())
+        causes = self._follows.get(incident.recipe, [])
         worse = SEVERITIES[severity_level(incident.severity):]
         return any(one.recipe in causes and one.severity in worse for one in run.state.incidents.open())
 

@@ -93,7 +93,7 @@ async def _collect_deep_statistics(
     status = await service.call(service.registry.status, one)
     if status.state not in LIVE or status.step is None:
         return [], []
-    kinds = {recipe.deepen: True for recipe in lacking if recipe.deepen}
+    kinds: dict[str, bool] = {recipe.deepen: True for recipe in lacking if recipe.deepen}
     body = ActBody(
         endpoint=str(one.meta.pid), action="watch", arguments={**kinds, "steps": DEEP_STEPS}, wait_s=DEEP_S,
     )

@@ -1,8 +1,8 @@
 """Save batch: writes the batch of the last NaN or infinity that was traced, else the last batch, to a file.
 
-The NaN detector keeps that batch if it is small enough (`batch_history.LARGEST_BYTES`), until the next event or
-until it is dropped here. The request's thread writes it; the training is not involved. Standard library only;
-torch inside functions.
+The NaN detector keeps that batch if it is small enough (`batch_history.LARGEST_BYTES`), until the next event
+or until it is dropped here. The request's thread writes it; the training is not involved. Standard library
+only; torch inside functions.
 """
 
 from __future__ import annotations
