@@ -9,22 +9,21 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness import PATIENCE_S, ROOT, Job, Place, run_probe, running
+from harness import PATIENCE_S, ROOT, Job, Place, run_probe
 
 JobAsked = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def job(place: Place) -> Iterator[Job]:
+def job(start: Callable[..., Job]) -> Job:
     """A GPT with a schedule and a gradient scaler, training until it is told to end."""
-    with running(place, "gpt_with_schedule", "--forever", PROBE_NAME="gpt") as started:
-        yield started
+    return start("gpt_with_schedule", "--forever", PROBE_NAME="gpt")
 
 
 @pytest.fixture

@@ -44,6 +44,7 @@ def wait_for_names(place: Place, pid: int) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while evaluate(place, pid, ready, when="now")["value"] != "True":
         assert time.monotonic() < deadline, "the model's modules never became known"
+        time.sleep(0.01)
 
 
 def query(place: Place, endpoint: object, sql: str) -> list[list[Any]]:
