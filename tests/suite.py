@@ -1,4 +1,5 @@
-"""Runs every test, for `tests/run`: first those that may run side by side, then those that hold deadlines.
+"""Runs every test, for `tests/run`: first those that may run side by side, then, one at a time, those that
+hold deadlines.
 
 What failed is repeated alone, once. A test that then passes is flaky, a defect: it is listed by name and
 counted at the end. `--quick` runs what starts no training process.
@@ -32,8 +33,8 @@ class Phase(NamedTuple):
 
 
 PHASES = (
-    Phase("not campaign and not alone", 3),  # tests wait for jobs most of the time
-    Phase("alone and not campaign", 2),
+    Phase("not campaign and not alone", 4),  # more than cores: tests wait for jobs most of the time
+    Phase("alone and not campaign", 0),  # in pytest's own process
 )
 
 

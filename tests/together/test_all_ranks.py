@@ -13,7 +13,6 @@ from probe.base.errors import BadRequest, NotTogether, NotUndoable, ProbeError, 
 from ranks import Ranks, running_ranks
 from together.all_ranks import Asked, act, first_steps, in_force, last_states, post, query
 
-pytestmark = pytest.mark.alone
 OPTIONS = ("--way", "reduce")
 
 
