@@ -27,6 +27,8 @@ from probe.server.answers.diagnosing import examine_process
 from probe.server.recordings.registry import Registry
 from probe.server.watch.stall_watch import Watch
 
+pytestmark = pytest.mark.alone
+
 CLEAN = {
     "evaluation with a loader": (states.EVALUATION,),
     "evaluation": (states.SLOW_STEP,),
@@ -115,7 +117,6 @@ def with_little_quota(pid: int) -> Iterator[None]:
         group.rmdir()
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize(("hold_back", "said"), [
     (beside_burners, "ready to run and without a core for"), (with_little_quota, "out of CPU (throttled) in"),
 ])
@@ -140,7 +141,6 @@ def test_a_starved_job_is_starved_and_not_hung(
         until(starved, "a verdict on a starved job")
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("way", ["regex", "python"])
 def test_what_runs_for_ever_is_told_from_what_hangs(
     place: Place, fork: Callable[..., Forked], way: str
