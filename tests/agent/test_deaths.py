@@ -260,6 +260,7 @@ def test_an_exception_of_the_main_thread_is_known_while_another_thread_keeps_the
         deadline = time.monotonic() + PATIENCE_S
         while not (found := query(place, job.pid, "SELECT type, thread_name FROM python.exceptions")):
             assert time.monotonic() < deadline
+            time.sleep(0.05)
         assert found == [["Trouble", "MainThread"]]
         assert states(place) == {job.pid: "running"}
 

@@ -67,6 +67,7 @@ def wait_for_state(place: Place, pid: int, state: str) -> dict[str, Any]:
         if found["state"] == state:
             return found
         assert time.monotonic() < deadline, found
+        time.sleep(0.05)
 
 
 def test_ps_says_stopped_and_then_running_again(nursery: Nursery, place: Place) -> None:
@@ -107,6 +108,7 @@ def test_detaching_from_a_job_that_cannot_run_says_so_and_happens_when_it_can(
         deadline = time.monotonic() + PATIENCE_S
         while accepts(place, job.pid):
             assert time.monotonic() < deadline, "it never left"
+            time.sleep(0.01)
         assert wait_for_state(place, job.pid, "finished")["how"] == "recording stopped"
 
 

@@ -55,6 +55,7 @@ class Trainings:
             if right := [one for one in found if one["recipe"] == recipe]:
                 return right[0]
             assert time.monotonic() < deadline_s, found
+            time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
