@@ -18,7 +18,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-from harness import Place, answers  # noqa: E402
+from harness import DEPLOYED, Place, answers  # noqa: E402
 from probe.base import wire  # noqa: E402
 from probe.recording import places  # noqa: E402
 from ranks import running_ranks  # noqa: E402
@@ -44,8 +44,8 @@ def measure(ranks_count: int, pace_ms: float, times: int) -> str:
     place = Place()
     try:
         options = ("--way", "reduce", "--forever", "--pace-ms", str(pace_ms))
-        with running_ranks(place, ranks_count, "parallel", *options) as ranks:
-            code = "optimizer.param_groups[0]['weight_decay'] = 0.0"  # answered once it is done
+        with running_ranks(place, ranks_count, "parallel", *options, **DEPLOYED) as ranks:
+            code = "optimizer.param_groups[0]['weight_decay'] = 0.0"  # is answered as soon as it is done
             took_s: list[float] = []
             for number in range(times):
                 begun_s = time.monotonic()

@@ -29,7 +29,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import learning  # noqa: E402
 
-from harness import Place  # noqa: E402
+from harness import DEPLOYED, Place  # noqa: E402
 from probe.base import wire  # noqa: E402
 from probe.base.errors import ProbeError  # noqa: E402
 from probe.base.rank_sets import as_text  # noqa: E402
@@ -183,7 +183,7 @@ def plant(name: str, seed: int) -> Trial:
     options.append("--forever")
     place = Place()
     try:
-        with running_ranks(place, world_size, "faulty_ranks", *options, *fault.options) as ranks:
+        with running_ranks(place, world_size, "faulty_ranks", *options, *fault.options, **DEPLOYED) as ranks:
             began_ns = int(ranks[trial.rank].wait_for("FAULT").split()[1])
             watch(place, ranks, fault, trial, began_ns)
             trial.usual_step_s = _usual_step_s(place, ranks)
@@ -209,7 +209,7 @@ def clean(name: str, seed: int, seconds: float) -> list[dict[str, Any]]:
     options = ["--fault", name, "--way", way, "--forever", *CLEAN[name]]
     place = Place()
     try:
-        with running_ranks(place, world_size, "faulty_ranks", *options) as ranks:
+        with running_ranks(place, world_size, "faulty_ranks", *options, **DEPLOYED) as ranks:
             ends_s = time.monotonic() + seconds
             asked: list[dict[str, Any]] = []
             while time.monotonic() < ends_s:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness import Place, run_probe, running
+from harness import DEPLOYED, Place, probe_process, running
 
 PROGRAM = "learning_faults"
 PAUSE_S = 1.5
@@ -106,7 +106,7 @@ class Trial:
 def diagnose(place: Place, pid: int) -> tuple[list[dict[str, Any]], float]:
     """The findings of the recipes, and the seconds until the answer."""
     began_s = time.monotonic()
-    done = run_probe(place, str(pid), "diagnose", "--format", "json")
+    done = probe_process(place, str(pid), "diagnose", "--format", "json")
     elapsed_s = time.monotonic() - began_s
     try:
         found: list[dict[str, Any]] = json.loads(done.stdout)["findings"]
@@ -127,11 +127,11 @@ def plant(name: str, seed: int) -> Trial:
     """One trial."""
     fault, trial, place = FAULTS[name], Trial(name, seed), Place()
     try:
-        with running(place, PROGRAM, "--fault", name, "--seed", str(seed), "--forever") as job:
+        with running(place, PROGRAM, "--fault", name, "--seed", str(seed), "--forever", **DEPLOYED) as job:
             _, began_ns, step = job.wait_for("FAULT").split()
             trial.step = int(step)
             if fault.watched:
-                run_probe(place, str(job.pid), "watch", *fault.watched)
+                probe_process(place, str(job.pid), "watch", *fault.watched)
             while time.time_ns() < int(began_ns) + fault.watch_s * 1e9:
                 time.sleep(PAUSE_S)
                 found, elapsed_s = diagnose(place, job.pid)
@@ -155,7 +155,7 @@ def clean(name: str, seed: int, seconds: float) -> tuple[list[dict[str, Any]], i
     place, found = Place(), {}
     step = 0
     try:
-        with running(place, PROGRAM, "--fault", name, "--seed", str(seed), "--forever") as job:
+        with running(place, PROGRAM, "--fault", name, "--seed", str(seed), "--forever", **DEPLOYED) as job:
             ends_s = time.monotonic() + seconds
             while time.monotonic() < ends_s:
                 time.sleep(2 * PAUSE_S)
@@ -163,7 +163,7 @@ def clean(name: str, seed: int, seconds: float) -> tuple[list[dict[str, Any]], i
                     if one["severity"] != "info":
                         found[one["recipe"], one["subject"]] = one
             last = "SELECT MAX(step) FROM python.steps"
-            answer = run_probe(place, str(job.pid), "query", last, "--format", "csv").stdout
+            answer = probe_process(place, str(job.pid), "query", last, "--format", "csv").stdout
             step = int(answer.split()[-1] if answer else 0)
         place.close()
     finally:

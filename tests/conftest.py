@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from harness import Job, Place, running
+from agent.nursery import Forked, Nursery, forked, shared
+from harness import Job, Place
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a shell that runs us in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # children inherit what is ignored
@@ -41,10 +42,33 @@ def place() -> Iterator[Place]:
         place.remove()
 
 
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    """The process that jobs are forked from; started by the first test that needs one."""
+    yield shared()
+    shared().close()
+    shared.cache_clear()
+
+
 @pytest.fixture
-def start(place: Place) -> Iterator[Callable[..., Job]]:
-    """`start(program, *options, **environ)`: a program under probe that trains; killed at the end."""
+def fork(nursery: Nursery, place: Place) -> Iterator[Callable[..., Forked]]:
+    """`fork(program, *options, watched=True, **environ)`: a job in a fork; killed after the test."""
     with contextlib.ExitStack() as stack:
-        yield lambda program, *options, **environ: stack.enter_context(
-            running(place, program, *options, **environ)
-        )
+
+        def one(*command: str, watched: bool = True, **environ: str) -> Forked:
+            [job] = stack.enter_context(forked(nursery, place, command, watched=watched, **environ))
+            return job
+
+        yield one
+
+
+@pytest.fixture
+def start(fork: Callable[..., Forked]) -> Callable[..., Job]:
+    """`start(program, *options, **environ)`: a job in a fork that has made its first steps."""
+
+    def one(program: str, *options: str, **environ: str) -> Job:
+        job = fork(program, *options, **environ)
+        job.wait_for("READY")
+        return job
+
+    return one

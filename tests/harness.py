@@ -7,6 +7,7 @@ A `Place` is a private PROBE_DIR and PROBE_RINGS_DIR. Programs are those of
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -22,14 +23,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from probe.base.settings import Settings
+from probe.boot.launch import ensure_server
 from probe.boot.startup import run_environment
 from probe.recording.journal import read_payloads
+from probe_cli.core import transport
+from probe_cli.main import run
 
 ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ROOT / "tests" / "programs"
 _TRITONS_WORDS = re.compile(r"^nanobind: leaked .*?refleaks\.html\n*", re.MULTILINE | re.DOTALL)
 PATIENCE_S = 120.0
 """Generous: a loaded machine is slow, a hung test is not what we wait for."""
+transport.SERVER_START_WAIT_S = PATIENCE_S
+SERVER = {"PROBE_SERVER_PYTHON": sys.executable}
+"""In a job's environment: its agent starts a server, as it does where nobody sets this."""
+DEPLOYED = {**SERVER, "REST_S": "0"}
+"""In a job's environment: a server, and a training without an end takes no rest between its steps."""
+NO_SERVER = {"PROBE_SERVER_PYTHON": "/bin/true"}
+"""The default of a job's environment here: its agent starts no server, which costs as much processor time
+as an import of torch. The first command that needs one starts it."""
 
 
 class Place:
@@ -45,11 +58,16 @@ class Place:
     def environ(self, **more: str) -> dict[str, str]:
         """This process's environment without settings of probe, plus this place's."""
         quiet = {name: value for name, value in os.environ.items() if not name.startswith("PROBE")}
-        return {**quiet, "PROBE_DIR": str(self.directory), "PROBE_RINGS_DIR": str(self.rings), **more}
+        places = {"PROBE_DIR": str(self.directory), "PROBE_RINGS_DIR": str(self.rings)}
+        return {**quiet, **places, "PROBE_DRAIN_INTERVAL_S": "0.1", "REST_S": "0.004", **more}
 
     def watched(self, **more: str) -> dict[str, str]:
-        """The environment in which this Python starts an agent."""
-        return run_environment(self.environ(**more), sys.executable)
+        """The environment in which this Python starts an agent; with `**SERVER` also a server."""
+        return run_environment(self.environ(**{**NO_SERVER, **more}), sys.executable)
+
+    def start_server(self) -> None:
+        """See to it that a server answers here."""
+        ensure_server(self.directory, Settings(self.environ()), wait_s=PATIENCE_S)
 
     def server_pid(self) -> int | None:
         """The pid in server.json, None without a server."""
@@ -224,10 +242,18 @@ def run_program(
         job.kill()
 
 
-def run_probe(
+def run_probe(place: Place, *words: str, stdin: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run the command `probe` to its end, in this process: a process of its own takes a fifth of a second of
+    processor time for its imports (`probe_process`)."""
+    out, err = io.StringIO(), io.StringIO()
+    code = run(words, place.environ(**environ), out, err, io.StringIO(stdin))
+    return subprocess.CompletedProcess(["probe", *words], code, out.getvalue(), err.getvalue())
+
+
+def probe_process(
     place: Place, *words: str, stdin: str = "", timeout_s: float = PATIENCE_S, **environ: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command `probe` to its end: this environment's, else from the sources."""
+    """Run the command `probe` as a user does: this environment's, else from the sources."""
     installed = Path(sys.executable).parent / "probe"
     command = [str(installed)] if installed.exists() else [sys.executable, "-m", "probe_cli"]
     environment = place.environ(**environ)

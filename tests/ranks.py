@@ -1,4 +1,4 @@
-"""Jobs of several ranks for tests: each rank a `Job` with the environment that torchrun would give it.
+"""Jobs of several ranks for tests: each rank a fork with the environment that torchrun would give it.
 
 No launcher: it would end the other ranks when one dies, and a test wants to see each. The ranks meet at a
 store on a free port of this machine (rank 0 holds it).
@@ -11,6 +11,7 @@ import socket
 import uuid
 from collections.abc import Iterator
 
+from agent.nursery import forked, shared
 from harness import Job, Place
 
 
@@ -65,15 +66,12 @@ def running_ranks(
     name = name or f"{program}-{uuid.uuid4().hex[:6]}"
     port, run_id = free_port(), uuid.uuid4().hex
     jobs: list[Job] = []
-    try:
+    with contextlib.ExitStack() as stack:
         for rank in range(world_size):
             more = {**rank_environment(rank, world_size, port, run_id, name), **environ}
-            environment = place.watched(**more) if watched else place.environ(**more)
-            jobs.append(Job(program, *options, environ=environment, folder=place.directory))
+            command = (program, *options)
+            jobs += stack.enter_context(forked(shared(), place, command, watched=watched, **more))
         ranks = Ranks(name, jobs)
         if ready:
             ranks.wait_for(ready)
         yield ranks
-    finally:
-        for job in jobs:
-            job.kill()

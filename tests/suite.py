@@ -1,4 +1,5 @@
-"""Runs every test, for `tests/run`: first those that may run side by side, then those that hold deadlines.
+"""Runs every test, for `tests/run`: first those that may run side by side, then, one at a time, those that
+hold deadlines.
 
 What failed is repeated alone, once. A test that then passes is flaky, a defect: it is listed by name and
 counted at the end. `--quick` runs what starts no training process.
@@ -17,9 +18,17 @@ LAST_FAILED = ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
 FAILED = 1
 """pytest's exit status when tests failed; others mean that it could not run them."""
 QUICK = (
-    "tests/test_layers.py", "tests/test_redaction.py", "tests/recipes", "tests/control/test_guard.py",
-    "tests/control/test_checkpoint_file.py", "tests/control/test_rates.py", "tests/control/test_schedules.py",
-    "tests/diagnose/test_state.py", "tests/docs/test_declarations.py",
+    "tests/test_layers.py", "tests/test_redaction.py", "tests/recipes", "tests/docs/test_declarations.py",
+    *(f"tests/cli/test_{name}.py" for name in (
+        "acting", "all_ranks_said", "answers", "arguments", "commands", "comparing", "endpoints", "errors",
+        "grid", "monitoring",
+    )),
+    *(f"tests/control/test_{name}.py" for name in (
+        "checkpoint_file", "guard", "interventions", "output", "rates", "schedules",
+    )),
+    *(f"tests/diagnose/test_{name}.py" for name in ("incidents", "ranks", "ranks_alignment", "state")),
+    "tests/cluster/test_identity.py", "tests/instruments/test_statistics.py",
+    "tests/server/test_cut_answers.py", "tests/server/test_ends.py", "tests/server/test_run_incidents.py",
 )
 """Tests of pure code: linter and types before them, and all of it within 90 s."""
 
@@ -32,8 +41,8 @@ class Phase(NamedTuple):
 
 
 PHASES = (
-    Phase("not campaign and not alone", 3),  # tests wait for jobs most of the time
-    Phase("alone and not campaign", 2),
+    Phase("not campaign and not alone", 4),  # more than cores: tests wait for jobs most of the time
+    Phase("alone and not campaign", 0),  # in pytest's own process
 )
 
 

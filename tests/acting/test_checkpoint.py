@@ -43,6 +43,7 @@ def saved_at(place: Place, job: Forked, path: Path) -> dict[str, Any]:
         deadline = time.monotonic() + PATIENCE_S
         while not ask(place, job.pid, "GET", "/v1/actions")["waiting"]:
             assert time.monotonic() < deadline and not answer.done(), "it was never put in line"
+            time.sleep(0.01)
         tell(job)
         return answer.result()
 

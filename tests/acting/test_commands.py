@@ -9,30 +9,33 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness import PATIENCE_S, ROOT, Job, Place, run_probe, running
+from harness import PATIENCE_S, ROOT, Job, Place, probe_process, run_probe
 
 JobAsked = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
-def job(place: Place) -> Iterator[Job]:
+def job(start: Callable[..., Job]) -> Job:
     """A GPT with a schedule and a gradient scaler, training until it is told to end."""
-    with running(place, "gpt_with_schedule", "--forever", PROBE_NAME="gpt") as started:
-        yield started
+    return start("gpt_with_schedule", "--forever", PROBE_NAME="gpt")
 
 
 @pytest.fixture
 def ask(place: Place, job: Job) -> JobAsked:
-    """`ask("lr", "--scale", "0.1")`: the command about the job; its exit code is checked."""
+    """`ask("lr", "--scale", "0.1")`: the command about the job; its exit code is checked. Each command is
+    the installed one the first time."""
+    before: set[str] = set()
 
     def asked(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        done = run_probe(place, str(job.pid), *words)
+        run = run_probe if words[0] in before else probe_process
+        before.add(words[0])
+        done = run(place, str(job.pid), *words)
         assert done.returncode == code, done
         return done
 
@@ -165,6 +168,7 @@ def test_what_is_saved_looked_at_and_held(ask: JobAsked, place: Place, job: Job,
     deadline = time.monotonic() + PATIENCE_S  # the agent's thread notes it within a second or so
     while states(ask)[paused["id"]] != "ended":
         assert time.monotonic() < deadline, rows(ask)
+        time.sleep(0.05)
 
     last = tmp_path / "last.pt"
     assert "exit code 3" in ask("stop", "--checkpoint", str(last), "--exit-code", "3").stdout

@@ -13,7 +13,7 @@ import pytest
 from agent.asking import ask, evaluate, query, states, tell
 from agent.nursery import Forked
 from diagnose.hung import alarms, look, noted, recorded_of, until
-from harness import Job, Place, run_probe
+from harness import SERVER, Job, Place, run_probe
 from probe.base.errors import ActionRefused, BadRequest, ProbeError
 from probe.diagnose.process.progress import History
 from probe.diagnose.states import NOTICE, PAUSED
@@ -49,7 +49,7 @@ def is_as_without_probe(fork: Fork, losses: list[str]) -> bool:
 def test_while_the_training_is_paused_what_changes_something_runs_at_once_and_nothing_else_changes(
     place: Place, fork: Fork
 ) -> None:
-    job = fork("held", "--forever", PROBE_STALL_S=str(STALL_S))
+    job = fork("held", "--forever", PROBE_STALL_S=str(STALL_S), **SERVER)
     job.wait_for("READY")
     with pytest.raises(ActionRefused, match="not paused"):
         act(place, job, "resume")

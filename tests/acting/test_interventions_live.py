@@ -53,6 +53,7 @@ def while_halted(place: Place, job: Forked, *words: str) -> dict[str, Any]:
     deadline = time.monotonic() + PATIENCE_S
     while not ask(place, job.pid, "GET", "/v1/actions")["waiting"]:
         assert asked.is_alive() and time.monotonic() < deadline, answers
+        time.sleep(0.01)
     tell(job)
     asked.join(PATIENCE_S)
     assert answers[0].returncode == 0, answers[0].stderr

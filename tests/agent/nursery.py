@@ -7,6 +7,7 @@ process. The agent is started by the start-up hook in each of them.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import select
@@ -19,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from harness import PATIENCE_S, PROGRAMS, ROOT, Job, Place
+from harness import NO_SERVER, PATIENCE_S, PROGRAMS, ROOT, Job, Place
 
 
 class Nursery:
@@ -55,6 +56,12 @@ class Nursery:
         """End the process; forks live on."""
         self._requests.close()
         self.process.wait(PATIENCE_S)
+
+
+@functools.cache
+def shared() -> Nursery:
+    """The one that all tests of this process share; made by the first that needs it."""
+    return Nursery()
 
 
 class Fork:
@@ -110,8 +117,8 @@ class Forked(Job):
 def forked(
     nursery: Nursery, place: Place, *commands: tuple[str, ...], watched: bool = True, **environ: str
 ) -> Iterator[list[Forked]]:
-    """Several programs at once; killed at the end of the block."""
-    settings = {"PROBE": "1", "PROBE_SERVER_PYTHON": sys.executable} if watched else {}
+    """Several programs at once; killed at the end of the block. With `**SERVER` their agents start one."""
+    settings = {"PROBE": "1", **NO_SERVER} if watched else {}
     environment = place.environ(**{**settings, **environ})
     with contextlib.ExitStack() as stack:
         started = []
@@ -120,3 +127,11 @@ def forked(
             stack.callback(job.kill)
             started.append(job)
         yield started
+
+
+@contextlib.contextmanager
+def ready(nursery: Nursery, place: Place, program: str, *options: str, **environ: str) -> Iterator[Forked]:
+    """A program under probe that has made its first steps; killed at the end of the block."""
+    with forked(nursery, place, (program, *options), **environ) as [job]:
+        job.wait_for("READY")
+        yield job

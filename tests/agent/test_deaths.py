@@ -28,7 +28,6 @@ from probe.server.watch.oom import KernelLog
 from server.beside import until
 
 STEPS = 6
-NO_SERVER = {"PROBE_SERVER_PYTHON": "/bin/false"}
 """The job cannot start one: only the commands of the test do."""
 DEATHS: dict[str, tuple[str, str, int | None, str]] = {
     "return": ("finished", "finished", 0, "ok"),
@@ -135,7 +134,7 @@ def check_stacks(place: Place, jobs: dict[str, Forked]) -> None:
 
 
 def test_without_a_server_what_is_not_known_is_not_claimed(nursery: Nursery, place: Place) -> None:
-    with waiting(nursery, place, *UNSEEN, **NO_SERVER) as started:
+    with waiting(nursery, place, *UNSEEN) as started:
         for job in started:
             job.let_go()
         told = {one["pid"]: one for one in listed(place)}
@@ -174,7 +173,7 @@ SAME_QUERIES = (
 def test_the_same_rows_answer_before_and_after_a_death_that_nobody_saw(
     nursery: Nursery, place: Place, way: str
 ) -> None:
-    with waiting(nursery, place, way, **NO_SERVER) as [job]:
+    with waiting(nursery, place, way) as [job]:
         before = [query(place, job.pid, sql) for sql in SAME_QUERIES]
         assert [step for step, *_ in before[0]] == list(range(STEPS))
         assert wait_for_end(kill_server(place), PATIENCE_S)
@@ -196,7 +195,7 @@ def recorded_folder(place: Place) -> Path:
 def test_a_forked_childs_crash_is_not_its_parents(nursery: Nursery, place: Place) -> None:
     with (
         waiting(nursery, place, "SIGSEGV of a forked child", watched=False) as [plain],
-        waiting(nursery, place, "SIGSEGV of a forked child", **NO_SERVER) as [job],
+        waiting(nursery, place, "SIGSEGV of a forked child") as [job],
     ):
         for one in (plain, job):
             tell(one)
@@ -261,6 +260,7 @@ def test_an_exception_of_the_main_thread_is_known_while_another_thread_keeps_the
         deadline = time.monotonic() + PATIENCE_S
         while not (found := query(place, job.pid, "SELECT type, thread_name FROM python.exceptions")):
             assert time.monotonic() < deadline
+            time.sleep(0.05)
         assert found == [["Trouble", "MainThread"]]
         assert states(place) == {job.pid: "running"}
 
@@ -390,7 +390,7 @@ def test_the_kernels_log_still_tells_when_no_server_was_there(
     log.close()
     if not log.opened:
         pytest.skip("the kernel's log may not be read, or its pids are others than ours")
-    job = start_in(**NO_SERVER)
+    job = start_in()
     tell(job)
     assert job.wait() == -signal.SIGKILL
     found = told(place, job.pid)

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from agent.asking import accepts, ask, query, states
-from agent.nursery import Forked
+from agent.nursery import Forked, Nursery, ready
 from agent.treated import Fork, both
-from harness import Place, running
+from harness import Place
 from probe.base import wire
 from probe.base.errors import ProbeError
 from probe.recording import places
@@ -119,9 +119,12 @@ def test_what_a_job_withholds_is_not_said_on_its_stderr(
     assert watched == plain and plain["errors"] == ""
 
 
-def test_connections_that_come_while_descriptors_are_closed_in_bulk_cost_no_file(place: Place) -> None:
+@pytest.mark.parametrize("rounds", [2000, pytest.param(20000, marks=pytest.mark.campaign)])
+def test_connections_that_come_while_descriptors_are_closed_in_bulk_cost_no_file(
+    nursery: Nursery, place: Place, rounds: int
+) -> None:
     """Each of them has a low number for an instant, which may be a file of the job's in the next."""
-    with running(place, "closes_in_bulk", "--rounds", "5000") as job:
+    with ready(nursery, place, "closes_in_bulk", "--rounds", str(rounds)) as job:
         over = threading.Event()
 
         def keep_asking() -> None:

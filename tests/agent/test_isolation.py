@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
-from agent.asking import ask, query, recorded, states, tell, wait_for_names, without_times
+from agent.asking import ask, query, recorded, tell, wait_for_names, without_times
 from agent.nursery import Forked, Nursery, forked
-from harness import PATIENCE_S, Place
+from harness import NO_SERVER, PATIENCE_S, Place
 from probe.base.isolation import PATIENCE
 
 STEPS = 100
@@ -45,29 +45,28 @@ BUGS = (
 
 
 def test_a_bug_in_an_instrument_costs_that_instrument_only(nursery: Nursery, place: Place) -> None:
-    states(place)
     command = ("broken_instrument", "--steps", str(STEPS))
-    commands = [(*command, "--break", f"probe.job.instruments.{bug.path}", "--hold") for bug in BUGS]
-    quick = {"PROBE_MODULES_INTERVAL": "4", "PROBE_MEMORY_INTERVAL_S": "0.02"}
-    with (
-        forked(nursery, place, command, watched=False) as [plain],
-        forked(nursery, place, *commands, watched=False, **quick) as started,
-    ):
+    quick = {**NO_SERVER, "PROBE_MODULES_INTERVAL": "4", "PROBE_MEMORY_INTERVAL_S": "0.02"}
+    with forked(nursery, place, command, watched=False) as [plain]:
         tell(plain)
         expected = without_times(plain.result())
-        for bug, job in zip(BUGS, started, strict=True):
+    pids = []
+    for bug in BUGS:
+        broken = (*command, "--break", f"probe.job.instruments.{bug.path}", "--hold")
+        with forked(nursery, place, broken, watched=False, **quick) as [job]:
             job.wait_for("READY")
             if bug.name == "modules":
                 wait_for_names(place, job.pid)
             tell(job)
             assert (bug.path, without_times(job.result())) == (bug.path, expected)
-        everything = place.directory / "recordings"
-        steps = dict(query(place, everything, "SELECT pid, count(*) FROM python.steps GROUP BY pid"))
-        losses = dict(query(place, everything, "SELECT pid, count(*) FROM python.losses GROUP BY pid"))
-        for bug, job in zip(BUGS, started, strict=True):
-            assert (bug.path, steps.get(job.pid)) == (bug.path, STEPS) or not bug.steps
-            assert (bug.path, losses.get(job.pid)) == (bug.path, STEPS) or not bug.losses
             check_what_was_said(place, bug, job)
+            pids.append(job.pid)
+    everything = place.directory / "recordings"
+    steps = dict(query(place, everything, "SELECT pid, count(*) FROM python.steps GROUP BY pid"))
+    losses = dict(query(place, everything, "SELECT pid, count(*) FROM python.losses GROUP BY pid"))
+    for bug, pid in zip(BUGS, pids, strict=True):
+        assert (bug.path, steps.get(pid)) == (bug.path, STEPS) or not bug.steps
+        assert (bug.path, losses.get(pid)) == (bug.path, STEPS) or not bug.losses
     assert len(place.failures()) >= len(BUGS), "so every other test notices a hook that fails"
     place.failures_expected = True
 
@@ -77,6 +76,7 @@ def check_what_was_said(place: Place, bug: Bug, job: Forked) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not (failures := ask(place, job.pid, "GET", "/v1/health")["failures"]):
         assert time.monotonic() < deadline, bug.path
+        time.sleep(0.01)
     assert (bug.path, list(failures)) == (bug.path, [bug.name])
     assert (bug.path, job.let_go()) == (bug.path, 0)
     said = job.errors().splitlines()

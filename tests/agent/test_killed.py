@@ -12,10 +12,10 @@ import pytest
 
 from agent.asking import kill_server, query, states, tell, wait_for_names, without_times
 from agent.nursery import Forked, Nursery, forked
-from harness import Job, Place, wait_for_end
+from harness import SERVER, Job, Place, wait_for_end
 
 STEPS = 7
-QUICK = {"PROBE_SEAL_INTERVAL_S": "0.05", "PROBE_DRAIN_INTERVAL_S": "0.02"}
+QUICK = {**SERVER, "PROBE_SEAL_INTERVAL_S": "0.05", "PROBE_DRAIN_INTERVAL_S": "0.02"}
 """Rows travel from the rings into segments all the time."""
 PHASES = ("data", "forward", "backward", "optimizer")
 

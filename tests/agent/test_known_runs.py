@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from harness import PATIENCE_S, Job, Place, run_probe
+from harness import PATIENCE_S, Job, Place, probe_process, run_probe
 from probe.job.instruments.core.host_memory import HostMemory, HostMemoryReader
 from probe.job.instruments.facts.hyperparameters import flat
 from probe.job.instruments.facts.model_facts import ModelFacts
@@ -180,7 +180,7 @@ def test_a_run_compared_with_itself_shows_no_difference_and_its_health_names_the
     phases = answer["speed"]["phases"]
     assert phases["comm_s"] is None and 0 < phases["data_s"]["share"] < 1
     assert answer["speed"]["mfu"] is None and answer["learning"]["training_mode"] is True
-    same = json.loads(run_probe(place, str(job.pid), "compare", "known_run", "--format", "json").stdout)
+    same = json.loads(probe_process(place, str(job.pid), "compare", "known_run", "--format", "json").stdout)
     assert "no difference in step time or loss" in same["conclusion"], same
     assert not [one for one in same["differences"] if one["section"] in ("configuration", "environment")]
 

@@ -67,6 +67,7 @@ def test_names_follow_a_model_that_changes_and_what_it_drops_is_freed(
         deadline = time.monotonic() + PATIENCE_S
         while evaluate(place, job.pid, NAMED, when="now")["value"] != "True":
             assert time.monotonic() < deadline, f"the names after `{change}` were never learned"
+            time.sleep(0.02)
         tell(plain)
         tell(job)
     result = job.result()
@@ -96,6 +97,7 @@ def test_ten_thousand_modules_are_no_trouble(fork: Callable[..., Forked], place:
     code = f"import probe.job.agent.lifecycle\n{named}"
     while evaluate(place, job.pid, code, when="now")["value"] != "'9999'":
         assert time.monotonic() < deadline
+        time.sleep(0.02)
     assert query(place, job.pid, "SELECT count(*) FROM python.steps") == [[4]]
     assert ask(place, job.pid, "GET", "/v1/health")["failures"] == {}
     assert (job.let_go(), job.errors()) == (0, "")

@@ -16,11 +16,10 @@ import pytest
 
 from agent.asking import query, recorded, tell, without_times
 from agent.nursery import Forked, Nursery, forked
-from harness import PATIENCE_S, PROGRAMS, Place, end_process, run_probe
+from harness import PATIENCE_S, PROGRAMS, SERVER, Place, end_process, run_probe
 from probe.recording.recording import Meta
 
 COMMAND = ("one_millisecond_step", "--steps", "20")
-NO_SERVER = {"PROBE_SERVER_PYTHON": "/bin/true"}
 """Where no question is asked: no server has to be found and ended in so many folders."""
 NOBODY = 65534
 
@@ -98,7 +97,7 @@ def test_the_job_is_as_ever_wherever_it_would_be_recorded(
         for number, case in enumerate(CASES.values()):
             (tmp_path / str(number)).mkdir()
             at = tmp_path / str(number)
-            environ = {**NO_SERVER, "PROBE_DIR": str(at / "probe"), **case.environ(at)}
+            environ = {"PROBE_DIR": str(at / "probe"), **case.environ(at)}
             stack.callback(shutil.rmtree, environ["PROBE_DIR"], ignore_errors=True)
             [job] = stack.enter_context(forked(nursery, place, (*COMMAND, "--hold"), **environ))
             started.append((case, environ, job))
@@ -159,7 +158,7 @@ def test_without_room_anywhere_the_job_is_told_what_to_free(
     fork: Callable[..., Forked], tmp_path: Path
 ) -> None:
     with tmpfs(tmp_path / "small", "size=2m") as small:
-        job = fork(*COMMAND, PROBE_DIR=str(small / "probe"), PROBE_RINGS_DIR=str(small), **NO_SERVER)
+        job = fork(*COMMAND, PROBE_DIR=str(small / "probe"), PROBE_RINGS_DIR=str(small))
         job.result()
         assert job.wait() == 0
         assert job.errors().count("\n") == 1 and "PROBE_RINGS_BYTES" in job.errors()
@@ -168,7 +167,7 @@ def test_without_room_anywhere_the_job_is_told_what_to_free(
 
 def test_a_read_only_folder_is_refused(fork: Callable[..., Forked], tmp_path: Path) -> None:
     with tmpfs(tmp_path / "small", "size=2m,ro") as small:
-        job = fork(*COMMAND, PROBE_DIR=str(small / "probe"), **NO_SERVER)
+        job = fork(*COMMAND, PROBE_DIR=str(small / "probe"))
         job.result()
         assert (job.wait(), job.errors().count("\n")) == (0, 1)
         assert "Read-only file system" in job.errors() and "Set PROBE_DIR" in job.errors()
@@ -211,9 +210,9 @@ def test_few_descriptors_no_home_and_a_plain_locale_do_not_matter(
     fork: Callable[..., Forked], place: Place, option: str
 ) -> None:
     """A real interpreter: LANG=C, 64 descriptors, no HOME. (With -O all of torch is compiled anew.)"""
-    environ = {
-        name: value for name, value in place.watched().items() if name not in ("HOME", "LC_ALL", "PYTHONUTF8")
-    }
+    environ = place.watched(**SERVER)
+    for name in ("HOME", "LC_ALL", "PYTHONUTF8"):
+        environ.pop(name, None)
     command = [sys.executable, option, str(PROGRAMS / "one_millisecond_step.py"), "--steps", "20"]
     done = subprocess.run(
         ["/bin/sh", "-c", 'ulimit -n 64 && exec "$@"', "sh", *command],

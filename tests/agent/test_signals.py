@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from agent.asking import evaluate, without_times
 from agent.nursery import Forked
-from harness import PATIENCE_S, PROGRAMS, ROOT, Place
+from harness import NO_SERVER, PATIENCE_S, PROGRAMS, ROOT, Place
 
 
 def test_the_signal_handlers_of_the_job_are_untouched(fork: Callable[..., Forked], place: Place) -> None:
@@ -27,7 +27,7 @@ def test_the_signal_handlers_of_the_job_are_untouched(fork: Callable[..., Forked
 def test_starting_the_server_interrupts_no_system_call_of_the_job(place: Place) -> None:
     done = subprocess.run(
         [sys.executable, str(PROGRAMS / "writes_to_a_slow_reader.py"), str(place.directory)],
-        env=place.environ(PYTHONPATH=str(ROOT), PROBE_SERVER_PYTHON="/bin/true"),
+        env=place.environ(PYTHONPATH=str(ROOT), **NO_SERVER),
         capture_output=True, text=True, timeout=PATIENCE_S, check=True,
     )
     whole, cut = map(int, done.stdout.split())

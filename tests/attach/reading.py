@@ -42,6 +42,7 @@ def until(seen: Callable[[dict[str, Any]], bool], pid: int, **wanted: Any) -> di
         if seen(found):
             return found
         assert time.monotonic() < deadline, f"never seen; last: {found}"
+        time.sleep(0.05)
 
 
 def in_function(*names: str) -> Callable[[dict[str, Any]], bool]:

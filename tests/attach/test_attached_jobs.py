@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from agent.asking import accepts, jobs, query, states, tell, without_times
+from agent.nursery import Nursery, forked
 from harness import Job, Place, run_probe
 from probe.outside.processes.tasks import tasks
 
 COMMANDS = (
-    ("gpt_in_main", "--steps", "12", "--pause"),
+    ("gpt_in_main", "--size", "tiny", "--steps", "12", "--pause"),
     ("dataloader_workers", "--steps", "40", "--workers", "2", "--pause"),
 )
 RARELY = (
@@ -40,9 +42,12 @@ def probe(place: Place, *words: object) -> str:
     ids=lambda command: command[0],
 )
 def test_an_attached_job_computes_the_same_and_is_recorded_from_the_next_step_on(
-    place: Place, command: tuple[str, ...]
+    nursery: Nursery, place: Place, command: tuple[str, ...]
 ) -> None:
-    with jobs(place, (*command, "--hold"), command, watched=False) as [job, plain]:
+    with (
+        jobs(place, (*command, "--hold"), watched=False) as [job],
+        forked(nursery, place, command, watched=False) as [plain],
+    ):
         job.wait_for("READY")
         assert f"pid {job.pid}" in probe(place, job.pid, "attach")
         if "--pause" in command:
@@ -62,7 +67,7 @@ def test_an_attached_job_computes_the_same_and_is_recorded_from_the_next_step_on
 
 
 def test_every_instrument_works_in_a_job_that_was_attached_to(place: Place) -> None:
-    with jobs(place, ("gpt_in_main", "--forever"), watched=False) as [job]:
+    with jobs(place, ("gpt_in_main", "--size", "tiny", "--forever"), watched=False) as [job]:
         job.wait_for("READY")
         probe(place, job.pid, "attach", "--name", "late")
         wait_for_rows(place, job.pid, "python.steps", 4)
@@ -82,6 +87,7 @@ def wait_for_rows(place: Place, pid: int, source: str, least: int) -> None:
         [[count]] = query(place, pid, f"SELECT count(*) FROM {source}")
         if count >= least:
             return
+        time.sleep(0.05)
     raise AssertionError(f"{source} has {count} rows")
 
 

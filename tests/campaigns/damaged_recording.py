@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness import Place, running
+from harness import DEPLOYED, Place, running
 from probe.base import clock
 from probe.base.errors import ProbeError, RecordingError
 from probe.base.settings import Settings
@@ -141,7 +141,7 @@ class Recordings:
     def _record(self, program: str) -> None:
         """One job: its files early, late with rows in the rings, and sealed."""
         options = ["--steps", "40", "--hold", *(["--size", "tiny"] if program == "gpt_in_main" else [])]
-        with running(self._made, program, *options, **_SETTINGS) as job:
+        with running(self._made, program, *options, **DEPLOYED, **_SETTINGS) as job:
             folders = places.process_folders(self._made.directory)
             [folder] = [one for one in folders if one.name.endswith(f"-{job.pid}")]
             rings = Path(checked.read_sealed(folder / "meta.json")["rings"])

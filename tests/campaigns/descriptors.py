@@ -18,7 +18,7 @@ from agent.asking import ask, query
 from agent.nursery import Forked, Nursery, forked
 from agent.treated import both, difference
 from campaigns.campaign import Campaign
-from harness import Place
+from harness import DEPLOYED, Place
 from probe.base.errors import ProbeError
 
 STEPS = 120
@@ -74,7 +74,7 @@ def one_round(campaign: Campaign, number: int, nursery: Nursery) -> None:
             jobs: list[Forked] = []
 
             def fork(*command: str, watched: bool) -> Forked:
-                [job] = stack.enter_context(forked(nursery, place, command, watched=watched))
+                [job] = stack.enter_context(forked(nursery, place, command, watched=watched, **DEPLOYED))
                 jobs.append(job)
                 return job
 

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from campaigns import http_heads
 from campaigns.campaign import Campaign
-from harness import PATIENCE_S, ROOT, Job, Place, end_process
+from harness import DEPLOYED, PATIENCE_S, ROOT, Job, Place, end_process
 from probe.base import wire
 from probe.base.errors import BadRequest, ProbeError, TooLarge
 from server.beside import until
@@ -74,7 +74,7 @@ class Target:
         self.job = self._job()
 
     def _job(self) -> Job:
-        environ = self.place.watched()
+        environ = self.place.watched(**DEPLOYED)
         job = Job(PROGRAM, environ=environ, folder=self.place.directory)
         job.wait_for("READY")
         return job

@@ -16,7 +16,7 @@ from agent.asking import ask, tell
 from agent.nursery import Forked, Nursery, forked
 from campaigns.campaign import Campaign
 from campaigns.kill_ledger import KILLS_OF_A_ROUND, UNHURRIED, Server, ground
-from harness import PATIENCE_S, ROOT, Place, end_process
+from harness import DEPLOYED, PATIENCE_S, ROOT, Place, end_process
 from probe.base.errors import ProbeError
 from probe.recording import places
 from probe.recording.journal import read_journal
@@ -59,7 +59,7 @@ def kill_commands(campaign: Campaign, number: int, nursery: Nursery) -> None:
         server = Server(place)
         file = place.directory / "steps"
         options = ("--forever", "--hold", "--pace-ms", str(PACE_MS), "--file", str(file))
-        with forked(nursery, place, ("rates_on_file", *options), **UNHURRIED) as [job]:
+        with forked(nursery, place, ("rates_on_file", *options), **DEPLOYED, **UNHURRIED) as [job]:
             job.wait_for("READY")
             server.states()
             for one in range(KILLS_OF_A_ROUND):

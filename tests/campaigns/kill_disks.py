@@ -23,7 +23,7 @@ from agent.asking import tell
 from agent.nursery import Forked, Nursery
 from campaigns.campaign import Campaign
 from campaigns.kill_ledger import UNHURRIED, Server, compare, noted
-from harness import PATIENCE_S, Place, run_probe
+from harness import PATIENCE_S, Place, probe_process
 from probe.base.errors import ProbeError
 
 FAULTS = ("full", "inodes", "readonly", "deleted")
@@ -164,7 +164,7 @@ class Round:
         """A command while the disk is lost: an answer, or an error that names the cause."""
         words = [str(job.pid) if word == "PID" else word for word in words]
         try:
-            done = run_probe(self.place, *words, timeout_s=_COMMAND_S, **UNHURRIED)
+            done = probe_process(self.place, *words, timeout_s=_COMMAND_S, **UNHURRIED)
         except subprocess.TimeoutExpired:
             self.found.append(f"`{' '.join(words)}` gives no answer in {_COMMAND_S:g} s")
             return

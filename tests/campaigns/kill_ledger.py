@@ -20,7 +20,7 @@ from typing import Any
 
 from agent.nursery import Forked, Nursery, forked
 from campaigns.campaign import Campaign
-from harness import PATIENCE_S, Place, wait_for_end
+from harness import DEPLOYED, PATIENCE_S, Place, wait_for_end
 from probe.base import wire
 from probe.base.errors import AgentUnreachable, ProbeError, QueryWorkerDied
 from probe.base.settings import Settings
@@ -195,7 +195,7 @@ def kill_jobs(campaign: Campaign, number: int, nursery: Nursery) -> None:
         server = Server(place, **chosen)
         files = [place.directory / f"steps-{one}" for one in range(JOBS_AT_ONCE)]
         commands = [("steps_on_file", "--forever", "--file", str(file)) for file in files]
-        with forked(nursery, place, *commands, **chosen) as jobs:
+        with forked(nursery, place, *commands, **DEPLOYED, **chosen) as jobs:
             for job in jobs:
                 job.wait_for("READY")
             until = time.monotonic()
@@ -223,7 +223,8 @@ def kill_servers(campaign: Campaign, number: int, nursery: Nursery) -> None:
         chosen = dice.choice(SETTINGS)
         server = Server(place, **chosen)
         file = place.directory / "steps"
-        with forked(nursery, place, ("steps_on_file", "--forever", "--file", str(file)), **chosen) as [job]:
+        command = ("steps_on_file", "--forever", "--file", str(file))
+        with forked(nursery, place, command, **DEPLOYED, **chosen) as [job]:
             job.wait_for("READY")
             for _ in range(KILLS_OF_A_ROUND):
                 server.states()
@@ -267,7 +268,7 @@ def kill_workers(campaign: Campaign, number: int, nursery: Nursery) -> None:
         server = Server(place, **UNHURRIED)
         file = place.directory / "steps"
         command = ("steps_on_file", "--steps", "500", "--hold", "--file", str(file))
-        with forked(nursery, place, command, **UNHURRIED) as [job]:
+        with forked(nursery, place, command, **DEPLOYED, **UNHURRIED) as [job]:
             job.result()
             steps = len(noted(file))
             right = [steps, steps * (steps - 1) // 2, 299999999]

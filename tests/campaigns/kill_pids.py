@@ -20,7 +20,7 @@ from typing import Any
 from agent.nursery import Forked, Nursery
 from campaigns.campaign import Campaign
 from campaigns.kill_ledger import UNHURRIED, Server, compare, noted
-from harness import PATIENCE_S, Place, end_process, run_probe, wait_for_end
+from harness import PATIENCE_S, Place, end_process, probe_process, wait_for_end
 from probe.base.errors import ProbeError
 from probe.recording import places
 
@@ -137,7 +137,7 @@ class Round:
         for words in (
             ["lr", "--scale", "0.5"], ["eval", "1 + 1"], ["pause"], ["backtrace"], ["diagnose"], ["detach"],
         ):
-            done = run_probe(self.place, str(job.pid), *words, timeout_s=60.0)
+            done = probe_process(self.place, str(job.pid), *words, timeout_s=60.0)
             said = done.stdout + done.stderr
             told = any(word in said for word in ("ended", "dead", "died", "killed", "without an agent"))
             if words[0] in ("lr", "eval", "pause") and done.returncode == 0:
@@ -177,10 +177,10 @@ class Round:
                           if one["pid"] == job.pid and one["job"] == "steps_on_file")
             for endpoint, name in ((folder, "old"), ("another", "new")):
                 self._compare(endpoint, name)
-            done = run_probe(self.place, folder, "lr", "--scale", "0.5", timeout_s=60.0)
+            done = probe_process(self.place, folder, "lr", "--scale", "0.5", timeout_s=60.0)
             if done.returncode == 0:
                 self.found.append(f"the dead job was acted on: {done.stdout}")
-            done = run_probe(self.place, str(job.pid), "eval", "1 + 1", timeout_s=60.0)
+            done = probe_process(self.place, str(job.pid), "eval", "1 + 1", timeout_s=60.0)
             if done.returncode != 0 or done.stdout.strip() != "2":
                 self.found.append(f"the living job does not answer under its pid: {done.stdout}{done.stderr}")
         finally:

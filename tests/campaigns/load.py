@@ -24,7 +24,7 @@ from typing import NamedTuple
 from agent.nursery import Forked, Nursery, forked
 from campaigns.campaign import Campaign
 from campaigns.kill_ledger import Server
-from harness import PATIENCE_S, ROOT, Place, run_probe
+from harness import DEPLOYED, PATIENCE_S, ROOT, Place, probe_process
 from probe.base.errors import LimitReached, ProbeError
 from probe.diagnose import states
 from probe.recording import places
@@ -155,7 +155,7 @@ class Load:
         return ""
 
     def _command(self, job: Forked) -> str:
-        done = run_probe(self.place, "ps", timeout_s=PATIENCE_S)
+        done = probe_process(self.place, "ps", timeout_s=PATIENCE_S)
         return "" if done.returncode == 0 and str(job.pid) in done.stdout else done.stdout + done.stderr
 
     def _diagnose(self, job: Forked) -> str:
@@ -304,7 +304,7 @@ def main() -> int:
     try:
         if campaign.control:
             _start_impatient_server(place)
-        with forked(nursery, place, *commands) as started, contextlib.ExitStack() as stack:
+        with forked(nursery, place, *commands, **DEPLOYED) as started, contextlib.ExitStack() as stack:
             for job in started:
                 job.wait_for("READY")
             load = Load(campaign, place, started)

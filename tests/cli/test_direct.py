@@ -8,17 +8,23 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from unittest.mock import patch
 
 import pytest
 
 from harness import PATIENCE_S, ROOT, Job, Place, run_probe
 
-NO_SERVER = {"PROBE_SERVER_PYTHON": "/nonexistent/python"}
 WITHOUT_DUCKDB = "import sys; sys.modules['duckdb'] = None\nfrom probe_cli.main import main\nsys.exit(main())"
 
 
 def ask(place: Place, *words: str) -> subprocess.CompletedProcess[str]:
-    """The command, in a Python that cannot run the server."""
+    """The command, as in a Python that cannot run the server."""
+    with patch.dict(sys.modules, duckdb=None):
+        return run_probe(place, *words)
+
+
+def ask_process(place: Place, *words: str) -> subprocess.CompletedProcess[str]:
+    """The same as a process of its own."""
     environ = place.environ(PYTHONPATH=f"{ROOT}{os.pathsep}{ROOT / 'cli'}")
     return subprocess.run(
         [sys.executable, "-c", WITHOUT_DUCKDB, *words], env=environ, stdin=subprocess.DEVNULL,
@@ -29,7 +35,7 @@ def ask(place: Place, *words: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture
 def job(start: Callable[..., Job]) -> Job:
     """A GPT that has trained and waits, on a host where no server can be started."""
-    job = start("gpt_in_main", "--size", "tiny", "--hold", PROBE_NAME="gpt", **NO_SERVER)
+    job = start("gpt_in_main", "--size", "tiny", "--hold", PROBE_NAME="gpt")
     job.result()
     return job
 
@@ -41,16 +47,16 @@ def test_a_process_answers_directly_by_any_of_its_names_and_says_so(place: Place
         asked = ask(place, *endpoint, "eval", "trainer.current_step")
         assert (asked.returncode, asked.stdout) == (0, "20\n"), asked.stderr
         assert f"gpt/0 (pid {job.pid}) answered directly" in asked.stderr and "duckdb" in asked.stderr
-    shown = ask(place, "gpt", "backtrace", "--all-threads")
+    shown = ask_process(place, "gpt", "backtrace", "--all-threads")
     assert shown.returncode == 0 and "gpt_in_main.py" in shown.stdout and "probe-agent" in shown.stdout
     assert "answered directly" in shown.stderr
-    raised = ask(place, "gpt", "eval", "1 / 0")
+    raised = ask_process(place, "gpt", "eval", "1 / 0")
     assert raised.returncode == 1 and "ZeroDivisionError" in raised.stderr
     assert place.server_pid() is None
 
 
 def test_a_process_is_acted_on_directly(place: Place, start: Callable[..., Job]) -> None:
-    job = start("gpt_in_main", "--size", "tiny", "--forever", PROBE_NAME="gpt", **NO_SERVER)
+    job = start("gpt_in_main", "--size", "tiny", "--forever", PROBE_NAME="gpt")
     scaled = ask(place, "gpt", "lr", "--scale", "0.5", "--format", "json")
     assert scaled.returncode == 0, scaled.stderr
     assert f"gpt/0 (pid {job.pid}) answered directly" in scaled.stderr
@@ -77,7 +83,7 @@ def test_a_process_that_is_not_there_is_no_endpoint(
     for endpoint in ("other", "gpt/1", str(os.getpid())):
         refused = ask(place, endpoint, "eval", "1")
         assert (refused.returncode, refused.stdout) == (3, "") and "next:" in refused.stderr
-    other = start("gpt_in_main", "--size", "tiny", "--hold", PROBE_NAME="other", **NO_SERVER)
+    other = start("gpt_in_main", "--size", "tiny", "--hold", PROBE_NAME="other")
     refused = ask(place, "eval", "1")
     assert refused.returncode == 3 and f"(pid {other.pid})" in refused.stderr
     assert f"(pid {job.pid})" in refused.stderr
@@ -87,7 +93,7 @@ def test_a_process_that_is_not_there_is_no_endpoint(
 
 
 def test_without_a_server_a_process_without_an_agent_is_read_from_outside(place: Place, job: Job) -> None:
-    shown = ask(place, str(os.getpid()), "backtrace")
+    shown = ask_process(place, str(os.getpid()), "backtrace")
     assert shown.returncode == 0 and "from outside" in shown.stdout and "test_direct.py" in shown.stdout
 
 

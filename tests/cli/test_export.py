@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from harness import PATIENCE_S, Job, Place, run_probe
+from harness import PATIENCE_S, Job, Place, probe_process, run_probe
 
 READ_EVENTS = """
 import json, sys
@@ -82,7 +82,7 @@ def test_what_tensorboard_reads_back_is_what_was_recorded_also_when_it_is_export
 ) -> None:
     path = installed("tensorboard", tmp_path / "packages")
     for _ in range(2):
-        done = run_probe(
+        done = probe_process(
             place, str(finished.pid), "export", "--tensorboard", str(tmp_path / "curves"), PYTHONPATH=path
         )
         assert done.returncode == 0, done.stderr
@@ -96,7 +96,7 @@ def test_what_tensorboard_reads_back_is_what_was_recorded_also_when_it_is_export
 @pytest.mark.campaign
 def test_wandb_is_written_offline(place: Place, finished: Job, tmp_path: Path) -> None:
     path = installed("wandb", tmp_path / "packages")
-    done = run_probe(
+    done = probe_process(
         place, str(finished.pid), "export", "--wandb", "curves", PYTHONPATH=path, WANDB_MODE="offline",
         WANDB_DIR=str(tmp_path), WANDB_SILENT="true",
     )
@@ -112,11 +112,11 @@ def test_mlflow_reads_back_what_was_recorded_also_when_it_is_exported_twice(
 ) -> None:
     path = installed("mlflow-skinny", tmp_path / "packages")
     uri = f"file://{tmp_path}/runs"
-    refused = run_probe(place, str(finished.pid), "export", "--mlflow", "nosuch://x", PYTHONPATH=path)
+    refused = probe_process(place, str(finished.pid), "export", "--mlflow", "nosuch://x", PYTHONPATH=path)
     assert refused.returncode == 2 and "Traceback" not in refused.stderr
     for _ in range(2):
         words = (str(finished.pid), "export", "--mlflow", uri)
-        done = run_probe(place, *words, PYTHONPATH=path, MLFLOW_ALLOW_FILE_STORE="true")
+        done = probe_process(place, *words, PYTHONPATH=path, MLFLOW_ALLOW_FILE_STORE="true")
         assert done.returncode == 0, done.stderr
     same(read_with(path, READ_MLFLOW, uri)["scalars"]["train/loss"], recorded(place, finished.pid))
 
@@ -137,6 +137,6 @@ def test_a_table_holds_what_was_recorded_and_a_tool_that_is_not_installed_is_nam
     hidden.mkdir()
     for name in ("tensorboard", "wandb", "mlflow"):
         (hidden / f"{name}.py").write_text("raise ImportError(__name__)\n")
-        done = run_probe(place, str(finished.pid), "export", f"--{name}", "x", PYTHONPATH=str(hidden))
+        done = probe_process(place, str(finished.pid), "export", f"--{name}", "x", PYTHONPATH=str(hidden))
         assert done.returncode == 2 and f"pip install {name}" in done.stderr, done.stderr
     assert run_probe(place, str(finished.pid), "export").returncode == 2

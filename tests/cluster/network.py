@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from harness import PATIENCE_S, ROOT, Job, Place
+from harness import PATIENCE_S, ROOT, SERVER, Job, Place
 from probe.base import wire
 from probe.recording import places
 from ranks import free_port
@@ -59,8 +59,7 @@ class Host:
         self.place = Place()
         self.shared = {
             "PROBE_LISTEN": f"{self.address}:{PORT}", "PROBE_INSECURE_NO_TLS": "1",
-            "GLOO_SOCKET_IFNAME": "eth0",
-            "PROBE_DRAIN_INTERVAL_S": "0.2", **shared,
+            "GLOO_SOCKET_IFNAME": "eth0", **SERVER, **shared,
         }
         self.jobs: list[Job] = []
         self.launchers: list[subprocess.Popen[bytes]] = []

@@ -33,6 +33,7 @@ def hanging(place: Place) -> Iterator[Ranks]:
         deadline = time.monotonic() + PATIENCE_S
         while "ranks 0,2: all_reduce <- main" not in asked(place, ranks.name, "backtrace"):
             assert time.monotonic() < deadline, asked(place, ranks.name, "backtrace")
+            time.sleep(0.1)
         yield ranks
         ranks[2].signal(signal.SIGCONT)
 
@@ -89,6 +90,7 @@ def test_a_stopped_and_a_dead_rank_are_shown_beside_the_living(place: Place, han
     deadline = time.monotonic() + PATIENCE_S
     while (found := life(hanging[2].pid)) is None or found.state != "T":
         assert time.monotonic() < deadline
+        time.sleep(0.01)
     answer = json.loads(asked(place, hanging.name, "backtrace", "--json"))
     assert {(one["ranks"], one["state"]) for one in answer["classes"]} == {
         ("0", "ended"), ("1", "alive"), ("2", "stopped")

@@ -8,7 +8,7 @@ import pytest
 
 from agent.asking import jobs
 from diagnose.hung import noted
-from harness import Place
+from harness import SERVER, Place
 from probe.diagnose import states
 from probe.diagnose.states import ALARM
 from probe.server.recordings.registry import Registry
@@ -47,7 +47,7 @@ JOBS: tuple[tuple[str, ...], ...] = (
 @pytest.mark.parametrize("command", JOBS, ids=" ".join)
 def test_a_clean_job_gives_no_alarm(place: Place, command: tuple[str, ...]) -> None:
     """Except of a machine that is too busy: that is true, and not of the job's making."""
-    with jobs(place, (*command, "--forever"), PROBE_STALL_S=STALL_S) as [job]:
+    with jobs(place, (*command, "--forever"), PROBE_STALL_S=STALL_S, **SERVER) as [job]:
         job.wait_for("READY")
         time.sleep(WATCHED_S)  # what is watched for is that nothing happens
         found = [row for one in Registry(place.directory).processes() for row in noted(one)]

@@ -16,7 +16,7 @@ import torch
 from agent.asking import query, tell
 from agent.nursery import Nursery, forked
 from diagnose.hung import STALL_S, Seen, look, noted, recorded_of, until
-from harness import Place, run_probe
+from harness import SERVER, Place, run_probe
 from probe.diagnose import states
 from probe.diagnose.states import ALARM, NOTICE
 from probe.server.recordings.registry import Registry
@@ -56,7 +56,7 @@ class Hung:
 def hung(nursery: Nursery) -> Iterator[Hung]:
     place = Place()
     try:
-        with forked(nursery, place, *WAYS.values(), PROBE_STALL_S=str(STALL_S)) as jobs:
+        with forked(nursery, place, *WAYS.values(), PROBE_STALL_S=str(STALL_S), **SERVER) as jobs:
             by_way = dict(zip(WAYS, jobs, strict=True))
             registry = Registry(place.directory)
             for way, job in by_way.items():
@@ -185,7 +185,7 @@ def test_a_rank_that_waits_for_another_is_in_a_collective_and_the_other_is_not(
         ranks = []
         for rank in ("0", "1"):
             settings = {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_RANK": rank, "TORCHELASTIC_RUN_ID": "pair",
-                        "PROBE_STALL_S": str(STALL_S)}
+                        "PROBE_STALL_S": str(STALL_S), **SERVER}
             ranks += stack.enter_context(forked(nursery, place, command, **settings))
         for job in ranks:
             job.wait_for("HANGING")

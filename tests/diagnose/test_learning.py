@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from harness import PATIENCE_S, ROOT, Job, Place, run_probe
+from agent.nursery import Forked, Nursery
+from harness import PATIENCE_S, ROOT, Place, run_probe
 
 SPEC = importlib.util.spec_from_file_location("learning", ROOT / "bench" / "learning.py")
 assert SPEC is not None and SPEC.loader is not None
@@ -29,14 +30,14 @@ DAILY = {
 class Trainings:
     """Trainings of 260 steps that run at the same time, made their steps and live on."""
 
-    def __init__(self, place: Place, names: list[str]) -> None:
+    def __init__(self, nursery: Nursery, place: Place, names: list[str]) -> None:
         self._place = place
-        self.jobs: dict[str, Job] = {}
+        self.jobs: dict[str, Forked] = {}
         words = ("--steps", "260", "--at", "160", "--hold")
         for name in names:
             environ = place.watched(PROBE_NAME=name)
-            folder = place.directory
-            self.jobs[name] = Job("learning_faults", "--fault", name, *words, environ=environ, folder=folder)
+            command = ("learning_faults", "--fault", name, *words)
+            self.jobs[name] = Forked(nursery, *command, environ=environ, folder=place.directory)
         for job in self.jobs.values():
             job.wait_for("RESULT")
 
@@ -54,14 +55,15 @@ class Trainings:
             if right := [one for one in found if one["recipe"] == recipe]:
                 return right[0]
             assert time.monotonic() < deadline_s, found
+            time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
-def trainings() -> Iterator[Trainings]:
+def trainings(nursery: Nursery) -> Iterator[Trainings]:
     place = Place()
     made = None
     try:
-        made = Trainings(place, [*DAILY, "clean"])
+        made = Trainings(nursery, place, [*DAILY, "clean"])
         yield made
     finally:
         for job in made.jobs.values() if made else ():

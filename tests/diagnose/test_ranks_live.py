@@ -12,7 +12,7 @@ import torch
 
 from agent.asking import kill_server
 from diagnose.hung import noted, recorded_of, until
-from harness import PATIENCE_S, ROOT, Place, run_probe, wait_for_end
+from harness import PATIENCE_S, ROOT, SERVER, Place, run_probe, wait_for_end
 from probe.base import wire
 from probe.diagnose import states
 from probe.diagnose.ranks.job_rules import diagnose_job
@@ -50,7 +50,7 @@ def test_the_rank_that_hangs_the_others_gets_the_only_alarm_and_is_named_whereve
     place: Place,
 ) -> None:
     options = ("--fault", "sleep", "--rank", "1", "--at", "12", "--forever")
-    with running_ranks(place, 2, "faulty_ranks", *options, PROBE_STALL_S="1") as ranks:
+    with running_ranks(place, 2, "faulty_ranks", *options, PROBE_STALL_S="1", **SERVER) as ranks:
         ranks[1].wait_for("FAULT")
         culprit, victim = (recorded_of(place, ranks[rank].pid) for rank in (1, 0))
         until(lambda: noted(culprit) and noted(victim), "the server's rows on both ranks")
@@ -79,7 +79,7 @@ def test_the_rank_that_hangs_the_others_gets_the_only_alarm_and_is_named_whereve
 
 def test_rank_0_that_died_first_is_the_cause_also_when_only_recordings_are_left(place: Place) -> None:
     options = ("--fault", "kill", "--way", "ddp", "--rank", "0", "--at", "8", "--forever")
-    with running_ranks(place, 2, "faulty_ranks", *options) as ranks:
+    with running_ranks(place, 2, "faulty_ranks", *options, **SERVER) as ranks:
         assert ranks[0].wait() == -9
         assert ranks[1].wait() != 0
         until(lambda: noted(recorded_of(place, ranks[1].pid)), "a row on the victim's end")
@@ -93,7 +93,7 @@ def test_rank_0_that_died_first_is_the_cause_also_when_only_recordings_are_left(
 
 def test_calls_that_do_not_fit_are_known_after_gloo_has_aborted_the_ranks(place: Place) -> None:
     options = ("--fault", "dtype", "--rank", "1", "--at", "8", "--forever")
-    with running_ranks(place, 3, "faulty_ranks", *options) as ranks:
+    with running_ranks(place, 3, "faulty_ranks", *options, **SERVER) as ranks:
         for job in ranks.jobs:
             assert job.wait() != 0
         until(lambda: all(noted(recorded_of(place, job.pid)) for job in ranks.jobs), "rows on all ends")
@@ -108,7 +108,7 @@ def test_calls_that_do_not_fit_are_known_after_gloo_has_aborted_the_ranks(place:
 def test_a_straggler_is_a_notice_when_it_becomes_one_and_another_when_it_is_none(place: Place) -> None:
     options = ("--fault", "compute", "--rank", "1", "--at", "60", "--until", "200", "--length", "0.06",
                "--pace-ms", "20", "--forever")
-    with running_ranks(place, 2, "faulty_ranks", *options) as ranks:
+    with running_ranks(place, 2, "faulty_ranks", *options, **SERVER) as ranks:
         slow = recorded_of(place, ranks[1].pid)
         until(lambda: len(noted(slow)) == 2, "both notices")
         became, ended = noted(slow)

@@ -17,7 +17,7 @@ import pytest
 from agent.asking import query, tell
 from agent.nursery import Forked, Nursery, forked
 from diagnose.hung import STALL_S, alarms, look, noted, recorded_of, until
-from harness import Job, Place, wait_for_end
+from harness import SERVER, Job, Place, wait_for_end
 from probe.diagnose import states
 from probe.diagnose.process.evidence import gather
 from probe.diagnose.process.process_rules import diagnose_process
@@ -47,7 +47,7 @@ def fork(nursery: Nursery, place: Place) -> Iterator[Callable[..., Forked]]:
 
         def one(*command: str, **environ: str) -> Forked:
             [job] = stack.enter_context(
-                forked(nursery, place, command, **{"PROBE_STALL_S": str(STALL_S), **environ})
+                forked(nursery, place, command, **{"PROBE_STALL_S": str(STALL_S), **SERVER, **environ})
             )
             return job
 

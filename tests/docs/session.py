@@ -28,7 +28,7 @@ import sys
 from pathlib import Path
 
 from docs.documents import ROOT, Shown
-from harness import PATIENCE_S, Job, Place, run_probe
+from harness import PATIENCE_S, SERVER, Job, Place, run_probe
 from ranks import running_ranks
 
 TRAIN = Path(__file__).with_name("train.py")
@@ -109,7 +109,7 @@ class Session:
         """The job, training; of several ranks the first."""
         if self._job is None and self._world_size > 1:
             ways = ("--way", "ddp", "--forever", "--pace-ms", "20")
-            ranks = running_ranks(self.place, self._world_size, "parallel", *ways, name=JOB)
+            ranks = running_ranks(self.place, self._world_size, "parallel", *ways, name=JOB, **SERVER)
             self._job = self._stack.enter_context(ranks)[0]
         if self._job is None:
             self._job = self._start(JOB)
@@ -117,14 +117,14 @@ class Session:
         return self._job
 
     def _start(self, name: str) -> Job:
-        environ = self.place.watched(TRAIN_ON="1", PROBE_NAME=name)
+        environ = self.place.watched(TRAIN_ON="1", PROBE_NAME=name, **SERVER)
         job = Job(str(self.folder / "train"), environ=environ, folder=self.place.directory)
         job.wait_for("READY")
         return job
 
     def environ(self) -> dict[str, str]:
         """What a shell of somebody who has installed probe holds."""
-        environ = self.place.watched()
+        environ = self.place.watched(**SERVER)
         del environ["PROBE"]
         beside = str(Path(sys.executable).parent)
         return {**environ, "PATH": os.pathsep.join([beside, environ.get("PATH", "")])}

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from harness import Place, run_probe, run_program, running
+from agent.nursery import Nursery, forked
+from harness import Place, run_probe, running
 
 JOBS = {
     "gpt_in_main": ("gpt_in_main", "--steps", "15"),
@@ -96,12 +97,15 @@ def figureless(text: str) -> str:
     scope="module",
     params=[pytest.param(name, marks=pytest.mark.campaign) if name in RARELY else name for name in JOBS],
 )
-def watched(request: pytest.FixtureRequest) -> Iterator[tuple[str, Watched]]:
+def watched(request: pytest.FixtureRequest, nursery: Nursery) -> Iterator[tuple[str, Watched]]:
     """Each job twice: plain to its end, and under probe held at its end."""
     name = str(request.param)
     place = Place()
     try:
-        plain, plain_errors = run_program(place, *JOBS[name], watched=False)
+        with forked(nursery, place, JOBS[name], watched=False) as [alone]:
+            plain = alone.result()
+            assert alone.let_go() == 0
+            plain_errors = alone.errors()
         with running(place, *JOBS[name], "--hold", PROBE_MODULES_INTERVAL="5") as job:
             found = Watched(place, job.pid, job.result(), plain)
             yield name, found

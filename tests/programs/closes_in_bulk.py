@@ -24,13 +24,7 @@ def main() -> None:
     ledger = Ledger(arguments)
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    while ledger.running:
-        optimizer.zero_grad()
-        loss = model(torch.ones(2, 4)).square().mean()
-        loss.backward()
-        ledger.loss(loss)
-        optimizer.step()
-        ledger.step()
+    ledger.train(model, optimizer)
     scratch = tempfile.TemporaryDirectory()
     folder = scratch.name
     wrong: list[str] = []

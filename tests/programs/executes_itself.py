@@ -20,13 +20,7 @@ def main() -> None:
     ledger = Ledger(arguments)
     model = nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    while ledger.running:
-        optimizer.zero_grad()
-        loss = model(torch.ones(2, 4)).square().mean()
-        loss.backward()
-        ledger.loss(loss)
-        optimizer.step()
-        ledger.step()
+    ledger.train(model, optimizer)
     if arguments.life < LIVES:
         os.execv(sys.executable, [sys.executable, *sys.argv, "--life", str(arguments.life + 1)])
     ledger.finish(model)

@@ -38,13 +38,7 @@ def main() -> None:
     ledger = Ledger(arguments)
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    while ledger.running:
-        optimizer.zero_grad()
-        loss = model(torch.ones(2, 4)).square().mean()
-        loss.backward()
-        ledger.loss(loss)
-        optimizer.step()
-        ledger.step()
+    ledger.train(model, optimizer)
     ledger.extra = {"calls": calls}
     ledger.finish(model)
 

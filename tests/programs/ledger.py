@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import hashlib
 import json
+import os
 import sys
 import time
 from array import array
@@ -30,12 +31,17 @@ def options(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=1, help="threads of torch; 1: same bits every run")
     parser.add_argument("--hold", action="store_true", help="after the result wait for a line on stdin")
     parser.add_argument("--pause", action="store_true", help="after READY wait for a line on stdin")
-    parser.add_argument("--forever", action="store_true", help="train until killed")
+    parser.add_argument(
+        "--forever", action="store_true", help="train until killed, with a rest after each step"
+    )
     return parser
 
 
 class Ledger:
     """Counts of one run. Makes torch deterministic."""
+
+    rest_s = float(os.environ.get("REST_S", "0"))
+    """Sleep after each step of a training without an end: in tests, where others need the cores."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.steps = 0
@@ -92,6 +98,18 @@ class Ledger:
             print("READY", flush=True)
             if self._arguments.pause:
                 sys.stdin.readline()
+        elif self._arguments.forever:
+            time.sleep(self.rest_s)
+
+    def train(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """All steps of a training of which it matters only that it trains; `model` takes four numbers."""
+        while self.running:
+            optimizer.zero_grad()
+            loss = model(torch.ones(2, 4)).square().mean()
+            loss.backward()
+            self.loss(loss)
+            optimizer.step()
+            self.step()
 
     def finish(self, *modules: nn.Module) -> None:
         """Print the result (and wait, with --hold)."""

@@ -33,6 +33,7 @@ def main() -> None:
     if replayed:
         arguments.steps = len(replayed)
     ledger = Ledger(arguments)
+    ledger.rest_s = 0.0
     model = nn.Sequential(nn.Linear(16, 32), nn.Dropout(0.2), nn.Linear(32, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     file = os.open(arguments.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

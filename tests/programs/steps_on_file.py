@@ -20,6 +20,7 @@ def main() -> None:
     parser.add_argument("--file", required=True)
     arguments = parser.parse_args()
     ledger = Ledger(arguments)
+    ledger.rest_s = 0.0
     model = nn.Linear(16, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
     file = os.open(arguments.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

@@ -109,7 +109,7 @@ class Beside:
         for name in [name for name in os.environ if name.startswith("PROBE")]:
             monkeypatch.delenv(name)
         self.set(PROBE_DIR=str(place.directory), PROBE_RINGS_DIR=str(place.rings))
-        self.set(PROBE_DRAIN_INTERVAL_S="0.1")
+        self.set(PROBE_DRAIN_INTERVAL_S="0.1", PROBE_QUERY_TIMEOUT_S="110")
 
     def set(self, **environ: str) -> None:
         """Settings for the next start."""

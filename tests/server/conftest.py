@@ -12,6 +12,27 @@ from harness import Place
 from server.beside import Beside, Writer
 
 
+@pytest.fixture(scope="module")
+def common_place() -> Iterator[Place]:
+    """The place of a file's tests that are marked `one_server`."""
+    place = Place()
+    try:
+        yield place
+        left = place.close()
+        assert not any(left.values()), left
+    finally:
+        place.remove()
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, place: Place) -> Place:
+    """A place of the test's own, else its file's, whose server the first test starts."""
+    if request.node.get_closest_marker("one_server") is None:
+        return place
+    common: Place = request.getfixturevalue("common_place")
+    return common
+
+
 @pytest.fixture
 def beside(place: Place, monkeypatch: pytest.MonkeyPatch) -> Beside:
     """The server of a private place; started by the test."""

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from agent.test_refusals import fill, tmpfs
-from harness import Place, run_probe
+from harness import Place, probe_process
 
 
 def refusal(place: Place, folder: Path, **environ: str) -> str:
     """What the command says on stderr; `folder` is private already."""
     folder.mkdir(mode=0o700, exist_ok=True)
-    done = run_probe(place, "query", "SELECT 1", PROBE_DIR=str(folder), **environ)
+    done = probe_process(place, "query", "SELECT 1", PROBE_DIR=str(folder), **environ)
     assert done.returncode == 3, done.stderr
     return done.stderr
 
@@ -32,7 +32,7 @@ def test_a_folder_without_inodes_or_room_is_named_as_the_cause(
             fill(small / "filler")
         words = refusal(place, folder)
         assert cause in words and str(folder) in words and "server.log" not in words
-        assert cause in run_probe(place, "doctor", PROBE_DIR=str(folder)).stdout
+        assert cause in probe_process(place, "doctor", PROBE_DIR=str(folder)).stdout
 
 
 def test_what_the_server_said_before_it_ended_is_in_the_error(place: Place, tmp_path: Path) -> None:

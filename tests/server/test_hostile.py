@@ -12,8 +12,6 @@ from probe.base.errors import ProbeError
 from server import hostile_sql
 from server.beside import Beside, Writer
 
-pytestmark = pytest.mark.alone
-
 RIGHT = [[500, 499, True]]
 NEXT = "SELECT count(*), max(step), sum(loss) > 0 FROM python.steps"
 REFUSED = ("files", "writes")
@@ -49,7 +47,7 @@ def attack(
 def target(beside: Beside, record: Callable[..., Writer]) -> Writer:
     writer = record()
     writer.tell("write 500")
-    beside.start(PROBE_QUERY_TIMEOUT_S="5")
+    beside.start(PROBE_QUERY_TIMEOUT_S="60")
     return writer
 
 
@@ -58,6 +56,7 @@ def test_a_sample_of_hostile_statements_harms_nothing(beside: Beside, target: Wr
     assert not list(place.directory.glob("*hostile*"))
 
 
+@pytest.mark.alone
 @pytest.mark.campaign
 def test_every_hostile_statement_is_survived_and_answered_in_time(beside: Beside, target: Writer) -> None:
     statements = hostile_sql.everything()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harness import Place, end_process, run_probe
+from harness import Place, end_process, probe_process, run_probe
 from probe.base.errors import BadRequest
 from probe.base.settings import Settings
 from probe.recording.recording import Meta
@@ -103,7 +103,7 @@ def test_each_criterion_narrows_the_choice(
     assert chosen(older_than_s=0) == everything
     assert chosen(older_than_s=3600) == []
     assert chosen(job="none") == []
-    done = run_probe(place, "prune", "--job", "gpt", "--keep", "1")
+    done = probe_process(place, "prune", "--job", "gpt", "--keep", "1")
     assert done.returncode == 0 and done.stdout.count("deleted: gpt/0") == 2
     assert done.stdout.splitlines()[-1].startswith("freed: 2 recordings, ")
     assert set(beside.states()) == {gpt[2].pid, other.pid}

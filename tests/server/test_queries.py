@@ -25,9 +25,8 @@ from probe.base.errors import (
 from probe.recording.tables import TABLES, columns_of
 from server.beside import Beside, Writer, until
 
-pytestmark = pytest.mark.alone
 
-
+@pytest.mark.one_server
 def test_every_example_of_every_table_runs(beside: Beside, record: Callable[..., Writer]) -> None:
     writer = record()
     writer.tell("write 20")
@@ -91,6 +90,7 @@ def test_an_answer_says_how_many_rows_were_overwritten_before_they_were_sealed(
         until(lambda: writer.segments("python.steps"), "sealed")
 
 
+@pytest.mark.one_server
 def test_what_json_cannot_say_is_said_in_words(beside: Beside, record: Callable[..., Writer]) -> None:
     writer = record()
     writer.tell("strange")
@@ -116,6 +116,7 @@ def test_what_json_cannot_say_is_said_in_words(beside: Beside, record: Callable[
     ]
 
 
+@pytest.mark.one_server
 def test_order_survives_the_words_for_dates(beside: Beside, record: Callable[..., Writer]) -> None:
     writer = record()
     beside.start()
@@ -126,6 +127,7 @@ def test_order_survives_the_words_for_dates(beside: Beside, record: Callable[...
     assert [column["name"] for column in answer["columns"]] == ["a", "a"]
 
 
+@pytest.mark.one_server
 def test_ranks_of_a_job_answer_as_one_table(beside: Beside, record: Callable[..., Writer]) -> None:
     writers = [record(job="ddp", run="r", rank=rank, world_size=3) for rank in range(3)]
     for rank, writer in enumerate(writers):
@@ -145,6 +147,7 @@ def test_ranks_of_a_job_answer_as_one_table(beside: Beside, record: Callable[...
     assert sorted(captured["ranks"]) == ["0", "1"] and captured["missing"][0].startswith("rank 2: ")
 
 
+@pytest.mark.one_server
 def test_a_backtrace_is_captured_only_when_a_query_names_it(
     beside: Beside, record: Callable[..., Writer]
 ) -> None:
@@ -166,6 +169,7 @@ def test_a_backtrace_is_captured_only_when_a_query_names_it(
     writer.tell("hear")
 
 
+@pytest.mark.one_server
 def test_eval_reaches_the_living_and_says_since_when_the_dead_are_dead(
     beside: Beside, record: Callable[..., Writer]
 ) -> None:
@@ -182,9 +186,10 @@ def test_eval_reaches_the_living_and_says_since_when_the_dead_are_dead(
     assert beside.rows(writer.pid, "SELECT max(step) FROM python.steps") == [[3]]
 
 
+@pytest.mark.one_server
 def test_results_are_cut_and_say_so(beside: Beside, record: Callable[..., Writer]) -> None:
     writer = record()
-    beside.start(PROBE_QUERY_TIMEOUT_S="60")
+    beside.start()
     for limit, there in ((5, 5), (10, 10), (11, 10)):
         answer = beside.query(writer.pid, "SELECT * FROM range(10)", limit=limit)
         assert (len(answer["rows"]), answer["truncated"]) == (there, limit < 10)
@@ -196,6 +201,7 @@ def test_results_are_cut_and_say_so(beside: Beside, record: Callable[..., Writer
     assert answer["truncated"] and answer["rows"] == []
 
 
+@pytest.mark.one_server
 def test_sql_that_is_refused_says_why(beside: Beside, record: Callable[..., Writer]) -> None:
     writer = record()
     beside.start()
@@ -214,6 +220,7 @@ def test_sql_that_is_refused_says_why(beside: Beside, record: Callable[..., Writ
         assert said in refused.value.message and refused.value.hint
 
 
+@pytest.mark.one_server
 def test_statements_that_read_are_answered(beside: Beside, record: Callable[..., Writer]) -> None:
     writer = record()
     writer.tell("write 3")
@@ -231,6 +238,7 @@ def test_statements_that_read_are_answered(beside: Beside, record: Callable[...,
     assert beside.rows(writer.pid, "SELECT * FROM query('SELECT count(*) FROM pyth' || 'on.steps')") == [[3]]
 
 
+@pytest.mark.alone
 def test_an_endless_query_ends_at_its_deadline_and_harms_nothing(
     beside: Beside, record: Callable[..., Writer]
 ) -> None:
@@ -281,6 +289,7 @@ def test_a_worker_killed_in_mid_query_costs_that_query_only(
         assert beside.rows(writer.pid, "SELECT count(*) FROM python.steps") == [[3]]
 
 
+@pytest.mark.alone
 def test_eight_queries_at_once_and_the_ninth_is_told_to_wait(
     beside: Beside, record: Callable[..., Writer]
 ) -> None:
@@ -324,6 +333,7 @@ def test_a_damaged_segment_is_left_out_and_named(beside: Beside, record: Callabl
         assert answer["rows"] == [[20, 29, False]] and middle.name in answer["notes"][0]
 
 
+@pytest.mark.one_server
 def test_settings_rings_and_tables_describe_the_recording(
     beside: Beside, record: Callable[..., Writer]
 ) -> None:
@@ -354,6 +364,7 @@ def test_processes_tell_what_ps_shows(beside: Beside, record: Callable[..., Writ
     assert beside.call("GET", "/v1/health")["processes"] == 0
 
 
+@pytest.mark.one_server
 def test_bodies_are_checked(beside: Beside, record: Callable[..., Writer]) -> None:
     writer = record()
     beside.start()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from harness import Job, Place
+from harness import SERVER, Job, Place
 from probe.base.redaction import REDACTED, command_line
 from probe.recording import checked
 from probe.recording.recording import Meta
@@ -83,7 +83,7 @@ def test_no_secret_of_a_job_reaches_a_viewer_or_a_file(
     place: Place, start: Callable[..., Job]
 ) -> None:
     port = free_port()
-    job = start("holds_secrets", *WORDS, PROBE_LISTEN=f"127.0.0.1:{port}", **ENVIRON)
+    job = start("holds_secrets", *WORDS, PROBE_LISTEN=f"127.0.0.1:{port}", **SERVER, **ENVIRON)
     viewer = Viewer(place, port)
     told: dict[str, str] = {}
     for route, needed in access.NEEDS.items():

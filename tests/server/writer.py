@@ -3,7 +3,7 @@
     python writer.py '{"job": "gpt", "rank": 0, …}'
 
 Prints `ready` and its folder, then answers each command with a line:
-`write N` (N steps and everything around them), `run N_PER_S` and `halt` (a thread
+`write N` (N steps and everything around them), `run N_PER_S [N]` and `halt` (a thread
 that writes on), `fetch` (a pending batch), `got` (completes it), `strange`
 (non-finite and extreme values), `log NAME VALUE`, `deaf`/`busy`/`hear` (the agent
 answers nothing, only that it lives, everything), `asked` (how often it was),
@@ -56,7 +56,7 @@ class Writer:
             settings={setting.name: setting.default for setting in SETTINGS},
         )
         self.recording = Recording(process, meta, settings)
-        self.steps = 0
+        self.steps = self.last = 0
         self.fetch = 0
         self.running = threading.Event()
         self.hearing, self.busy = True, False
@@ -115,13 +115,17 @@ class Writer:
         else:
             self.fetch = rings["python.batches"].append(*row)
 
-    def run(self, per_s: float) -> None:
-        """Write on, in bursts of a hundredth of a second."""
+    def run(self, per_s: float, count: int) -> None:
+        """Write so many more steps, in bursts of a hundredth of a second."""
+        self.last = self.steps + count
+        if self.running.is_set():
+            return
         self.running.set()
 
         def on() -> None:
             while self.running.is_set():
-                self.write(max(1, int(per_s / 100)))
+                if self.steps < self.last:
+                    self.write(max(1, int(per_s / 100)))
                 time.sleep(0.01)
 
         threading.Thread(target=on, daemon=True).start()
@@ -185,8 +189,10 @@ def obey(writer: Writer, words: list[str]) -> str:
     match words:
         case ["write", count]:
             writer.write(int(count))
+        case ["run", per_s, count]:
+            writer.run(float(per_s), int(count))
         case ["run", per_s]:
-            writer.run(float(per_s))
+            writer.run(float(per_s), 1 << 60)
         case ["halt"]:
             writer.running.clear()
             time.sleep(0.05)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from agent.asking import ask
-from harness import PATIENCE_S, Place, answers
+from harness import PATIENCE_S, Place
 from probe.base import wire
 from probe.base.errors import ProbeError
 from probe.recording import places
@@ -17,7 +17,7 @@ from ranks import Ranks
 
 def post(place: Place, path: str, timeout_s: float = PATIENCE_S, **body: Any) -> dict[str, Any]:
     """The server's answer, once there is one; raises the error that it answers with."""
-    until(lambda: answers(places.server_socket(place.directory)), "a server answers")
+    place.start_server()
     answer: dict[str, Any] = wire.call(
         places.server_socket(place.directory), "POST", path, body, timeout_s=timeout_s
     )
@@ -67,7 +67,7 @@ def until(fact: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not fact():
         assert time.monotonic() < deadline, f"not in {PATIENCE_S:g} s: {what}"
-        time.sleep(0.005)
+        time.sleep(0.02)
 
 
 def health(place: Place, ranks: Ranks, rank: int) -> dict[str, Any]:

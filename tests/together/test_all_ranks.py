@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from harness import Place, run_probe
+from harness import SERVER, Place, run_probe
 from probe.base.errors import BadRequest, NotTogether, NotUndoable, ProbeError, SnippetRefused
 from ranks import Ranks, running_ranks
 from together.all_ranks import Asked, act, first_steps, in_force, last_states, post, query
 
-pytestmark = pytest.mark.alone
 OPTIONS = ("--way", "reduce")
 
 
@@ -145,7 +144,7 @@ def test_however_short_the_steps_are_every_change_is_at_one_step(
 ) -> None:
     with running_ranks(
         place, 4, "parallel", "--way", way, "--forever", "--pace-ms", str(pace_ms),
-        PROBE_QUERY_TIMEOUT_S="60",
+        PROBE_QUERY_TIMEOUT_S="60", **SERVER,
     ) as ranks:
         for number in range(times):
             factor = 0.5 if number % 2 == 0 else 2.0
