@@ -143,11 +143,13 @@ class Losses:
         if root.is_cpu:
             value: float = root.item()
             return value if type(value) is float else float(value)
-        recorder = self.recorder
-        step, micro_step = recorder.step, recorder.micro_step
-        loss = root.detach().reshape(())
-        self._delivery.send(loss, lambda value: self._deliver(step, micro_step, now, value))
+        self._send(root.detach().reshape(()), now)
         return None
+
+    def _send(self, loss: Any, now: int) -> None:
+        """Send for a loss on a device. A function of its own: closures cost the caller on every call."""
+        step, micro_step = self.recorder.step, self.recorder.micro_step
+        self._delivery.send(loss, lambda value: self._deliver(step, micro_step, now, value))
 
     # The agent's thread -----------------------------------------------------
 

@@ -211,9 +211,12 @@ class NanDetector:
             value = total.item()
             return bool(value - value != 0.0)
         if total.is_cuda:
-            step, micro_step, scaled = self.recorder.step, self.recorder.micro_step - 1, self._scaled
-            self._delivery.send(total, lambda value: self._late_sum(step, micro_step, scaled, value))
+            self._send(total)
         return False
+
+    def _send(self, total: Any) -> None:
+        step, micro_step, scaled = self.recorder.step, self.recorder.micro_step - 1, self._scaled
+        self._delivery.send(total, lambda value: self._late_sum(step, micro_step, scaled, value))
 
     def _choose_canary_now(self, module: Any) -> None:
         """Choose before the agent's thread does: a run may break in its first steps."""
