@@ -213,7 +213,7 @@ def test_sql_that_is_refused_says_why(beside: Beside, record: Callable[..., Writ
         ("INSERT INTO python.steps (step) VALUES (1)", "read-only; this is a INSERT"),
         ("SELECT * FROM read_csv('/etc/passwd')", "Cannot access file"),
         ("COPY (SELECT 1) TO '/tmp/x'", "read-only; this is a COPY"),
-        ("", "these are 0"),
+        ("", "found 0"),
     ):
         with pytest.raises(SqlInvalid) as refused:
             beside.query(writer.pid, sql)
