@@ -80,10 +80,10 @@ class Viewer:
 
 
 def test_no_secret_of_a_job_reaches_a_viewer_or_a_file(
-    place: Place, start: Callable[..., Job]
+    place: Place, start_interpreter: Callable[..., Job]
 ) -> None:
     port = free_port()
-    job = start("holds_secrets", *WORDS, PROBE_LISTEN=f"127.0.0.1:{port}", **SERVER, **ENVIRON)
+    job = start_interpreter("holds_secrets", *WORDS, PROBE_LISTEN=f"127.0.0.1:{port}", **SERVER, **ENVIRON)
     viewer = Viewer(place, port)
     told: dict[str, str] = {}
     for route, needed in access.NEEDS.items():
