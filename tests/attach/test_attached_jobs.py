@@ -127,7 +127,9 @@ def growth(place: Place, job: Job, rounds: int) -> dict[str, tuple[int, int]]:
         probe(place, job.pid, "detach")
         if number == 4:
             early = holdings(job.pid)
-    late = holdings(job.pid)
+    deadline = time.monotonic() + 10.0  # a thread that has answered ends a moment later
+    while (late := holdings(job.pid))["threads"] > early["threads"] and time.monotonic() < deadline:
+        time.sleep(0.05)
     return {name: (early[name], late[name]) for name in late}
 
 
