@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent.nursery import Forked, Nursery, forked, shared
-from harness import Job, Place
+from harness import Job, Place, running
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a shell that runs us in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # children inherit what is ignored
@@ -72,3 +72,12 @@ def start(fork: Callable[..., Forked]) -> Callable[..., Job]:
         return job
 
     return one
+
+
+@pytest.fixture
+def start_interpreter(place: Place) -> Iterator[Callable[..., Job]]:
+    """As `start`, with an interpreter of its own: its command line, environment and frames are the job's."""
+    with contextlib.ExitStack() as stack:
+        yield lambda program, *options, **environ: stack.enter_context(
+            running(place, program, *options, **environ)
+        )

@@ -27,7 +27,7 @@ from probe.base.settings import Settings
 from probe.boot.launch import ensure_server
 from probe.boot.startup import run_environment
 from probe.recording.journal import read_payloads
-from probe_cli.core import transport
+from probe.recording.places import home
 from probe_cli.main import run
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,7 +35,6 @@ PROGRAMS = ROOT / "tests" / "programs"
 _TRITONS_WORDS = re.compile(r"^nanobind: leaked .*?refleaks\.html\n*", re.MULTILINE | re.DOTALL)
 PATIENCE_S = 120.0
 """Generous: a loaded machine is slow, a hung test is not what we wait for."""
-transport.SERVER_START_WAIT_S = PATIENCE_S
 SERVER = {"PROBE_SERVER_PYTHON": sys.executable}
 """In a job's environment: its agent starts a server, as it does where nobody sets this."""
 DEPLOYED = {**SERVER, "REST_S": "0"}
@@ -65,9 +64,10 @@ class Place:
         """The environment in which this Python starts an agent; with `**SERVER` also a server."""
         return run_environment(self.environ(**{**NO_SERVER, **more}), sys.executable)
 
-    def start_server(self) -> None:
+    def start_server(self, **environ: str) -> None:
         """See to it that a server answers here."""
-        ensure_server(self.directory, Settings(self.environ()), wait_s=PATIENCE_S)
+        settings = Settings(self.environ(**environ))
+        ensure_server(home(settings), settings, wait_s=PATIENCE_S)
 
     def server_pid(self) -> int | None:
         """The pid in server.json, None without a server."""
@@ -242,9 +242,14 @@ def run_program(
         job.kill()
 
 
-def run_probe(place: Place, *words: str, stdin: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
+def run_probe(
+    place: Place, *words: str, stdin: str = "", server: bool = True, **environ: str
+) -> subprocess.CompletedProcess[str]:
     """Run the command `probe` to its end, in this process: a process of its own takes a fifth of a second of
-    processor time for its imports (`probe_process`)."""
+    processor time for its imports (`probe_process`). `server`: see to it that there is one before; some
+    commands answer without it when it comes too late."""
+    if server:
+        place.start_server(**environ)
     out, err = io.StringIO(), io.StringIO()
     code = run(words, place.environ(**environ), out, err, io.StringIO(stdin))
     return subprocess.CompletedProcess(["probe", *words], code, out.getvalue(), err.getvalue())

@@ -1,4 +1,5 @@
-"""Jobs of several ranks for tests: each rank a fork with the environment that torchrun would give it.
+"""Jobs of several ranks for tests: each rank a fork, else an interpreter, with the environment that torchrun
+would give it.
 
 No launcher: it would end the other ranks when one dies, and a test wants to see each. The ranks meet at a
 store on a free port of this machine (rank 0 holds it).
@@ -60,7 +61,7 @@ def free_port() -> int:
 @contextlib.contextmanager
 def running_ranks(
     place: Place, world_size: int, program: str, *options: str, watched: bool = True, ready: str = "READY",
-    name: str = "", **environ: str,
+    name: str = "", interpreters: bool = False, **environ: str,
 ) -> Iterator[Ranks]:
     """All ranks of a program, each having said `ready` (empty: not waited for); killed at the end."""
     name = name or f"{program}-{uuid.uuid4().hex[:6]}"
@@ -69,8 +70,13 @@ def running_ranks(
     with contextlib.ExitStack() as stack:
         for rank in range(world_size):
             more = {**rank_environment(rank, world_size, port, run_id, name), **environ}
-            command = (program, *options)
-            jobs += stack.enter_context(forked(shared(), place, command, watched=watched, **more))
+            if interpreters:
+                environment = place.watched(**more) if watched else place.environ(**more)
+                jobs.append(Job(program, *options, environ=environment, folder=place.directory))
+                stack.callback(jobs[-1].kill)
+            else:
+                command = (program, *options)
+                jobs += stack.enter_context(forked(shared(), place, command, watched=watched, **more))
         ranks = Ranks(name, jobs)
         if ready:
             ranks.wait_for(ready)

@@ -14,7 +14,7 @@ import pytest
 
 from agent.asking import accepts, jobs, query, states, tell, without_times
 from agent.nursery import Nursery, forked
-from harness import Job, Place, run_probe
+from harness import Job, Place, probe_process, run_probe
 from probe.outside.processes.tasks import tasks
 
 COMMANDS = (
@@ -32,7 +32,8 @@ RARELY = (
 
 
 def probe(place: Place, *words: object) -> str:
-    done = run_probe(place, *(str(word) for word in words))
+    run = probe_process if "attach" in words else run_probe
+    done = run(place, *(str(word) for word in words))
     assert done.returncode == 0, f"{words}\n{done.stdout}{done.stderr}"
     return done.stdout
 
@@ -126,7 +127,9 @@ def growth(place: Place, job: Job, rounds: int) -> dict[str, tuple[int, int]]:
         probe(place, job.pid, "detach")
         if number == 4:
             early = holdings(job.pid)
-    late = holdings(job.pid)
+    deadline = time.monotonic() + 10.0  # a thread that has answered ends a moment later
+    while (late := holdings(job.pid))["threads"] > early["threads"] and time.monotonic() < deadline:
+        time.sleep(0.05)
     return {name: (early[name], late[name]) for name in late}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import Job, Place, run_probe
+from harness import Job, Place, probe_process, run_probe
 
 NAMESPACE = ("unshare", "--pid", "--fork", "--kill-child")
 
@@ -23,7 +23,7 @@ def test_a_job_in_its_own_pid_namespace_is_attached_to_recorded_and_left(place: 
     try:
         job.wait_for("READY")
         [pid] = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
-        attached = run_probe(place, pid, "attach")
+        attached = probe_process(place, pid, "attach")
         assert f"(pid {pid})" in attached.stdout, attached.stderr
         [found] = json.loads(run_probe(place, "ps", "--format", "json").stdout)["processes"]
         assert (found["pid"], found["state"]) == (int(pid), "running")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness import Job, Place, run_probe
+from harness import Job, Place, probe_process, run_probe
 from probe.recording.waiting import all_waiting, waiting
 
 
@@ -23,7 +23,7 @@ def job(place: Place) -> Iterator[Job]:
 
 
 def said(place: Place, *words: str) -> str:
-    done = run_probe(place, *words)
+    done = probe_process(place, *words)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

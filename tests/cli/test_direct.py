@@ -20,7 +20,7 @@ WITHOUT_DUCKDB = "import sys; sys.modules['duckdb'] = None\nfrom probe_cli.main 
 def ask(place: Place, *words: str) -> subprocess.CompletedProcess[str]:
     """The command, as in a Python that cannot run the server."""
     with patch.dict(sys.modules, duckdb=None):
-        return run_probe(place, *words)
+        return run_probe(place, *words, server=False)
 
 
 def ask_process(place: Place, *words: str) -> subprocess.CompletedProcess[str]:
@@ -110,7 +110,7 @@ def test_a_server_that_hangs_is_gone_round(place: Place, start: Callable[..., Jo
     assert server is not None
     os.kill(server, signal.SIGSTOP)
     try:
-        asked = run_probe(place, "eval", "trainer.current_step")
+        asked = run_probe(place, "eval", "trainer.current_step", server=False)
     finally:
         os.kill(server, signal.SIGCONT)
     assert (asked.returncode, asked.stdout) == (0, "20\n")

@@ -21,8 +21,9 @@ SQL = "SELECT step, loss FROM python.steps ORDER BY step"
 
 
 @pytest.fixture
-def job(start: Callable[..., Job]) -> Job:
+def job(place: Place, start: Callable[..., Job]) -> Job:
     """A GPT that has trained its steps and waits."""
+    place.start_server()  # it sees every end
     options = ("--size", "tiny", "--steps", str(STEPS), "--hold")
     return start("gpt_in_main", *options, PROBE_NAME="gpt-small", **SERVER)
 

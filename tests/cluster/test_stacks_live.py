@@ -29,7 +29,7 @@ def place() -> Iterator[Place]:
 def hanging(place: Place) -> Iterator[Ranks]:
     """Three ranks, of which rank 1 sleeps and the others wait for it in an all_reduce."""
     options = ("--way", "all_reduce", "--meeting", str(place.directory / "meeting"))
-    with running_ranks(place, 3, "stall_ranks", *options, ready="HANGING") as ranks:
+    with running_ranks(place, 3, "stall_ranks", *options, ready="HANGING", interpreters=True) as ranks:
         deadline = time.monotonic() + PATIENCE_S
         while "ranks 0,2: all_reduce <- main" not in asked(place, ranks.name, "backtrace"):
             assert time.monotonic() < deadline, asked(place, ranks.name, "backtrace")

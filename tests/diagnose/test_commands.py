@@ -8,9 +8,8 @@ import subprocess
 import time
 from typing import Any
 
-from agent.asking import accepts, query, tell
-from agent.nursery import Nursery, forked, ready
-from harness import PATIENCE_S, SERVER, Job, Place, run_probe
+from agent.asking import accepts, jobs, query, tell
+from harness import PATIENCE_S, SERVER, Job, Place, run_probe, running
 
 
 def hang(job: Job) -> None:
@@ -27,10 +26,8 @@ def asked(place: Place, *words: object) -> dict[str, Any]:
     return found
 
 
-def test_a_job_that_holds_the_gil_is_read_from_outside_and_what_was_seen_outlives_it(
-    nursery: Nursery, place: Place
-) -> None:
-    with ready(nursery, place, "stall_hangs", "--way", "gil", PROBE_STALL_S="1", **SERVER) as job:
+def test_a_job_that_holds_the_gil_is_read_from_outside_and_what_was_seen_outlives_it(place: Place) -> None:
+    with running(place, "stall_hangs", "--way", "gil", PROBE_STALL_S="1", **SERVER) as job:
         inside = asked(place, job.pid, "backtrace", "--json")
         assert inside["source"] == "agent"
         hang(job)
@@ -70,8 +67,8 @@ def wait_for_state(place: Place, pid: int, state: str) -> dict[str, Any]:
         time.sleep(0.05)
 
 
-def test_ps_says_stopped_and_then_running_again(nursery: Nursery, place: Place) -> None:
-    with ready(nursery, place, "one_millisecond_step", "--forever") as job:
+def test_ps_says_stopped_and_then_running_again(place: Place) -> None:
+    with running(place, "one_millisecond_step", "--forever") as job:
         job.signal(signal.SIGSTOP)
         wait_for_state(place, job.pid, "stopped")
         verdict = asked(place, job.pid, "diagnose", "--format", "json")
@@ -80,8 +77,8 @@ def test_ps_says_stopped_and_then_running_again(nursery: Nursery, place: Place) 
         wait_for_state(place, job.pid, "running")
 
 
-def test_any_python_process_is_looked_at_without_an_agent(nursery: Nursery, place: Place) -> None:
-    with forked(nursery, place, ("stall_hangs", "--way", "deadlock"), watched=False) as [job]:
+def test_any_python_process_is_looked_at_without_an_agent(place: Place) -> None:
+    with jobs(place, ("stall_hangs", "--way", "deadlock"), watched=False) as [job]:
         job.wait_for("READY")
         hang(job)
         seen = asked(place, job.pid, "backtrace", "--all-threads", "--native", "--locals", "--json")
@@ -97,10 +94,8 @@ def test_any_python_process_is_looked_at_without_an_agent(nursery: Nursery, plac
         assert refused.returncode == 3 and "without an agent" in refused.stderr
 
 
-def test_detaching_from_a_job_that_cannot_run_says_so_and_happens_when_it_can(
-    nursery: Nursery, place: Place
-) -> None:
-    with ready(nursery, place, "stall_hangs", "--way", "none") as job:
+def test_detaching_from_a_job_that_cannot_run_says_so_and_happens_when_it_can(place: Place) -> None:
+    with running(place, "stall_hangs", "--way", "none") as job:
         job.signal(signal.SIGSTOP)
         refused = run_probe(place, str(job.pid), "detach")
         assert refused.returncode == 3 and "was told to detach" in refused.stderr
@@ -108,12 +103,11 @@ def test_detaching_from_a_job_that_cannot_run_says_so_and_happens_when_it_can(
         deadline = time.monotonic() + PATIENCE_S
         while accepts(place, job.pid):
             assert time.monotonic() < deadline, "it never left"
-            time.sleep(0.01)
         assert wait_for_state(place, job.pid, "finished")["how"] == "recording stopped"
 
 
-def test_workers_of_a_loader_are_shown_with_their_stacks(nursery: Nursery, place: Place) -> None:
-    with ready(nursery, place, "dataloader_workers", "--workers", "2", "--persistent", "--forever") as job:
+def test_workers_of_a_loader_are_shown_with_their_stacks(place: Place) -> None:
+    with running(place, "dataloader_workers", "--workers", "2", "--persistent", "--forever") as job:
         seen = asked(place, job.pid, "backtrace", "--workers", "--json")
         roles = [one["role"] for one in seen["processes"]]
         assert roles.count("DataLoader worker") == 2

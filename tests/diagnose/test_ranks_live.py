@@ -50,6 +50,7 @@ def test_the_rank_that_hangs_the_others_gets_the_only_alarm_and_is_named_whereve
     place: Place,
 ) -> None:
     options = ("--fault", "sleep", "--rank", "1", "--at", "12", "--forever")
+    place.start_server(PROBE_STALL_S="1")  # it sees every end
     with running_ranks(place, 2, "faulty_ranks", *options, PROBE_STALL_S="1", **SERVER) as ranks:
         ranks[1].wait_for("FAULT")
         culprit, victim = (recorded_of(place, ranks[rank].pid) for rank in (1, 0))
@@ -79,6 +80,7 @@ def test_the_rank_that_hangs_the_others_gets_the_only_alarm_and_is_named_whereve
 
 def test_rank_0_that_died_first_is_the_cause_also_when_only_recordings_are_left(place: Place) -> None:
     options = ("--fault", "kill", "--way", "ddp", "--rank", "0", "--at", "8", "--forever")
+    place.start_server()  # it sees every end
     with running_ranks(place, 2, "faulty_ranks", *options, **SERVER) as ranks:
         assert ranks[0].wait() == -9
         assert ranks[1].wait() != 0
@@ -93,6 +95,7 @@ def test_rank_0_that_died_first_is_the_cause_also_when_only_recordings_are_left(
 
 def test_calls_that_do_not_fit_are_known_after_gloo_has_aborted_the_ranks(place: Place) -> None:
     options = ("--fault", "dtype", "--rank", "1", "--at", "8", "--forever")
+    place.start_server()  # it sees every end
     with running_ranks(place, 3, "faulty_ranks", *options, **SERVER) as ranks:
         for job in ranks.jobs:
             assert job.wait() != 0
@@ -108,6 +111,7 @@ def test_calls_that_do_not_fit_are_known_after_gloo_has_aborted_the_ranks(place:
 def test_a_straggler_is_a_notice_when_it_becomes_one_and_another_when_it_is_none(place: Place) -> None:
     options = ("--fault", "compute", "--rank", "1", "--at", "60", "--until", "200", "--length", "0.06",
                "--pace-ms", "20", "--forever")
+    place.start_server()  # it sees every end
     with running_ranks(place, 2, "faulty_ranks", *options, **SERVER) as ranks:
         slow = recorded_of(place, ranks[1].pid)
         until(lambda: len(noted(slow)) == 2, "both notices")

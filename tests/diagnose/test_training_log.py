@@ -104,7 +104,7 @@ def test_the_tables_hold_what_was_said_and_null_for_the_rest() -> None:
 
 def test_a_log_is_judged_without_a_server_and_what_it_cannot_say_is_said(place: Place) -> None:
     """The example of a practitioners' guide: converging, warm-up, then decay."""
-    done = run_probe(place, "diagnose", "--log", "-", "--format", "json", stdin=GUIDE)
+    done = run_probe(place, "diagnose", "--log", "-", "--format", "json", server=False, stdin=GUIDE)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     assert not [one for one in answer["findings"] if one["severity"] in ("notice", "alarm")]
@@ -113,9 +113,9 @@ def test_a_log_is_judged_without_a_server_and_what_it_cannot_say_is_said(place: 
     assert "rises from 6.67e-05 at step 10 to 0.0002 at step 30" in own["why"][1]
     assert "falls from 0.0002 at step 40 to 7.5e-05 at step 90" in own["why"][1]
     assert answer["lines"] == 9 and "loss-spike" in {one["recipe"] for one in answer["unknown"]}
-    broken = run_probe(place, "diagnose", "--log", "-", stdin=GUIDE + "\nStep 100: loss=nan\n")
+    broken = run_probe(place, "diagnose", "--log", "-", server=False, stdin=GUIDE + "\nStep 100: loss=nan\n")
     assert "NaN at step 100" in broken.stdout and "10 lines read" in broken.stderr
-    nothing = run_probe(place, "diagnose", "--log", "-", stdin="hello\n")
+    nothing = run_probe(place, "diagnose", "--log", "-", server=False, stdin="hello\n")
     assert nothing.returncode == 2 and "no step or loss" in nothing.stderr
     assert place.server_pid() is None
 
@@ -124,7 +124,7 @@ def test_a_spike_in_a_text_is_found_by_the_recipe_that_finds_it_in_a_recording(p
     losses = [3 * math.exp(-step / 80) + 0.01 * ((step * 37) % 11) for step in range(300)]
     losses[250:253] = [9.0, 8.0, 6.0]
     text = "\n".join(f"iter {step}: loss {loss:.4f}" for step, loss in enumerate(losses))
-    done = run_probe(place, "diagnose", "--log", "-", "--format", "json", stdin=text)
+    done = run_probe(place, "diagnose", "--log", "-", "--format", "json", server=False, stdin=text)
     found = {one["recipe"]: one for one in json.loads(done.stdout)["findings"]}
     assert found["loss-spike"]["step"] == 250, done.stdout
 

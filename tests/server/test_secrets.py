@@ -16,7 +16,7 @@ from probe.recording import checked
 from probe.recording.recording import Meta
 from probe.recording.tables import TABLES
 from probe.server.runtime import access
-from server.beside import Writer
+from server.beside import Writer, until
 from server.test_tcp import free_port
 
 _DRAWN = "q7Zp2Lx9Vb4Kt8Rm3Wd6Yf1Hs5Jc0Ng7Qa2Ue9"
@@ -80,10 +80,11 @@ class Viewer:
 
 
 def test_no_secret_of_a_job_reaches_a_viewer_or_a_file(
-    place: Place, start: Callable[..., Job]
+    place: Place, start_interpreter: Callable[..., Job]
 ) -> None:
     port = free_port()
-    job = start("holds_secrets", *WORDS, PROBE_LISTEN=f"127.0.0.1:{port}", **SERVER, **ENVIRON)
+    job = start_interpreter("holds_secrets", *WORDS, PROBE_LISTEN=f"127.0.0.1:{port}", **SERVER, **ENVIRON)
+    until((place.directory / "token.viewer").exists, "the server")
     viewer = Viewer(place, port)
     told: dict[str, str] = {}
     for route, needed in access.NEEDS.items():
