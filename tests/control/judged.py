@@ -119,6 +119,13 @@ READING = (
     "    def f(self): return self.k + self.n\nA(1).f()",
     "from dataclasses import dataclass\nsettings.width * 2",
 )
+READS_REBOUND = (
+    "x = x.clone()\nx.zero_()",
+    "y = torch.zeros(1)\ny = x\ny = torch.zeros(1)\ny.zero_()",
+    "y = torch.zeros(1)\n[y.zero_() for _ in [1]]\ny = x",
+    "y = torch.zeros(1)\nwhile y.sum() < 1:\n    y.zero_()\ny = x",
+)
+"""A variable is what it was given last, where nothing reads it later than it is written."""
 FIRST_GUARD = {
     "reading": 112, "blocking": 19, "settled": 20, "changing": 197, "collective": 25, "refused": 60,
 }
@@ -468,6 +475,31 @@ SETTLED = (
     "torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]).norm()",
 )
 CHANGES_DISGUISED = (
+    "class A: pass\nA.__repr__ = trainer.validate\nprint(A())",
+    "class A: pass\na = A()\na.__class__ = type(trainer)\na.computed",
+    "class A: pass\na = A()\na.f = optimizer.step\na.f()",
+    "def f(): pass\nf.o = trainer\nf.o.computed",
+    "def f(): pass\nf.__code__ = train_step.__code__\nf()",
+    "def f(h=[]): h.append(1)\nf.__defaults__ = (history,)\nf()",
+    "l = []\nl.__class__.append(history, 1)",
+    "from collections import defaultdict\nd = defaultdict(list)\nd[0].append(history)\nd[0][0].append(1)",
+    "k, v = {'k': history}.popitem()\nv.append(1)",
+    "import itertools\na = list(itertools.pairwise([history, history]))\na[0][0].append(1)",
+    "a = list(map(list, [[history]]))\na[0][0].append(1)",
+    "a = [history][slice(0, 1)]\na[0].append(1)",
+    "y = scheduler.get_last_lr()\ny[0] = 1",
+    "y = scheduler.state_dict()\ny['base_lrs'][0] = 1",
+    "x = torch.zeros(1)\nfor _ in [1]: x = model[0].weight\nx.zero_()",
+    "y = x\nz = y\ny = torch.zeros(1)\nz.zero_()",
+    "y = torch.zeros(1)\nz = y\ny = x\ny.zero_()",
+    "y = torch.zeros(1)\ng = (y.zero_() for _ in [1])\ny = x\nlist(g)",
+    "y = torch.zeros(1)\nm = map(lambda _: y.zero_(), [1])\ny = x\nlist(m)",
+    "if 0: history = []\nhistory.append(1)",
+    "for history in []: pass\nhistory.append(1)",
+    "0 and (history := [])\nhistory.append(1)",
+    "a = b = []\na.append(history)\nb[0].append(1)",
+    "def f(l): l.append(history)\nq = []\nf(q)\nq[0].append(1)",
+    "import operator\ng = operator.itemgetter(0)\ng(g([[optimizer]])).step()",
     "def f(*a): a[0].zero_()\nf(x)",
     "def f(): return x\nf().zero_()",
     "def f():\n    yield x\nfor t in f(): t.zero_()",
@@ -999,7 +1031,7 @@ REFUSED_DISGUISED = (
 )
 """What must not run, by other names."""
 EXPECTED = {
-    "reading": READING, "blocking": BLOCKING, "settled": SETTLED,
+    "reading": (*READING, *READS_REBOUND), "blocking": BLOCKING, "settled": SETTLED,
     "changing": (*CHANGING, *READS_BUT_WAITS, *CHANGES_DISGUISED),
     "collective": (*COLLECTIVE, *WAITS_DISGUISED), "refused": (*REFUSED, *REFUSED_DISGUISED),
 }

@@ -31,7 +31,8 @@ from probe.job.boundary.safe_point import SafePoint, Visit
 from probe.job.introspection.snippet_names import Scope, names_used
 from probe.job.snippets.evaluation import AT_BOUNDARY, AT_ONCE, Evaluation, explained, parse
 from probe.job.snippets.guard import rules
-from probe.job.snippets.guard.classify import Finding, Judgement, classify
+from probe.job.snippets.guard.attributes import Finding
+from probe.job.snippets.guard.classify import Judgement, classify
 from probe.job.snippets.guard.watching import SnippetForbidden, SnippetTimeout
 
 _GRACE_S = 0.5

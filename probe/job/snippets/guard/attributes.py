@@ -84,7 +84,7 @@ class Snippet:
     def put(self, key: object, values: Iterable[Value]) -> None:
         """It may be these, too."""
         before = self._held.get(key, NOTHING)
-        after = before.union(values) - {key}
+        after = before.union(values)
         if after == before:
             return
         if len(after) > _MOST_CONSTANTS:

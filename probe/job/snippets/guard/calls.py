@@ -273,9 +273,9 @@ class Calls(Snippet):
             return self.made(node, DATA) if name in rules.FRESH_METHODS else DATA
         if name in ("items", "most_common"):
             return self.made(node, self.made(node, contents | NUMBERS, level=1))
-        if name in ("keys", "values", "copy", "elements", "union", "difference", "intersection"):
+        if name in ("keys", "values", "popitem", "copy", "elements", "union", "difference", "intersection"):
             return self.made(node, contents)
-        if name in ("get", "pop", "popleft", "popitem", "setdefault", "__next__", "__getitem__"):
+        if name in ("get", "pop", "popleft", "setdefault", "__next__", "__getitem__"):
             return contents
         return self.made(node, kind="fresh")
 
@@ -400,7 +400,8 @@ class Calls(Snippet):
                 *(known(*list(dict.values(one))) for one in mappings if lookup.derives(type(one), (dict,)))
             )
             inside = self.made(node, inside | NUMBERS, level=1)
-        return self.made(node, called if name == "map" else inside, kind)
+        level = 2 if name in ("map", "defaultdict") else 0  # what they call makes something here, too
+        return self.made(node, called if name == "map" else inside, kind, level)
 
     def _members(self, value: Value, node: ast.AST) -> Values:
         """What a function that goes through its arguments gets out of one of them."""

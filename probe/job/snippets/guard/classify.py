@@ -1,12 +1,12 @@
-"""Guard: whether a snippet only reads, waits for something outside, changes the job, or must not run.
+"""Classifies a snippet: does it only read, wait for something outside, change the job, or must it not run?
 
-The syntax tree is read from top to bottom, against the lists of `rules`: what is not on them counts as
-changing. Of each variable and container the guard keeps what it is ever given; where that grows after it
-was looked for (in a loop, in a function), the tree is read once more. Nothing of the snippet's or the job's
-is run: names mean the objects that they are now, attributes are looked up in dictionaries (`lookup`).
+The syntax tree is read from top to bottom against the lists of `rules`; what is not on them counts as
+changing. For each variable and container the guard keeps every value it is ever given. If a value turns up
+after the variable was read (in a loop, in a function), the tree is read once more. No code of the snippet or
+the job runs: names are the objects that they are now, attributes are looked up in dictionaries (`lookup`).
 
-It guards against mistakes; it is no sandbox, and whoever may send a snippet may run code as the user of the
-job anyway. Runs on the thread of the request, while the training runs on. Standard library only.
+The guard protects from mistakes. It is not a sandbox: whoever may send a snippet may run code as the user of
+the job. Runs on the thread of the request, while the training continues. Standard library only.
 """
 
 from __future__ import annotations

@@ -386,6 +386,8 @@ class Expressions(Special):
 
     def store(self, target: ast.Attribute | ast.Subscript, values: Values) -> None:
         """Assign into an object: only into what the snippet made."""
+        if isinstance(target, ast.Attribute) and target.attr.startswith("__"):
+            self.note(target, "is an attribute that Python itself uses")
         for base in self.value(target.value):
             shares = isinstance(target, ast.Attribute) and isinstance(base, Own) and base.kind == "fresh"
             if isinstance(base, Code):

@@ -1,7 +1,7 @@
-"""Looking at objects without running anything of theirs: no property, no `__getattr__`, no `__eq__`.
+"""Inspects objects without running any code of theirs: no property, no `__getattr__`, no `__eq__`.
 
-Everything goes through C slots of `object` and `type`, and through what lies in dictionaries. Runs
-on whichever thread judges a snippet, while the training runs on. Standard library only.
+Everything goes through C slots of `object` and `type` and through dictionaries. Runs on the thread
+that classifies a snippet, while the training continues. Standard library only.
 """
 
 from __future__ import annotations

@@ -194,7 +194,7 @@ fresh shutil: disk_usage which
 fresh urllib.request: urlopen
 fresh socket: create_connection getaddrinfo gethostbyname
 = reading: reads
-fresh builtins: abs all any bin bool bytes chr complex divmod float hash hex int len oct ord round slice sum
+fresh builtins: abs all any bin bool bytes chr complex divmod float hash hex int len oct ord round sum
     bytearray
 special builtins: getattr hasattr type vars iter next pow range open __import__
 special importlib: import_module
@@ -222,7 +222,8 @@ gather types.MappingProxyType os._Environ: keys values get
 pair collections.Counter: most_common
 consume collections: Counter OrderedDict deque defaultdict
 fresh collections: namedtuple
-gather itertools: chain islice compress tee pairwise batched
+gather itertools: chain islice compress
+pair itertools: tee pairwise batched
 endless itertools: count cycle repeat
 getter operator: itemgetter
 fresh operator: add sub mul truediv floordiv mod neg eq ne lt le gt ge contains not_ truth
@@ -277,8 +278,8 @@ modules torch.nn.Sequential torch.nn.ModuleList torch.nn.ModuleDict: __iter__ __
 modules torch.nn.ModuleDict: __contains__ keys values items
 fresh torch.nn.utils: parameters_to_vector get_total_norm
 fresh torch.optim.Optimizer: state_dict
-fresh torch.optim.lr_scheduler.LRScheduler torch.optim.lr_scheduler.ReduceLROnPlateau: get_last_lr
-    state_dict
+fresh torch.optim.lr_scheduler.LRScheduler torch.optim.lr_scheduler.ReduceLROnPlateau: state_dict
+data torch.optim.lr_scheduler.LRScheduler torch.optim.lr_scheduler.ReduceLROnPlateau: get_last_lr
 fresh torch.amp.grad_scaler.GradScaler: get_scale get_growth_factor get_backoff_factor get_growth_interval
     is_enabled state_dict
 fresh torch.utils.data.DataLoader: __len__
@@ -337,12 +338,12 @@ item tolist count index find strip rstrip lstrip split rsplit splitlines lower u
 endswith  replace encode decode format ljust rjust zfill partition rpartition isdigit bit_length is_alive
 read  readline readlines getvalue group groups groupdict hex total_seconds isoformat strftime timestamp size
 dim  ndimension numel nelement element_size state_dict keys values items union difference intersection
-issubset  most_common is_integer removeprefix removesuffix capitalize isalpha casefold get_last_lr get_scale
+issubset  most_common is_integer removeprefix removesuffix capitalize isalpha casefold get_scale
 total  named_parameters named_buffers parameters buffers
 """)
 PURE_METHODS = FRESH_METHODS | _words(_VIEWS_OF_TENSORS, _METHODS_OF_TENSORS, """
 get named_modules modules children named_children astype getName end span match search fullmatch findall
-as_posix with_suffix relative_to is_absolute __repr__ __str__
+get_last_lr as_posix with_suffix relative_to is_absolute __repr__ __str__
 """)
 """Methods that are reading by their name where the object is not known but comes from a reading call."""
 OWN_METHODS = _words("""
@@ -362,7 +363,7 @@ read_text read_bytes exists stat iterdir glob rglob is_file is_dir communicate w
 """Methods that wait for something outside, by their name, where the snippet made what they are called on."""
 REFLECTION = _words("""
 __dict__ __globals__ __builtins__ __closure__ __subclasses__ f_globals f_locals gi_frame tb_frame f_back
-__self__ __func__ __wrapped__
+__self__ __func__ __wrapped__ __defaults__ __kwdefaults__ __code__
 """)
 """Attributes through which one gets from anything to everything."""
 

@@ -68,11 +68,12 @@ class Special(Calls):
                 self.any_attribute(within, node)
             for field, form in _fields(whole or ""):
                 self.formatted(form, node)
+                found = within
                 for name in (part.partition("[")[0] for part in field.split(".")[1:]):
                     if is_settled(name):  # of what is in an argument, perhaps
                         self.note(node, rules.LOOKS_AT_GRADIENTS, rules.SETTLED)
-                    for value in within:
-                        self.attribute(value, name, node)
+                    found = NOTHING.union(*(self.attribute(value, name, node) for value in found))
+                self.shown(found, node)
         self.shown(arguments, node)
         return NUMBERS
 
