@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as some
 
-from control.judged import EXPECTED, READING
+from control.judged import EXPECTED, FIRST_GUARD, READING, READS_BUT_WAITS
 from control.looked_upon import TOUCHED, job, named
 from control.pythons import interpreter
 from harness import PATIENCE_S, PROGRAMS, ROOT
@@ -23,8 +23,8 @@ from probe.base.isolation import capture
 from probe.job.introspection.snippet_names import names_used
 from probe.job.snippets.guard import lookup
 from probe.job.snippets.guard.classify import Judgement, classify
+from probe.job.snippets.guard.kinds import rulebook
 from probe.job.snippets.guard.rules import CLASSES, GROUPS, REFUSED_GROUPS, SEVERITY
-from probe.job.snippets.guard.tracked import rulebook
 
 OBJECTS = job()
 ITS_OWN_INPUT = ("input", "input.shape")
@@ -66,6 +66,12 @@ def test_a_snippet_is_classed_as_whoever_writes_it_expects(kind: str, code: str)
 
 def test_there_are_enough_of_them() -> None:
     assert sum(map(len, EXPECTED.values())) >= 300 and set(EXPECTED) == set(CLASSES)
+
+
+def test_few_that_only_read_wait_now_and_none_is_judged_milder_than_by_the_first_guard() -> None:
+    assert len(READING) + len(READS_BUT_WAITS) == FIRST_GUARD["reading"]
+    assert 6 * len(READS_BUT_WAITS) <= FIRST_GUARD["reading"]
+    assert all(len(EXPECTED[kind]) >= count for kind, count in FIRST_GUARD.items() if kind != "reading")
 
 
 def test_a_finding_says_where_and_why() -> None:

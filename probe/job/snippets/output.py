@@ -1,11 +1,11 @@
-"""Output of threads that run snippets, kept apart from everybody else's.
+"""Captures the output of threads that run snippets, and no other thread's.
 
-While any snippet runs, `sys.stdout` and `sys.stderr` are stand-ins that give each
-snippet's thread its own buffer and every other thread the real stream; on
-`sys.stdin` a snippet's thread finds nothing to read. What is not a write or a
-read (encoding, isatty, …) is the real stream's. One set of stand-ins serves all
-snippets that run at the same time: stacked ones would end in another order than
-they began, and stay. Standard library only; the thread that runs a snippet.
+While a snippet runs, `sys.stdout` and `sys.stderr` are stand-ins: the snippet's
+thread writes into its own buffer, every other thread into the real stream. On
+`sys.stdin` the snippet's thread reads nothing. Everything else (encoding, isatty,
+…) is the real stream's. One set of stand-ins serves all snippets that run at the
+same time: nested ones could end in another order than they began, and would stay.
+Runs on the thread of a snippet. Standard library only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _STREAMS = ("stdin", "stdout", "stderr")
 
 
 class Buffer:
-    """Text up to a limit; what is beyond it is counted and dropped."""
+    """Text up to a limit; the rest is counted and dropped."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._parts: list[str] = []

@@ -1,16 +1,16 @@
-"""Keeping: what a snippet may change by accident is afterwards as it was before.
+"""Restores global state that a snippet may have changed by accident.
 
-A snippet that draws a random number, leaves `no_grad` open or changes the folder
-would change every step that follows. What it does on purpose to objects (weights,
-groups of an optimizer, `model.eval()`, `os.environ`, `sys.path`, hooks) stays.
+A snippet that draws a random number, leaves `no_grad` open or changes the working
+directory would affect every later step. What it changes on purpose in objects
+(weights, parameter groups, `model.eval()`, `os.environ`, `sys.path`, hooks) stays.
 
-On the training thread everything listed here and in `modes` is read before, and
-put back where it differs. On a thread of its own random states are never put
-back, because the training draws meanwhile, and what belongs to the whole process
-only where the snippet's own text names it: otherwise the job changed it. Nothing
-of this raises, but an interrupt of the job's own (Ctrl-C) passes, after everything
-was put back. Standard library only, torch and NumPy where the job has them; the
-thread that runs the snippet.
+On the training thread, everything listed here and in `torch_modes` is read before
+the snippet and restored where it differs. On a thread of its own, random states
+are not restored, because the training draws meanwhile; state of the whole process
+is restored only if the snippet's text names it, because otherwise the job changed
+it. Nothing here raises, except that an interrupt of the job (Ctrl-C) passes on
+after everything is restored. Runs on the snippet's thread. Standard library only;
+torch and NumPy if the job has them.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _modes_of: dict[str, tuple[Any, list[State]]] = {}
 
 
 class Kept:
-    """What a snippet leaves changed in the block is put back at its end.
+    """Restores at the end of the block what a snippet changed in it.
 
-    `training_thread`: it runs there, between two steps. `code` is the snippet's text. After the block
-    `put_back` names what had been changed ("the random state of torch") and `left` what could not be put
-    back; `sentences` says both."""
+    `training_thread`: whether the block runs there, between two steps. `code`: the snippet's text. After
+    the block, `put_back` names what was restored ("the random state of torch") and `left` what could not
+    be; `sentences` returns both."""
 
     def __init__(self, *, training_thread: bool, code: str = "") -> None:
         self.put_back: list[str] = []
@@ -68,7 +68,7 @@ class Kept:
         return self
 
     def sentences(self) -> list[str]:
-        """For the answer."""
+        """What the answer says about it."""
         return [
             *(f"put back as it was: {name}" for name in self.put_back),
             *(f"changed, and could not be put back: {name}" for name in self.left),
@@ -114,7 +114,7 @@ class Kept:
 
 
 def _plainly() -> AbstractContextManager[Any]:
-    """Calls of torch within this are not seen by modes of the job's."""
+    """Torch function modes of the job do not see calls within this."""
     native: Any = sys.modules.get("torch._C")
     disable = getattr(native, "DisableTorchFunction", None)
     return nullcontext() if disable is None else disable()
@@ -143,7 +143,7 @@ def _of_generator(name: str, generator: Any) -> State:
 
 
 def _library_modes() -> list[State]:
-    """Of torch and NumPy, if the job has imported them to their end; made once."""
+    """State of torch and NumPy, if the job has finished importing them; built once."""
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     found: list[State] = []
     if hasattr(torch, "set_num_threads") and hasattr(torch, "_tensor_str"):
@@ -165,7 +165,7 @@ def _made_once(name: str, module: Any, make: Callable[[Any], list[State]]) -> li
 
 
 def _interpreter(code: str) -> list[State]:
-    """Of the interpreter and the process."""
+    """State of the interpreter and the process."""
     found = [
         State("the standard streams", _streams, _set_streams, ("stdin", "stdout", "stderr", "redirect")),
         State("the working folder", os.getcwd, os.chdir, ("chdir",)),
@@ -181,7 +181,7 @@ def _interpreter(code: str) -> list[State]:
 
 
 def _streams() -> tuple[Any, ...]:
-    """While a snippet runs they are its stand-ins (`output`), which then give way to the job's."""
+    """While a snippet runs, these are stand-ins (`output`); afterwards they are the job's streams again."""
     return tuple(getattr(sys, name, _UNREADABLE) for name in _STREAMS)
 
 
@@ -234,7 +234,7 @@ def _handlers() -> tuple[Any, ...]:
 
 
 def _set_handlers(handlers: tuple[Any, ...]) -> None:
-    """Those that are Python's; one that was another library's is lost and stays what it is now."""
+    """Restore Python handlers; a handler installed in C cannot be restored and stays as it is now."""
     for number, handler in zip(_SIGNALS, handlers, strict=True):
         if handler is not None and _signal.getsignal(number) is not handler:
             _signal.signal(number, handler)

@@ -1,10 +1,10 @@
-"""Modes of torch and NumPy that a snippet can leave changed, each with how it is read and put back.
+"""Modes of torch and NumPy that a snippet can leave changed, and how each is read and restored.
 
-What is here is what changes numbers, devices, speed or what is printed without standing in any
-tensor: grad and inference mode, autocast, default dtype and device, deterministic algorithms,
-TF32, cuDNN, threads, anomaly detection, modes left open, denormals, NumPy's error handling. A
-mode that this version of torch does not have is left out. Reading starts no CUDA. Standard
-library only, torch and NumPy where the job has them; the thread that runs the snippet.
+These change numbers, devices, speed or printing and are stored in no tensor: grad and
+inference mode, autocast, default dtype and device, deterministic algorithms, TF32, cuDNN,
+threads, anomaly detection, modes left open, denormals, NumPy's error handling. A mode that
+this version of torch lacks is left out. Reading does not initialise CUDA. Runs on the
+snippet's thread. Standard library only; torch and NumPy if the job has them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from probe.base.isolation import capture
 
 
 class State(NamedTuple):
-    """Something that is as it was after a snippet. `name` completes "… was put back".
+    """State that is restored after a snippet. `name` completes "… was put back".
 
-    `marks`: it belongs to the whole process, and only code that contains one of these words changes
-    it; None: it belongs to one thread."""
+    `marks`: the state belongs to the whole process, and only code that contains one of these words
+    changes it; None: it belongs to one thread."""
 
     name: str
     read: Callable[[], Any]
@@ -51,7 +51,7 @@ _PRECISIONS = (
 _SMALLEST_NORMAL = sys.float_info.min
 
 _held: list[Any] = []
-"""Guards of inference mode: one that is let go of puts back what was before it."""
+"""Guards of inference mode, kept because a guard restores the previous mode when it is freed."""
 
 
 def torch_modes(torch: Any) -> list[State]:
@@ -130,7 +130,7 @@ def numpy_modes(numpy: Any) -> list[State]:
 
 
 def _setter(setter: Callable[..., object]) -> Callable[[Any], object]:
-    """A setter that takes apart what its getter gives in one."""
+    """A setter that accepts the value of its getter, also where that is a tuple of arguments."""
     return lambda value: setter(*value) if isinstance(value, tuple) else setter(value)
 
 
@@ -141,7 +141,7 @@ def _set_inference(torch: Any, on: bool) -> None:
 
 
 def _autocast(torch: Any) -> Any:
-    """How deep, whether it caches, and by device whether it is on and its dtype."""
+    """Nesting depth, whether casts are cached, and per device whether it is on and its dtype."""
     torch.autocast_increment_nesting()
     depth = torch.autocast_decrement_nesting()
     cached = torch.is_autocast_cache_enabled()
@@ -217,7 +217,7 @@ def _set_deterministic(torch: Any, state: tuple[bool, bool]) -> None:
 
 
 def _precision(native: Any) -> list[Any]:
-    """Every switch of TF32; torch refuses to read one kind while the other kind contradicts it: None."""
+    """Every TF32 switch; None for one that torch refuses to read because another contradicts it."""
     reads: list[Callable[[], Any]] = [
         native._get_float32_matmul_precision, native._get_cublas_allow_tf32, native._get_cudnn_allow_tf32,
     ]
@@ -228,7 +228,7 @@ def _precision(native: Any) -> list[Any]:
 
 
 def _set_precision(native: Any, state: list[Any]) -> None:
-    """The old switches first: setting them moves the new ones too."""
+    """Restore the old switches first: setting them also moves the new ones."""
     matmul, _cublas, cudnn, *single = state
     if single:
         for which, precision in zip(_PRECISIONS, single, strict=True):

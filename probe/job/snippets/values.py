@@ -1,8 +1,7 @@
-"""Values as text: what `eval` shows of a last expression, never more than a screenful or two.
+"""The text that `eval` shows for the value of the last expression, limited in length.
 
-`repr` of a list of lists can take seconds and holds the GIL all the time, so the
-size is looked at before it is called. Runs on the eval thread. Standard library
-only.
+`repr` of nested lists can take seconds and holds the GIL, so the size is checked
+before it is called. Runs on the snippet's thread. Standard library only.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 from probe.job.snippets.output import Buffer, size_bytes
 
 LONGEST_CHARACTERS = 65_536
-"""A longer text is cut, and what was cut is counted where it is known."""
+"""A longer text is cut, and the cut part is counted if its length is known."""
 LONGEST_TEXT_CHARACTERS = 10_000
 """Of a value that is itself a text or bytes."""
 LARGEST_TENSOR = 1000
@@ -26,7 +25,7 @@ DEEPEST = 50
 def short_repr(value: Any, buffer: Buffer) -> str:
     """A value as text: large tensors by shape, dtype and device, the rest cut sensibly.
 
-    What is left out of a plain text is counted in `buffer`."""
+    Cut characters are counted in `buffer`."""
     torch: Any = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor) and value.numel() > LARGEST_TENSOR:
         return f"tensor(shape={list(value.shape)}, dtype={value.dtype}, device={value.device})"

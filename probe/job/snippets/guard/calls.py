@@ -1,6 +1,6 @@
-"""What a call in a snippet does: the rules, applied to a callee and its arguments.
+"""What using and calling values does: the rules, applied to a callee and its arguments.
 
-Part of the guard: see `guard.py`. Standard library only.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -12,44 +12,17 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from probe.job.snippets.guard import lookup
-from probe.job.snippets.guard.attributes import State
-from probe.job.snippets.guard.rules import (
-    BLOCKING,
-    BLOCKING_METHODS,
-    CHANGING_METHODS,
-    COLLECTIVE,
-    COLLECTIVE_METHODS,
-    COLLECTIVE_MODULES,
-    CONSUME,
-    ENDING,
-    FRESH,
-    FRESH_METHODS,
-    GATHER,
-    LOOK,
-    NEW_TENSOR_METHODS,
-    OWN_METHODS,
-    PAIR,
-    PURE_METHODS,
-    READING,
-    REFUSED,
-    SHOW,
-    STREAM_METHODS,
-    TAKE,
-    TENSOR_METHODS_CALLED_ALIKE,
-    Group,
-)
-from probe.job.snippets.guard.tracked import (
+from probe.job.snippets.guard import lookup, rules
+from probe.job.snippets.guard.attributes import Snippet
+from probe.job.snippets.guard.kinds import (
+    ANY,
+    DATA,
     NOTED,
     NOTHING,
     NUMBER,
     NUMBERS,
-    OPAQUE,
-    PURE,
     Absent,
-    Attribute,
-    Class,
-    Function,
+    Code,
     Known,
     Method,
     Own,
@@ -58,10 +31,11 @@ from probe.job.snippets.guard.tracked import (
     Values,
     known,
 )
-from probe.job.snippets.guard.uses import Uses
 
 _FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial, *lookup.C_CALLABLES)
-_NAMED = (types.FunctionType, *lookup.C_CALLABLES)
+_FALSE = known(False)
+_WAITS = "waits for the other ranks"
+_BACKWARD = "backward of a model on several ranks waits for the others"
 
 
 class Arguments(NamedTuple):
@@ -74,166 +48,259 @@ class Arguments(NamedTuple):
 
     def everything(self) -> Values:
         """All of them in one."""
-        named = (values for _, values in self.keywords)
-        return NOTHING.union(*self.positional, *named, self.others)
+        return self.others.union(*self.positional, *(values for _, values in self.keywords))
 
-    def named(self, name: str) -> Values | None:
-        """A keyword's; None when it is not given."""
-        return dict(self.keywords).get(name)
+    def named(self, name: str) -> Values:
+        """A keyword's; nothing when it is not given."""
+        return dict(self.keywords).get(name, NOTHING)
+
+    def first(self) -> Values:
+        """The first, or what may be."""
+        return self.positional[0] if self.positional else self.others
 
 
-ANYTHING = Arguments(others=OPAQUE)
+ANYTHING = Arguments(others=ANY)
 
 
-class Calls(Uses):
-    """Judges calls. What needs the syntax tree is in `guard.py`."""
+class Calls(Snippet):
+    """Judges uses and calls of values."""
 
-    def run(self, function: Function | Class, given: Arguments, node: ast.AST,
-        self_: Values = NOTHING) -> Values:
-        """Call a function or class of the snippet."""
+    def code(self, text: str) -> None:
+        """Judge text that the snippet executes; in `classify.py`."""
         raise NotImplementedError
 
-    def code(self, text: str, node: ast.AST) -> None:
-        """Judge text that the snippet executes."""
-        raise NotImplementedError
+    # -- uses --------------------------------------------------------------------------------
+
+    def touch(self, values: Values, node: ast.AST, names: frozenset[str] = rules.SPECIAL_METHODS) -> None:
+        """Somebody's own special methods, run by an operator or a function."""
+        for value in values:
+            if isinstance(value, Known) and type(value.thing) not in lookup.IMMUTABLE:
+                own = lookup.own_special(type(value.thing), names)
+                if own is not None:
+                    self.note(node, f"runs `{own}`, which is not known to be pure")
+            elif value is Some.ANY:
+                self.note(node, "uses something that is not known here")
+
+    def iterate(self, values: Values, node: ast.AST, *, in_c: bool = True) -> Values:
+        """What going through values gives. `in_c`: no Python runs between two of them."""
+        if in_c:
+            self._runs_through(values, node)
+        return self.each(values, lambda one: self._iterate_one(one, node))
+
+    def _runs_through(self, values: Values, node: ast.AST) -> None:
+        for value in values:
+            if isinstance(value, Own) and value.kind == "endless":
+                self.note(node, "goes through something endless in C: nothing can stop it", rules.REFUSED)
+            elif isinstance(value, Known) and type(value.thing) is range:
+                numbers, most = value.thing, rules.LONGEST_RANGE
+                if abs(numbers.stop - numbers.start) // abs(numbers.step) > most:
+                    self.note(node, f"goes through more than {most:,} numbers in C", rules.REFUSED)
+
+    def _iterate_one(self, value: Value, node: ast.AST) -> Values:
+        if isinstance(value, Own):
+            return self.inside(value)
+        if value is Some.ANY:
+            return self.note(node, "goes through something that is not known here")
+        if not isinstance(value, Known):
+            return NOTED if value is Some.NOTED else NOTHING if isinstance(value, Code | Method) else DATA
+        kind = type(value.thing)
+        if self.rules.method(kind, "__iter__") is not None or kind is range:
+            return self.elements(value.thing)
+        if lookup.derives(kind, self.rules.loader):
+            return self.note(node, "takes batches from a loader: starts its workers and draws random numbers")
+        if lookup.find(kind, "__next__") is not None:
+            return self.note(node, "takes from an iterator of the job")
+        if lookup.find(kind, "__iter__") is None and lookup.find(kind, "__getitem__") is None:
+            return NOTHING
+        return self.note(node, f"goes through a `{lookup.class_name(kind)}`, which is not known to be pure")
+
+    def shown(self, values: Values, node: ast.AST) -> None:
+        """A text is made of values."""
+        for value in self._all_in(values):
+            own = lookup.own_text(value.thing) if isinstance(value, Known) else None
+            if own is not None:
+                self.note(node, f"makes a text with `{own}`, which is not known to be pure")
+            elif value is Some.ANY:
+                self.note(node, "makes a text of something that is not known here")
+
+    def _all_in(self, values: Iterable[Value]) -> set[Value]:
+        """Values, and what is in those of them that the snippet made."""
+        seen: set[Value] = set()
+        waiting = list(values)
+        while waiting:
+            value = waiting.pop()
+            if value not in seen:
+                seen.add(value)
+                waiting.extend(self.get(value) if isinstance(value, Own) else ())
+        return seen
+
+    def constant(self, values: Values) -> object:
+        """The one constant that a value can be; None when there is none or more than one."""
+        if len(values) != 1:
+            return None
+        (value,) = values
+        return value.thing if isinstance(value, Known) and type(value.thing) in lookup.IMMUTABLE else None
+
+    def too_large(self, size: float, node: ast.AST) -> bool:
+        """Whether a number or sequence would be absurdly large."""
+        if size > rules.LARGEST_RESULT:
+            self.note(node, f"would make more than {rules.LARGEST_RESULT:,} bits or elements", rules.REFUSED)
+        return size > rules.LARGEST_RESULT
 
     # -- what is called ----------------------------------------------------------------------
 
     def call(self, callee: Value, given: Arguments, node: ast.AST) -> Values:
         """What calling a value gives; notes what makes it more than reading."""
-        match callee:
-            case Known():
-                return self._call_known(callee, given, node)
-            case Method():
-                return self._call_method(callee, given, node)
-            case Attribute():
-                return self._call_attribute(callee, given, node)
-            case Function() | Class():
-                return self.run(callee, given, node)
-            case Absent():
-                return self._call_absent(callee, given, node)
-            case Own(kind="wrapper"):
-                return given.everything() or PURE
-            case Own(kind="getter"):
-                return OPAQUE
-            case Some.NOTED:
-                return NOTED
-            case _:
-                self.note(node, "calls something that is not known here")
-                return NOTED
+        if isinstance(callee, Known):
+            return self._call_known(callee, given, node)
+        if isinstance(callee, Method):
+            return self._call_method(callee, given, node)
+        if isinstance(callee, Code):
+            return self.run(callee, given, node)
+        if isinstance(callee, Absent):
+            group = self.rules.dotted(callee.dotted)
+            if group is not None:
+                return self._apply(group, callee.dotted.rpartition(".")[2], given, node)
+            if callee.dotted.startswith(rules.COLLECTIVE_MODULES):
+                return self.note(node, _WAITS, rules.COLLECTIVE)
+        if isinstance(callee, Own) and callee.kind == "wrapper":
+            everything = given.everything()
+            return everything | self.each(everything, lambda one: self._members(one, node)) or DATA
+        if callee is Some.NOTED:
+            return NOTED
+        self.may_call(given.everything(), node)
+        return self.note(node, "calls something that is not known here")
+
+    def run(self, code: Code, given: Arguments, node: ast.AST, self_: Values = NOTHING) -> Values:
+        """Call a function or class of the snippet: its arguments get to its parameters."""
+        if isinstance(code.node, ast.ClassDef):
+            instance = self.made(code.node, kind="instance")
+            methods = [one for one in code.node.body if isinstance(one, ast.FunctionDef)]
+            makers = [one for one in methods if one.name in ("__init__", "__new__")]
+            for one in makers:
+                self.run(Code(one), given, node, instance)
+            if not makers:
+                self.may_call(given.everything(), node)
+                self.put(next(iter(instance)), given.everything())
+            return instance
+        positional = ((self_,) if self_ else ()) + given.positional
+        parameters = code.node.args
+        plain = [one.arg for one in (*parameters.posonlyargs, *parameters.args)]
+        rest = given.others.union(*positional[len(plain) :], *(values for _, values in given.keywords))
+        for name, values in (*zip(plain, positional, strict=False), *given.keywords):
+            self.put(name, values)
+        for name in (*plain, *(one.arg for one in parameters.kwonlyargs)):
+            self.put(name, given.others)
+        for packed in (parameters.vararg, parameters.kwarg):
+            if packed is not None:
+                self.put(packed.arg, self.made(packed, rest | NUMBERS))
+        results = self.get(code)
+        if any(isinstance(part, ast.Yield | ast.YieldFrom) for part in ast.walk(code.node)):
+            return self.made(code.node, results)
+        return results if isinstance(code.node, ast.Lambda) else results | known(None)
 
     def _call_known(self, callee: Known, given: Arguments, node: ast.AST) -> Values:
         thing = callee.thing
         group = self.rules.of(thing)
+        name = lookup.function_name(thing)
         if group is not None:
             if lookup.class_name(type(thing)) == "ufunc" and len(given.positional) > thing.nin:
                 self.note(node, "writes its result into something of the job")
-            return self._apply(group, _name_of(thing), given, node)
+            return self._apply(group, name, given, node)
         if type(thing) is types.MethodType:
             if self.rules.of(thing.__func__) is not None and lookup.is_class(thing.__self__):
                 return self._call_known(Known(thing.__func__), given, node)
             return self._call_method(Method(Known(thing.__self__), thing.__func__.__name__), given, node)
         if type(thing) is functools.partial:
-            return self.call(Known(thing.func), ANYTHING, node)
+            self.call(Known(thing.func), ANYTHING, node)
         if type(thing) is types.BuiltinFunctionType and not lookup.is_module(thing.__self__ or sys):
             owner: Any = thing.__self__
-            if lookup.is_class(owner):
-                group = self.rules.method(owner, thing.__name__)
-                if group is not None:
-                    return self._apply(group, thing.__name__, given, node)
-            return self._call_method(Method(Known(thing.__self__), thing.__name__), given, node)
+            group = self.rules.method(owner, name) if lookup.is_class(owner) else None
+            if group is not None:
+                return self._apply(group, name, given, node)
+            return self._call_method(Method(Known(thing.__self__), name), given, node)
+        self.may_call(given.everything(), node)
+        if lookup.is_collective(thing):
+            return self.note(node, _WAITS, rules.COLLECTIVE)
         if lookup.is_class(thing):
             return self._call_class(thing, given, node)
-        if self._is_collective(thing):
-            self.note(node, "waits for the other ranks", COLLECTIVE)
-        elif lookup.derives(type(thing), self.rules.module):
-            self._call_module(thing, node)
-        elif not callable(thing):
-            return NOTHING
-        else:
-            self._unknown_call(thing, node)
-        return NOTED
+        if lookup.derives(type(thing), self.rules.module):
+            return self._call_module(thing, node)
+        return self._unknown(name, "is not known to be pure", node) if callable(thing) else NOTHING
 
-    def _unknown_call(self, thing: Any, node: ast.AST) -> None:
-        name = _name_of(thing)
+    def _unknown(self, name: str, otherwise: str, node: ast.AST) -> Values:
         if name.endswith("_") and not name.endswith("__"):
-            self.note(node, "changes a tensor in place")
-        else:
-            self.note(node, CHANGING_METHODS.get(name, "is not known to be pure"))
+            otherwise = "changes something in place"
+        return self.note(node, rules.CHANGING_METHODS.get(name, otherwise))
 
-    def _is_collective(self, thing: Any) -> bool:
-        if type(thing) is types.FunctionType:
-            module = thing.__globals__.get("__name__")
-            module = thing.__module__ if module in (None, "torch.distributed.c10d_logger") else module
-        elif type(thing) in lookup.C_CALLABLES:
-            module = getattr(thing, "__module__", None) or lookup.module_name(getattr(thing,
-                "__objclass__", int))
-        else:
-            module = lookup.module_name(thing if lookup.is_class(thing) else type(thing))
-        return type(module) is str and _is_in(module, COLLECTIVE_MODULES)
-
-    def _call_module(self, module: Any, node: ast.AST) -> None:
+    def _call_module(self, module: Any, node: ast.AST) -> Values:
         parts = lookup.modules_within(module)
         if any(lookup.derives(type(part), self.rules.collective) for part in parts):
-            self.note(node, "runs a model that waits for the other ranks", COLLECTIVE)
-        else:
-            self.note(node, "runs a model: statistics, random numbers and hooks change")
+            return self.note(node, "runs a model that waits for the other ranks", rules.COLLECTIVE)
+        return self.note(node, "runs a model: statistics, random numbers and hooks change")
 
     def _call_class(self, cls: type, given: Arguments, node: ast.AST) -> Values:
+        if lookup.derives(cls, (SystemExit,)):
+            return self.note(node, "ends the process", rules.REFUSED)
         if lookup.derives(cls, (BaseException,)) and lookup.library_class(cls):
-            if lookup.derives(cls, (SystemExit,)):
-                self.note(node, "ends the process", REFUSED)
-            return frozenset({self.made(node, given.everything())})
-        if self._is_collective(cls):
-            self.note(node, "waits for the other ranks", COLLECTIVE)
-        elif _is_record(cls) and not lookup.own_special(cls):
-            return frozenset({self.made(node, given.everything())})
-        else:
-            self.note(node, f"makes a `{lookup.class_name(cls)}`, which is not known to be pure")
-        return NOTED
+            self.shown(given.everything(), node)
+            return self.made(node, given.everything())
+        return self.note(node, f"makes a `{lookup.class_name(cls)}`, which is not known to be pure")
 
-    def _call_absent(self, callee: Absent, given: Arguments, node: ast.AST) -> Values:
-        group = self.rules.dotted(callee.dotted)
-        if group is not None:
-            return self._apply(group, callee.dotted.rpartition(".")[2], given, node)
-        if callee.dotted.startswith(COLLECTIVE_MODULES):
-            self.note(node, "waits for the other ranks", COLLECTIVE)
-        else:
-            self.note(node, "is not known to be pure")
-        return NOTED
+    def call_method(self, receiver: Value, name: str, given: Arguments, node: ast.AST) -> Values:
+        """What `receiver.name(…)` gives."""
+        if isinstance(receiver, Own) and receiver.kind != "wrapper":
+            return self._method_of_own(receiver, name, given, node)
+        if not isinstance(receiver, Some):
+            found = self.attribute(receiver, name, node)
+            return self.each(found, lambda one: self.call(one, given, node))
+        self.may_call(given.everything(), node)
+        if receiver is Some.DATA and name in rules.PURE_METHODS:
+            self._check(given, node)
+            return self._pure(name, receiver, NOTHING, node)
+        if name in rules.COLLECTIVE_METHODS - rules.TENSOR_METHODS_CALLED_ALIKE:
+            return self.note(node, _WAITS, rules.COLLECTIVE)
+        if name == "backward" and self._ranks_wait():
+            return self.note(node, _BACKWARD, rules.COLLECTIVE)
+        if receiver is Some.NOTED:
+            return NOTED
+        return self._unknown(name, f"`.{name}` of something that is not known here", node)
+
+    def _pure(self, name: str, receiver: Value, contents: Values, node: ast.AST) -> Values:
+        if name in rules.NEW_TENSOR_METHODS:
+            return self.made(node, kind="fresh")
+        if receiver is Some.DATA:
+            return self.made(node, DATA) if name in rules.FRESH_METHODS else DATA
+        if name in ("items", "most_common"):
+            return self.made(node, self.made(node, contents | NUMBERS, level=1))
+        if name in ("keys", "values", "popitem", "copy", "elements", "union", "difference", "intersection"):
+            return self.made(node, contents)
+        if name in ("get", "pop", "popleft", "setdefault", "__next__", "__getitem__"):
+            return contents
+        return self.made(node, kind="fresh")
 
     def _call_method(self, callee: Method, given: Arguments, node: ast.AST) -> Values:
         thing, name = callee.receiver.thing, callee.name
-        receiver = frozenset({callee.receiver})
         kind = type(thing)
         group = self.rules.method(kind, name)
-        if (thing is sys.stdout or thing is sys.stderr) and name in STREAM_METHODS:
-            self.check(given, node)
+        if (thing is sys.stdout or thing is sys.stderr) and name in rules.STREAM_METHODS:
+            self._check(given, node)
             return NUMBERS
         if group is not None:
-            with_it = given._replace(positional=(receiver, *given.positional))
+            with_it = given._replace(positional=(frozenset({callee.receiver}), *given.positional))
             return self._apply(group, name, with_it, node)
+        self.may_call(given.everything(), node)
         if name in ("__call__", "forward") and lookup.derives(kind, self.rules.module):
-            self._call_module(thing, node)
-        elif name == "backward" and self._ranks_wait():
-            self.note(node, "backward of a model on several ranks waits for the others", COLLECTIVE)
-        elif self._collective_method(kind, name):
-            self.note(node, "waits for the other ranks", COLLECTIVE)
-        else:
-            self.note(node, self._why(name, f"`{lookup.class_name(kind)}.{name}` is not known to be pure"))
-        return NOTED
-
-    def _collective_method(self, kind: type, name: str) -> bool:
+            return self._call_module(thing, node)
+        if name == "backward" and self._ranks_wait():
+            return self.note(node, _BACKWARD, rules.COLLECTIVE)
         entry = lookup.find(kind, name)
-        definer = kind if entry is None else entry[0]
-        if name in ("train", "eval", "zero_grad"):
-            return False
-        if name in COLLECTIVE_METHODS and lookup.derives(kind, self.rules.collective):
-            return True
-        module = lookup.module_name(definer)
-        return _is_in(module, COLLECTIVE_MODULES) or (
-            name == "step" and lookup.derives(kind, self.rules.collective)
-        )
+        waits = name in rules.COLLECTIVE_METHODS or name == "step"
+        distributed = waits and lookup.derives(kind, self.rules.collective)
+        of_ranks = lookup.of_ranks(lookup.module_name(kind if entry is None else entry[0]))
+        if (distributed or of_ranks) and name not in ("train", "eval", "zero_grad"):
+            return self.note(node, _WAITS, rules.COLLECTIVE)
+        return self._unknown(name, f"`{lookup.class_name(kind)}.{name}` is not known to be pure", node)
 
     def _ranks_wait(self) -> bool:
         if any(lookup.derives(type(thing), self.rules.collective) for thing in list(self.names.values())):
@@ -241,160 +308,112 @@ class Calls(Uses):
         asks = lookup.by_name("torch.distributed.is_initialized")
         return type(asks) is types.FunctionType and lookup.library_function(asks) and bool(asks())
 
-    @staticmethod
-    def _why(name: str, otherwise: str) -> str:
-        if name.endswith("_") and not name.endswith("__"):
-            return "changes something in place"
-        return CHANGING_METHODS.get(name, otherwise)
-
-    def _call_attribute(self, callee: Attribute, given: Arguments, node: ast.AST) -> Values:
-        base, name = callee.base, callee.name
-        if isinstance(base, Own):
-            return self._call_own(base, name, given, node)
-        if base is Some.PURE and name in PURE_METHODS:
-            self._check_targets(given, node)
-            self.may_call(given.everything(), node)
-            self.check(given, node)
-            if name in NEW_TENSOR_METHODS:
-                return frozenset({self.made(node, kind="fresh")})
-            return frozenset({self.made(node, PURE)}) if name in FRESH_METHODS else PURE
-        if name in COLLECTIVE_METHODS - TENSOR_METHODS_CALLED_ALIKE:
-            self.note(node, "waits for the other ranks", COLLECTIVE)
-        elif name == "backward" and self._ranks_wait():
-            self.note(node, "backward of a model on several ranks waits for the others", COLLECTIVE)
-        elif base is not Some.NOTED:
-            self.note(node, self._why(name, f"`.{name}` of something that is not known here"))
-        return NOTED
-
-    def _call_instance(self, base: Own, name: str, given: Arguments, node: ast.AST) -> Values:
-        """A method of an instance of a class of the snippet, or something that is called like one."""
-        own = frozenset({base})
-        results = NOTHING
-        found = False
-        for one in self.fields.get((base.site, name), set()) | set(self.inside(base)):
-            method = isinstance(one, Function) and getattr(one.node, "name", "") == name
-            if not method and one not in self.fields.get((base.site, name), ()):
-                continue
-            found = True
-            bound = own if method else NOTHING
-            if isinstance(one, Function):
-                results |= self.run(one, given, node, bound)
-            else:
-                results |= self.call(one, given, node)
-        self.may_call(self.contents.get((base.site, -1), ()), node)
-        if not found:
-            self.note(node, f"`.{name}` is not a method that the snippet defines")
-            return NOTED
-        return results
-
-    def _call_own(self, base: Own, name: str, given: Arguments, node: ast.AST) -> Values:
-        inside = self.inside(base)
+    def _method_of_own(self, base: Own, name: str, given: Arguments, node: ast.AST) -> Values:
+        inside, everything = self.inside(base), given.everything()
         if base.kind == "instance":
-            return self._call_instance(base, name, given, node)
+            methods = [one for one in self.of_class(base, name) if isinstance(one, Code)]
+            named = [one for one in methods if getattr(one.node, "name", "") == name]
+            if not named:
+                self.may_call(inside, node, strict=True)
+                self.may_call(everything, node)
+                return self.note(node, f"`.{name}` is not a method that the snippet defines")
+            return NOTHING.union(*(self.run(one, given, node, frozenset({base})) for one in named))
         self._check_targets(given, node)
-        self.may_call(inside - {one for one in inside if isinstance(one, Function)}, node)
-        in_place = name.endswith("_") and not name.startswith("_") and base.site != 0
-        if name in BLOCKING_METHODS and base.kind == "fresh":
-            self.note(node, "waits for something outside of the job", BLOCKING)
-            return frozenset({self.made(node, kind="fresh")})
-        if not (name in OWN_METHODS or name in PURE_METHODS or (in_place and base.kind == "fresh")):
-            self.note(node, self._why(name, f"`.{name}` is not known to be pure"))
-            return NOTED
-        self.check(given, node)
-        everything = given.everything()
+        self.may_call(given.named("key"), node, given=Arguments((inside,)))
+        self.may_call(everything - given.named("key"), node)
+        if name in rules.BLOCKING_METHODS and base.kind == "fresh":
+            self.note(node, "waits for something outside of the job", rules.BLOCKING)
+            return self.made(node, kind="fresh")
+        in_place = name.endswith("_") and not name.startswith("_") and base.site is not None
+        in_place = in_place and base.kind == "fresh" and name not in rules.NEVER_ON_OWN
+        if not (name in rules.OWN_METHODS or name in rules.PURE_METHODS or in_place):
+            return self._unknown(name, f"`.{name}` is not known to be pure", node)
+        self._check(given, node)
+        stored = everything
         if name in ("extend", "update", "subtract", "writelines", "extendleft"):
-            stored = self.opened(NOTHING.union(*(self._members(one, node) for one in everything)), node)
-        else:
-            stored = everything
-        self.may_call(dict(given.keywords).get("key", NOTHING), node, strict=True)
-        if name in OWN_METHODS:
+            stored = self.opened(self.each(everything, lambda one: self._members(one, node)))
+            stored = stored.union(*(values for _, values in given.keywords))
+        if name in rules.OWN_METHODS:
             self.put(base, stored)
-        if name in ("items", "most_common"):
-            return frozenset({self.made(node, frozenset({self.made(node, inside | NUMBERS, level=1)}))})
-        if name in ("keys", "values", "copy", "elements", "union", "difference", "intersection"):
-            return frozenset({self.made(node, inside | everything)})
-        if name in ("get", "pop", "popleft", "popitem", "setdefault", "__next__", "__getitem__"):
-            return inside | stored
-        return frozenset({base}) if in_place else frozenset({self.made(node, kind="fresh")})
+        return frozenset({base}) if in_place else self._pure(name, base, inside | stored, node)
 
     # -- rules -------------------------------------------------------------------------------
 
-    def _apply(self, group: Group, name: str, given: Arguments, node: ast.AST) -> Values:
-        if group.kind != READING and group.gives != "address":
+    def _apply(self, group: rules.Group, name: str, given: Arguments, node: ast.AST) -> Values:
+        if group.kind != rules.READING and group.of != "ctypes":
             self.note(node, group.why, group.kind)
-        self._check_targets(given, node)
-        special: Callable[[str, Group, Arguments, ast.AST], Values] | None
-        special = getattr(self, "_gives_" + group.gives, None)
+        self._check_targets(given, node, group)
+        word = name.strip("_") if group.gives == "special" else group.gives
+        special: Callable[..., Values] | None = getattr(self, "_gives_" + word, None)
         if special is not None:
-            found: Values = special(name, group, given, node)
-            return found
+            return special(name, given, node)
         everything = given.everything()
-        if group.gives == SHOW:
+        if group.gives == rules.SHOW:
             self.shown(everything, node)
-            self._check_stream(given, node)
+            self._check_stream(name, given, node)
             return NUMBERS
-        if group.gives == LOOK:
-            return PURE
-        if group.gives in (GATHER, CONSUME, PAIR, TAKE):
-            return self._gathered(name, group.gives, given, node)
-        self.may_call(everything, node)
-        if name == "len":
+        if group.gives == rules.LOOK:
+            self.touch(everything - ANY, node, rules.ASKED_OF_CLASSES)
+            return DATA
+        if name in ("len", "__len__"):
             self.touch(everything, node)
             return NUMBERS
-        self.check(given, node)
-        if group.gives == FRESH:
+        if group.gives in (rules.GATHER, rules.CONSUME, rules.PAIR, rules.TAKE):
+            return self._gathered(name, group.gives, given, node)
+        self.may_call(everything, node)
+        self._check(given, node)
+        if group.gives == rules.FRESH:
             self._runs_through(everything, node)
-            return frozenset({self.made(node, kind="fresh")})
-        return PURE
+            return self.made(node, kind="fresh")
+        return DATA
 
     def _gathered(self, name: str, gives: str, given: Arguments, node: ast.AST) -> Values:
-        """What goes through its arguments gives."""
+        """What goes through its arguments gives: an iterator, a container of it, or one of it."""
+        calls, key = NOTHING, given.named("key")
+        if name in ("map", "filter"):
+            calls, given = given.first(), given._replace(positional=given.positional[1:])
+        given = given._replace(keywords=tuple(one for one in given.keywords if one[0] != "key"))
         everything = given.everything()
-        inside = NOTHING.union(*(self._members(one, node) for one in everything))
-        if name in ("dict", "OrderedDict", "Counter", "ChainMap"):  # their pairs, and what is named
-            inside = self.opened(inside, node).union(*(values for _, values in given.keywords))
-        functions = frozenset(one for one in everything if isinstance(one, Function))
-        for one in functions | (given.named("key") or NOTHING):
-            if one != Known(None):
-                self.may_call([one], node, strict=True, given=Arguments((inside,)))
-        self.may_call(everything - functions, node)
-        self.check(given, node)
-        endless = [one for one in everything if isinstance(one, Own) and one.kind == "endless"]
-        if gives in (CONSUME, TAKE):
-            self._runs_through(everything, node)
-        if gives == TAKE:
-            return inside | everything | NUMBERS
-        if gives == PAIR:
-            for one in everything:
-                if isinstance(one, Known) and lookup.derives(type(one.thing), (dict,)):
-                    inside |= known(*list(dict.values(one.thing)))
-            inside = frozenset({self.made(node, inside | NUMBERS, level=1)})
-            ends = len(endless) < len(everything) or name in ENDING
+        inside = self.each(everything, lambda one: self._members(one, node))
+        if name in ("dict", "OrderedDict", "Counter"):  # their pairs, and what is named
+            inside = self.opened(inside).union(*(values for _, values in given.keywords))
+        members = [self.each(values, lambda one: self._members(one, node)) for values in given.positional]
+        several = members if name == "map" else [inside]
+        called = self.may_call(calls, node, strict=True, given=Arguments(tuple(several), (), given.others))
+        self.may_call(key, node, strict=True, given=Arguments((inside,)))
+        if name == "defaultdict":
+            for factory in given.first():
+                inside |= self.call(factory, Arguments(), node) if factory != Known(None) else NOTHING
         else:
-            ends = gives == CONSUME or name in ENDING
-        return frozenset({self.made(node, inside, "endless" if endless and not ends else "container")})
+            self.may_call(everything, node)
+        self._check(given, node)
+        if gives in (rules.CONSUME, rules.TAKE):
+            self._runs_through(everything, node)
+        if gives == rules.TAKE:
+            return inside | everything | NUMBERS
+        endless = sum(isinstance(one, Own) and one.kind == "endless" for one in everything)
+        ends = name == "islice" or gives == rules.CONSUME or (name == "zip" and endless < len(everything))
+        kind = "endless" if endless and not ends else "container"
+        if gives == rules.PAIR:
+            mappings = (one.thing for one in everything if isinstance(one, Known))
+            inside = inside.union(
+                *(known(*list(dict.values(one))) for one in mappings if lookup.derives(type(one), (dict,)))
+            )
+            inside = self.made(node, inside | NUMBERS, level=1)
+        level = 2 if name in ("map", "defaultdict") else 0  # what they call makes something here, too
+        return self.made(node, called if name == "map" else inside, kind, level)
 
     def _members(self, value: Value, node: ast.AST) -> Values:
         """What a function that goes through its arguments gets out of one of them."""
-        if isinstance(value, Known) and lookup.derives(type(value.thing), (dict,)):
-            both = known(*list(dict.keys(value.thing))) | known(*list(dict.values(value.thing)))
-            return both if self.rules.method(type(value.thing),
-                "__iter__") else self.iterate(frozenset({value}), node)
-        if isinstance(value, Known) and lookup.find(type(value.thing), "__iter__") is None:
-            return NOTHING
+        if isinstance(value, Known):
+            kind = type(value.thing)
+            if lookup.derives(kind, (dict,)) and self.rules.method(kind, "__iter__"):
+                return self.elements(value.thing) | known(*list(dict.values(value.thing)))
+            if lookup.find(kind, "__iter__") is None:
+                return NOTHING
         return self.iterate(frozenset({value}), node, in_c=False)
 
-    def check(self, given: Arguments, node: ast.AST) -> None:
-        """Arguments whose special methods a library's function may run, or which it may use up."""
-        everything = given.everything()
-        self.touch(everything, node)
-        for value in everything:
-            if isinstance(value, Known):
-                kind = type(value.thing)
-                if lookup.find(kind, "__next__") is not None or lookup.derives(kind, self.rules.loader):
-                    self.note(node, "may take from an iterator of the job")
-
-    def opened(self, values: Values, node: ast.AST) -> Values:
+    def opened(self, values: Values) -> Values:
         """Values, and what is in those that are pairs."""
         found = values
         for value in values:
@@ -404,81 +423,69 @@ class Calls(Uses):
                 found |= known(*value.thing)
         return found
 
-    def _check_targets(self, given: Arguments, node: ast.AST) -> None:
+    def _check(self, given: Arguments, node: ast.AST) -> None:
+        """Arguments whose special methods a library's function may run, or which it may use up."""
+        everything = frozenset(self._all_in(given.everything()))
+        self.touch(everything, node)
+        for value in everything:
+            if isinstance(value, Known):
+                kind = type(value.thing)
+                if kind in lookup.CONTAINERS:
+                    self.touch(self.elements(value.thing), node)
+                if lookup.find(kind, "__next__") is not None or lookup.derives(kind, self.rules.loader):
+                    self.note(node, "may take from an iterator of the job")
+
+    def _check_targets(self, given: Arguments, node: ast.AST, group: rules.Group | None = None) -> None:
         """Arguments that a result is written into."""
-        for word in ("out", "inplace"):
-            target = given.named(word) or NOTHING
-            if any(not isinstance(one, Own) and one not in (Known(None), Known(False)) for one in target):
-                self.note(node, f"`{word}=` writes into something of the job")
+        targets = given.named("out") | given.named("inplace")
+        library = group.of.partition(".")[0] if group is not None else ""
+        if library in ("torch", "numpy") and _has_stars(node):
+            targets |= given.others
+        if group is not None and group.of == "torch.nn.functional":
+            targets |= NOTHING.union(*given.positional[1:]) & known(True)
+        if group is not None and library == "numpy" and "where" not in group.names:
+            free = NOTHING.union(given.others, given.named("copy"), *given.positional[2:])
+            targets |= {one for one in free if not self.is_constant(one) or one == Known(False)}
+        harmless = known(None) | (_FALSE & given.named("inplace"))
+        if any(not isinstance(one, Own) for one in targets - harmless):
+            self.note(node, "writes its result into something of the job")
+
+    def is_constant(self, value: Value) -> bool:
+        """Whether it is a number, text or the like, which nothing changes."""
+        return isinstance(value, Known) and type(value.thing) in (*lookup.IMMUTABLE, tuple, frozenset)
+
+    def _check_stream(self, name: str, given: Arguments, node: ast.AST) -> None:
+        streams = given.named("file") | given.named("stream")
+        if name in ("pprint", "pp"):
+            streams = streams.union(*given.positional[1:2])
+        for value in streams | given.others if _has_stars(node) else streams:
+            standard = isinstance(value, Known) and (
+                value.thing is sys.stdout or value.thing is sys.stderr or value.thing is None
+            )
+            if not standard and not isinstance(value, Own):
+                self.note(node, "writes into a file of the job")
+        self.may_call(NOTHING.union(*(values for _, values in given.keywords)), node)
 
     def may_call(
         self, values: Iterable[Value], node: ast.AST, *, strict: bool = False, given: Arguments = ANYTHING
-    ) -> None:
-        """Functions among arguments: whoever gets them may call them.
+    ) -> Values:
+        """Functions among arguments: whoever gets them may call them; what they then give.
 
         `strict`: will call them, whatever they are; with `given`."""
-        waiting, seen = list(values), set()
-        while waiting:
-            value = waiting.pop()
-            if value in seen:
-                continue
-            seen.add(value)
-            if isinstance(value, Own) and value.site and not (strict and value.kind == "wrapper"):
-                waiting.extend(self.contents.get((value.site, value.level), ()))
+        results = NOTHING
+        for value in list(values) if strict else self._all_in(values):
+            if isinstance(value, Code):
+                results |= self.call(value, given, node)
+            elif isinstance(value, Known) and strict and value.thing is None:
+                results |= given.everything()
             elif isinstance(value, Known):
                 if type(value.thing) in _FUNCTIONS or (strict and callable(value.thing)):
-                    self.call(value, Arguments(), node)
-            elif isinstance(value, Method | Function):
-                self.call(value, given if isinstance(value, Function) else Arguments(), node)
-            elif isinstance(value, Attribute):
-                suspect = value.name in CHANGING_METHODS or value.name in COLLECTIVE_METHODS
-                if strict or suspect or (value.name.endswith("_") and not value.name.startswith("_")):
-                    self.call(value, Arguments(), node)
-            elif isinstance(value, Absent) or (strict and isinstance(value, Some | Own) and value != NUMBER):
-                self.call(value, Arguments(), node)
-
-    def _check_stream(self, given: Arguments, node: ast.AST) -> None:
-        for value in (given.named("file") or NOTHING) | (given.named("stream") or NOTHING):
-            known_stream = isinstance(value, Known) and (
-                value.thing is sys.stdout or value.thing is sys.stderr or value.thing is None
-            )
-            if not known_stream and not isinstance(value, Own):
-                self.note(node, "writes into a file of the job")
-        for name in ("default", "cls", "object_hook"):
-            self.may_call(given.named(name) or NOTHING, node, strict=True)
-
-def _is_record(cls: type) -> bool:
-    """A named tuple or a dataclass: made without any code of its own."""
-    made = ("__new__", "__init__", "__post_init__")
-    found = [entry for name in made if (entry := lookup.find(cls, name)) is not None]
-    plain = all(lookup.library_function(entry[1], entry[0]) for entry in found)
-    named = lookup.derives(cls, (tuple,)) and lookup.find(cls, "_fields") is not None
-    return plain and (named or "__dataclass_fields__" in lookup.class_dict(cls))
+                    results |= self.call(value, given if strict else Arguments(), node)
+            elif isinstance(value, Method | Absent) or (strict and value != NUMBER):
+                results |= self.call(value, given if strict else Arguments(), node)
+        return results
 
 
-def _is_in(module: str, packages: tuple[str, ...]) -> bool:
-    return any(module == one or module.startswith(one + ".") for one in packages)
-
-
-def _name_of(thing: Any) -> str:
-    if lookup.is_class(thing):
-        return lookup.class_name(thing)
-    return str(thing.__name__) if type(thing) in _NAMED else ""
-
-
-def blocking(state: State, node: ast.AST, why: str) -> None:
-    """A finding that something waits."""
-    state.note(node, why, BLOCKING)
-
-
-def load(state: State, dotted: str, node: ast.AST) -> Values:
-    """What importing a module gives; notes an import of what is not loaded."""
-    module = sys.modules.get(dotted)
-    state.imported.add(dotted)
-    if module is not None:
-        return frozenset({Known(module)})
-    if dotted.partition(".")[0] not in sys.stdlib_module_names:
-        blocking(state, node, f"imports {dotted}, which the job has not loaded")
-    return frozenset({Absent(dotted)})
-
-
+def _has_stars(call: ast.AST) -> bool:
+    """Whether a call has keywords whose names are not known here."""
+    return any(isinstance(one, ast.keyword) and one.arg is None for one in ast.iter_child_nodes(call))

@@ -1,7 +1,7 @@
-"""Looking at objects without running anything of theirs: no property, no `__getattr__`, no `__eq__`.
+"""Inspects objects without running any code of theirs: no property, no `__getattr__`, no `__eq__`.
 
-Everything goes through C slots of `object` and `type`, and through what lies in dictionaries. Runs
-on whichever thread judges a snippet, while the training runs on. Standard library only.
+Everything goes through C slots of `object` and `type` and through dictionaries. Runs on the thread
+that classifies a snippet, while the training continues. Standard library only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from probe.job.snippets.guard.rules import LIBRARIES, SPECIAL_METHODS
+from probe.job.snippets.guard.rules import COLLECTIVE_MODULES, LIBRARIES, SPECIAL_METHODS
 
 _MRO = type.__dict__["__mro__"].__get__
 _CLASS_DICT = type.__dict__["__dict__"].__get__
@@ -280,6 +280,26 @@ def plain(thing: Any, room: int = 20_000) -> bool:
     return True
 
 
-def scalar_key(thing: Any) -> tuple[type, Any] | None:
-    """What makes two constants equal; None for everything else."""
-    return (type(thing), thing) if type(thing) in IMMUTABLE and type(thing) is not slice else None
+def is_collective(thing: Any) -> bool:
+    """Whether a function or class is from a module that is for talking to other ranks."""
+    if type(thing) is types.FunctionType:
+        module = thing.__globals__.get("__name__")
+        module = thing.__module__ if module in (None, "torch.distributed.c10d_logger") else module
+    elif type(thing) in C_CALLABLES:
+        definer = getattr(thing, "__objclass__", int)
+        module = getattr(thing, "__module__", None) or module_name(definer)
+    else:
+        module = module_name(thing if is_class(thing) else type(thing))
+    return type(module) is str and of_ranks(module)
+
+
+def of_ranks(module: str) -> bool:
+    """Whether a module is one of those."""
+    return any(module == one or module.startswith(one + ".") for one in COLLECTIVE_MODULES)
+
+
+def function_name(thing: Any) -> str:
+    """The plain name of a function or class; empty for everything else."""
+    if is_class(thing):
+        return class_name(thing)
+    return str(thing.__name__) if type(thing) in (types.FunctionType, *C_CALLABLES) else ""

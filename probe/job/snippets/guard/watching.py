@@ -1,14 +1,14 @@
-"""Watching: what looks over a snippet's shoulder while it runs, on the snippet's own thread.
+"""Limits the time, memory and calls of a snippet while it runs, on the snippet's own thread.
 
-`sys.settrace` looks at the clock and at the memory before each line of Python beneath the snippet,
-the job's own functions included; `sys.setprofile` sees each call before it happens, under whatever
-name. Both belong to the calling thread alone and are put back at the end. Where a trace function has
-raised, CPython switches tracing off; the checks that `with_checks` puts into the snippet's loops
-switch it on again, and so does each call that is seen.
+`sys.settrace` checks the clock and the memory before each line of Python that the snippet runs,
+including functions of the job; `sys.setprofile` sees each call before it happens, under whatever
+name. Both affect only the calling thread and are restored at the end. When a trace function raises,
+CPython switches tracing off; the checks that `with_checks` puts into the snippet's loops switch it on
+again, and so does each call that is seen.
 
-Not seen: a function written in C that another function written in C calls; not cut short: a single
-call of C, and a loop of the job's own that catches everything and calls nothing. The training thread
-or `probe-eval`. Standard library only.
+Not seen: a C function called by another C function. Not interrupted: a single C call, and a loop of
+the job that catches everything and calls nothing. Runs on the training thread or `probe-eval`.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ __all__ = (
 CHECK_NAME = "__probe_check__"
 """What the checks in a snippet are called in its namespace."""
 _LOOK_S = 0.05
-"""Time between two looks at the memory."""
+"""Time between two checks of the memory."""
 _GRACE_S = 0.1
-"""After it was told to end, a snippet may clean up for so long before it is told again."""
+"""After it was told to end, a snippet may clean up for this long before it is told again."""
 _CLEANS_UP = ("__exit__", "__aexit__")
 _WAITS = "waits for the other ranks"
 _OTHERWISE = "is called on the job's own groups, or changes them"
@@ -63,17 +63,17 @@ _COLLECTIVE_OF_CLASSES = (
     "summon_full_params",
 )
 _ASKS = ("get_", "is_", "supports_", "_")
-"""How functions of those modules begin that only ask this rank."""
+"""Prefixes of functions in those modules that concern only this rank."""
 _BY_LIBRARIES = ("os.kill", "os.fork", "signal.")
 """What a library may call for its own children, and a snippet may not."""
 
 
 class SnippetTimeout(BaseException):
-    """The snippet is over its time."""
+    """The snippet exceeded its time limit."""
 
 
 class SnippetForbidden(BaseException):
-    """The snippet was about to call what it may not."""
+    """The snippet was about to call something forbidden."""
 
     def __init__(self, what: str, why: str) -> None:
         super().__init__(f"{what} {why}")
@@ -82,7 +82,7 @@ class SnippetForbidden(BaseException):
 
 
 class SnippetMemory(BaseException):
-    """The snippet has taken more memory than it may."""
+    """The snippet exceeded its memory limit."""
 
 
 def with_checks(tree: ast.Module) -> ast.Module:
