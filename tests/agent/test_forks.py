@@ -113,8 +113,17 @@ child
     child = int(answer["value"])
     assert [answer["error"], Path(f"/proc/{child}/status").exists()] == [None, True]
     os.kill(child, signal.SIGKILL)
-    both = "print('once')\nchild = fork()\nos.waitpid(child, 0)[1] if child else print('lost')"
-    snippet = f"import ctypes, os\nfork = ctypes.PyDLL(None).fork\n{both}"
+    # A thread that waits for the GIL longer than the switch interval asks for it. A child of such a moment
+    # would hand the GIL to that thread, which it does not have, and wait for ever.
+    snippet = """
+import ctypes, os, sys
+fork, usual_s = ctypes.PyDLL(None).fork, sys.getswitchinterval()
+print('once')
+sys.setswitchinterval(100)
+child = fork()
+sys.setswitchinterval(usual_s)
+os.waitpid(child, 0)[1] if child else print('lost')
+"""
     leaving = evaluate(place, job.pid, snippet, when="now")
     assert (leaving["output"], leaving["value"]) == ("once\n", "0")
     assert (job.let_go(), job.errors()) == (0, "")

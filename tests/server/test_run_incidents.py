@@ -162,5 +162,6 @@ def test_a_spike_is_a_trigger_with_the_thresholds_of_its_recipe() -> None:
     library = installed("")
     own = library["loss-spike"].parameters
     assert spike_thresholds(library) == tuple(own[name].value for name in ("window", "enough", "sigmas"))
-    assert spike_thresholds({"loss-spike": replace(library["loss-spike"], parameters={})}) is None
+    without = library["loss-spike"].model_copy(update={"parameters": {}})
+    assert spike_thresholds({"loss-spike": without}) is None
     assert spike_thresholds({}) is None

@@ -48,7 +48,7 @@ def test_ranks_that_were_attached_to_are_lined_up_by_when_their_steps_ended() ->
     agreed = agree(places, 0.5, NOW_NS)
     assert agreed.steps[1] == agreed.steps[0] - 37 and agreed.steps[2] == agreed.steps[0] - 40
     unclear = {**places, 2: place(100, 0.2, 0.15, from_start=False, own=40)._replace(ends=[(59, NOW_NS)])}
-    with pytest.raises(NotTogether, match="not clear"):
+    with pytest.raises(NotTogether, match="cannot be matched yet"):
         agree(unclear, 0.5, NOW_NS)
 
 
@@ -63,7 +63,7 @@ def test_paused_ranks_meet_where_they_are_and_a_lone_one_is_named() -> None:
 
 
 def test_a_rank_that_has_not_begun_a_step_yet_is_named() -> None:
-    with pytest.raises(NotTogether, match="rank 1 has not begun"):
+    with pytest.raises(NotTogether, match="rank 1 has not started a step"):
         agree({0: place(5, 0.1, 0.0), 1: Place(None, [], False, False)}, 0.5, NOW_NS)
 
 
