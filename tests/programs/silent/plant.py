@@ -11,6 +11,7 @@ program runs as it stands. Imports no torch.
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import shutil
 import subprocess
@@ -41,10 +42,20 @@ class Script(NamedTuple):
     options: list[str]
 
 
+@functools.cache
+def declared() -> dict[str, Any]:
+    """What kinds.toml holds."""
+    return tomllib.loads((HERE / "kinds.toml").read_text())
+
+
 def kinds() -> dict[str, dict[str, Any]]:
     """All kinds by name, in the file's order."""
-    declared = tomllib.loads((HERE / "kinds.toml").read_text())["kind"]
-    return {kind["name"]: kind for kind in declared}
+    return {kind["name"]: kind for kind in declared()["kind"]}
+
+
+def symptoms() -> list[str]:
+    """What only describes what follows from an error, whatever its kind."""
+    return list(declared()["symptoms"])
 
 
 def edited(program: str, edits: list[list[str]]) -> str:
