@@ -16,7 +16,7 @@ mean, std = features.mean(0), features.std(0)
 features = (features - mean) / std
 train_set = TensorDataset(features[:32768], prices[:32768])
 val_x, val_y = features[32768:], prices[32768:].unsqueeze(1)
-loader = DataLoader(train_set, batch_size=256, shuffle=True, drop_last=True)
+loader = DataLoader(train_set, batch_size=128, shuffle=True, drop_last=True)
 
 
 class MLP(nn.Module):
@@ -34,7 +34,7 @@ class MLP(nn.Module):
         return self.last(x)
 
 
-model = MLP(features.shape[1], 128, 3)
+model = MLP(features.shape[1], 256, 3)
 ema = copy.deepcopy(model).requires_grad_(False)
 optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=200, eta_min=2e-5)
