@@ -12,8 +12,7 @@
 -- next = [
 --   "probe {endpoint} checkpoint before-oom.pt",
 --   "probe {endpoint} memory-snapshot -o memory.pickle",
---   "probe {endpoint} eval \"import collections, gc; print(collections.Counter(type(o).__name__ for o in gc.get_objects()).most_common(10))\"",
---   "probe {endpoint} eval \"import gc, torch; print(sorted(tuple(o.shape) for o in gc.get_objects() if type(o) is torch.Tensor)[-20:])\"",
+--   "probe {endpoint} eval \"import collections, gc, torch; print(collections.Counter(tuple(o.shape) for o in gc.get_referrers(torch.Tensor) if type(o) is torch.Tensor).most_common(10))\"",
 -- ]
 -- false_positives = "caches that fill once; data read into memory in the first epoch; growing batches"
 -- [parameters.samples]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ from probe.base.errors import ProbeError
 from probe.diagnose.recipes import library
 from probe.diagnose.recipes.recipe import CLEAR, UNKNOWN, rendered
 from probe.diagnose.states import INFO
+from probe.job.snippets.guard.classify import classify
+from probe.job.snippets.guard.rules import REFUSED
 from probe_cli.command_table import COMMANDS, command_group
 from probe_cli.core.arguments import rewrite
 from probe_cli.main import click_exception
@@ -91,7 +94,8 @@ def words_of(line: str) -> list[str]:
 
 
 def check_command(words: list[str], database: Cases) -> None:
-    """Fail when the command is misspelt, or its SQL names what is not there. Nothing is run."""
+    """Fail when the command is misspelt, its SQL names what is not there, or the guard refuses its snippet.
+    Nothing is run."""
     rewritten = rewrite(words, COMMANDS)
     group = command_group()
     context = group.make_context("probe", list(rewritten), obj=None)
@@ -99,14 +103,17 @@ def check_command(words: list[str], database: Cases) -> None:
     parameters = command.make_context(name, list(rest), parent=context).params
     if name == "query":
         database.connection.execute(f"EXPLAIN {parameters['sql']}")
+    if name == "eval":
+        judgement = classify(ast.parse(parameters["code"]), {})
+        assert judgement.kind != REFUSED, judgement.findings
 
 
 def test_a_misspelt_command_is_seen(database: Cases) -> None:
     for line in (
         "JOB querry 'SELECT 1'", "JOB lr --skale 0.1", "JOB query 'SELECT lost FROM python.steps'",
-        "JOB watch --gradients 1 2 3",
+        "JOB watch --gradients 1 2 3", "JOB eval 'import gc; len(gc.get_objects())'",
     ):
-        with pytest.raises((ProbeError, duckdb.Error, click_exception())):
+        with pytest.raises((ProbeError, duckdb.Error, click_exception(), AssertionError)):
             check_command(words_of(line), database)
 
 
