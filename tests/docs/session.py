@@ -46,6 +46,7 @@ LONG = "long"
 CHECKOUT: dict[str, tuple[str, str]] = {
     "./bench/demo": ("./bench/demo", ITS_OWN),
     "./tests/run": ("./tests/run --collect-only -q tests/docs", ITS_OWN),
+    "./tests/run --quick": ("./tests/run --quick", LONG),
     "./tests/run -k hook": ("./tests/run --collect-only -q -k hook tests/startup", LONG),
     ".venv/bin/ruff check": ("ruff check tests/docs", ""),
     ".venv/bin/mypy": ("mypy cli/probe_cli/core/exit_codes.py", ""),
