@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -186,6 +187,22 @@ def test_a_rank_that_cannot_write_leaves_no_checkpoint_and_is_named_everywhere(
     assert "No space left on device" in answers[1].message
     assert all("rank 1 has no part: writing failed: No space" in answers[rank].message for rank in (0, 2))
     assert left_in(tmp_path) == before and chosen_folder(str(tmp_path)).name == "step-00000007"
+
+
+def test_ranks_that_fail_at_the_same_time_leave_no_folder(tmp_path: Path) -> None:
+    switch_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for number in range(60):
+            ranks = [Gathering(tmp_path, f"all-{number}", rank, 3) for rank in range(3)]
+            for one in ranks:
+                for file in range(12):
+                    one.part.with_name(f"{one.part.stem}.{file}.json").write_text("{}")
+            with ThreadPoolExecutor(len(ranks)) as pool:
+                list(pool.map(lambda one: one.fail("no room"), ranks))
+    finally:
+        sys.setswitchinterval(switch_s)
+    assert left_in(tmp_path) == []
 
 
 def test_a_rank_that_cannot_be_saved_at_its_step_is_named_by_the_others(tmp_path: Path) -> None:

@@ -191,7 +191,8 @@ class Gathering:
             # A rank that is done has yet to find out, and then writes here, too.
             if all(state in ("failed", "ended") for state in self._states().values()):
                 for name in descriptors.names(self.making):
-                    os.unlink(self.making / name)
+                    with contextlib.suppress(FileNotFoundError):  # two ranks may find this at the same time
+                        os.unlink(self.making / name)
                 os.rmdir(self.making)
 
     def leave(self) -> None:
