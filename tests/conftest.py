@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent.nursery import Forked, Nursery, forked, shared
-from harness import Job, Place, running
+from harness import Job, Place, private_place, running
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a shell that runs us in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # children inherit what is ignored
@@ -33,13 +33,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 @pytest.fixture
 def place() -> Iterator[Place]:
     """A private PROBE_DIR. Afterwards its server is stopped and nothing may be left of it."""
-    place = Place()
-    try:
+    with private_place() as place:
         yield place
-        left = place.close()
-        assert not any(left.values()), left
-    finally:
-        place.remove()
 
 
 @pytest.fixture(scope="session")

@@ -146,6 +146,18 @@ class Place:
         shutil.rmtree(self.rings, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def private_place() -> Iterator[Place]:
+    """A private PROBE_DIR. Afterwards its server is stopped and nothing may be left of it."""
+    place = Place()
+    try:
+        yield place
+        left = place.close()
+        assert not any(left.values()), left
+    finally:
+        place.remove()
+
+
 class Job:
     """A program under probe; ends with the test."""
 

@@ -8,20 +8,15 @@ from typing import Any
 
 import pytest
 
-from harness import Place
+from harness import Place, private_place
 from server.beside import Beside, Writer
 
 
 @pytest.fixture(scope="module")
 def common_place() -> Iterator[Place]:
     """The place of a file's tests that are marked `one_server`."""
-    place = Place()
-    try:
+    with private_place() as place:
         yield place
-        left = place.close()
-        assert not any(left.values()), left
-    finally:
-        place.remove()
 
 
 @pytest.fixture

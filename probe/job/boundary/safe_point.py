@@ -22,7 +22,6 @@ callbacks, and a task whose client's earlier request has just been answered foll
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -32,6 +31,7 @@ from probe.base.errors import ProbeError
 from probe.base.isolation import Isolation, capture
 from probe.checkpoint.random_states import random_states
 from probe.job.boundary.task_queue import Task, TaskQueue
+from probe.job.instruments.core.delivery import capturing
 from probe.job.instruments.core.recorder import Recorder
 from probe.recording.layout import NULL_STRING
 
@@ -181,7 +181,7 @@ class SafePoint:
     def _work(self, where: str) -> None:
         recorder = self._recorder
         recorder.begin_awaited = False
-        if _capturing():
+        if capturing():
             return  # nothing may be done while a CUDA graph is captured; an appointment is then passed
         self.boundary = where
         self._isolation.mute()
@@ -259,8 +259,3 @@ class SafePoint:
         if until_s is not None and time.monotonic() >= until_s:
             self._paused_until_s = None
         return self._paused_until_s is not None
-
-
-def _capturing() -> bool:
-    torch: Any = sys.modules.get("torch")
-    return torch is not None and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()

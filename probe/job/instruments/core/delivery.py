@@ -51,9 +51,9 @@ class Delivery:
 
 
 def capturing() -> bool:
-    """Whether a CUDA graph is being captured: nothing may be queued then."""
-    cuda = sys.modules["torch"].cuda
-    return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
+    """Whether a CUDA graph is being captured: nothing may be queued then. False before torch is imported."""
+    torch: Any = sys.modules.get("torch")
+    return bool(torch and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 
 def host_number(value: Any) -> float:
