@@ -302,10 +302,10 @@ class QueryOutOfMemory(LimitReached):
 
 
 class QueryWorkerDied(LimitReached):
-    """The query's worker process died; server and job are unharmed."""
+    """The query's worker process died; server and job are not affected."""
 
     code = "query_worker_died"
-    hint = "The job and the server are unharmed. Rewrite the query."
+    hint = "The job and the server are not affected. Rewrite the query."
 
 
 class EvalTimeout(LimitReached):
