@@ -81,8 +81,9 @@ takes)."""
 def checkout_command(command: str) -> str | None:
     """The entry of `CHECKOUT` for a command; None when it is for a job. Fails for one that is in no list."""
     plain = re.sub(r" --(peers|quick|paired)\b| --(runs|rounds) \d+", "", command)
-    if plain in CHECKOUT:
-        return plain
+    for listed in (command, plain):
+        if listed in CHECKOUT:
+            return listed
     own = r"(\S+=\S+ )*(probe|python train\.py|torchrun|echo|kill|curl|export) ?"
     assert re.match(own, command), f"{command!r}: say in CHECKOUT of {__file__} how it is run"
     return None
