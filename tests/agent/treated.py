@@ -40,15 +40,21 @@ def both(
     during: Callable[[Forked], object] = lambda job: None, **environ: str,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """What the program leaves without probe, and what with it. `during` gets the job that is watched."""
-    found = []
-    for watched in (False, True):
-        own = folder()
-        options = ("--steps", str(steps), "--folder", str(own), *words)
-        job = fork("treats_itself", *options, watched=watched, **environ)
-        if watched:
-            during(job)
-        found.append(outcome(job, own))
-    return found[0], found[1]
+    plain = once(fork, folder, *words, watched=False, steps=steps, **environ)
+    return plain, once(fork, folder, *words, watched=True, steps=steps, during=during, **environ)
+
+
+def once(
+    fork: Fork, folder: Callable[[], Path], *words: str, watched: bool, steps: int = 40,
+    during: Callable[[Forked], object] = lambda job: None, **environ: str,
+) -> dict[str, Any]:
+    """What one run of the program leaves."""
+    own = folder()
+    options = ("--steps", str(steps), "--folder", str(own), *words)
+    job = fork("treats_itself", *options, watched=watched, **environ)
+    if watched:
+        during(job)
+    return outcome(job, own)
 
 
 def difference(plain: dict[str, Any], watched: dict[str, Any]) -> str:

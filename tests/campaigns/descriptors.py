@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import tempfile
 import threading
 from pathlib import Path
 
 from agent.asking import ask, query
 from agent.nursery import Forked, Nursery, forked
-from agent.treated import both, difference
+from agent.treated import both, difference, once
 from campaigns.campaign import Campaign
 from harness import DEPLOYED, Place
 from probe.base.errors import ProbeError
@@ -25,6 +26,10 @@ STEPS = 120
 BUSY_TRIES = 10
 ENDS = ("normal", "normal", "normal", "exception", "_exit", "exec", "abort")
 ASKED = ("/v1/health", "/v1/stacks", "/v1/stacks?all_threads=1", "/v1/actions")
+ABORT_LIMIT = (-signal.SIGABRT, -signal.SIGSEGV)
+"""faulthandler reads the stacks of running threads: docs/limits.md."""
+PLAIN_AGAIN = 3
+"""Further runs without probe, to see whether a difference is the program's own: some treatments race."""
 LEAVES = frozenset({"leaves_probe", "comes_back_to_probe"})
 """Treatments after which one recording does not hold all steps."""
 
@@ -78,13 +83,22 @@ def one_round(campaign: Campaign, number: int, nursery: Nursery) -> None:
                 jobs.append(job)
                 return job
 
-            plain, watched = both(
-                fork, lambda: Path(tempfile.mkdtemp(dir=top)), *words, steps=STEPS, during=asker.begin
-            )
+            def folder() -> Path:
+                return Path(tempfile.mkdtemp(dir=top))
+
+            plain, watched = both(fork, folder, *words, steps=STEPS, during=asker.begin)
             campaign.count("pairs of runs")
             campaign.count(f"ended with {plain['code']}")
+            if (plain["code"], watched["code"]) == ABORT_LIMIT:
+                campaign.count("aborts that died of SIGSEGV, the stated limit")
+                return
             wrong = difference(plain, watched)
-            if wrong:
+            if wrong and any(
+                difference(plain, once(fork, folder, *words, watched=False, steps=STEPS))
+                for _ in range(PLAIN_AGAIN)
+            ):
+                campaign.count("programs that differ from themselves")
+            elif wrong:
                 campaign.found(number, f"{' '.join(words)}: {wrong}")
             elif number % 5 == 0 and not LEAVES & set(plain["result"].get("treated", LEAVES)):
                 _read(campaign, number, place, jobs[1].pid)
