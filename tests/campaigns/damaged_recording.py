@@ -164,7 +164,7 @@ class Recordings:
         for name in ("token", "token.viewer"):
             tokens.load_token("", self.other / name)
         store = Store(self.other)
-        store.kept.destinations = [Destination("json://127.0.0.1:9/alerts"), Destination("json://127.0.0.1:9/b")]
+        store.config.destinations = [Destination("json://127.0.0.1:9/alerts"), Destination("json://127.0.0.1:9/b")]
         store.write()
         facts = {"pid": os.getpid(), "version": "1", "started_ns": clock.wall_ns(), "url": "http://127.0.0.1:1"}
         places.write_whole(self.other / "server.json", checked.sealed("server.json", facts))
@@ -269,7 +269,7 @@ class Recordings:
         reader = {
             "token": lambda: tokens.load_token(str(path), path),
             "token.viewer": lambda: tokens.load_token(str(path), path),
-            "monitor.json": lambda: str(Store(path.parent).kept if not Store(path.parent).problem else ""),
+            "monitor.json": lambda: str(Store(path.parent).config if not Store(path.parent).problem else ""),
             "server.json": lambda: server_url(path.parent) or "",
             identity.LAUNCHER: lambda: identity._mark(path.parent),
             MANIFEST: lambda: json.dumps(read_manifest(path.parent), sort_keys=True),
@@ -492,6 +492,6 @@ def _look_away() -> None:
     """The fault of the control: no checksum of rows and segments is looked at."""
     import numpy as np
 
-    RingFile._intact = lambda _self, rows: np.ones(len(rows), np.bool_)  # type: ignore[method-assign]
+    RingFile._intact = lambda _self, rows: np.ones(len(rows), np.bool_)
     segments.intact = lambda _segment: True
 

@@ -272,7 +272,7 @@ def _agents(raw: bytes, request: http_heads.Written, data: st.DataObject) -> str
     cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=3)))
     ours, theirs = socket.socketpair()
     with closing(ours), closing(theirs):
-        ours = _Pieces(ours, raw, [*cuts, len(raw)])  # type: ignore[assignment]
+        ours = _Pieces(ours, raw, [*cuts, len(raw)])
         try:
             found = wire.read_request(ours, PATIENCE_S)
         except TooLarge:

@@ -15,14 +15,14 @@ def main() -> None:
     from probe.server.http import app, auth
     from probe.server.runtime import allowance
 
-    allowance.REQUESTS_PER_S = 1e9  # type: ignore[misc]
-    allowance.BURST = 10**9  # type: ignore[misc]
-    auth.FAILURES_PER_MINUTE = 10**9  # type: ignore[misc]
+    allowance.REQUESTS_PER_S = 1e9
+    allowance.BURST = 10**9
+    auth.FAILURES_PER_MINUTE = 10**9
     if sys.argv[1:] == ["faulty"]:
         right = app.build
 
-        def build(service: Any) -> Any:
-            made = right(service)
+        def build(*given: Any, **named: Any) -> Any:
+            made = right(*given, **named)
 
             @made.middleware("http")
             async def wrong(request: Any, answer: Any) -> Any:

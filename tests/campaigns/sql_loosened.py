@@ -31,7 +31,7 @@ def server() -> None:
                 words = [words[0], "-c", _WORKER.format(tests=os.fspath(TESTS)), *words[3:]]
             super().__init__(words, **options)  # type: ignore[call-overload]
 
-    pool.subprocess.Popen = Loosened  # type: ignore[misc]
+    pool.subprocess.Popen = Loosened  # type: ignore[attr-defined]
     quiet = pool._environment
     pool._environment = lambda: {**quiet(), SECRET: os.environ[SECRET]}
     __main__.main()
