@@ -14,6 +14,7 @@ from harness import Place
 from probe.base.errors import AgentMissing, EndpointAmbiguous, EndpointUnknown, NotYours
 from probe.recording import checked
 from probe.recording.journal import Journal
+from probe.server.recordings.listing import process_rows
 from probe.server.recordings.registry import Registry
 from server.beside import Writer
 
@@ -133,6 +134,43 @@ def test_a_job_is_its_newest_run_and_attempt(registry: Registry, record: Callabl
     now.kill()
     assert [recorded.meta.pid for recorded in registry.resolve("gpt")] == [now.pid]
     _end(old, failed, now)
+
+
+def test_jobs_of_two_folders_with_one_script_name_are_told_apart(
+    registry: Registry, record: Callable[..., Writer]
+) -> None:
+    vae = record(job="main", run="v", cwd="/x/vae")
+    gpt = record(job="main", run="g", cwd="/x/gpt")
+    rows, _ = process_rows(registry, lambda _folder: None, False)
+    assert {row["pid"]: row["name"] for row in rows} == {vae.pid: "main@vae", gpt.pid: "main@gpt"}
+    choices = rf"main means 2 {{}} jobs: main@vae \(pid {vae.pid}\), main@gpt \(pid {gpt.pid}\)"
+    with pytest.raises(EndpointAmbiguous, match=choices.format("running")):
+        registry.resolve("main")
+    assert [one.meta.pid for one in registry.resolve("main@vae")] == [vae.pid]
+    assert [one.meta.pid for one in registry.resolve("main@gpt/0")] == [gpt.pid]
+    gpt.kill()
+    assert [one.meta.pid for one in registry.resolve("main")] == [vae.pid], "only one runs"
+    vae.kill()
+    with pytest.raises(EndpointAmbiguous, match=choices.format("ended")):
+        registry.resolve("main")
+    _end(vae, gpt)
+
+
+def test_two_runs_of_one_script_are_ambiguous_while_both_run(
+    registry: Registry, record: Callable[..., Writer]
+) -> None:
+    first = record(job="main", run="main-1")
+    second = record(job="main", run="main-2")
+    rows, _ = process_rows(registry, lambda _folder: None, False)
+    assert {row["name"] for row in rows} == {"main"}
+    with pytest.raises(EndpointAmbiguous, match=rf"main-1 \(pid {first.pid}\), main-2"):
+        registry.resolve("main")
+    assert [one.meta.pid for one in registry.resolve("main-2")] == [second.pid]
+    first.kill()
+    assert [one.meta.pid for one in registry.resolve("main")] == [second.pid]
+    second.kill()
+    assert [one.meta.pid for one in registry.resolve("main")] == [second.pid]
+    _end(first, second)
 
 
 def test_two_jobs_without_a_name_are_ambiguous(registry: Registry, record: Callable[..., Writer]) -> None:

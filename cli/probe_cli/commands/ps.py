@@ -84,7 +84,7 @@ def _waiting(session: Session, live: set[Any]) -> list[dict[str, Any]]:
     if directory is None or session.has_own_transport:
         return []
     unknown = dict.fromkeys((
-        "job", "run", "attempt", "rank", "local_rank", "world_size", "host", "pid", "state", "step",
+        "job", "name", "run", "attempt", "rank", "local_rank", "world_size", "host", "pid", "state", "step",
         "last_step_s", "last_seen_s", "started_ns", "ended_ns", "folder", "argv",
     ))
     return [
@@ -103,14 +103,17 @@ def _anything_recorded(directory: Path) -> bool:
 
 def _matches(process: dict[str, Any], endpoint: str) -> bool:
     """Whether `probe ENDPOINT ps` selects this process."""
-    job, rank = str(process.get("job")), process.get("rank")
-    names = ("", str(process.get("pid")), job, f"{job}/{rank}", str(process.get("folder")))
-    return endpoint in names
+    rank = process.get("rank")
+    jobs = [str(process.get(key)) for key in ("job", "name", "run")]
+    return endpoint in ("", str(process.get("pid")), str(process.get("folder"))) or any(
+        endpoint in (job, f"{job}/{rank}") for job in jobs
+    )
 
 
 def _cells(process: dict[str, Any]) -> list[str]:
     found = [
-        process.get("job") or "-", known(process.get("rank")), known(process.get("pid")),
+        process.get("name") or process.get("job") or "-",
+        known(process.get("rank")), known(process.get("pid")),
         count(process.get("step")), age(process.get("last_step_s")), state_text(process),
     ]
     return [escape_controls(str(cell)) for cell in found]

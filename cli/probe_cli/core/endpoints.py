@@ -20,7 +20,7 @@ _LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|\[::1\]")
 FORMS: tuple[tuple[str, str], ...] = (
     ("", "the only live process"),
     ("PID", "a process on this machine"),
-    ("JOB, JOB/RANK", "a job by name, one of its ranks"),
+    ("JOB, JOB/RANK", "a job by name, one of its ranks; JOB@FOLDER if scripts of two folders have one name"),
     ("/PATH, ./PATH", "a recording folder"),
     ("DIR/server.sock, DIR/agents/PID.sock", "the server of another PROBE_DIR, one of its processes"),
     ("ANY.sock, ANY.sock/JOB/RANK", "any server listening there, e.g. a forwarded socket"),

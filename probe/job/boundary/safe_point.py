@@ -154,7 +154,10 @@ class SafePoint:
     # The training thread ----------------------------------------------------
 
     def step_ended(self, boundary: str) -> None:
-        """Work now, or when the next step begins."""
+        """Work now, or when the next step begins. Not where that has begun already: its backward would meet
+        parameters that have changed since its forward."""
+        if boundary == "backward":
+            return
         recorder = self._recorder
         appointed, unseen = self._is_due(), recorder.begin_awaited
         queued = bool(self.queue.tasks) and self.queue.next_at_boundary() is not None

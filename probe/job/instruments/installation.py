@@ -32,6 +32,7 @@ from probe.job.instruments.governor import Governor
 from probe.job.instruments.loop.data import Data
 from probe.job.instruments.loop.forward import Forward
 from probe.job.instruments.loop.losses import Losses
+from probe.job.instruments.loop.manual_updates import ManualUpdates
 from probe.job.instruments.loop.optimizers import Optimizers
 from probe.job.instruments.loop.scalars import Scalars
 from probe.job.instruments.modules.module_names import ModuleNames
@@ -60,6 +61,10 @@ class Installation:
         self.losses = Losses(recorder, isolation, values="losses" in wanted)
         self.names = ModuleNames(recorder, self.forward)
         self.data = Data(recorder, isolation, lambda: self.optimizers.made_any) if "data" in wanted else None
+        self.updates = ManualUpdates(recorder, isolation, lambda: self.optimizers.made_any)
+        self.forward.updates = self.losses.updates = self.updates
+        if self.data is not None:
+            self.data.updates = self.updates
         self.collectives = Collectives(recorder, isolation) if "collectives" in wanted else None
         self.flight = Flight(recorder, self.collectives) if self.collectives is not None else None
         self.memory = Memory(recorder) if "memory" in wanted else None
@@ -101,8 +106,8 @@ class Installation:
         if wanted:
             # Optimizers last: the others then see the first step that is counted from its beginning.
             parts = (
-                self.forward, self.losses, self.nan_detector, self.modules, self.data, self.collectives,
-                self.flight, self.scalars, self.gradients, self.optimizers,
+                self.forward, self.losses, self.updates, self.nan_detector, self.modules, self.data,
+                self.collectives, self.flight, self.scalars, self.gradients, self.optimizers,
             )
             self._parts = [part for part in parts if part is not None]
 

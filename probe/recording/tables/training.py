@@ -9,7 +9,7 @@ TRAINING: tuple[Table, ...] = (
         "python", "steps", "optimizer step, written when it ends", "ring",
         (
             Column("step", "BIGINT", "", "number of the step, from 0 since recording began"),
-            Column("boundary", "VARCHAR", "", "what ended the step: `optimizer`, `batch` (a loop that never made an optimizer) or `call` (`probe.step()`)"),
+            Column("boundary", "VARCHAR", "", "what ended the step: `optimizer`, `call` (`probe.step()`); in a loop that never made an optimizer `batch` (no backward), `update` (the program changed a parameter or cleared gradients itself) or `backward` (the same, noticed only when the next backward began)"),
             Column("micro_steps", "BIGINT", "", "backward calls in the step"),
             Column("t_ns", "BIGINT", "ns", "wall time of the step's end, nanoseconds since 1970"),
             Column("wall_s", "DOUBLE", "s", "from the end of the previous step to the end of this one; for the first step, from the first event seen"),

@@ -58,6 +58,7 @@ class Process(Answer):
     """A recorded process."""
 
     job: str
+    name: str
     run: str
     attempt: int
     rank: int

@@ -15,6 +15,7 @@ from probe.diagnose.finding import Finding
 from probe.diagnose.states import ALARM, OK, PAUSED
 from probe.recording.process import is_stopped
 from probe.server.recordings import exit_report
+from probe.server.recordings.job_names import shown_names
 from probe.server.recordings.registry import LIVE, Recorded, Registry
 
 Current = Callable[[Path], Finding | None]
@@ -34,8 +35,10 @@ def process_rows(
     rows: list[dict[str, Any]] = []
     notes: list[str] = []
     until_s = time.monotonic() + DAMAGE_S
-    for recorded in registry.listed(everything):
-        rows.append(_process(registry, current, recorded))
+    listed = registry.listed(everything)
+    names = shown_names(recorded.meta for recorded in listed)
+    for recorded in listed:
+        rows.append({**_process(registry, current, recorded), "name": names[recorded.meta.run]})
         if time.monotonic() > until_s:
             notes = [_NOT_ALL, *notes[1 if notes[:1] == [_NOT_ALL] else 0:]]
             continue
@@ -49,7 +52,7 @@ def _process(registry: Registry, current: Current, recorded: Recorded) -> dict[s
     meta, status = recorded.meta, registry.status(recorded)
     state, how = status.state, status.how
     if state in LIVE:
-        state, how = _living(recorded, state, current(recorded.folder))
+        state, how = _living(recorded, state, how, current(recorded.folder))
     return {
         "job": meta.job, "run": meta.run, "attempt": meta.attempt, "rank": meta.rank,
         "local_rank": meta.local_rank, "world_size": meta.world_size, "host": meta.host, "pid": meta.pid,
@@ -60,12 +63,12 @@ def _process(registry: Registry, current: Current, recorded: Recorded) -> dict[s
     }
 
 
-def _living(recorded: Recorded, state: str, verdict: Finding | None) -> tuple[str, str]:
+def _living(recorded: Recorded, state: str, how: str, verdict: Finding | None) -> tuple[str, str]:
     """State and details of a process that lives."""
     if is_stopped(recorded.meta.pid):
         return "stopped", ""
     if verdict is None or verdict.severity == OK:
-        return state, ""
+        return state, how
     if verdict.state == PAUSED:
         return PAUSED, "by probe"
     return (STALLED if verdict.severity == ALARM else state), verdict.state

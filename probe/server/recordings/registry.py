@@ -26,12 +26,14 @@ from probe.recording.process import alive, life
 from probe.recording.reader import open_ring
 from probe.recording.recording import Meta
 from probe.recording.waiting import waiting
-from probe.server.recordings import end_record, exit_report
+from probe.server.recordings import end_record, exit_report, job_names
 from probe.server.recordings.exit_report import OwnReport
 
 _log = logging.getLogger("probe.registry")
 LIVE = ("running", "idle")
 """States of a process whose agent can be called."""
+NO_STEP_BACKWARDS = 32
+"""From so many backwards on, a job without a finished step is said to have none. Few accumulate as many."""
 _MAKING_S = 10.0
 """A recording is created in much less time, its meta.json last."""
 _LISTED_NS = 24 * 3600 * 10**9
@@ -75,7 +77,7 @@ class Status(NamedTuple):
     last_seen_ns: int | None
     ended_ns: int | None
     how: str = ""
-    """How it ended, in a few words; empty while it lives."""
+    """How it ended, in a few words; while it lives, what is odd about it, or empty."""
     exit_status: int | None = None
     """0 to 255, or the negative number of the signal; None while it lives, or when nobody saw it."""
     why: tuple[str, ...] = ()
@@ -225,6 +227,9 @@ class Registry:
         lives, superseded, report = self._liveness(recorded)
         step, last_step_ns, last_seen_ns = self._progress(recorded)
         if lives and report.end is None:
+            if step is None and (backwards := self._backwards(recorded)) >= NO_STEP_BACKWARDS:
+                what = f"{backwards} backwards, no optimizer step seen"
+                return Status("running", step, last_step_ns, last_seen_ns, None, what)
             return Status("idle" if step is None else "running", step, last_step_ns, last_seen_ns, None)
         ended_ns = (report.end or {}).get("t_ns") or last_seen_ns
         state, how = exit_report.classify_exit(report, None, last_step=step)
@@ -285,20 +290,31 @@ class Registry:
         times += [self._last_row(recorded, name)[1] for name in ("python.pulse", "process.memory")]
         return step, last_step_ns, max((time for time in times if time is not None), default=None)
 
+    def _backwards(self, recorded: Recorded) -> int:
+        """How many backwards the first step has seen so far."""
+        row = self._newest_row(recorded, "python.losses")
+        micro_step = NULL_INTEGER if row is None else int(row["micro_step"])
+        return 0 if micro_step == NULL_INTEGER else micro_step + 1
+
     def _last_row(self, recorded: Recorded, table: str) -> tuple[int | None, int | None]:
         """step and t_ns of the newest row of a ring."""
+        row = self._newest_row(recorded, table)
+        if row is None:
+            return None, None
+        found = [int(row[name]) for name in ("step", "t_ns")]
+        step, t_ns = (None if value == NULL_INTEGER else value for value in found)
+        return step, t_ns
+
+    def _newest_row(self, recorded: Recorded, table: str) -> Any:
+        """The newest row of a ring; None without one."""
         key = (Path(recorded.meta.rings) / table, recorded.meta.started_ns)
         try:
             with open_ring(recorded.meta, table) as ring:
                 highest, rows = ring.last(self._highest.get(key, 0))
         except (OSError, RecordingError):
-            return None, None
+            return None
         self._highest[key] = highest
-        if not len(rows):
-            return None, None
-        found = [int(rows[-1][name]) for name in ("step", "t_ns")]
-        step, t_ns = (None if value == NULL_INTEGER else value for value in found)
-        return step, t_ns
+        return rows[-1] if len(rows) else None
 
     # Endpoints --------------------------------------------------------------
 
@@ -410,10 +426,10 @@ class Registry:
         job, separator, rank = text.rpartition("/")
         if not separator:
             job, rank = text, ""
-        found = [recorded for recorded in everything if job in (recorded.meta.job, recorded.meta.run)]
+        found = [recorded for recorded in everything if job_names.answers_to(recorded.meta, job)]
         if not found:
             raise EndpointUnknown(f"there is no job {job!r}", hint=_near(job, everything))
-        newest = next((recorded for recorded in reversed(found) if self.lives(recorded)), found[-1]).meta
+        newest = self._newest_of_one_job(job, found).meta
         attempts = [recorded for recorded in found if recorded.meta.run == newest.run]
         attempt = max(recorded.meta.attempt for recorded in attempts)
         ranks = latest_ranks(recorded for recorded in attempts if recorded.meta.attempt == attempt)
@@ -424,6 +440,30 @@ class Registry:
             known = ", ".join(str(recorded.meta.rank) for recorded in ranks[:32])
             raise EndpointUnknown(f"job {job!r} has no rank {rank!r} here", hint=f"Ranks here: {known}.")
         return chosen
+
+
+    def _newest_of_one_job(self, name: str, found: list[Recorded]) -> Recorded:
+        """The newest of the processes that a name means. Raises `EndpointAmbiguous` if it means several
+        running jobs, or only ended ones of several folders."""
+        live = [recorded for recorded in found if self.lives(recorded)]
+        newest = (live or found)[-1]
+        folders = {job_names.script_folder(recorded.meta) for recorded in live or found}
+        hosts = {recorded.meta.host for recorded in live or found}
+        if live and len({recorded.attempt[0] for recorded in live}) > 1:
+            what = "running"
+        elif not live and len(folders) > 1 and len(hosts) == 1:
+            what = "ended"
+        else:
+            return newest
+        by_run = {recorded.meta.run: recorded.meta for recorded in live or found}
+        choices = [
+            f"{job_names.name_with_folder(meta) if len(folders) > 1 else run} (pid {meta.pid})"
+            for run, meta in by_run.items()
+        ]
+        raise EndpointAmbiguous(
+            f"{name} means {len(by_run)} {what} jobs: {', '.join(choices[-8:])}",
+            hint="Use one of these names, or a pid.",
+        )
 
 
 def latest_ranks(processes: Iterable[Recorded]) -> list[Recorded]:

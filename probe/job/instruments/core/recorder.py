@@ -28,6 +28,10 @@ _FIELDS = [column.name for column in BY_NAME["python.steps"].columns]
 _LOSS_FIELD, _GRAD_NORM_FIELD = _FIELDS.index("loss"), _FIELDS.index("grad_norm")
 SHADOW_FIRST, SHADOW_EVERY, SHADOW_STEPS = 200, 1000, 8
 """Shadow steps: the first one, their period, how many in a row."""
+MARKED = ("optimizer", "call")
+"""Boundaries that are seen whether or not forwards are timed."""
+BOUNDARIES = (*MARKED, "batch", "update", "backward")
+"""What may end a step: `boundary` of python.steps."""
 HELD_PHASES = ("acting", "paused")
 """Phases in which the training thread is held between two steps."""
 FIRST_SAMPLE = 2
@@ -89,7 +93,7 @@ class Recorder:
         self._forward_id, self._backward_id = intern("forward"), intern("backward")
         self._optimizer_id, self._other_id = intern("optimizer"), intern("other")
         self._held_ids = {name: intern(name) for name in HELD_PHASES}
-        self._boundary_ids = {name: intern(name) for name in ("optimizer", "batch", "call")}
+        self._boundary_ids = {name: intern(name) for name in BOUNDARIES}
         self._append_step = rings["python.steps"].append
         self._append_loss = rings["python.losses"].append
         self._append_pulse = rings["python.pulse"].append
@@ -365,7 +369,7 @@ class Recorder:
         self.phase = "other"
         if self.timing:
             self._append_pulse(self.step, 0, now_ns + ANCHOR_NS, self._other_id)
-        self._choose_next(shadow_allowed=boundary != "batch")
+        self._choose_next(shadow_allowed=boundary in MARKED)
         self.cost_ns = _now() - now_ns
         if self.end_awaited:
             self.listener.step_ended(boundary)
@@ -384,7 +388,7 @@ class Recorder:
     def _choose_next(self, *, shadow_allowed: bool) -> None:
         """Choose whether the step that begins is plain, sampled or shadow.
 
-        Steps that end with a batch need their forward timed and are never shadow steps."""
+        Steps whose end is not `MARKED` need their forward timed and are never shadow steps."""
         step = self.step
         if shadow_allowed:
             in_shadow = step >= SHADOW_FIRST and (step - SHADOW_FIRST) % SHADOW_EVERY < SHADOW_STEPS

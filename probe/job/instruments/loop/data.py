@@ -17,6 +17,7 @@ from probe.base.isolation import Isolation
 from probe.job.instruments.core.patch import Patches
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.loop.batch_history import Batches
+from probe.job.instruments.loop.manual_updates import ManualUpdates
 from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_INTEGER, NULL_STRING
 
 _now = time.monotonic_ns
@@ -42,6 +43,8 @@ class Data:
         self.loaders: list[weakref.ref[Any]] = []
         self.batches: Batches | None = None
         """Set by the NaN detector: remembers the last batches."""
+        self.updates: ManualUpdates | None = None
+        """Counts steps while the job has no optimizer."""
         self._made_optimizer = made_optimizer
         ring = recorder.rings["python.batches"]
         self._append, self._put = ring.append, ring.put
@@ -165,6 +168,8 @@ class Data:
             recorder.micro_step or recorder.explicit or self._made_optimizer()
         ):
             recorder.end_step(now, "batch", NULL_DOUBLE, NULL_BOOLEAN)
+        elif self.updates is not None and recorder.micro_step:
+            self.updates.data_begins(now)
         recorder.data_begins(now)
         label = self._label(iterator)
         number = self._append(

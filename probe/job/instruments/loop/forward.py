@@ -21,6 +21,7 @@ from probe.base.isolation import Isolation
 from probe.job.instruments.core.living import living
 from probe.job.instruments.core.patch import Patches, unseen
 from probe.job.instruments.core.recorder import Recorder
+from probe.job.instruments.loop.manual_updates import ManualUpdates
 from probe.recording.layout import NULL_BOOLEAN, NULL_STRING
 
 _now = time.monotonic_ns
@@ -65,6 +66,8 @@ class Forward:
         """Set by the modules instrument: writes the forward row of a compiled region."""
         self.keep_call: Callable[[Any, Any], object] | None = None
         """Set by the NaN detector: keeps the call until its backward ends, to repeat it after an event."""
+        self.updates: ManualUpdates | None = None
+        """Counts steps while the job has no optimizer."""
         self._made_optimizer = made_optimizer
         self._isolation = isolation
         self._patches = Patches()
@@ -146,6 +149,8 @@ class Forward:
         if recorder.begin_awaited and not recorder.saw_forward and self._grad_enabled():
             recorder.listener.step_begins("forward", NULL_STRING)
         now = _now()
+        if recorder.micro_step and self.updates is not None and self.updates.forward_begins(now):
+            self.disarm()  # the end of a step has armed it again
         if not recorder.forward_start_ns:
             recorder.forward_begins(now)
         if recorder.training_mode == NULL_BOOLEAN and (mode := module.__dict__.get("training")) is not None:

@@ -16,6 +16,7 @@ from probe.base.isolation import Isolation
 from probe.job.instruments.core.delivery import Delivery
 from probe.job.instruments.core.patch import Patches
 from probe.job.instruments.core.recorder import Recorder
+from probe.job.instruments.loop.manual_updates import ManualUpdates
 
 _now = time.monotonic_ns
 
@@ -33,6 +34,8 @@ class Losses:
         self.on_backward_end: Any = None
         """Called around each backward: before it with its root, its loss if that is on the host, and whether
         a GradScaler scaled it; after it without arguments."""
+        self.updates: ManualUpdates | None = None
+        """Counts steps while the job has no optimizer."""
         self.on_late_loss: Any = None
         """Called on the agent's thread with step, micro step and value of a loss that a device delivered."""
         self._depth = 0
@@ -110,6 +113,8 @@ class Losses:
         root = tensors if isinstance(tensors, self._tensor) else next(iter(tensors), None)
         unscaled = None if self._unscaled is None else self._before_scaling(root)
         loss = self._read(root if unscaled is None else unscaled, now) if self.values else None
+        if self.updates is not None and not self.updates.backward_begins(root):
+            self.updates = None
         recorder.backward_begins(now, loss)
         if self.on_backward_begin is not None:
             self.on_backward_begin(root, loss, unscaled is not None)
@@ -122,6 +127,8 @@ class Losses:
         if recorder.sampling and self.after_backward is not None:
             self.after_backward(now)
         recorder.backward_ends(now, self._start_ns)
+        if self.updates is not None:
+            self.updates.backward_ends()
         if self.on_backward_end is not None:
             self.on_backward_end()
         recorder.cost_ns += _now() - now
