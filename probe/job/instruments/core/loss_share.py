@@ -65,13 +65,18 @@ def _number(node: Any, name: str) -> float | None:
 
 
 def parts_of(share: float, count: int, known: float) -> float:
-    """By what the mean of `count` losses is multiplied to be the mean of whole ones, from the sum of their
-    shares; 0 where that cannot be said. `known`: what an earlier step told, for one that is not complete."""
+    """By what the mean of `count` losses is multiplied to be the step's loss, from the sum of their shares; 0
+    where that cannot be said. `known`: what an earlier step told.
+
+    Shares that add up to 1 are parts of one loss, which is their sum. A few of `known` equal parts, as in the
+    last step of an epoch, are each multiplied back."""
     if not share > 0:
         return 0.0
     if count > 1 and abs(share - 1) <= WHOLE:
-        return count / share
-    # Nearer to parts of a loss than to whole ones, as the last step of an epoch.
+        return float(count)
+    if known > 1 and abs(share * known - count) <= 1e-6 * count:
+        return known
+    # Nearer to parts than to whole losses: weighted by items, of which other ranks may have more.
     if known > 1 and share / count < (1 + 1 / known) / 2:
-        return count / share
+        return float(count)
     return 0.0

@@ -223,9 +223,8 @@ class Recorder:
         if self.timing:
             self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self._forward_id)
 
-    def backward_begins(self, now_ns: int, loss: float | None, share: float = NULL_DOUBLE) -> None:
-        """Backward is called, on `loss` if that could be read, by a thread that trains. `share`: the part of
-        a whole loss that it is, if looked at."""
+    def _work_begins(self, now_ns: int) -> None:
+        """Backward or an optimizer step begins, and ends the forward."""
         if _ident() != self._trainer:
             self._train_here()
         if self.aside is not None:
@@ -235,6 +234,11 @@ class Recorder:
             self.forward_start_ns = 0
         elif not self.step_start_ns:
             self.step_start_ns = now_ns
+
+    def backward_begins(self, now_ns: int, loss: float | None, share: float = NULL_DOUBLE) -> None:
+        """Backward is called, on `loss` if that could be read, by a thread that trains. `share`: the part of
+        a whole loss that it is, if looked at."""
+        self._work_begins(now_ns)
         if loss is not None:
             self.loss_sum += loss
             self.loss_count += 1
@@ -258,15 +262,7 @@ class Recorder:
 
     def optimizer_begins(self, now_ns: int) -> int:
         """An optimizer steps. Returns the time of phases that may continue inside it (LBFGS)."""
-        if _ident() != self._trainer:
-            self._train_here()
-        if self.aside is not None:
-            self.intervals.trains(now_ns)
-        if self.forward_start_ns:
-            self.forward_ns += now_ns - self.forward_start_ns
-            self.forward_start_ns = 0
-        elif not self.step_start_ns:
-            self.step_start_ns = now_ns
+        self._work_begins(now_ns)
         self.phase = "optimizer"
         if self.timing:
             self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self._optimizer_id)
@@ -446,9 +442,13 @@ class Recorder:
         """The step's loss, of one or several backward calls."""
         if self.loss_count == 1 and not self.loss_parts:
             return self.loss_sum
-        parts = parts_of(self.loss_share, self.loss_count, self.loss_parts)
-        self.loss_parts = parts or self.loss_parts
-        return self.loss_sum / self.loss_count * (parts or 1.0)
+        return self._whole(self.loss_sum, self.loss_share, self.loss_count)
+
+    def _whole(self, total: float, share: float, count: int) -> float:
+        """The loss of `count` backward calls."""
+        parts = parts_of(share, count, self.loss_parts)
+        self.loss_parts = max(parts, self.loss_parts) if parts > 1 else self.loss_parts
+        return total / count * (parts or 1.0)
 
     def note_loss(self, step: int, micro_step: int, t_ns: int, loss: float, share: float) -> None:
         """Write the row of a loss that a device delivered late; from the agent's thread."""
@@ -462,9 +462,7 @@ class Recorder:
             self.loss_count += len(values)
             self.loss_share += share
             return
-        parts = parts_of(share, len(values), self.loss_parts)
-        self.loss_parts = parts or self.loss_parts
-        self._amend(step, _LOSS_FIELD, total / len(values) * (parts or 1.0))
+        self._amend(step, _LOSS_FIELD, self._whole(total, share, len(values)))
 
     def deliver_grad_norm(self, step: int, norm: float) -> None:
         """Put a late gradient norm into the row of its step; from the agent's thread."""
