@@ -1,4 +1,4 @@
-"""Accelerate in a loop of its own: `accelerator.accumulate`, a validation and `save_state` after each epoch."""
+"""Accelerate in a hand-written loop: `accelerator.accumulate`, a validation and `save_state` each epoch."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ class Manual(Automatic):
         optimizer.step()
 
     def configure_optimizers(self) -> Any:
-        return torch.optim.SGD(self.judge.parameters(), lr=1e-3), torch.optim.SGD(self.maker.parameters(), lr=1e-3)
+        return tuple(torch.optim.SGD(one.parameters(), lr=1e-3) for one in (self.judge, self.maker))
 
 
 def main() -> None:
