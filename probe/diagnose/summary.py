@@ -47,7 +47,7 @@ STATEMENTS: dict[str, str] = {
     f"SELECT CAST(median(step) AS BIGINT) AS step, median(loss) AS loss FROM shown "
     f"GROUP BY (step - first) * {CURVE_POINTS} // (last - first + 1) ORDER BY 1",
     "intervals": "SELECT kind, count(*) AS count, count(duration_s) AS ended, "
-    "median(duration_s) AS median_s, sum(duration_s) AS total_s, arg_max(batches, t_ns) AS batches, max(step) AS step, "
+    "median(duration_s) AS median_s, sum(duration_s) AS total_s, max(step) AS step, "
     "max(t_ns) FILTER (state = 'pending') AS pending_ns FROM python.intervals "
     "WHERE rank = (SELECT min(rank) FROM python.intervals) AND coalesce(step, 0) <= $until "
     "GROUP BY kind ORDER BY total_s DESC NULLS LAST",

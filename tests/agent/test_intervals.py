@@ -14,9 +14,10 @@ from harness import Place
 from probe.diagnose.process.progress import History, interval_under_way
 
 SHAPES = (
-    "in the epoch", "after the epoch", "one batch", "without a loader", "saves", "the loader of the training",
-    "with gradients", "with gradients in training mode", "a pass without the model", "one backward for a pass",
-    "a metric in each step", "two loaders and a teacher", "stays in eval mode",
+    "in the epoch", "after the epoch", "one batch", "without a loader", "saves",
+    "the loader of the training", "with gradients", "with gradients in training mode",
+    "a pass without the model", "one backward for a pass", "a metric in each step",
+    "two loaders and a teacher", "stays in eval mode",
 )
 STEPS = 18
 
@@ -63,7 +64,9 @@ def test_an_evaluation_under_way_is_seen_and_is_no_usual_step(
     assert found is not None and found[0] == "evaluation"
     progress = History(meta).read()
     assert progress is not None and progress.interval == "evaluation" and progress.step == 1
-    job.answer()
+    assert job._process.stdin is not None
+    job._process.stdin.write(b"\n")
+    job._process.stdin.flush()
     job.result()
     assert interval_under_way(meta) is None
     [[usual_s]] = query(

@@ -74,7 +74,7 @@ class Loop:
         elif shape == "one batch" and number == 2:
             self._call(next(iter(self.held_out))[0])
             self.intervals.append(("evaluation", 1, EVALUATED))
-        elif shape == "without a loader" and number == 2:
+        elif shape == "without a loader" and number == 4:
             until = time.monotonic() + 0.5
             while time.monotonic() < until:
                 self._call(rows)

@@ -14,7 +14,8 @@ An interval is known in one of two ways:
   without a backward. Where a backward comes after all, the interval is withdrawn.
 
 A stretch without a loader in which a model that was trained before runs in eval mode without gradients is an
-interval when it took longer than `LONG_STEPS` steps: shorter ones are part of each step (metrics, rollouts).
+interval when it took longer than `LONG_STEPS` steps and the step before had none: what each step does is part
+of the step (metrics, generation).
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from probe.recording.layout import NULL_DOUBLE, NULL_INTEGER, NULL_STRING
 _now = time.monotonic_ns
 LONG_STEPS = 2
 """Length of the step before, as a multiple of which a stretch without a loader is an interval."""
+WARM_UP_STEPS = 3
+"""Steps before which nothing is known of usual ones."""
 MOST_PASSES = 64
 """Passes known to feed the training; one for each loader and epoch."""
 EVALUATION, PREDICTION, CHECKPOINT = "evaluation", "prediction", "checkpoint"
@@ -99,6 +102,7 @@ class Intervals:
         intern = recorder.intern
         self._kinds = {kind: intern(kind) for kind in KINDS}
         self._texts = {key: intern(text) for key, text in _BY.items()}
+        self._stretch_step = -LONG_STEPS
         self._states = {name: intern(name) for name in ("pending", "done", "failed", "withdrawn")}
         recorder.intervals = self
 
@@ -177,12 +181,12 @@ class Intervals:
                 return
             recorder.aside = None
             recorder.aside = one = Interval(recorder, WATCHED, now_ns)
-        if key in recorder.trained:
-            return
-        one.passes.add(key)
-        one.loader = one.loader or loader
-        if one.state == WATCHED and (one.proven or one.eval_mode):
-            self._decide(one, EVALUATION, self._sign(one))
+        if key in one.passes:
+            if one.state == WATCHED and (one.proven or one.eval_mode):
+                self._decide(one, EVALUATION, self._sign(one))
+        elif key not in recorder.trained:
+            one.passes.add(key)
+            one.loader = one.loader or loader
 
     def _other_fetches(self, one: Interval, key: int, now_ns: int) -> None:
         """Another pass than those of `one` goes on or begins."""
@@ -346,7 +350,10 @@ class Intervals:
         recorder = self.recorder
         recorder.aside = one.outer
         took = now_ns - one.began_ns - one.inner_ns
-        if recorder.recent and recorder.step == one.step and took > LONG_STEPS * recorder.recent[-1][0]:
+        of_each_step, self._stretch_step = one.step - self._stretch_step < 2, one.step
+        if of_each_step or recorder.step != one.step or len(recorder.recent) < WARM_UP_STEPS:
+            return
+        if took > LONG_STEPS * recorder.recent[-1][0]:
             one.kind, one.by = INFERENCE, self._texts[INFERENCE]
             self._end(one, now_ns, "done")
 
