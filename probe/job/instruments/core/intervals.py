@@ -62,7 +62,7 @@ class Interval:
         self.state = state
         self.began_ns = now_ns
         self.step, self.micro_step = recorder.step, recorder.micro_step
-        self.before = recorder.figures()
+        self.before = _figures(recorder)
         self.held_ns = recorder.held_ns
         self.outer: Interval | None = recorder.aside
         self.passes: set[int] = set()
@@ -307,7 +307,7 @@ class Intervals:
         one.own_ns = max(0, now_ns - one.began_ns - one.inner_ns - held_ns)
         if recorder.step == one.step:
             one.data_ns = recorder.data_ns - one.before[0]
-            recorder.put_back(one.before, now_ns - one.began_ns)
+            _put_back(recorder, one.before, now_ns - one.began_ns)
             self._count(one, one.own_ns)
         self._write(one, state)
         if one.state == OPEN:
@@ -374,6 +374,25 @@ class Intervals:
             one.samples if over else NULL_INTEGER,
             one.loader, one.by, self._states[state],
         ]
+
+
+def _figures(recorder: Recorder) -> tuple[Any, ...]:
+    """The step's figures so far, for `_put_back`."""
+    return (
+        recorder.data_ns, recorder.forward_ns, recorder.backward_ns, recorder.comm_ns, recorder.saw_data,
+        recorder.saw_forward, recorder.saw_comm, recorder.loader, recorder.forward_start_ns,
+        recorder.training_mode, recorder.samples, recorder.tokens,
+    )
+
+
+def _put_back(recorder: Recorder, figures: tuple[Any, ...], took_ns: int) -> None:
+    """The figures of before something that took `took_ns` and is no part of the training."""
+    (
+        recorder.data_ns, recorder.forward_ns, recorder.backward_ns, recorder.comm_ns, recorder.saw_data,
+        recorder.saw_forward, recorder.saw_comm, recorder.loader, start_ns,
+        recorder.training_mode, recorder.samples, recorder.tokens,
+    ) = figures
+    recorder.forward_start_ns = start_ns + took_ns if start_ns else 0
 
 
 _PARTS = ("data", "backward", "optimizer", *HELD_PHASES)

@@ -223,8 +223,9 @@ class Recorder:
         if self.timing:
             self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self._forward_id)
 
-    def _work_begins(self, now_ns: int) -> None:
-        """Backward or an optimizer step begins, and ends the forward."""
+    def backward_begins(self, now_ns: int, loss: float | None, share: float = NULL_DOUBLE) -> None:
+        """Backward is called, on `loss` if that could be read, by a thread that trains. `share`: the part of
+        a whole loss that it is, if looked at."""
         if _ident() != self._trainer:
             self._train_here()
         if self.aside is not None:
@@ -234,11 +235,6 @@ class Recorder:
             self.forward_start_ns = 0
         elif not self.step_start_ns:
             self.step_start_ns = now_ns
-
-    def backward_begins(self, now_ns: int, loss: float | None, share: float = NULL_DOUBLE) -> None:
-        """Backward is called, on `loss` if that could be read, by a thread that trains. `share`: the part of
-        a whole loss that it is, if looked at."""
-        self._work_begins(now_ns)
         if loss is not None:
             self.loss_sum += loss
             self.loss_count += 1
@@ -262,11 +258,19 @@ class Recorder:
 
     def optimizer_begins(self, now_ns: int) -> int:
         """An optimizer steps. Returns the time of phases that may continue inside it (LBFGS)."""
-        self._work_begins(now_ns)
+        if _ident() != self._trainer:
+            self._train_here()
+        if self.aside is not None:
+            self.intervals.trains(now_ns)
+        if self.forward_start_ns:
+            self.forward_ns += now_ns - self.forward_start_ns
+            self.forward_start_ns = 0
+        elif not self.step_start_ns:
+            self.step_start_ns = now_ns
         self.phase = "optimizer"
         if self.timing:
             self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self._optimizer_id)
-        return self.known_ns()
+        return self.forward_ns + self.backward_ns + self.data_ns + self.comm_ns
 
     def known_ns(self) -> int:
         """Time of the phases so far, but of the optimizer's."""
@@ -320,23 +324,6 @@ class Recorder:
         self.phase = "other"
         self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self._other_id)
 
-    # What is no training (`core.intervals`) ---------------------------------------
-
-    def figures(self) -> tuple[Any, ...]:
-        """The step's figures so far, for `put_back`."""
-        return (
-            self.data_ns, self.forward_ns, self.backward_ns, self.comm_ns, self.saw_data, self.saw_forward,
-            self.saw_comm, self.loader, self.forward_start_ns, self.training_mode, self.samples, self.tokens,
-        )
-
-    def put_back(self, figures: tuple[Any, ...], took_ns: int) -> None:
-        """The figures of before something that took `took_ns` and is no part of the training."""
-        (
-            self.data_ns, self.forward_ns, self.backward_ns, self.comm_ns, self.saw_data, self.saw_forward,
-            self.saw_comm, self.loader, start_ns, self.training_mode, self.samples, self.tokens,
-        ) = figures
-        self.forward_start_ns = start_ns + took_ns if start_ns else 0
-
     # The end of a step ------------------------------------------------------
 
     def end_step(self, now_ns: int, boundary: str, lr: float, skipped: int) -> None:
@@ -365,7 +352,7 @@ class Recorder:
             self.eval_ns / 1e9 if self.eval_ns else NULL_DOUBLE,
             self.checkpoint_ns / 1e9 if self.checkpoint_ns else NULL_DOUBLE,
             NULL_DOUBLE if shadow else (worked - known) / 1e9 if worked > known else 0.0,
-            self._loss() if self.loss_count else NULL_DOUBLE,
+            self.loss_sum if self.loss_count == 1 and not self.loss_parts else self._loss(),
             self.grad_norm,
             lr,
             self.loss_scale,
@@ -439,9 +426,9 @@ class Recorder:
             self.disarm_forward()
 
     def _loss(self) -> float:
-        """The step's loss, of one or several backward calls."""
-        if self.loss_count == 1 and not self.loss_parts:
-            return self.loss_sum
+        """The step's loss, of any number of backward calls."""
+        if not self.loss_count:
+            return NULL_DOUBLE
         return self._whole(self.loss_sum, self.loss_share, self.loss_count)
 
     def _whole(self, total: float, share: float, count: int) -> float:

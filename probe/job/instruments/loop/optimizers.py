@@ -266,7 +266,8 @@ class Optimizers:
         self._finished += 1
         self.made_any = True
         if self._start_ns:
-            own = now - self._start_ns - self._closure_ns - (recorder.known_ns() - self._nested_ns)
+            known = recorder.forward_ns + recorder.backward_ns + recorder.data_ns + recorder.comm_ns
+            own = now - self._start_ns - self._closure_ns - (known - self._nested_ns)
             recorder.optimizer_ns += max(0, own)
             if recorder.sampling and self.trace_step is not None:
                 self.trace_step(type(optimizer).__name__, now - max(0, own), now)
