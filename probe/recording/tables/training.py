@@ -22,7 +22,7 @@ TRAINING: tuple[Table, ...] = (
             Column("eval_s", "DOUBLE", "s", "evaluation, prediction and other use of the model without training in the step, mostly before its first batch: see python.intervals. Part of wall_s, not of a phase; its batches are not in samples, tokens and data_s; NULL without any"),
             Column("checkpoint_s", "DOUBLE", "s", "saving with torch or a framework in the step, likewise; NULL without any"),
             Column("other_s", "DOUBLE", "s", "the rest of wall_s: logging, clipping, zero_grad, data without a DataLoader; NULL on shadow steps, where forward is not timed"),
-            Column("loss", "DOUBLE", "", "the step's loss, without the scaling of a GradScaler: what backward was called on, of several calls their mean. Where the job divided each call's loss for gradient accumulation (`share` in python.losses), that is taken back: the mean over the micro batches, as the job would log it. NULL when none was a scalar, or none was available yet"),
+            Column("loss", "DOUBLE", "", "the step's loss, without the scaling of a GradScaler: what backward was called on, of several calls their mean. Where the job divided each call's loss for gradient accumulation (`share` of its backward calls), that is taken back: the mean over the micro batches, as the job would log it. NULL when none was a scalar, or none was available yet"),
             Column("grad_norm", "DOUBLE", "", "L2 norm of all gradients together, before clipping and without the scaling of a GradScaler: from the job's own `clip_grad_norm_`, else measured by probe on sampled steps; NULL otherwise"),
             Column("lr", "DOUBLE", "", "learning rate of the leading optimizer's first group, as used by this step"),
             Column("loss_scale", "DOUBLE", "", "factor of the GradScaler at this step; NULL without one, or when it is on a device"),
@@ -88,7 +88,7 @@ TRAINING: tuple[Table, ...] = (
         rows=8192, pending="state", hidden="state = 'exhausted'",
     ),
     Table(
-        "python", "intervals", "what the training thread did between steps, such as an evaluation or a checkpoint; written when it is recognised, completed when it ends", "ring",
+        "python", "intervals", "interval between steps in which the training thread evaluated, saved or read data; written when it is recognised, completed when it ends", "ring",
         (
             Column("step", "BIGINT", "", "step under way, whose eval_s or checkpoint_s has it: mostly one more than the last finished step; NULL outside of counted steps"),
             MICRO_STEP,
