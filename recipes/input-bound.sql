@@ -29,7 +29,7 @@
 -- unit = "steps"
 -- source = "practice: throughput is judged over 100 steps"
 WITH seen AS (
-    SELECT step, data_s, wall_s - COALESCE(held_s, 0) AS wall_s FROM python.steps
+    SELECT step, data_s, wall_s - COALESCE(held_s, 0) - COALESCE(eval_s, 0) - COALESCE(checkpoint_s, 0) AS wall_s FROM python.steps
     WHERE data_s IS NOT NULL AND step > (SELECT MAX(step) FROM python.steps) - 2048
 ), recent AS (
     SELECT * FROM seen ORDER BY step DESC LIMIT $recent
@@ -41,7 +41,8 @@ WITH seen AS (
     SELECT MAX(step) AS last_good, AVG(share) AS share_before FROM blocks WHERE share < $share / 2
 ), loaders AS (
     SELECT loader, MEDIAN(fetch_s) AS fetch_s FROM python.batches
-    WHERE step IN (SELECT step FROM recent) GROUP BY loader ORDER BY fetch_s DESC LIMIT 1
+    WHERE step IN (SELECT step FROM recent) GROUP BY loader
+    ORDER BY loader IN (SELECT i.loader FROM python.intervals i WHERE i.loader IS NOT NULL), fetch_s DESC LIMIT 1
 )
 SELECT NULL AS unknown, COALESCE(last_good + 25, (SELECT MIN(step) FROM seen)) AS step, share, n,
     1e3 * now.data_s AS data_ms, 1e3 * now.wall_s AS wall_ms, last_good + 25 AS since, share_before, loader, 1e3 * fetch_s AS fetch_ms

@@ -25,7 +25,7 @@ WITH peak AS (
     SELECT SUM(numel) AS parameters FROM (SELECT param, ARG_MAX(numel, t_ns) AS numel FROM python.parameters GROUP BY param)
 ), steps AS (
     SELECT MEDIAN(tokens) AS tokens, MEDIAN(wall_s) AS wall_s, MEDIAN(COALESCE(data_s, 0) / wall_s) AS data_share, MEDIAN(comm_s / wall_s) AS comm_share, COUNT(*) AS n
-    FROM (SELECT * FROM python.steps WHERE tokens IS NOT NULL AND wall_s > 0 AND NOT COALESCE(sampled, false) ORDER BY step DESC LIMIT 200)
+    FROM (SELECT * REPLACE (wall_s - COALESCE(held_s, 0) - COALESCE(eval_s, 0) - COALESCE(checkpoint_s, 0) AS wall_s) FROM python.steps WHERE tokens IS NOT NULL AND wall_s > 0 AND NOT COALESCE(sampled, false) ORDER BY step DESC LIMIT 200)
 ), rate AS (
     SELECT *, 6 * parameters * tokens / wall_s / 1e12 AS tflops FROM peak, size, steps
 )

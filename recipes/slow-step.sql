@@ -47,7 +47,7 @@
 WITH ends AS (
     SELECT MAX(step) AS last, MAX(t_ns) AS last_ns, MIN(step) AS first FROM python.steps
 ), seen AS (
-    SELECT step, wall_s - COALESCE(held_s, 0) AS wall_s, data_s, forward_s, backward_s, optimizer_s, comm_s, other_s, tokens,
+    SELECT step, wall_s - COALESCE(held_s, 0) - COALESCE(eval_s, 0) - COALESCE(checkpoint_s, 0) AS wall_s, data_s, forward_s, backward_s, optimizer_s, comm_s, other_s, tokens,
         (last - step) // $block AS ago, t_ns FROM python.steps, ends
     WHERE step > last - $horizon AND step > first + 10 AND NOT COALESCE(sampled, false) AND wall_s > 0
 ), blocks AS (
@@ -69,7 +69,7 @@ WITH ends AS (
     FROM seen, change GROUP BY after
 ), phases AS (
     SELECT u.name AS phase, b.v AS before, a.v AS now
-    FROM (SELECT unnest(['waiting for data', 'forward', 'backward', 'the optimizer', 'communication', 'other (evaluation, logging, checkpoints)']) AS name, unnest([1, 2, 3, 4, 5, 6]) AS i) u
+    FROM (SELECT unnest(['waiting for data', 'forward', 'backward', 'the optimizer', 'communication', 'other (logging, clipping, the loop itself)']) AS name, unnest([1, 2, 3, 4, 5, 6]) AS i) u
     JOIN (SELECT unnest([data, forward, backward, optimizer, comm, other]) AS v, unnest([1, 2, 3, 4, 5, 6]) AS i FROM parts WHERE NOT after) b USING (i)
     JOIN (SELECT unnest([data, forward, backward, optimizer, comm, other]) AS v, unnest([1, 2, 3, 4, 5, 6]) AS i FROM parts WHERE after) a USING (i)
 ), sides AS (

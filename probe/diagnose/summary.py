@@ -21,13 +21,16 @@ LOSS_STEPS = 32
 """Of these, the last ones give the current loss, and as many before them the previous one."""
 CURVE_POINTS = 48
 PHASES = ("data_s", "forward_s", "backward_s", "optimizer_s", "comm_s", "other_s")
+NOT_WORKED = ("held_s", "eval_s", "checkpoint_s")
+"""Parts of wall_s in which the step did not work."""
 NOTCH = 1.57
 """Half the width of a median's interval: this · interquartile range / √count (McGill, Tukey and Larsen 1978,
 notched box plots). Two medians whose intervals do not overlap differ at about 95 %."""
 
+_NOT_WORKED_SQL = " - ".join(f"coalesce({name}, 0)" for name in NOT_WORKED)
 _LEAD = "rank = (SELECT min(rank) FROM python.steps)"
 _STEP_COLUMNS = (
-    "step", "t_ns", "wall_s", *PHASES, "held_s", "loss", "grad_norm", "lr", "loss_scale", "skipped",
+    "step", "t_ns", "wall_s", *PHASES, *NOT_WORKED, "loss", "grad_norm", "lr", "loss_scale", "skipped",
     "training_mode", "samples", "tokens", "sampled", "shadow",
 )
 STATEMENTS: dict[str, str] = {
@@ -43,7 +46,12 @@ STATEMENTS: dict[str, str] = {
     f"FROM python.steps WHERE {_LEAD} AND step <= $until AND isfinite(loss)) "
     f"SELECT CAST(median(step) AS BIGINT) AS step, median(loss) AS loss FROM shown "
     f"GROUP BY (step - first) * {CURVE_POINTS} // (last - first + 1) ORDER BY 1",
-    "ranks": "SELECT rank, median(wall_s - coalesce(held_s, 0)) AS step_s, max(step) AS step, "
+    "intervals": "SELECT kind, count(*) AS count, count(duration_s) AS ended, "
+    "median(duration_s) AS median_s, sum(duration_s) AS total_s, max(step) AS step, "
+    "max(t_ns) FILTER (state = 'pending') AS pending_ns FROM python.intervals "
+    "WHERE rank = (SELECT min(rank) FROM python.intervals) AND coalesce(step, 0) <= $until "
+    "GROUP BY kind ORDER BY total_s DESC NULLS LAST",
+    "ranks": f"SELECT rank, median(wall_s - {_NOT_WORKED_SQL}) AS step_s, max(step) AS step, "
     "count(*) AS steps "
     f"FROM python.steps WHERE step <= $until AND step >= {WARM_UP_STEPS} AND NOT sampled AND step > "
     f"least($until, (SELECT max(step) FROM python.steps)) - {WINDOW_STEPS} GROUP BY rank ORDER BY rank",
@@ -127,6 +135,10 @@ def summarize(results: Mapping[str, Sequence[Row]]) -> dict[str, Any]:
         "memory": {k: v for k, v in next(iter(results.get("memory") or ()), {}).items() if k != "rank"},
         "devices": list(results.get("devices") or ()),
         "ranks": list(results.get("ranks") or ()),
+        "intervals": [
+            {**row, "share": (row["total_s"] or 0.0) / run["wall_s"] if run.get("wall_s") else None}
+            for row in results.get("intervals") or ()
+        ],
         "scalars": {row["name"]: row for row in results.get("scalars") or ()},
         "facts": facts,
     }
@@ -186,7 +198,8 @@ def _speed(steps: Sequence[Row], facts: Mapping[str, Mapping[str, str]]) -> dict
         values = _values(timed, name)
         found = spread(values)
         share = sum(values) / total if values and total > 0 else None
-        phases[name] = None if found is None else {**(as_dict(found) or {}), "share": share}
+        mean = sum(values) / len(timed) if values else None
+        phases[name] = None if found is None else {**(as_dict(found) or {}), "share": share, "mean": mean}
     samples, tokens = _rate(usual, "samples"), _rate(usual, "tokens")
     peak = number(facts.get("hardware", {}).get("peak_tflops"))
     parameters = number(facts.get("model", {}).get("parameters"))
@@ -199,8 +212,8 @@ def _speed(steps: Sequence[Row], facts: Mapping[str, Mapping[str, str]]) -> dict
 
 
 def worked_s(row: Row) -> float:
-    """Time of a step without what held the training thread."""
-    return float(row["wall_s"] or 0.0) - float(row.get("held_s") or 0.0)
+    """Time of a step without what held the training thread, evaluations and checkpoints."""
+    return float(row["wall_s"] or 0.0) - sum(float(row.get(name) or 0.0) for name in NOT_WORKED)
 
 
 def _rate(steps: Sequence[Row], name: str) -> float | None:

@@ -16,7 +16,8 @@ from probe.base.errors import AgentMissing, EvalBusy, NoBoundary, ProbeError
 from probe.base.isolation import Isolation
 from probe.job.boundary.safe_point import SafePoint
 from probe.job.boundary.task_queue import Task, TaskQueue
-from probe.job.instruments.core.recorder import Recorder, StepListener
+from probe.job.instruments.core.recorder import Recorder
+from probe.job.instruments.core.step_listeners import StepListener
 from probe.recording.layout import NULL_STRING
 
 PATIENCE_S = 60.0

@@ -14,7 +14,7 @@ from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE
 from probe.recording.ring import Ring
 from probe.recording.tables import RINGS
 
-STEP, LOSS, NORM = 0, 12, 13
+STEP, LOSS, NORM = 0, 14, 15
 
 
 def recorder_of(folder: Path, rows: int = 64) -> Recorder:
@@ -40,10 +40,10 @@ def test_what_a_device_delivers_late_is_put_into_the_row_of_its_step_and_no_othe
     recorder = recorder_of(tmp_path)
     for number in range(20):
         step(recorder, 1.0 if number == 7 else None)
-    recorder.deliver_loss(3, [2.0, 4.0])
+    recorder.deliver_loss(3, [(2.0, NULL_DOUBLE), (4.0, NULL_DOUBLE)])
     recorder.deliver_grad_norm(3, 5.0)
-    recorder.deliver_loss(7, [9.0])  # it has one
-    recorder.deliver_loss(19, [6.0])
+    recorder.deliver_loss(7, [(9.0, 1.0)])  # it has one
+    recorder.deliver_loss(19, [(6.0, 1.0)])
     found = {number: tuple(row(recorder, number)[LOSS : NORM + 1]) for number in range(20)}
     expected = dict.fromkeys(range(20), (NULL_DOUBLE, NULL_DOUBLE))
     assert found == {**expected, 3: (3.0, 5.0), 7: (1.0, NULL_DOUBLE), 19: (6.0, NULL_DOUBLE)}
@@ -53,7 +53,7 @@ def test_what_a_device_delivers_late_is_put_into_the_row_of_its_step_and_no_othe
 def test_a_figure_for_the_step_that_runs_is_written_with_it(tmp_path: Path) -> None:
     recorder = recorder_of(tmp_path)
     step(recorder)
-    recorder.deliver_loss(1, [2.0, 4.0])
+    recorder.deliver_loss(1, [(2.0, 1.0), (4.0, 1.0)])
     recorder.deliver_grad_norm(1, 7.0)
     step(recorder)
     assert row(recorder, 1)[LOSS : NORM + 1] == [3.0, 7.0]

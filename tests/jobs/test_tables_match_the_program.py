@@ -151,7 +151,8 @@ def test_the_parts_of_a_step_add_up_to_its_wall_time(watched: tuple[str, Watched
     name, found = watched
     told_apart = 0
     for row in found.steps:
-        named = ("data_s", "forward_s", "backward_s", "optimizer_s", "held_s", "other_s")
+        phases = ("data_s", "forward_s", "backward_s", "optimizer_s", "other_s")
+        named = (*phases, "held_s", "eval_s", "checkpoint_s")
         parts = [row[part] for part in named]
         total = sum(part for part in parts if part is not None)
         assert all(part is None or part >= 0 for part in parts)

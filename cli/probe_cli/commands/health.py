@@ -23,6 +23,7 @@ EXAMPLES = (
     "probe JOB health --format json",
 )
 _PHASES = ("data", "forward", "backward", "optimizer", "comm", "other")
+_PLURAL = ("evaluation", "prediction", "checkpoint")
 _MOST_FINDINGS = 5
 _LABEL = 11
 _WIDTH = 100
@@ -73,6 +74,7 @@ def lines(answer: dict[str, Any], out: Output) -> Iterator[str]:
     ):
         yield from _line(label, parts, width, out)
     yield from _phases(answer["speed"], width, out)
+    yield from _line("between", _intervals(answer.get("intervals") or ()), width, out)
     yield from _findings(answer, out)
 
 
@@ -196,17 +198,31 @@ def _ranks(answer: dict[str, Any]) -> list[str]:
 
 
 def _phases(speed: dict[str, Any], width: int, out: Output) -> Iterator[str]:
-    """One bar for each measured phase."""
-    label = "step"
+    """One bar for each measured phase: its share of the steps' time, and its mean, so that both add up."""
+    label = "mean step"
     room = max(8, min(40, width - _LABEL - 32))
     for name in _PHASES:
         found = speed["phases"].get(f"{name}_s")
         if found is None or found["share"] is None:
             continue
         bar = figures.bar(found["share"], room)
-        text = f"{name:<10} {share(found['share']):>5}  {duration(found['median']):>8}  {bar}"
+        mean = duration(found.get("mean", found["median"]))
+        text = f"{name:<10} {share(found['share']):>5}  {mean:>8}  {bar}"
         yield out.style(f"{label:<{_LABEL}}", "bold") + text
         label = ""
+
+
+def _intervals(found: Sequence[dict[str, Any]]) -> list[str]:
+    """Evaluations and the like: how many, how long, and their share of the run's time."""
+    parts = []
+    for one in found:
+        text = f"{one['count']:,} {one['kind']}{'s' if one['count'] > 1 and one['kind'] in _PLURAL else ''}"
+        if one["ended"]:
+            text += f" of {duration(one['median_s'])}" + (" (median)" if one["ended"] > 1 else "")
+        if one["share"]:
+            text += f", {share(one['share'])} of the time"
+        parts.append(text + (", one under way" if one["pending_ns"] else ""))
+    return parts
 
 
 def _findings(answer: dict[str, Any], out: Output) -> Iterator[str]:

@@ -16,7 +16,7 @@ from probe.diagnose.finding import Finding
 from probe.diagnose.process import stack_patterns, wording
 from probe.diagnose.process.evidence import Evidence, Thread, Worker
 from probe.diagnose.process.pause_owner import ACTING, PAUSED
-from probe.diagnose.process.progress import WARM_UP_STEPS
+from probe.diagnose.process.progress import WARM_UP_STEPS, Progress
 from probe.diagnose.process.stall_thresholds import DEFAULTS, Case, usual_quiet_s
 from probe.diagnose.stall_parameters import StallThresholds
 from probe.diagnose.states import ALARM, NOTICE, OK
@@ -112,6 +112,8 @@ def _as_usual(case: Case) -> Finding | None:
     if case.quiet_s > usual_quiet_s(progress, case.thresholds):
         return None
     since_s = progress.last_step_s or 0.0
+    if progress.interval is not None:
+        return _finding(case, *_between_steps(progress, OK))
     if since_s > case.limit_s and progress.batches > 1:
         quiet = wording.seconds(since_s)
         what = f"probably an evaluation: {progress.batches} batches but no step for {quiet}"
@@ -124,6 +126,19 @@ def _as_usual(case: Case) -> Finding | None:
     usual = wording.seconds(progress.usual_step_s)
     what = f"step {progress.step} finished {wording.seconds(since_s)} ago (usually every {usual})"
     return _finding(case, states.RUNNING, OK, what, place=False)
+
+
+def _between_steps(progress: Progress, severity: str) -> tuple[str, str, str]:
+    """State, severity and text of a process that evaluates or saves, according to python.intervals."""
+    since = wording.seconds(progress.interval_s or 0.0)
+    if progress.interval == "checkpoint":
+        return states.CHECKPOINT, severity, f"saves a checkpoint for {since}, after step {progress.step}"
+    batches = f", {progress.batches} batches so far" if progress.batches else ""
+    kind = f"{progress.interval} for" if progress.interval in _RUNS else "evaluates for"
+    return states.EVALUATION, severity, f"{kind} {since} after step {progress.step}{batches}"
+
+
+_RUNS = ("prediction", "inference", "reading")
 
 
 # Kept from running ------------------------------------------------------------
@@ -417,6 +432,8 @@ def _working(case: Case) -> Finding | None:
         return _finding(case, states.BUSY, ALARM, what, *own, ask=ask)
     if not case.trains:
         return _finding(case, states.RUNNING, OK, doing + case.since, *own, ask=ask)
+    if case.progress is not None and case.progress.interval is not None:
+        return _finding(case, *_between_steps(case.progress, NOTICE), *own, ask=ask)
     return _finding(case, states.SLOW_STEP, NOTICE, f"a long step: {doing}{case.since}", *own, ask=ask)
 
 

@@ -29,6 +29,8 @@ _SIGNS = ("python.steps", "python.pulse", "python.batches", "python.losses", "py
 """Tables whose rows the training thread writes itself."""
 _LAST_BATCHES = 256
 """Rows of python.batches that are read: the batches of an evaluation are counted up to here."""
+_LAST_INTERVALS = 4
+"""Rows of python.intervals that are read: one may be inside another."""
 _CLOCKS_APART_S = 1.0
 """Rows so far in the future, or so much older than the last reading when they came after it, mean that
 the wall clock was set between the starts of the two processes."""
@@ -65,6 +67,10 @@ class Progress:
     sample_interval_s: float | None
     recorded_s: float
     """Since recording began."""
+    interval: str | None = None
+    """Kind of the interval under way, as in python.intervals: `evaluation`, `checkpoint`, …"""
+    interval_s: float | None = None
+    """Since it began."""
 
 
 class History:
@@ -78,6 +84,7 @@ class History:
         self._texts: list[str | None] = [None]
         self._version = VERSION
         self._walls: deque[float] = deque(maxlen=USUAL_STEPS)
+        self._interval: tuple[str | None, int] | None = None
         self._longest_s: float | None = None
         self._newest_ns: int | None = None
         self._read_ns = 0
@@ -95,6 +102,7 @@ class History:
             for table in _SIGNS[1:]:
                 self._read_last(table)
             self._read_last("process.memory")
+            self._interval = interval_under_way(self.meta, self._text)
             return self._progress(began_ns, clock.wall_ns() if now_ns is None else now_ns)
         except (OSError, RecordingError):
             return None
@@ -122,10 +130,9 @@ class History:
         if rows is None or not len(rows):
             return
         self._last["python.steps"] = rows[-1]
-        held_s = rows["held_s"].copy()
-        held_s[held_s == NULL_DOUBLE] = 0.0
-        walls_s = rows["wall_s"] - held_s  # while somebody held it, it was not slow
-        self._walls.extend(walls_s[rows["sampled"] != 1][-USUAL_STEPS:].tolist())
+        walls_s = rows["wall_s"] - _seconds(rows, "held_s")  # while somebody held it, it was not slow
+        worked_s = walls_s - _seconds(rows, "eval_s") - _seconds(rows, "checkpoint_s")
+        self._walls.extend(worked_s[rows["sampled"] != 1][-USUAL_STEPS:].tolist())
         waited = walls_s[rows["step"] >= WARM_UP_STEPS]
         if self.disregard_next:
             self.disregard_next = False
@@ -174,6 +181,8 @@ class History:
             phase=phase, phase_s=ago(phase_ns),
             pending_loader=batches.pending_loader, pending_s=ago(batches.pending_ns),
             batches=batches.arrived, last_batch_s=ago(batches.arrived_ns),
+            interval=None if self._interval is None else self._interval[0],
+            interval_s=None if self._interval is None else ago(self._interval[1]),
             sample_s=ago(times.get("process.memory")),
             sample_interval_s=_number(self.meta.settings.get("memory_interval_s")),
             recorded_s=ago(self.meta.started_ns) or 0.0,
@@ -237,6 +246,38 @@ class _Batches:
         done = [end for state, end in zip(states, ends, strict=True) if state == "done"]
         self.arrived = sum(last_step_ns is None or end > last_step_ns for end in done)
         self.arrived_ns = max(done, default=None)
+
+
+def interval_under_way(
+    meta: Meta, text: Callable[[Any], str | None] | None = None
+) -> tuple[str | None, int] | None:
+    """Kind and start (wall ns) of the interval that the training thread is in; None of none, or when the
+    recording is of a version without intervals. `text`: reads the recording's texts, if that is there."""
+    try:
+        with open_ring(meta, "python.intervals") as ring:
+            highest = ring.highest(0)
+            rows = ring.read(max(0, highest - _LAST_INTERVALS), highest)
+            version = ring.version
+        rows = rows[rows["duration_s"] == NULL_DOUBLE]
+        if not len(rows):
+            return None
+        last = rows[-1]
+        if text is not None:
+            return text(last["kind"]), int(last["t_ns"])
+        texts = read_strings(Path(meta.rings) / "strings", meta.owner, version)
+        kind = int(last["kind"])
+        return texts[kind] if kind < len(texts) else None, int(last["t_ns"])
+    except (OSError, RecordingError):
+        return None
+
+
+def _seconds(rows: Rows, column: str) -> Any:
+    """A column with 0 for NULL; 0 when the recording's version had none."""
+    if column not in (rows.dtype.names or ()):
+        return 0.0
+    found = rows[column].copy()
+    found[found == NULL_DOUBLE] = 0.0
+    return found
 
 
 def _time(row: Any) -> int | None:

@@ -3,7 +3,7 @@
 Runs when the agent starts and stops, and once a round on the agent's thread (`collect`). Instruments and the
 tables they write:
 
-    steps        python.steps, python.pulse (always, when anything is recorded)
+    steps        python.steps, python.intervals, python.pulse (always, when anything is recorded)
     losses       python.losses
     modules      python.torch_trace
     data         python.batches
@@ -24,6 +24,7 @@ from probe.base.isolation import Isolation
 from probe.base.settings import Settings
 from probe.job.instruments.comm.collectives import Collectives
 from probe.job.instruments.comm.flight_recorder import Flight
+from probe.job.instruments.core.intervals import Intervals
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.facts.memory import Memory
 from probe.job.instruments.facts.model_facts import ModelFacts
@@ -31,6 +32,7 @@ from probe.job.instruments.facts.run_facts import RunFacts
 from probe.job.instruments.governor import Governor
 from probe.job.instruments.loop.data import Data
 from probe.job.instruments.loop.forward import Forward
+from probe.job.instruments.loop.framework_calls import FrameworkCalls
 from probe.job.instruments.loop.losses import Losses
 from probe.job.instruments.loop.manual_updates import ManualUpdates
 from probe.job.instruments.loop.optimizers import Optimizers
@@ -60,10 +62,14 @@ class Installation:
         self.forward.around_step = self.optimizers.around
         self.losses = Losses(recorder, isolation, values="losses" in wanted)
         self.names = ModuleNames(recorder, self.forward)
-        self.data = Data(recorder, isolation, lambda: self.optimizers.made_any) if "data" in wanted else None
         self.updates = ManualUpdates(recorder, isolation, lambda: self.optimizers.made_any)
         self.forward.updates = self.losses.updates = self.updates
-        if self.data is not None:
+        self.intervals = Intervals(recorder, lambda: self.optimizers.made_any)
+        self.forward.intervals = self.intervals
+        self.calls = FrameworkCalls(self.intervals, isolation)
+        self.data: Data | None = None
+        if "data" in wanted:
+            self.data = Data(recorder, isolation, lambda: self.optimizers.made_any, self.intervals)
             self.data.updates = self.updates
         self.collectives = Collectives(recorder, isolation) if "collectives" in wanted else None
         self.flight = Flight(recorder, self.collectives) if self.collectives is not None else None
@@ -107,7 +113,7 @@ class Installation:
             # Optimizers last: the others then see the first step that is counted from its beginning.
             parts = (
                 self.forward, self.losses, self.updates, self.nan_detector, self.modules, self.data,
-                self.collectives, self.flight, self.scalars, self.gradients, self.optimizers,
+                self.collectives, self.flight, self.scalars, self.calls, self.gradients, self.optimizers,
             )
             self._parts = [part for part in parts if part is not None]
 
@@ -153,6 +159,8 @@ class Installation:
             attempt("flight", self.flight.read)
         if self.modules is not None:
             attempt("modules", self.modules.collect)
+        if self._parts:
+            attempt("intervals", self.calls.wrap_loaded)
         if self.scalars is not None:
             attempt("scalars", self.scalars.wrap_loaded)
         if self.model_facts is not None and self.run_facts is not None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from probe.base import clock
 from probe.diagnose.finding import Finding
+from probe.diagnose.process.progress import interval_under_way
 from probe.diagnose.states import ALARM, OK, PAUSED
 from probe.recording.process import is_stopped
 from probe.server.recordings import exit_report
@@ -68,10 +69,21 @@ def _living(recorded: Recorded, state: str, how: str, verdict: Finding | None) -
     if is_stopped(recorded.meta.pid):
         return "stopped", ""
     if verdict is None or verdict.severity == OK:
-        return state, how
+        return state, how or _between_steps(recorded)
     if verdict.state == PAUSED:
         return PAUSED, "by probe"
     return (STALLED if verdict.severity == ALARM else state), verdict.state
+
+
+def _between_steps(recorded: Recorded) -> str:
+    """`evaluating 12 s`, `saving 3 s` or the like while the training thread is between two steps for that;
+    else empty."""
+    found = interval_under_way(recorded.meta)
+    if found is None:
+        return ""
+    kind, began_ns = found
+    doing = {"evaluation": "evaluating", "checkpoint": "saving"}.get(kind or "", kind or "")
+    return f"{doing} for {max(0.0, (clock.wall_ns() - began_ns) / 1e9):.0f} s"
 
 
 def _ago(t_ns: int | None) -> float | None:

@@ -14,9 +14,11 @@ import sys
 import threading
 import time
 from collections import deque
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from probe.base.clock import ANCHOR_NS
+from probe.job.instruments.core.loss_share import parts_of
+from probe.job.instruments.core.step_listeners import IntervalKeeper, NoListener, StepListener
 from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_INTEGER, NULL_STRING
 from probe.recording.recording import Recording
 from probe.recording.tables import BY_NAME
@@ -47,26 +49,6 @@ class StepCost(NamedTuple):
     cost_ns: int
 
 
-class StepListener(Protocol):
-    """Works between two steps: `boundary.safe_point`. Called on the training thread, only while it waits."""
-
-    def step_ended(self, boundary: str) -> None:
-        """While `Recorder.end_awaited`: a step has ended, by `boundary` of python.steps."""
-
-    def step_begins(self, where: str, loader: int) -> None:
-        """While `Recorder.begin_awaited`: the next begins with its `data` (from `loader`) or `forward`."""
-
-
-class _NoListener:
-    """Until there is one."""
-
-    def step_ended(self, boundary: str) -> None:
-        """See `StepListener`."""
-
-    def step_begins(self, where: str, loader: int) -> None:
-        """See `StepListener`."""
-
-
 class Recorder:
     """State of the training loop as the instruments see it. One per process.
 
@@ -75,15 +57,15 @@ class Recorder:
     __slots__ = (
         "_append_loss", "_append_pulse", "_append_step", "_backward_id", "_boundary_ids", "_forward_id",
         "_held_from_ns", "_held_ids", "_optimizer_id", "_other_id", "_trainer", "_trainers",
-        "allocated_bytes", "alone", "arm_forward",
-        "backward_ns", "begin_awaited", "comm_ns", "cost_ns", "data_ns", "disarm_forward", "end_awaited",
-        "ends", "explicit", "fed_by", "forward_ns", "forward_start_ns", "grad_norm", "held_ns", "intern",
-        "last_row", "listener", "loader",
-        "loss_count", "loss_scale", "loss_sum", "micro_step", "modules_fixed", "modules_interval",
-        "next_sample", "optimizer_ns", "peak_allocated_bytes", "phase", "recent", "reserved_bytes", "rings",
-        "rss_bytes", "samples", "sampling", "saw_comm", "saw_data", "saw_forward", "stale_gradients",
-        "start_sampling", "step", "step_start_ns", "stop_sampling", "thread", "timed_every", "timing",
-        "tokens", "training_mode",
+        "allocated_bytes", "alone", "arm_forward", "aside",
+        "backward_ns", "begin_awaited", "checkpoint_ns", "comm_ns", "cost_ns", "data_ns", "disarm_forward",
+        "end_awaited", "ends", "eval_ns", "explicit", "fed_by", "forward_ns", "forward_start_ns", "grad_norm",
+        "held_ns", "intern", "intervals", "last_row", "listener", "loader",
+        "loss_count", "loss_parts", "loss_scale", "loss_share", "loss_sum", "micro_step", "modules_fixed",
+        "modules_interval", "next_sample", "optimizer_ns", "peak_allocated_bytes", "phase", "recent",
+        "reserved_bytes", "rings", "rss_bytes", "samples", "sampling", "saw_comm", "saw_data", "saw_forward",
+        "stale_gradients", "start_sampling", "step", "step_start_ns", "stop_sampling", "thread",
+        "timed_every", "timing", "tokens", "trained", "training_mode",
     )
 
     def __init__(self, recording: Recording, *, modules_interval: int, midway: bool = False) -> None:
@@ -117,10 +99,18 @@ class Recorder:
         self.last_row: list[Any] | None = None
         """Fields of the last steps row; None before the first."""
 
+        self.aside: Any = None
+        """The interval under way, or what may become one; None in plain training."""
+        self.trained: set[int] = set()
+        """Ids of the iterators of loaders that are known to feed the training."""
+        self.intervals: IntervalKeeper = NoListener()
+
+        self.loss_parts = 0.0
+        """By what the job divides the loss of each micro step, as of the last step that told."""
         self.loader = self.fed_by = NULL_STRING
         """Names of the loaders of the first batch of this step (after an evaluation in it), and of the
         previous step's."""
-        self.listener: StepListener = _NoListener()
+        self.listener: StepListener = NoListener()
         """Set once, when somebody first asks for something."""
         self.end_awaited = False
         """Whether the listener is to be told when a step ends. It sets and clears this, from any thread."""
@@ -169,9 +159,9 @@ class Recorder:
         self.data_ns = self.forward_ns = self.backward_ns = self.optimizer_ns = self.comm_ns = 0
         self.saw_data = self.saw_forward = self.saw_comm = False
         self.fed_by, self.loader = self.loader, NULL_STRING
-        self.held_ns = 0
+        self.held_ns = self.eval_ns = self.checkpoint_ns = 0
         self.forward_start_ns = 0
-        self.loss_sum, self.loss_count = 0.0, 0
+        self.loss_sum, self.loss_count, self.loss_share = 0.0, 0, 0.0
         self.grad_norm = NULL_DOUBLE
         self.training_mode = self.stale_gradients = NULL_BOOLEAN
         self.samples = self.tokens = NULL_INTEGER
@@ -237,10 +227,13 @@ class Recorder:
         if self.timing:
             self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self._forward_id)
 
-    def backward_begins(self, now_ns: int, loss: float | None) -> None:
-        """Backward is called, on `loss` if that could be read, by a thread that trains."""
+    def backward_begins(self, now_ns: int, loss: float | None, share: float = NULL_DOUBLE) -> None:
+        """Backward is called, on `loss` if that could be read, by a thread that trains. `share`: the part of
+        a whole loss that it is, if looked at."""
         if _ident() != self._trainer:
             self._train_here()
+        if self.aside is not None:
+            self.intervals.trains(now_ns)
         if self.forward_start_ns:
             self.forward_ns += now_ns - self.forward_start_ns
             self.forward_start_ns = 0
@@ -249,7 +242,10 @@ class Recorder:
         if loss is not None:
             self.loss_sum += loss
             self.loss_count += 1
-            self._append_loss(self.step, self.micro_step, now_ns + ANCHOR_NS, loss, loss - loss == 0.0)
+            self.loss_share += share
+            self._append_loss(
+                self.step, self.micro_step, now_ns + ANCHOR_NS, loss, loss - loss == 0.0, share
+            )
         self.phase = "backward"
         if self.timing:
             self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self._backward_id)
@@ -268,6 +264,8 @@ class Recorder:
         """An optimizer steps. Returns the time of phases that may continue inside it (LBFGS)."""
         if _ident() != self._trainer:
             self._train_here()
+        if self.aside is not None:
+            self.intervals.trains(now_ns)
         if self.forward_start_ns:
             self.forward_ns += now_ns - self.forward_start_ns
             self.forward_start_ns = 0
@@ -278,8 +276,21 @@ class Recorder:
             self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self._optimizer_id)
         return self.forward_ns + self.backward_ns + self.data_ns + self.comm_ns
 
+    def known_ns(self) -> int:
+        """Time of the phases so far, but of the optimizer's."""
+        return self.forward_ns + self.backward_ns + self.data_ns + self.comm_ns
+
+    def optimizer_goes_on(self, now_ns: int) -> None:
+        """A closure that the optimizer called has ended."""
+        if self.forward_start_ns:
+            self.forward_ns += now_ns - self.forward_start_ns
+            self.forward_start_ns = 0
+        self.phase = "optimizer"
+        if self.timing:
+            self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self._optimizer_id)
+
     def optimizer_ends(self, now_ns: int) -> None:
-        """An optimizer's step ended, and the training step continues."""
+        """An optimizer's step ended or calls a closure, and the training step continues."""
         self.phase = "other"
         if self.timing:
             self._append_pulse(self.step, self.micro_step, now_ns + ANCHOR_NS, self._other_id)
@@ -321,10 +332,12 @@ class Recorder:
 
     def end_step(self, now_ns: int, boundary: str, lr: float, skipped: int) -> None:
         """Write the step's row and begin the next step. `lr` and `skipped` may be NULL."""
+        if self.aside is not None:
+            self.intervals.trains(now_ns)
         if self.forward_start_ns:
             self.forward_ns += now_ns - self.forward_start_ns
         wall = now_ns - (self.step_start_ns or now_ns)
-        worked = wall - self.held_ns
+        worked = wall - self.held_ns - self.eval_ns - self.checkpoint_ns
         known = self.data_ns + self.forward_ns + self.backward_ns + self.optimizer_ns + self.comm_ns
         spent = self.cost_ns + (_now() - now_ns)
         shadow = not self.timing
@@ -340,8 +353,10 @@ class Recorder:
             self.optimizer_ns / 1e9 if self.optimizer_ns else NULL_DOUBLE,
             self.comm_ns / 1e9 if self.saw_comm else NULL_DOUBLE,
             self.held_ns / 1e9 if self.held_ns else NULL_DOUBLE,
+            self.eval_ns / 1e9 if self.eval_ns else NULL_DOUBLE,
+            self.checkpoint_ns / 1e9 if self.checkpoint_ns else NULL_DOUBLE,
             NULL_DOUBLE if shadow else (worked - known) / 1e9 if worked > known else 0.0,
-            self.loss_sum / self.loss_count if self.loss_count else NULL_DOUBLE,
+            self.loss_sum if self.loss_count == 1 and not self.loss_parts else self._loss(),
             self.grad_norm,
             lr,
             self.loss_scale,
@@ -407,22 +422,38 @@ class Recorder:
         """Watch for the next micro step's first module call, or stop watching."""
         if self.arm_forward is None:
             return
-        if (self.timing or self.begin_awaited) and not self.sampling:
+        aside = self.aside
+        wanted = (self.timing or self.begin_awaited) if aside is None else aside.listens(self)
+        if wanted and not self.sampling:
             self.arm_forward()
         else:
             self.disarm_forward()
 
-    def note_loss(self, step: int, micro_step: int, t_ns: int, loss: float) -> None:
-        """Write the row of a loss that a device delivered late; from the agent's thread."""
-        self._append_loss(step, micro_step, t_ns, loss, loss - loss == 0.0)
+    def _loss(self) -> float:
+        """The step's loss, of any number of backward calls."""
+        if not self.loss_count:
+            return NULL_DOUBLE
+        return self._whole(self.loss_sum, self.loss_share, self.loss_count)
 
-    def deliver_loss(self, step: int, values: list[float]) -> None:
-        """Put late losses into the row of their step; from the agent's thread."""
+    def _whole(self, total: float, share: float, count: int) -> float:
+        """The loss of `count` backward calls."""
+        parts = parts_of(share, count, self.loss_parts)
+        self.loss_parts = max(parts, self.loss_parts) if parts > 1 else self.loss_parts
+        return total / count * (parts or 1.0)
+
+    def note_loss(self, step: int, micro_step: int, t_ns: int, loss: float, share: float) -> None:
+        """Write the row of a loss that a device delivered late; from the agent's thread."""
+        self._append_loss(step, micro_step, t_ns, loss, loss - loss == 0.0, share)
+
+    def deliver_loss(self, step: int, values: list[tuple[float, float]]) -> None:
+        """Put late losses, each with its share, into the row of their step; from the agent's thread."""
+        total, share = sum(value for value, _ in values), sum(share for _, share in values)
         if step == self.step:
-            self.loss_sum += sum(values)
+            self.loss_sum += total
             self.loss_count += len(values)
+            self.loss_share += share
             return
-        self._amend(step, _LOSS_FIELD, sum(values) / len(values))
+        self._amend(step, _LOSS_FIELD, self._whole(total, share, len(values)))
 
     def deliver_grad_norm(self, step: int, norm: float) -> None:
         """Put a late gradient norm into the row of its step; from the agent's thread."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from probe.base.clock import ANCHOR_NS
 from probe.base.isolation import Isolation
+from probe.job.instruments.core.intervals import Intervals
 from probe.job.instruments.core.patch import Patches
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.loop.batch_history import Batches
@@ -38,8 +39,11 @@ class Start(NamedTuple):
 class Data:
     """Installs the wrappers; `made_optimizer()`: whether the job ever made an optimizer."""
 
-    def __init__(self, recorder: Recorder, isolation: Isolation, made_optimizer: Any) -> None:
+    def __init__(
+        self, recorder: Recorder, isolation: Isolation, made_optimizer: Any, intervals: Intervals
+    ) -> None:
         self.recorder = recorder
+        self.intervals = intervals
         self.loaders: list[weakref.ref[Any]] = []
         self.batches: Batches | None = None
         """Set by the NaN detector: remembers the last batches."""
@@ -88,7 +92,7 @@ class Data:
                     raise
                 finally:
                     if outcome != "done":
-                        broke(fetch, outcome)
+                        broke(fetch, iterator, outcome)
                 arrived(fetch, iterator, batch)
                 return batch
 
@@ -147,6 +151,7 @@ class Data:
     def _started(self, loader: Any, start: int, iterator: Any, drawn_from: Any) -> None:
         """Making an iterator starts its workers: that counts as waiting for data."""
         recorder = self.recorder
+        self.intervals.pass_begins(iterator, start)
         recorder.data_begins(start)
         recorder.data_ends(_now(), start)
         if drawn_from is not None and hasattr(iterator, "_num_yielded"):
@@ -170,8 +175,10 @@ class Data:
             recorder.end_step(now, "batch", NULL_DOUBLE, NULL_BOOLEAN)
         elif self.updates is not None and recorder.micro_step:
             self.updates.data_begins(now)
-        recorder.data_begins(now)
         label = self._label(iterator)
+        if recorder.aside is not None or id(iterator) not in recorder.trained:
+            self.intervals.fetch(iterator, label, now)
+        recorder.data_begins(now)
         number = self._append(
             recorder.step, recorder.micro_step, now + ANCHOR_NS, label, NULL_DOUBLE,
             NULL_INTEGER, NULL_INTEGER, NULL_STRING, NULL_STRING, self._states["pending"],
@@ -194,6 +201,8 @@ class Data:
         self._finish(fetch, now, samples, tokens, shapes, dtypes, "done")
         recorder = self.recorder
         recorder.add_batch(samples, tokens)
+        if recorder.aside is not None:
+            self.intervals.batch(samples, tokens)
         recorder.expect_forward()
         if self.batches is not None:
             size_bytes = self._sizes.get(key)
@@ -212,9 +221,13 @@ class Data:
             self._sizes[key] = found
         return found
 
-    def _broke(self, fetch: list[int] | None, outcome: str) -> None:
-        if fetch is not None:
-            self._finish(fetch, _now(), NULL_INTEGER, NULL_INTEGER, NULL_STRING, NULL_STRING, outcome)
+    def _broke(self, fetch: list[int] | None, iterator: Any, outcome: str) -> None:
+        if fetch is None:
+            return
+        now = _now()
+        self._finish(fetch, now, NULL_INTEGER, NULL_INTEGER, NULL_STRING, NULL_STRING, outcome)
+        if outcome == "exhausted" and self.recorder.aside is not None:
+            self.intervals.exhausted(iterator, now)
 
     def _finish(
         self, fetch: list[int], now: int, samples: int, tokens: int, shapes: int, dtypes: int, outcome: str

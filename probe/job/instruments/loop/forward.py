@@ -18,6 +18,7 @@ from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 from probe.base.isolation import Isolation
+from probe.job.instruments.core.intervals import Intervals
 from probe.job.instruments.core.living import living
 from probe.job.instruments.core.patch import Patches, unseen
 from probe.job.instruments.core.recorder import Recorder
@@ -64,6 +65,8 @@ class Forward:
         """Set by the installation: times a compiled `optimizer.step`."""
         self.trace_region: Callable[[str, int, int], object] | None = None
         """Set by the modules instrument: writes the forward row of a compiled region."""
+        self.intervals: Intervals | None = None
+        """Set by the installation: told of module calls without gradients, and of others while it asks."""
         self.keep_call: Callable[[Any, Any], object] | None = None
         """Set by the NaN detector: keeps the call until its backward ends, to repeat it after an event."""
         self.updates: ManualUpdates | None = None
@@ -133,6 +136,8 @@ class Forward:
         if not self.trains():
             # Evaluation inside a training job: an armed hook costs each of its module calls.
             self._skipped += 1
+            if self._skipped == 1:
+                self.note_gradless(module)
             if self._skipped > PATIENCE:
                 self.disarm()
             return
@@ -143,9 +148,18 @@ class Forward:
         """Whether a module call now belongs to the training, not to an evaluation."""
         return self._grad_enabled() or not self._made_optimizer()
 
+    def note_gradless(self, module: Any) -> None:
+        """The training thread calls an outermost module without gradients."""
+        if self.intervals is not None and self._made_optimizer():
+            training = module.__dict__.get("training") is not False
+            self.intervals.gradless(root=id(module) in self.roots, training=training, now_ns=_now())
+
     def begin(self, module: Any, args: Any = None) -> None:
         """The training thread calls an outermost module; `args` when called by torch's hook."""
         recorder = self.recorder
+        if recorder.aside is not None and self.intervals is not None:
+            training = module.__dict__.get("training") is not False
+            self.intervals.forwards(training=training, now_ns=_now())
         if recorder.begin_awaited and not recorder.saw_forward and self._grad_enabled():
             recorder.listener.step_begins("forward", NULL_STRING)
         now = _now()
@@ -203,10 +217,13 @@ class Forward:
 
     def _compiled_call(self, compiled: Any) -> None:
         recorder = self.recorder
-        if not (recorder.timing or recorder.begin_awaited) or recorder.forward_start_ns:
+        if recorder.forward_start_ns:
             return
         if self.trains():
-            self.begin(compiled._orig_mod)
+            if recorder.timing or recorder.begin_awaited or recorder.aside is not None:
+                self.begin(compiled._orig_mod)
+        else:
+            self.note_gradless(compiled._orig_mod)
 
     def _compiled_return(self, compiled: Any, start: int) -> None:
         if self.trace_region is not None:

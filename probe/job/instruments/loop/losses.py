@@ -14,11 +14,15 @@ from typing import Any
 from probe.base.clock import ANCHOR_NS
 from probe.base.isolation import Isolation
 from probe.job.instruments.core.delivery import Delivery
+from probe.job.instruments.core.loss_share import LossShare
 from probe.job.instruments.core.patch import Patches
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.loop.manual_updates import ManualUpdates
+from probe.recording.layout import NULL_DOUBLE
 
 _now = time.monotonic_ns
+FIRST_STEPS = 2
+"""Steps in which every loss's share is looked at: whether the job accumulates is not known yet."""
 
 
 class Losses:
@@ -40,9 +44,11 @@ class Losses:
         """Called on the agent's thread with step, micro step and value of a loss that a device delivered."""
         self._depth = 0
         self._start_ns = 0
-        self._unscaled: tuple[int, Any] | None = None
+        self._unscaled: tuple[int, Any, float] | None = None
+        self._share: LossShare | None = None
+        self._accumulates = False
         self._delivery = Delivery()
-        self._arrived: dict[int, list[float]] = {}
+        self._arrived: dict[int, list[tuple[float, float]]] = {}
         self._patches = Patches()
         self._isolation = isolation
 
@@ -56,6 +62,8 @@ class Losses:
         import torch
 
         self._tensor = torch.Tensor
+        if self.values:
+            self._share = self._isolation.attempt("losses", lambda: LossShare(torch))
         begin = self._isolation.guard("losses", self._begin)
         end = self._isolation.guard("losses", self._end)
         scaled = self._isolation.guard("losses", self._note_scaled)
@@ -111,11 +119,15 @@ class Losses:
         now = _now()
         recorder = self.recorder
         root = tensors if isinstance(tensors, self._tensor) else next(iter(tensors), None)
-        unscaled = None if self._unscaled is None else self._before_scaling(root)
-        loss = self._read(root if unscaled is None else unscaled, now) if self.values else None
+        unscaled, share = None, NULL_DOUBLE
+        if self._unscaled is not None:
+            unscaled, share = self._before_scaling(root)
+        if unscaled is None and (self._accumulates or recorder.micro_step or recorder.step < FIRST_STEPS):
+            share = self._share_of(root)
+        loss = self._read(root if unscaled is None else unscaled, now, share) if self.values else None
         if self.updates is not None and not self.updates.backward_begins(root):
             self.updates = None
-        recorder.backward_begins(now, loss)
+        recorder.backward_begins(now, loss, share)
         if self.on_backward_begin is not None:
             self.on_backward_begin(root, loss, unscaled is not None)
         self._start_ns = start = _now()
@@ -136,33 +148,41 @@ class Losses:
     def _note_scaled(self, outputs: Any, result: Any) -> None:
         """Remember the loss before a GradScaler scaled it: that one is recorded."""
         if hasattr(result, "detach") and hasattr(outputs, "detach"):
-            self._unscaled = (id(result), outputs.detach())
+            self._unscaled = (id(result), outputs.detach(), self._share_of(outputs))
 
-    def _before_scaling(self, root: Any) -> Any:
-        """The loss before a GradScaler scaled it to this root; None when none did."""
+    def _before_scaling(self, root: Any) -> tuple[Any, float]:
+        """The loss before a GradScaler scaled it to this root, and its share; None when none did."""
         unscaled, self._unscaled = self._unscaled, None
-        return unscaled[1] if unscaled is not None and unscaled[0] == id(root) else None
+        return unscaled[1:] if unscaled is not None and unscaled[0] == id(root) else (None, NULL_DOUBLE)
 
-    def _read(self, root: Any, now: int) -> float | None:
+    def _share_of(self, root: Any) -> float:
+        """The part of a whole loss that it is; NULL when not known. Most jobs do not accumulate: of those it
+        is looked at in the first steps only."""
+        self._accumulates = self._accumulates or self.recorder.micro_step > 0
+        if self._share is None or root is None or root.numel() != 1:
+            return NULL_DOUBLE
+        return self._share.of(root)
+
+    def _read(self, root: Any, now: int, share: float) -> float | None:
         """The value of a scalar on the CPU, else None; one on a device is sent for."""
         if root is None or root.numel() != 1:
             return None
         if root.is_cpu:
             value: float = root.item()
             return value if type(value) is float else float(value)
-        self._send(root.detach().reshape(()), now)
+        self._send(root.detach().reshape(()), now, share)
         return None
 
-    def _send(self, loss: Any, now: int) -> None:
+    def _send(self, loss: Any, now: int, share: float) -> None:
         """Send for a loss on a device. A function of its own: closures cost the caller on every call."""
         step, micro_step = self.recorder.step, self.recorder.micro_step
-        self._delivery.send(loss, lambda value: self._deliver(step, micro_step, now, value))
+        self._delivery.send(loss, lambda value: self._deliver(step, micro_step, now, value, share))
 
     # The agent's thread -----------------------------------------------------
 
-    def _deliver(self, step: int, micro_step: int, now: int, value: float) -> None:
-        self.recorder.note_loss(step, micro_step, now + ANCHOR_NS, value)
-        self._arrived.setdefault(step, []).append(value)
+    def _deliver(self, step: int, micro_step: int, now: int, value: float, share: float) -> None:
+        self.recorder.note_loss(step, micro_step, now + ANCHOR_NS, value, share)
+        self._arrived.setdefault(step, []).append((value, share))
         if self.on_late_loss is not None:
             self.on_late_loss(step, micro_step, value)
 

@@ -57,8 +57,10 @@ class Optimizers:
         self._scaler: weakref.ref[Any] | None = None
         self._others = 0
         self._depth = self._stepping = self._micro_step = 0
-        self._start_ns = 0
-        self._nested_ns = 0
+        self._start_ns = self._closure_start_ns = self._known_ns = 0
+        self._closure_begins: Any = None
+        self._closure_ends: Any = None
+        self._nested_ns = self._closure_ns = 0
         self._finished = 0
         self._scaled = False
         self._patches = Patches()
@@ -71,6 +73,8 @@ class Optimizers:
         from torch.optim import optimizer as module
 
         guard = self._isolation.guard
+        self._closure_begins = guard("optimizers", self._begin_closure)
+        self._closure_ends = guard("optimizers", self._end_closure)
         before, after = guard("optimizers", self._before), guard("optimizers", self._after)
 
         def register() -> None:
@@ -192,14 +196,15 @@ class Optimizers:
         self.seen.append(weakref.ref(optimizer))
         self._leader = None
 
-    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def _before(self, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         now = _now()
         recorder = self.recorder
         if self._depth and self._stepping == id(optimizer) and self._micro_step == recorder.micro_step:
             self._depth += 1  # a subclass calls its base's step, which torch has hooked too
-            return
+            return None
         self._depth, self._stepping, self._micro_step = 1, id(optimizer), recorder.micro_step
         self._nested_ns = recorder.optimizer_begins(now)
+        self._closure_ns = 0
         self.finish_sample = None
         recorder.cost_ns += _now() - now
         if recorder.step >= self.sample_from_step:
@@ -209,6 +214,47 @@ class Optimizers:
         self._start_ns = _now()  # the time of sampling is not the step's
         if self.before_step is not None:
             self.before_step(optimizer)
+        if len(args) > 1 or kwargs:
+            return self._with_closure(args, kwargs)
+        return None
+
+    def _with_closure(self, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+        """The arguments of an optimizer's step with its closure timed: what a closure does is forward,
+        backward or other, not the optimizer's. None without a closure."""
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if not callable(closure):
+            return None
+        timed = pass_over(self._timed(closure))
+        if len(args) > 1:
+            return (args[0], timed, *args[2:]), kwargs
+        return args, {**kwargs, "closure": timed}
+
+    def _timed(self, closure: Any) -> Any:
+        begins, ends = self._closure_begins, self._closure_ends
+
+        @functools.wraps(closure, updated=())
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            begins()
+            try:
+                return closure(*args, **kwargs)
+            finally:
+                ends()
+
+        return timed
+
+    def _begin_closure(self) -> None:
+        recorder = self.recorder
+        if self._start_ns and not recorder.elsewhere():
+            self._closure_start_ns = now = _now()
+            self._known_ns = recorder.known_ns()
+            recorder.optimizer_ends(now)
+
+    def _end_closure(self) -> None:
+        recorder = self.recorder
+        if self._closure_start_ns and not recorder.elsewhere():
+            now, start, self._closure_start_ns = _now(), self._closure_start_ns, 0
+            recorder.optimizer_goes_on(now)
+            self._closure_ns += max(0, now - start - (recorder.known_ns() - self._known_ns))
 
     def _after(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         now = _now()
@@ -221,9 +267,10 @@ class Optimizers:
         self.made_any = True
         if self._start_ns:
             known = recorder.forward_ns + recorder.backward_ns + recorder.data_ns + recorder.comm_ns
-            recorder.optimizer_ns += max(0, now - self._start_ns - (known - self._nested_ns))
+            own = now - self._start_ns - self._closure_ns - (known - self._nested_ns)
+            recorder.optimizer_ns += max(0, own)
             if recorder.sampling and self.trace_step is not None:
-                self.trace_step(type(optimizer).__name__, self._start_ns, now)
+                self.trace_step(type(optimizer).__name__, now - max(0, own), now)
             self._start_ns = 0
         if self.finish_sample is not None:
             finish, self.finish_sample = self.finish_sample, None

@@ -149,7 +149,12 @@ class Modules:
         if not recorder.sampling or self._calls >= MOST_CALLS or self._foreign(inside_backward):
             return
         stack = self._stack
-        if not stack and not inside_backward and not recorder.forward_start_ns and self.forward.trains():
+        if not inside_backward and (recorder.aside is not None or not stack) and not self.forward.trains():
+            if not stack:
+                self.forward.note_gradless(module)
+            if recorder.aside is not None:
+                return  # maybe an evaluation
+        elif not stack and not inside_backward and not recorder.forward_start_ns:
             self.forward.begin(module, args)
         self._calls += 1
         call = Call(module, self.names.of(module), start, recorder.micro_step, inside_backward)

@@ -1,0 +1,399 @@
+"""Intervals: what the training thread does between the steps of a training: it evaluates, predicts, saves.
+
+HOT PATH, but not of an ordinary training step: the recorder and the instruments call in here only while
+`Recorder.aside` is set, or when a batch comes from a pass over a loader that is not known to feed the
+training. Writes python.intervals; what an interval took is taken out of the step under way and counted in its
+`eval_s` or `checkpoint_s` (docs/decisions/0023). Standard library only.
+
+An interval is known in one of two ways:
+
+- A call that by its name evaluates or saves begins and ends it (`enter`, `leave`; `loop/framework_calls`).
+- A pass over a loader shows by signs what it is. Until a sign comes it is only *watched*: the step's figures
+  from before it are kept. A backward or an optimizer step makes it training. It is an evaluation when its
+  batches were seen by the model without gradients, or by a model in eval mode, and the pass goes on or ends
+  without a backward. Where a backward comes after all, the interval is withdrawn.
+
+A stretch without a loader in which a model that was trained before runs in eval mode without gradients is an
+interval when it took longer than `LONG_STEPS` steps and the step before had none: what each step does is part
+of the step (metrics, generation).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from probe.base.clock import ANCHOR_NS
+from probe.job.instruments.core.recorder import HELD_PHASES, Recorder
+from probe.recording.layout import NULL_DOUBLE, NULL_INTEGER, NULL_STRING
+
+_now = time.monotonic_ns
+LONG_STEPS = 2
+"""Length of the step before, as a multiple of which a stretch without a loader is an interval."""
+WARM_UP_STEPS = 3
+"""Steps before which nothing is known of usual ones."""
+MOST_PASSES = 64
+"""Passes known to feed the training; one for each loader and epoch."""
+EVALUATION, PREDICTION, CHECKPOINT = "evaluation", "prediction", "checkpoint"
+INFERENCE, READING = "inference", "reading"
+KINDS = (EVALUATION, PREDICTION, CHECKPOINT, INFERENCE, READING)
+_BY = {
+    "gradless": "no gradients, no backward",
+    "eval mode": "eval mode, no backward",
+    "no backward": "a pass without a backward",
+    INFERENCE: "eval mode, no gradients, no loader",
+    READING: "a pass without a model call",
+}
+"""What `recognised_by` says of intervals known by signs."""
+WATCHED, STRETCH, OPEN, CALL, ENDED = range(5)
+"""States of an interval: a pass not decided yet; a stretch without a loader, not decided; decided by signs;
+begun by a call; over, while a backward may still withdraw it."""
+
+
+class Interval:
+    """One interval, or what may become one."""
+
+    __slots__ = ("batches", "before", "began_ns", "by", "data_ns", "eval_mode", "forward", "gradless",
+                 "held_ns", "inner_ns", "kind", "loader", "micro_step", "number", "outer", "own_ns", "passes",
+                 "sampled", "samples", "state", "step", "sure", "tokens", "trained")
+
+    def __init__(self, recorder: Recorder, state: int, now_ns: int) -> None:
+        self.state = state
+        self.began_ns = now_ns
+        self.step, self.micro_step = recorder.step, recorder.micro_step
+        self.before = _figures(recorder)
+        self.held_ns = recorder.held_ns
+        self.outer: Interval | None = recorder.aside
+        self.passes: set[int] = set()
+        """Ids of the loaders' iterators."""
+        self.loader = NULL_STRING
+        self.kind, self.by = "", NULL_STRING
+        self.batches = 0
+        self.samples = self.tokens = NULL_INTEGER
+        self.number = 0
+        """Of its row."""
+        self.inner_ns = self.own_ns = self.data_ns = 0
+        self.gradless = self.sure = self.forward = self.eval_mode = False
+        """Signs: a module call without gradients; one of a root of the training, in eval mode; one with
+        gradients; one with gradients in eval mode."""
+        self.trained = self.sampled = False
+
+    def listens(self, recorder: Recorder) -> bool:
+        """Whether the next module call is of interest: a hook on all of them is not for free."""
+        if self.state == WATCHED:
+            return True
+        return self.state in (STRETCH, ENDED) and (recorder.timing or recorder.begin_awaited)
+
+    @property
+    def proven(self) -> bool:
+        """Whether no gradient can come of what the model made of its batches."""
+        return self.gradless and not self.forward
+
+
+class Intervals:
+    """Decides what is training and writes the rows of what is not. One per process."""
+
+    def __init__(self, recorder: Recorder, made_optimizer: Callable[[], bool]) -> None:
+        self.recorder = recorder
+        self._made_optimizer = made_optimizer
+        ring = recorder.rings["python.intervals"]
+        self._append, self._put = ring.append, ring.put
+        intern = recorder.intern
+        self._kinds = {kind: intern(kind) for kind in KINDS}
+        self._texts = {key: intern(text) for key, text in _BY.items()}
+        self._stretch_step = -LONG_STEPS
+        self._states = {name: intern(name) for name in ("pending", "done", "failed", "withdrawn")}
+        recorder.intervals = self
+
+    # Calls that are known by their names ----------------------------------------
+
+    def enter(self, kind: str, by: int) -> Interval | None:
+        """A call begins that evaluates or saves; `by`: string number of its name. None when it is part of
+        something else: of such a call, of a phase of the step, or of what holds the training thread."""
+        recorder = self.recorder
+        if recorder.elsewhere() or recorder.phase in _PARTS or not self._made_optimizer():
+            return None
+        one = recorder.aside
+        if one is not None and one.state == ENDED:
+            recorder.aside = one = None
+        while one is not None:
+            if one.state == CALL and (one.kind == kind or one.kind == CHECKPOINT):
+                return None
+            one = one.outer
+        now = _now()
+        if not recorder.step_start_ns:
+            recorder.step_start_ns = now
+        made = Interval(recorder, CALL, now)
+        recorder.aside = made
+        self._decide(made, kind, by)
+        return made
+
+    def leave(self, one: Interval, failed: bool) -> None:
+        """The call ended."""
+        recorder = self.recorder
+        inner = recorder.aside
+        while inner is not None and inner is not one:  # what was watched inside it
+            inner = inner.outer
+        if inner is None:
+            return
+        now = _now()
+        recorder.aside = one
+        if one.trained:
+            self._write(one, "withdrawn")
+            self._pop(one, now)
+            return
+        self._end(one, now, "failed" if failed else "done")
+        self._pop(one, now)
+
+    # Signs ----------------------------------------------------------------------
+
+    def pass_begins(self, iterator: Any, now_ns: int) -> None:
+        """A loader makes an iterator: a pass over it begins."""
+        recorder = self.recorder
+        recorder.trained.discard(id(iterator))
+        one = recorder.aside
+        if one is not None:
+            if one.state == OPEN:
+                self._end(one, now_ns, "done")
+            elif one.state == STRETCH:
+                self._stretch_ends(one, now_ns)
+        one = recorder.aside
+        if (one is None or one.state == ENDED) and self._made_optimizer():
+            recorder.aside = None
+            recorder.aside = Interval(recorder, WATCHED, now_ns)
+
+    def fetch(self, iterator: Any, loader: int, now_ns: int) -> None:
+        """A batch is asked for, by a pass that is not known to feed the training, or while `aside` is set."""
+        recorder = self.recorder
+        if not self._made_optimizer():
+            return
+        one, key = recorder.aside, id(iterator)
+        if one is not None and one.state == CALL:
+            one.loader = one.loader or loader
+            return
+        if one is not None and key not in one.passes:
+            self._other_fetches(one, key, now_ns)
+            one = recorder.aside
+        if one is None or one.state == ENDED:
+            if key in recorder.trained:
+                recorder.aside = None
+                return
+            recorder.aside = None
+            recorder.aside = one = Interval(recorder, WATCHED, now_ns)
+        if key in one.passes:
+            if one.state == WATCHED and (one.proven or one.eval_mode):
+                self._decide(one, EVALUATION, self._sign(one))
+        elif key not in recorder.trained:
+            one.passes.add(key)
+            one.loader = one.loader or loader
+
+    def _other_fetches(self, one: Interval, key: int, now_ns: int) -> None:
+        """Another pass than those of `one` goes on or begins."""
+        if one.state == STRETCH:
+            self._stretch_ends(one, now_ns)
+        elif one.state == OPEN:
+            self._end(one, now_ns, "done")
+        elif one.state == WATCHED and one.sure and one.proven:  # one batch, such as `next(iter(loader))`
+            self._decide(one, EVALUATION, self._sign(one))
+            self._end(one, now_ns, "done")
+
+    def batch(self, samples: int, tokens: int) -> None:
+        """A batch arrived while `aside` is set."""
+        one = self.recorder.aside
+        if one is not None and one.state != ENDED:
+            one.batches += 1
+            if samples != NULL_INTEGER:
+                one.samples = samples if one.samples == NULL_INTEGER else one.samples + samples
+            if tokens != NULL_INTEGER:
+                one.tokens = tokens if one.tokens == NULL_INTEGER else one.tokens + tokens
+
+    def exhausted(self, iterator: Any, now_ns: int) -> None:
+        """A pass came to its end while `aside` is set."""
+        one = self.recorder.aside
+        if one is None or id(iterator) not in one.passes:
+            return
+        if one.state == WATCHED:
+            if not one.batches:
+                self.recorder.aside = one.outer
+                return
+            # A job that compiles shows no calls of modules that are not compiled.
+            if one.gradless or one.forward:
+                self._decide(one, EVALUATION, self._sign(one))
+            else:
+                self._decide(one, READING, self._texts[READING])
+        if one.state == OPEN:
+            self._end(one, now_ns, "done")
+
+    def gradless(self, *, root: bool, training: bool, now_ns: int) -> None:
+        """An outermost module call without gradients. `root`: of a module that the training called;
+        `training`: its flag."""
+        recorder = self.recorder
+        one = recorder.aside
+        sure = root and not training
+        if one is not None and one.state == WATCHED and one.passes:
+            one.gradless = True
+            one.sure = one.sure or sure
+        elif sure and not recorder.forward_start_ns and (one is None or one.state == ENDED):
+            recorder.aside = None
+            recorder.aside = Interval(recorder, STRETCH, now_ns)
+
+    def forwards(self, *, training: bool, now_ns: int) -> None:
+        """An outermost module call with gradients while `aside` is set."""
+        one = self.recorder.aside
+        if one is None:
+            return
+        if one.state == STRETCH:
+            self._stretch_ends(one, now_ns)
+        elif one.state == WATCHED:
+            one.forward = True
+            one.eval_mode = one.eval_mode or not training
+        elif training and (one.proven or one.eval_mode):
+            if one.state == OPEN:
+                self._end(one, now_ns, "done")
+            if one.state == ENDED:
+                self.recorder.aside = None
+
+    def trains(self, now_ns: int) -> None:
+        """Backward or an optimizer step begins, or a step ends, while `aside` is set."""
+        recorder = self.recorder
+        one = recorder.aside
+        if one is None:
+            return
+        if one.state == CALL:
+            one.trained = one.kind != CHECKPOINT
+            return
+        if one.state == STRETCH:
+            self._stretch_ends(one, now_ns)
+            return
+        if one.state == WATCHED:
+            self._feed(one.passes)
+        elif one.proven:
+            if one.state == OPEN:
+                self._end(one, now_ns, "done")
+        else:
+            self._withdraw(one, now_ns)
+        recorder.aside = one.outer
+
+    # What follows ---------------------------------------------------------------
+
+    def _feed(self, passes: set[int]) -> None:
+        """These passes feed the training."""
+        trained = self.recorder.trained
+        if len(trained) > MOST_PASSES:
+            trained.clear()  # each is found again at its next batch
+        trained.update(passes)
+
+    def _sign(self, one: Interval) -> int:
+        key = "gradless" if one.proven else "eval mode" if one.eval_mode else "no backward"
+        return self._texts[key]
+
+    def _decide(self, one: Interval, kind: str, by: int) -> None:
+        """It is an interval: its row is written before it ends."""
+        recorder = self.recorder
+        if one.state == WATCHED:
+            one.state = OPEN
+        one.kind, one.by = kind, by
+        one.number = self._append(*self._fields(one, "pending"))
+        if recorder.sampling:
+            recorder.sampling, one.sampled = False, True
+            recorder.stop_sampling()
+        recorder.expect_forward()
+
+    def _end(self, one: Interval, now_ns: int, state: str) -> None:
+        """Take it out of the step under way, and complete its row."""
+        recorder = self.recorder
+        held_ns = recorder.held_ns - one.held_ns if recorder.step == one.step else 0
+        one.own_ns = max(0, now_ns - one.began_ns - one.inner_ns - held_ns)
+        if recorder.step == one.step:
+            one.data_ns = recorder.data_ns - one.before[0]
+            _put_back(recorder, one.before, now_ns - one.began_ns)
+            self._count(one, one.own_ns)
+        self._write(one, state)
+        if one.state == OPEN:
+            one.state = ENDED
+        recorder.phase = "forward" if recorder.forward_start_ns else "other"
+        if one.sampled and not recorder.micro_step and recorder.start_sampling is not None:
+            recorder.sampling = recorder.start_sampling()
+        recorder.expect_forward()
+
+    def _pop(self, one: Interval, now_ns: int) -> None:
+        recorder = self.recorder
+        recorder.aside = one.outer
+        if one.outer is not None:
+            one.outer.inner_ns += now_ns - one.began_ns
+        recorder.expect_forward()
+
+    def _count(self, one: Interval, own_ns: int) -> None:
+        if one.kind == CHECKPOINT:
+            self.recorder.checkpoint_ns += own_ns
+        else:
+            self.recorder.eval_ns += own_ns
+
+    def _withdraw(self, one: Interval, now_ns: int) -> None:
+        """A backward came after all: the pass feeds the training."""
+        recorder = self.recorder
+        self._feed(one.passes)
+        if one.state == ENDED and recorder.step == one.step:
+            self._count(one, -one.own_ns)
+            recorder.data_ns += one.data_ns
+            recorder.saw_data = True
+            recorder.add_batch(one.samples, one.tokens)
+            if recorder.loader == NULL_STRING:
+                recorder.loader = one.loader
+        self._write(one, "withdrawn")
+        if one.sampled and not recorder.micro_step and recorder.start_sampling is not None:
+            recorder.sampling = recorder.start_sampling()
+
+    def _stretch_ends(self, one: Interval, now_ns: int) -> None:
+        """The training goes on: was that longer than what each step does?"""
+        recorder = self.recorder
+        recorder.aside = one.outer
+        took = now_ns - one.began_ns - one.inner_ns
+        of_each_step, self._stretch_step = one.step - self._stretch_step < 2, one.step
+        if of_each_step or recorder.step != one.step or len(recorder.recent) < WARM_UP_STEPS:
+            return
+        if took > LONG_STEPS * recorder.recent[-1][0]:
+            one.kind, one.by = INFERENCE, self._texts[INFERENCE]
+            self._end(one, now_ns, "done")
+
+    def _write(self, one: Interval, state: str) -> None:
+        fields = self._fields(one, state)
+        if one.number:
+            self._put(one.number, *fields)
+        else:
+            one.number = self._append(*fields)
+
+    def _fields(self, one: Interval, state: str) -> list[int | float]:
+        over = state != "pending"
+        return [
+            one.step, one.micro_step, one.began_ns + ANCHOR_NS, self._kinds[one.kind],
+            one.own_ns / 1e9 if over else NULL_DOUBLE,
+            one.data_ns / 1e9 if over and one.loader != NULL_STRING else NULL_DOUBLE,
+            one.batches if over and one.loader != NULL_STRING else NULL_INTEGER,
+            one.samples if over else NULL_INTEGER,
+            one.loader, one.by, self._states[state],
+        ]
+
+
+def _figures(recorder: Recorder) -> tuple[Any, ...]:
+    """The step's figures so far, for `_put_back`."""
+    return (
+        recorder.data_ns, recorder.forward_ns, recorder.backward_ns, recorder.comm_ns, recorder.saw_data,
+        recorder.saw_forward, recorder.saw_comm, recorder.loader, recorder.forward_start_ns,
+        recorder.training_mode, recorder.samples, recorder.tokens,
+    )
+
+
+def _put_back(recorder: Recorder, figures: tuple[Any, ...], took_ns: int) -> None:
+    """The figures of before something that took `took_ns` and is no part of the training."""
+    (
+        recorder.data_ns, recorder.forward_ns, recorder.backward_ns, recorder.comm_ns, recorder.saw_data,
+        recorder.saw_forward, recorder.saw_comm, recorder.loader, start_ns,
+        recorder.training_mode, recorder.samples, recorder.tokens,
+    ) = figures
+    recorder.forward_start_ns = start_ns + took_ns if start_ns else 0
+
+
+_PARTS = ("data", "backward", "optimizer", *HELD_PHASES)
+"""Phases of which a call of a known name is a part."""

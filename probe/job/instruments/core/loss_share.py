@@ -1,0 +1,82 @@
+"""The part of a whole loss that one backward call is for, under gradient accumulation.
+
+HOT PATH of jobs that accumulate, a few microseconds a backward. Read from the last operations of the loss's
+graph: a division by a number (the accumulation steps), or a sum over the items of this micro batch divided by
+those of all. `parts_of` makes of the shares of a step what its mean is multiplied by. A saved tensor that a
+hook of the job's packed is left alone: unpacking it would run the hook. Standard library only.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from probe.recording.layout import NULL_DOUBLE
+
+MOST_OPERATIONS = 6
+"""Divisions, multiplications and casts that are looked through."""
+WHOLE = 0.05
+"""How far the shares of a step may be from 1 in sum."""
+_SUM = 2
+"""torch's number of `reduction="sum"`."""
+
+
+class LossShare:
+    """Knows the operations; made once torch is there."""
+
+    def __init__(self, torch: Any) -> None:
+        with torch.enable_grad():
+            one = torch.zeros((), device="cpu", dtype=torch.float32, requires_grad=True)
+            self._quotient, self._product = type((one / 2).grad_fn), type((one * 2).grad_fn)
+            self._cast = type(one.to(torch.float64).grad_fn)
+
+    def of(self, loss: Any) -> float:
+        """The share of a loss, before its backward: 1 when nothing divided it; NULL when not known."""
+        node, share = loss.grad_fn, 1.0
+        for _ in range(MOST_OPERATIONS):
+            kind = type(node)
+            if kind is self._quotient or kind is self._product:
+                if node.next_functions[1][0] is not None:
+                    break  # by something that is trained too
+                constant = _number(node, "_raw_saved_other")
+                if constant is None or not constant > 0:
+                    return NULL_DOUBLE
+                share = share / constant if kind is self._quotient else share * constant
+            elif kind is not self._cast:
+                break
+            node = node.next_functions[0][0]
+        if getattr(node, "_saved_reduction", None) == _SUM and hasattr(node, "_raw_saved_total_weight"):
+            items = _number(node, "_raw_saved_total_weight")
+            share = NULL_DOUBLE if items is None else share * items
+        return share if 0 < share < 1.5 else NULL_DOUBLE
+
+
+def _number(node: Any, name: str) -> float | None:
+    """A saved tensor of one element in host memory as a number; None if it is no such."""
+    saved = getattr(node, name, None)
+    if saved is None or getattr(saved, "unpack_hook", saved) is not None:
+        return None  # packed by the job, or a torch that does not tell
+    try:
+        found = saved.data
+    except RuntimeError:  # freed by an earlier backward
+        return None
+    if found is None or not found.is_cpu or found.numel() != 1:
+        return None
+    return float(found.item())
+
+
+def parts_of(share: float, count: int, known: float) -> float:
+    """By what the mean of `count` losses is multiplied to be the step's loss, from the sum of their shares; 0
+    where that cannot be said. `known`: what an earlier step told.
+
+    Shares that add up to 1 are parts of one loss, which is their sum. A few of `known` equal parts, as in the
+    last step of an epoch, are each multiplied back."""
+    if not share > 0:
+        return 0.0
+    if count > 1 and abs(share - 1) <= WHOLE:
+        return float(count)
+    if known > 1 and abs(share * known - count) <= 1e-6 * count:
+        return known
+    # Nearer to parts than to whole losses: weighted by items, of which other ranks may have more.
+    if known > 1 and share / count < (1 + 1 / known) / 2:
+        return float(count)
+    return 0.0

@@ -1,0 +1,128 @@
+"""Framework calls: functions of torch and of training frameworks that evaluate, predict or save.
+
+Each call is one row of python.intervals, from its begin to its end: it tells more exactly than any sign when
+an evaluation begins and ends (`core.intervals`). The agent's thread wraps a library's functions once the job
+has imported it (`wrap_loaded`); nothing is imported. HOT PATH, but of no ordinary step: the wrappers run
+around each call. `KNOWN` lists the functions.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from types import FunctionType
+from typing import Any, NamedTuple
+
+from probe.base.isolation import Isolation
+from probe.job.instruments.core.intervals import CHECKPOINT, EVALUATION, PREDICTION, Intervals
+from probe.job.instruments.core.patch import Patches
+
+
+class Known(NamedTuple):
+    """One function, and what its calls are."""
+
+    kind: str
+    module: str
+    owner: str
+    """Class in the module; empty for a module's own function."""
+    function: str
+
+    @property
+    def by(self) -> str:
+        """As `recognised_by` has it."""
+        return f"{self.owner or self.module}.{self.function}"
+
+
+KNOWN = (
+    Known(CHECKPOINT, "torch", "", "save"),
+    Known(CHECKPOINT, "torch.serialization", "", "save"),
+    Known(CHECKPOINT, "torch.distributed.checkpoint", "", "save"),
+    Known(CHECKPOINT, "torch.distributed.checkpoint.state_dict_saver", "", "save"),
+    Known(CHECKPOINT, "torch.distributed.checkpoint", "", "async_save"),
+    Known(CHECKPOINT, "torch.distributed.checkpoint.state_dict_saver", "", "async_save"),
+    Known(CHECKPOINT, "safetensors.torch", "", "save_file"),
+    Known(CHECKPOINT, "safetensors.torch", "", "save_model"),
+    Known(CHECKPOINT, "transformers.modeling_utils", "PreTrainedModel", "save_pretrained"),
+    Known(CHECKPOINT, "transformers.trainer", "Trainer", "_save_checkpoint"),
+    Known(CHECKPOINT, "transformers.trainer", "Trainer", "save_model"),
+    Known(EVALUATION, "transformers.trainer", "Trainer", "evaluate"),
+    Known(PREDICTION, "transformers.trainer", "Trainer", "predict"),
+    Known(CHECKPOINT, "accelerate.accelerator", "Accelerator", "save_state"),
+    Known(CHECKPOINT, "accelerate.accelerator", "Accelerator", "save_model"),
+    Known(EVALUATION, "lightning.pytorch.loops.evaluation_loop", "_EvaluationLoop", "run"),
+    Known(PREDICTION, "lightning.pytorch.loops.prediction_loop", "_PredictionLoop", "run"),
+    Known(CHECKPOINT, "lightning.pytorch.trainer.trainer", "Trainer", "save_checkpoint"),
+    Known(EVALUATION, "pytorch_lightning.loops.evaluation_loop", "_EvaluationLoop", "run"),
+    Known(PREDICTION, "pytorch_lightning.loops.prediction_loop", "_PredictionLoop", "run"),
+    Known(CHECKPOINT, "pytorch_lightning.trainer.trainer", "Trainer", "save_checkpoint"),
+)
+"""A function that stands in two modules has one wrapper: `torch.save is torch.serialization.save` holds."""
+
+
+class FrameworkCalls:
+    """Installs the wrappers as their libraries appear."""
+
+    def __init__(self, intervals: Intervals, isolation: Isolation) -> None:
+        self._intervals = intervals
+        self._isolation = isolation
+        self._patches = Patches()
+        self._loaded = 0
+        self._missing = list(KNOWN)
+        self._made: dict[Any, Any] = {}
+
+    def install(self) -> None:
+        """Wrap what is loaded."""
+        self.wrap_loaded()
+
+    def uninstall(self) -> None:
+        """Put the originals back."""
+        self._patches.undo()
+        self._missing = list(KNOWN)
+        self._made.clear()
+        self._loaded = 0
+
+    # The agent's thread -----------------------------------------------------
+
+    def wrap_loaded(self) -> None:
+        """Wrap what was loaded since. A module that is still being imported may lack its function."""
+        if self._loaded != len(sys.modules):
+            self._loaded = len(sys.modules)
+            loaded = [known for known in self._missing if known.module in sys.modules]
+            if not all([self._wrap(known) for known in loaded]):  # noqa: C419 - each is tried
+                self._loaded = 0
+
+    def _wrap(self, known: Known) -> bool:
+        """Wrap one function; whether it is there."""
+        module: Any = sys.modules[known.module]
+        owner = vars(module).get(known.owner) if known.owner else module
+        original = None if owner is None else vars(owner).get(known.function)
+        if not isinstance(original, FunctionType):
+            return False
+        if original not in self._made.values():
+            self._patches.wrap(owner, known.function, functools.partial(self._around, known))
+        self._missing.remove(known)
+        return True
+
+    def _around(self, known: Known, original: Any) -> Any:
+        made = self._made.get(original)
+        if made is not None:
+            return made
+        live = self._patches.live
+        by = self._intervals.recorder.intern(known.by)
+        enter = self._isolation.guard("intervals", self._intervals.enter)
+        leave = self._isolation.guard("intervals", self._intervals.leave)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            interval = enter(known.kind, by) if live[0] else None
+            if interval is None:
+                return original(*args, **kwargs)
+            failed = True
+            try:
+                result = original(*args, **kwargs)
+                failed = False
+            finally:
+                leave(interval, failed)
+            return result
+
+        self._made[original] = call
+        return call

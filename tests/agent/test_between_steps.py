@@ -1,0 +1,77 @@
+"""What a training thread does between its steps is an interval of its own, and in no step's figures."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from agent.asking import query
+from agent.nursery import Forked, Nursery, forked
+from diagnose.hung import recorded_of
+from harness import Place
+from probe.diagnose.process.progress import History, interval_under_way
+
+SHAPES = (
+    "in the epoch", "after the epoch", "one batch", "without a loader", "saves",
+    "the loader of the training", "with gradients", "with gradients in training mode",
+    "a pass without the model", "one backward for a pass", "a metric in each step",
+    "two loaders and a teacher", "stays in eval mode",
+)
+STEPS = 18
+
+
+@pytest.fixture
+def fork(nursery: Nursery, place: Place) -> Iterator[Callable[..., Forked]]:
+    """`fork(program, *options)`: a job in a fork; killed after the test."""
+    with contextlib.ExitStack() as stack:
+        yield lambda *command: stack.enter_context(forked(nursery, place, command))[0]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_only_batches_trained_on_are_the_steps_and_the_rest_are_intervals(
+    place: Place, fork: Callable[..., Forked], shape: str
+) -> None:
+    job = fork("between_steps", "--shape", shape, "--steps", str(STEPS), "--hold")
+    result = job.result()
+    sql = "SELECT kind, batches, samples FROM python.intervals ORDER BY t_ns"
+    assert query(place, job.pid, sql) == result["intervals"]
+    steps = query(
+        place, job.pid,
+        "SELECT samples, wall_s, coalesce(eval_s, 0) + coalesce(checkpoint_s, 0), coalesce(data_s, 0) + "
+        "coalesce(forward_s, 0) + coalesce(backward_s, 0) + coalesce(optimizer_s, 0) + other_s, "
+        "training_mode FROM python.steps WHERE other_s IS NOT NULL ORDER BY step",
+    )
+    assert sum(row[0] for row in steps) == result["trained"]
+    [[between_s]] = query(
+        place, job.pid, f"SELECT coalesce(sum(duration_s), 0) FROM python.intervals WHERE step < {STEPS}"
+    )
+    assert sum(row[2] for row in steps) == pytest.approx(between_s)
+    for _, wall_s, apart_s, phases_s, _ in steps:
+        assert apart_s + phases_s == pytest.approx(wall_s)
+    modes = {row[4] for row in steps} - {None}
+    assert modes == ({True, False} if shape == "stays in eval mode" else {True})
+
+
+def test_an_evaluation_under_way_is_seen_and_is_no_usual_step(
+    place: Place, fork: Callable[..., Forked]
+) -> None:
+    job = fork("between_steps", "--shape", "in the epoch", "--steps", str(STEPS), "--pause", "--hold")
+    job.wait_for("EVALUATING")
+    meta = recorded_of(place, job.pid).meta
+    found = interval_under_way(meta)
+    assert found is not None and found[0] == "evaluation"
+    progress = History(meta).read()
+    assert progress is not None and progress.interval == "evaluation" and progress.step == 1
+    assert job._process.stdin is not None
+    job._process.stdin.write(b"\n")
+    job._process.stdin.flush()
+    job.result()
+    assert interval_under_way(meta) is None
+    [[usual_s]] = query(
+        place, job.pid,
+        "SELECT median(wall_s - coalesce(eval_s, 0)) FROM python.steps WHERE NOT sampled",
+    )
+    progress = History(meta).read()
+    assert progress is not None and progress.usual_step_s == pytest.approx(usual_s)
