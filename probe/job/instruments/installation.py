@@ -12,7 +12,7 @@ tables they write:
     nonfinite    python.nonfinite, python.inputs (needs losses)
     scalars      python.scalars (so does `probe.log`)
     facts        python.parameters, python.modules, probe.facts
-    gradients    python.gradients, python.optimizers, grad_norm of python.steps
+    gradients    python.gradients, python.optimizers, grad_norm of python.steps, python.updates
     on request   python.activations
 """
 
@@ -40,6 +40,8 @@ from probe.job.instruments.modules.parameter_names import ParameterNames
 from probe.job.instruments.nan.nan_detector import NanDetector
 from probe.job.instruments.tensors.activations import Activations
 from probe.job.instruments.tensors.gradients import Gradients
+from probe.job.instruments.updates.update_samples import Updates
+from probe.job.instruments.updates.watched_parameters import WatchedParameters
 from probe.recording.recording import Recording
 
 
@@ -87,6 +89,13 @@ class Installation:
             recorder, isolation, self.optimizers, ParameterNames(recorder, self.names), settings.budget_ratio,
             lambda: self.forward.compiles, samples="gradients" in wanted,
         )
+        watched = WatchedParameters(recorder, self.optimizers, self.names, self.gradients.names)
+        self.updates: Updates | None = None
+        if "gradients" in wanted:
+            self.updates = Updates(
+                recorder, isolation, self.optimizers, self.losses, watched, self.gradients.norm,
+                settings.budget_ratio, self.gradients.spend,
+            )
         self.activations = Activations(
             recorder, isolation, self.forward, self.names, self.gradients.delivery
         )
@@ -102,7 +111,7 @@ class Installation:
             # Optimizers last: the others then see the first step that is counted from its beginning.
             parts = (
                 self.forward, self.losses, self.nan_detector, self.modules, self.data, self.collectives,
-                self.flight, self.scalars, self.gradients, self.optimizers,
+                self.flight, self.scalars, self.gradients, self.updates, self.optimizers,
             )
             self._parts = [part for part in parts if part is not None]
 
@@ -138,6 +147,8 @@ class Installation:
             attempt("names", self.names.collect)
             attempt("losses", self.losses.collect)
             attempt("gradients", self.gradients.collect)
+        if self.updates is not None:
+            attempt("updates", self.updates.collect)
         if self.nan_detector is not None:
             attempt("nonfinite", self.nan_detector.collect)
         if self._parts:

@@ -35,6 +35,9 @@ class Losses:
         a GradScaler scaled it; after it without arguments."""
         self.on_late_loss: Any = None
         """Called on the agent's thread with step, micro step and value of a loss that a device delivered."""
+        self.updates: Any = None
+        """Set by the updates instrument: `backward_begins`, with the root, and `backward_ends`, called from
+        step `due` on."""
         self._depth = 0
         self._start_ns = 0
         self._unscaled: tuple[int, Any] | None = None
@@ -113,6 +116,9 @@ class Losses:
         recorder.backward_begins(now, loss)
         if self.on_backward_begin is not None:
             self.on_backward_begin(root, loss, unscaled is not None)
+        updates = self.updates
+        if updates is not None and recorder.step >= updates.due:
+            updates.backward_begins(root)
         self._start_ns = start = _now()
         recorder.cost_ns += start - now
 
@@ -124,6 +130,9 @@ class Losses:
         recorder.backward_ends(now, self._start_ns)
         if self.on_backward_end is not None:
             self.on_backward_end()
+        updates = self.updates
+        if updates is not None and recorder.step >= updates.due:
+            updates.backward_ends()
         recorder.cost_ns += _now() - now
 
     def _note_scaled(self, outputs: Any, result: Any) -> None:

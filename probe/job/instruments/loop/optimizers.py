@@ -53,6 +53,8 @@ class Optimizers:
         self.sample_from_step = NEVER
         self.finish_sample: Any = None
         """Set by `sample`: called once after the step with the optimizer and its learning rate."""
+        self.updates: Any = None
+        """Set by the updates instrument: `step_begins` and `step_ends`, called from step `due` on."""
         self._leader: weakref.ref[Any] | None = None
         self._scaler: weakref.ref[Any] | None = None
         self._others = 0
@@ -172,6 +174,11 @@ class Optimizers:
             found = self._scalers[-1]()
         return found
 
+    @property
+    def in_step(self) -> bool:
+        """Whether an optimizer is inside its step, as while its closure runs."""
+        return self._depth > 0
+
     def leader(self) -> Any:
         """The optimizer that counts steps; None without a living one."""
         return self._leader() if self._leader is not None else None
@@ -202,6 +209,9 @@ class Optimizers:
         self._nested_ns = recorder.optimizer_begins(now)
         self.finish_sample = None
         recorder.cost_ns += _now() - now
+        updates = self.updates
+        if updates is not None and recorder.step >= updates.due:
+            updates.step_begins(optimizer, args, kwargs)
         if recorder.step >= self.sample_from_step:
             sample = self.sample
             if sample is not None:
@@ -218,6 +228,9 @@ class Optimizers:
             return
         self._depth = 0
         self._finished += 1
+        updates = self.updates
+        if updates is not None and recorder.step >= updates.due:
+            updates.step_ends(optimizer)
         self.made_any = True
         if self._start_ns:
             known = recorder.forward_ns + recorder.backward_ns + recorder.data_ns + recorder.comm_ns
