@@ -12,7 +12,8 @@ tables they write:
     nonfinite    python.nonfinite, python.inputs (needs losses)
     scalars      python.scalars (so does `probe.log`)
     facts        python.parameters, python.modules, probe.facts
-    gradients    python.gradients, python.optimizers, grad_norm of python.steps, python.updates
+    gradients    python.gradients, python.optimizers, grad_norm of python.steps; python.updates,
+                 python.weights, python.put_back
     on request   python.activations
 """
 
@@ -40,8 +41,10 @@ from probe.job.instruments.modules.parameter_names import ParameterNames
 from probe.job.instruments.nan.nan_detector import NanDetector
 from probe.job.instruments.tensors.activations import Activations
 from probe.job.instruments.tensors.gradients import Gradients
+from probe.job.instruments.updates.put_back import PutBack
 from probe.job.instruments.updates.update_samples import Updates
 from probe.job.instruments.updates.watched_parameters import WatchedParameters
+from probe.job.instruments.updates.weight_sums import WeightSums
 from probe.recording.recording import Recording
 
 
@@ -90,12 +93,16 @@ class Installation:
             lambda: self.forward.compiles, samples="gradients" in wanted,
         )
         watched = WatchedParameters(recorder, self.optimizers, self.names, self.gradients.names)
-        self.updates: Updates | None = None
+        self.learning: list[Updates | WeightSums | PutBack] = []
+        """What follows gradients to the parameters and beyond."""
         if "gradients" in wanted:
-            self.updates = Updates(
-                recorder, isolation, self.optimizers, self.losses, watched, self.gradients.norm,
-                settings.budget_ratio, self.gradients.spend,
-            )
+            ratio, spend = settings.budget_ratio, self.gradients.spend
+            norm = self.gradients.norm
+            self.learning = [
+                Updates(recorder, isolation, self.optimizers, self.losses, watched, norm, ratio, spend),
+                WeightSums(recorder, isolation, self.optimizers, self.names, watched, ratio, spend),
+                PutBack(recorder, isolation, self.optimizers, self.forward, watched, journal),
+            ]
         self.activations = Activations(
             recorder, isolation, self.forward, self.names, self.gradients.delivery
         )
@@ -111,7 +118,7 @@ class Installation:
             # Optimizers last: the others then see the first step that is counted from its beginning.
             parts = (
                 self.forward, self.losses, self.nan_detector, self.modules, self.data, self.collectives,
-                self.flight, self.scalars, self.gradients, self.updates, self.optimizers,
+                self.flight, self.scalars, self.gradients, *self.learning, self.optimizers,
             )
             self._parts = [part for part in parts if part is not None]
 
@@ -147,8 +154,8 @@ class Installation:
             attempt("names", self.names.collect)
             attempt("losses", self.losses.collect)
             attempt("gradients", self.gradients.collect)
-        if self.updates is not None:
-            attempt("updates", self.updates.collect)
+        for part in self.learning:
+            attempt(type(part).__name__.lower(), part.collect)
         if self.nan_detector is not None:
             attempt("nonfinite", self.nan_detector.collect)
         if self._parts:

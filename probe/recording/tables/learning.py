@@ -129,8 +129,8 @@ LEARNING: tuple[Table, ...] = (
         (
             STEP, T_NS,
             Column("param", "VARCHAR", "", "parameter that was looked at"),
-            Column("as_of_step", "BIGINT", "", "step before which it had these values; NULL when that was an earlier finding of this table with unknown values"),
-            Column("lost_steps", "BIGINT", "", "steps whose updates are gone"),
+            Column("as_of_step", "BIGINT", "", "first step before which it had these values"),
+            Column("lost_steps", "BIGINT", "", "steps whose updates are gone, since then or since they were put back before"),
             Column("looked_at", "BIGINT", "", "elements compared"),
         ),
         "SELECT step, param, as_of_step, lost_steps FROM python.put_back ORDER BY step",

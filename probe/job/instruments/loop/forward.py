@@ -65,6 +65,8 @@ class Forward:
         """Set by the modules instrument: writes the forward row of a compiled region."""
         self.keep_call: Callable[[Any, Any], object] | None = None
         """Set by the NaN detector: keeps the call until its backward ends, to repeat it after an event."""
+        self.evaluates: Callable[[], object] | None = None
+        """Set by the put-back instrument: called at the first module call without gradients after a step."""
         self._made_optimizer = made_optimizer
         self._isolation = isolation
         self._patches = Patches()
@@ -130,6 +132,8 @@ class Forward:
         if not self.trains():
             # Evaluation inside a training job: an armed hook costs each of its module calls.
             self._skipped += 1
+            if self._skipped == 1 and self.evaluates is not None:
+                self.evaluates()
             if self._skipped > PATIENCE:
                 self.disarm()
             return

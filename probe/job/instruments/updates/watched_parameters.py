@@ -88,6 +88,16 @@ class WatchedParameters:
         device = next((one.device for one in found.values()), None)
         return Plan([self._describe(one) for one in found.values() if one.device == device], self.owners)
 
+    def largest_of(self, optimizer: Any) -> tuple[Watched, str] | None:
+        """The largest parameter of an optimizer that can be looked at, and its name."""
+        groups = attributes(optimizer).get("param_groups")
+        ones = [one for group in groups or () for one in list(group.get("params", ())) if _is_plain(one)]
+        if not ones:
+            return None
+        largest = max(ones, key=lambda one: one.numel())
+        known = self._names.of(largest)
+        return self._describe(largest), "" if known is None else known.text
+
     def _look_at_optimizers(self) -> None:
         owners: dict[int, Owner] = {}
         owned: list[weakref.ref[Any]] = []
