@@ -100,7 +100,10 @@ class Installation:
             norm = self.gradients.norm
             self.learning = [
                 Updates(recorder, isolation, self.optimizers, self.losses, watched, norm, ratio, spend),
-                WeightSums(recorder, isolation, self.optimizers, self.names, watched, ratio, spend),
+                WeightSums(
+                    recorder, isolation, self.optimizers, self.names, watched, ratio, spend,
+                    lambda: self.from_start,
+                ),
                 PutBack(recorder, isolation, self.optimizers, self.forward, watched, journal),
             ]
         self.activations = Activations(

@@ -44,7 +44,6 @@ class PutBack:
         self._optimizers, self._forward = optimizers, forward
         self._watched, self._journal = watched, journal
         self._one: Watched | None = None
-        self._name = ""
         self._version = self._kept_step = self._next_step = 0
         self._pause = 1
         self._leader = 0
@@ -133,7 +132,7 @@ class PutBack:
                 self._history.clear()
                 self._first = None
                 self._version, self._leader = 0, id(leader)
-                self._one, self._name = chosen
+                self._one = chosen
 
     def _compare(self, kind: int, step: int, t_ns: int, found: Any) -> None:
         values = found if isinstance(found, list) else found.tolist()
@@ -150,11 +149,11 @@ class PutBack:
             return
         as_of = seen[0][0]
         self._pause, self._next_step = 1, 0
-        if self._written < MOST_ROWS:
+        one = self._one
+        if one is not None and self._written < MOST_ROWS:
             self._written += 1
             self._journal.append({"table": "python.put_back", "rows": [{
-                "step": step, "t_ns": t_ns, "param": self._name or None, "as_of_step": as_of,
-                "lost_steps": step - max(self._last_step, as_of),
-                "looked_at": self._one.looked_at if self._one else None,
+                "step": step, "t_ns": t_ns, "param": self._watched.name_of(one), "as_of_step": as_of,
+                "lost_steps": step - max(self._last_step, as_of), "looked_at": one.looked_at,
             }]})
         self._last_step = step

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 from probe.base.clock import ANCHOR_NS
 from probe.job.instruments.core.recorder import Recorder
-from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_STRING
+from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_INTEGER, NULL_STRING
 
 SIDE = 8
 ELEMENTS = SIDE * SIDE
 """Elements looked at of each parameter: of a matrix 8 of each of 8 rows, of a vector 64. Of a smaller one
 some count several times."""
-_VALUES = ("ended", "entered", "before", "after", "later")
+_VALUES = ("ended", "entered", "before", "after", "later", "between")
 
 
 class Watched(NamedTuple):
@@ -81,6 +81,8 @@ class Entry:
         self.after: Any = None
         self.later: Any = None
         """The value before the step, after it, and at the next backward."""
+        self.between: Any = None
+        """The value at the last moment when the gradient was found cleared between two backwards."""
         self.ended_at = self.at_step = ""
         """`none` without a gradient, `present` with one; empty: not looked at."""
         self.cleared = 0
@@ -134,7 +136,7 @@ class UpdateRows:
             _number(found["ended"] / entry.scale if entry.ended else math.nan),
             _number(found["entered"] if entry.entered else math.nan),
             _number(found["direction"] if entry.ended and entry.entered else math.nan),
-            entry.cleared, entry.clip_ratio, entry.clip_scale, one.looked_at, _number(weight),
+            self._cleared(entry, found), entry.clip_ratio, entry.clip_scale, one.looked_at, _number(weight),
             _number(found["update"] if measured else math.nan),
             entry.decay * weight if entry.decay != NULL_DOUBLE and entry.before else NULL_DOUBLE,
             _number(found["changed"] if measured else math.nan),
@@ -143,6 +145,11 @@ class UpdateRows:
             _number(found["outside"] if followed else math.nan),
             int(found["alike"]) if one.rows and (entry.after or entry.later) else NULL_BOOLEAN,
         )
+
+    def _cleared(self, entry: Entry, found: dict[str, float]) -> int:
+        """NULL where the weights were others between the backwards than at the step: the first gradient was
+        used to move there (SAM)."""
+        return NULL_INTEGER if entry.between and entry.before and found["moved"] else entry.cleared
 
     def _state(self, state: str, size: float) -> int:
         if not state:
@@ -163,7 +170,9 @@ def _matrices(entries: list[Entry], taken: Any) -> list[Any]:
     return matrices
 
 
-def _figures(ended: Any, entered: Any, before: Any, after: Any, later: Any) -> dict[str, Any]:
+def _figures(
+    ended: Any, entered: Any, before: Any, after: Any, later: Any, between: Any
+) -> dict[str, Any]:
     """What the columns of python.updates say, one vector each; NaN where a share has no base."""
     torch: Any = sys.modules["torch"]
     change, outside = after - before, later - after
@@ -174,7 +183,7 @@ def _figures(ended: Any, entered: Any, before: Any, after: Any, later: Any) -> d
     last = torch.where((after != 0).any(1, keepdim=True), after, later).reshape(-1, SIDE, SIDE)
     return {
         "ended": _rms(ended), "entered": _rms(entered), "weight": _rms(before), "later": _rms(later),
-        "update": _rms(change),
+        "update": _rms(change), "moved": (between != before).any(1),
         "direction": (ended * entered).sum(1) / (ended.norm(dim=1) * entered.norm(dim=1)),
         "changed": (after != before).double().mean(1),
         "lost": ((after == before) & has).sum(1) / has.sum(1),

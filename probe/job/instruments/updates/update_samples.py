@@ -198,8 +198,9 @@ class Updates:
             if entry.stepped or (not entry.owners and self.recorder.step > self._began):
                 if entry.later is None and not entry.spoiled:
                     entry.later = taken(entry.parameter, entry.watched)
-            elif entry.ended is not None and not self._stepped:
-                entry.cleared += _is_gone(entry.parameter.grad, entry)
+            elif entry.ended is not None and not self._stepped and _is_gone(entry.parameter.grad, entry):
+                entry.cleared += 1
+                entry.between = taken(entry.parameter, entry.watched)
 
     def _is_over(self) -> bool:
         late = self.recorder.step - self._began

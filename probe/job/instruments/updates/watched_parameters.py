@@ -88,15 +88,19 @@ class WatchedParameters:
         device = next((one.device for one in found.values()), None)
         return Plan([self._describe(one) for one in found.values() if one.device == device], self.owners)
 
-    def largest_of(self, optimizer: Any) -> tuple[Watched, str] | None:
-        """The largest parameter of an optimizer that can be looked at, and its name."""
+    def largest_of(self, optimizer: Any) -> Watched | None:
+        """The largest parameter of an optimizer that can be looked at."""
         groups = attributes(optimizer).get("param_groups")
         ones = [one for group in groups or () for one in list(group.get("params", ())) if _is_plain(one)]
         if not ones:
             return None
-        largest = max(ones, key=lambda one: one.numel())
-        known = self._names.of(largest)
-        return self._describe(largest), "" if known is None else known.text
+        return self._describe(max(ones, key=lambda one: one.numel()))
+
+    def name_of(self, one: Watched) -> str | None:
+        """The name of a parameter, as far as known by now."""
+        parameter = one.parameter()
+        known = None if parameter is None else self._names.of(parameter)
+        return None if known is None else known.text
 
     def _look_at_optimizers(self) -> None:
         owners: dict[int, Owner] = {}

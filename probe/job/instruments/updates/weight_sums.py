@@ -66,12 +66,14 @@ class WeightSums:
     def __init__(
         self, recorder: Recorder, isolation: Isolation, optimizers: Optimizers, modules: ModuleNames,
         watched: WatchedParameters, budget_ratio: float, spend: Callable[[int], None],
+        from_start: Callable[[], bool],
     ) -> None:
         self.due = NEVER
         self._recorder = recorder
         self._isolation = isolation
         self._optimizers, self._modules, self._watched = optimizers, modules, watched
         self._budget_ratio, self._spend = budget_ratio, spend
+        self._from_start = from_start
         self._append = recorder.rings["python.weights"].append
         self._models: list[Model] = []
         self._every = EVERY
@@ -279,7 +281,8 @@ class WeightSums:
         apart = _norm([now - then for now, then in zip(weights, first[0], strict=True)])
         made = writes - first[1]
         self._append(
-            step, t_ns, model.label, model.number, model.optimizer, model.replicated, len(weights),
+            step, t_ns, model.label, model.number, model.optimizer, model.replicated,
+            self._from_start(), len(weights),
             _hash(weights), _hash(gradients) if has_gradients else NULL_INTEGER,
             _finite(_norm(weights) / len(weights) ** 0.5), _finite(apart / size if size else float("nan")),
             made, model.precision * made,
