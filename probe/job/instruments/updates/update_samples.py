@@ -54,6 +54,8 @@ class Updates:
     ) -> None:
         self.recorder = recorder
         self.due = NEVER
+        self.fixed_interval: int | None = None
+        """Steps between samples regardless of cost, for measurements and tests."""
         self._isolation = isolation
         self._optimizers, self._losses, self._norm = optimizers, losses, norm
         self._watched = watched
@@ -256,7 +258,9 @@ class Updates:
         self._costs.append(cost)
         self._samples += 1
         step = self.recorder.step
-        if self._samples < FIRST_SAMPLES:
+        if self.fixed_interval is not None:
+            self._next_step = step + self.fixed_interval
+        elif self._samples < FIRST_SAMPLES:
             self._next_step = max(2 * self._began, step)
         else:
             allowed_ns = self._budget_ratio * SHARE * usual_wall_ns(self.recorder)
