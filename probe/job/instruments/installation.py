@@ -92,7 +92,9 @@ class Installation:
             recorder, isolation, self.optimizers, ParameterNames(recorder, self.names), settings.budget_ratio,
             lambda: self.forward.compiles, samples="gradients" in wanted,
         )
-        watched = WatchedParameters(recorder, self.optimizers, self.names, self.gradients.names)
+        watched = WatchedParameters(
+            recorder, self.optimizers, self.forward, self.names, self.gradients.names
+        )
         self.learning: list[Updates | WeightSums | PutBack] = []
         """What follows gradients to the parameters and beyond."""
         if "gradients" in wanted:

@@ -15,6 +15,9 @@ from typing import Any, NamedTuple
 from probe.job.instruments.core import statistics
 from probe.job.instruments.core.object_access import attributes
 from probe.job.instruments.core.recorder import Recorder
+from probe.job.instruments.facts.hyperparameters import models_in_frames
+from probe.job.instruments.facts.model_facts import has_one_of
+from probe.job.instruments.loop.forward import Forward
 from probe.job.instruments.loop.optimizers import Optimizers
 from probe.job.instruments.modules.module_names import ModuleNames
 from probe.job.instruments.modules.parameter_names import ParameterNames
@@ -26,6 +29,8 @@ MOST_PARAMETERS, CORE, MOST_UNOWNED = 24, 12, 8
 """Of one sample: in all, always the same ones, and those in no optimizer."""
 MOST_LEAVES = 256
 """Parameters remembered that a loss depends on and no known model has registered."""
+SEARCHES = 20
+"""Looks for models in the variables of the training thread."""
 AGAIN_S = 5.0
 """Between two looks at what the optimizers hold."""
 
@@ -44,15 +49,17 @@ class WatchedParameters:
     """Chooses the parameters of each sample."""
 
     def __init__(
-        self, recorder: Recorder, optimizers: Optimizers, modules: ModuleNames, names: ParameterNames
+        self, recorder: Recorder, optimizers: Optimizers, forward: Forward, modules: ModuleNames,
+        names: ParameterNames,
     ) -> None:
         self._recorder = recorder
+        self._forward = forward
         self._optimizers, self._modules, self._names = optimizers, modules, names
         self._leaves: dict[int, weakref.ref[Any]] = {}
         self.owners: dict[int, Owner] = {}
         self._owned: list[weakref.ref[Any]] = []
         self._looked_s, self._made = 0.0, 0
-        self._turn = 0
+        self._turn = self._searches = 0
         self._hidden: dict[int, tuple[weakref.ref[Any], str]] = {}
 
     def note_leaves(self, leaves: dict[int, Any]) -> None:
@@ -83,6 +90,7 @@ class WatchedParameters:
         core = {id(one) for one in chosen}
         rest = [one for one in owned if id(one) not in core]
         unowned = self._unowned()[:MOST_UNOWNED]
+        self._find_models(unowned)
         chosen += _evenly(rest, MOST_PARAMETERS - len(chosen) - len(unowned), self._turn)
         found = {id(one): one for one in (*chosen, *unowned) if _is_plain(one)}
         device = next((one.device for one in found.values()), None)
@@ -118,6 +126,17 @@ class WatchedParameters:
                         owners[id(parameter)] = ((*before[0], id(optimizer)), *before[1:])
         self.owners, self._owned = owners, owned
 
+    def _find_models(self, unowned: list[Any]) -> None:
+        """Find the models of parameters without a name, which no step's first call was of: from then on they
+        have names, and rows of python.parameters."""
+        missing = {id(one) for one in unowned if self._names.of(one) is None and id(one) not in self._hidden}
+        if not missing or self._searches >= SEARCHES:
+            return
+        self._searches += 1
+        for model in models_in_frames(self._recorder.thread, sys.modules["torch"].nn.Module):
+            if id(model) not in self._forward.roots and has_one_of(model, missing):
+                self._forward.roots[id(model)] = weakref.ref(model)
+
     def _unowned(self) -> list[Any]:
         """Parameters that need a gradient and are in no optimizer: those that a loss depends on first."""
         leaves = [one for reference in list(self._leaves.values()) if (one := reference()) is not None]
@@ -134,7 +153,7 @@ class WatchedParameters:
         if hidden is None or hidden[0]() is not parameter:
             names = places_of({id(parameter)}, self._modules.roots())
             hidden = (weakref.ref(parameter), names.get(id(parameter), ""))
-            if len(self._hidden) < 2 * MOST_LEAVES:
+            if hidden[1] and len(self._hidden) < 2 * MOST_LEAVES:
                 self._hidden[id(parameter)] = hidden
         if hidden[1]:
             return watched(parameter, self._recorder.intern(hidden[1]), NULL_INTEGER, 0, dtype)
