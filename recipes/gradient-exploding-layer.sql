@@ -33,6 +33,10 @@
 -- value = 100
 -- unit = "steps"
 -- source = "ours: gradients settle first"
+-- [parameters.beside]
+-- value = 0.01
+-- unit = "ratio of the median parameter's norm"
+-- source = "ours: what a normalization takes off again (a bias before it) has only rounding for a gradient"
 WITH steps AS (
     SELECT step, ROW_NUMBER() OVER (ORDER BY step DESC) AS ago FROM (SELECT DISTINCT step FROM python.gradients ORDER BY step DESC LIMIT 60)
 ), seen AS (
@@ -41,9 +45,9 @@ WITH steps AS (
     FROM python.gradients g JOIN steps USING (step) WHERE isfinite(g.norm) AND g.norm > 0 AND g.numel > 1
     WINDOW w AS (PARTITION BY g.param ORDER BY g.step ROWS BETWEEN 40 PRECEDING AND 1 PRECEDING)
 ), grown AS (
-    SELECT *, norm / usual AS times, MEDIAN(norm / usual) OVER (PARTITION BY step) AS others, COUNT(*) OVER (PARTITION BY step) AS params FROM seen WHERE n >= $least
+    SELECT *, norm / usual AS times, MEDIAN(norm / usual) OVER (PARTITION BY step) AS others, MEDIAN(norm) OVER (PARTITION BY step) AS level, COUNT(*) OVER (PARTITION BY step) AS params FROM seen WHERE n >= $least
 ), found AS (
-    SELECT * FROM grown WHERE times > $times * CASE WHEN n < 3 THEN 3 ELSE 1 END AND norm > 3 * highest AND times > $apart * others AND params >= 3 AND step >= $first
+    SELECT * FROM grown WHERE times > $times * CASE WHEN n < 3 THEN 3 ELSE 1 END AND norm > 3 * highest AND times > $apart * others AND params >= 3 AND step >= $first AND norm > $beside * level
     QUALIFY ROW_NUMBER() OVER (PARTITION BY param ORDER BY step DESC) = 1
 ), later AS (
     SELECT param, MEDIAN(s.norm) AS later, COUNT(*) AS later_n FROM found JOIN seen s USING (param) WHERE s.step >= found.step GROUP BY param

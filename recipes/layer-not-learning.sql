@@ -17,6 +17,7 @@
 --   "probe {endpoint} query \"SELECT * FROM python.optimizers ORDER BY t_ns DESC LIMIT 5\"",
 --   "probe {endpoint} watch --activations --steps 3",
 -- ]
+-- follows = ["gradients-cleared", "loss-without-parameters", "optimizer-elsewhere", "gradient-cut-off", "equal-units", "weights-put-back", "updates-rounded-away"]
 -- false_positives = "experts that were not chosen; an adapter initialized to zero; parameters that only some batches use"
 -- [parameters.least]
 -- value = 3
@@ -36,13 +37,20 @@ WITH steps AS (
     FROM seen GROUP BY param
 ), usual AS (
     SELECT MEDIAN(norm) AS others, MEDIAN(size) AS others_size, MEDIAN(ratio) AS others_ratio, COUNT(*) AS params FROM params WHERE norm > 0
+), cleared AS (
+    SELECT DISTINCT param FROM python.updates WHERE after_backward = 'present' AND at_step IN ('none', 'zero') AND step >= (SELECT MIN(step) FROM steps)
+), learning AS (
+    SELECT DISTINCT regexp_replace(param, '\.[^.]*$', '') AS module FROM params WHERE norm > 0 AND NOT param LIKE '%bias'
 ), silent AS (
     SELECT *, CASE WHEN missing = n THEN 'it is in an optimizer but never gets a gradient'
         WHEN norm = 0 THEN 'its gradient is exactly 0'
         WHEN moved = 0 AND others_ratio > 0 THEN 'it has a gradient but does not change: its group may have a learning rate of 0'
         ELSE 'its gradient is almost zero' END AS reason
     FROM params, usual
-    WHERE n >= $least AND params >= 2 AND (missing = n OR norm = 0 OR (moved = 0 AND others_ratio > 0)
+    WHERE n >= $least AND params >= 2 AND param NOT IN (SELECT param FROM cleared WHERE param IS NOT NULL)
+        -- What is subtracted behind it (a normalization) leaves a bias without a gradient.
+        AND NOT (norm = 0 AND param LIKE '%bias' AND regexp_replace(param, '\.[^.]*$', '') IN (SELECT module FROM learning))
+        AND (missing = n OR norm = 0 OR (moved = 0 AND others_ratio > 0)
         OR (size < $behind * others_size AND numel >= 64 AND NOT param LIKE '%bias' AND COALESCE(ratio < 1e-4 * others_ratio, true)))
 )
 SELECT NULL AS unknown, param, param AS subject, step, n, norm, others, ratio, others_ratio, NULLIF(missing, 0) AS missing, zero_ratio, reason

@@ -16,6 +16,7 @@
 --   "probe {endpoint} lr --scale 5",
 --   "probe {endpoint} query \"SELECT param, update_ratio, weight_norm, norm FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY update_ratio LIMIT 10\"",
 -- ]
+-- follows = ["gradients-cleared", "loss-without-parameters", "optimizer-elsewhere", "weights-put-back", "clip-before-unscale", "clip-to-nothing", "updates-rounded-away"]
 -- false_positives = "gentle fine-tuning; a converged model (not reported once the loss has halved)"
 -- [parameters.early]
 -- value = 1e-5
@@ -49,12 +50,16 @@ WITH steps AS (
     FROM (SELECT loss, ROW_NUMBER() OVER (ORDER BY step) AS i, COUNT(*) OVER () AS k FROM python.steps WHERE isfinite(loss))
 ), warming AS (
     SELECT COALESCE(MAX(lr) > 1.001 * MIN(lr), false) AS up FROM (SELECT lr, step FROM python.steps WHERE lr IS NOT NULL ORDER BY step DESC LIMIT 50)
+), otherwise AS (
+    -- An update that is lost, cut or taken back is small whatever the rate.
+    SELECT COALESCE(MEDIAN((at_step IN ('none', 'zero') AND after_backward = 'present' OR after_backward = 'none' OR clip_ratio <= 0.1 OR lost_ratio >= 0.5 OR undone_ratio >= 0.5)::INT) > 0, false) AS small
+    FROM (SELECT * FROM python.updates WHERE optimizer IS NOT NULL ORDER BY step DESC LIMIT 100)
 )
 SELECT NULL AS unknown, step, ratio, n, kind, highest_lr, lr, loss_first, loss_now,
     CASE WHEN last < 1000 THEN 'early' WHEN last < 10000 THEN 'middle' ELSE 'late' END AS phase,
     CASE WHEN last < 1000 THEN '1e-3 to 1e-2' WHEN last < 10000 THEN '1e-4 to 1e-3' ELSE '1e-5 to 1e-4' END AS usual
-FROM now, rates, losses, warming
-WHERE n >= $least AND steps >= 50 AND lr > 0 AND ratio < CASE WHEN last < 1000 THEN $early WHEN last < 10000 THEN ($early * $later) ** 0.5 ELSE $later END
+FROM now, rates, losses, warming, otherwise
+WHERE n >= $least AND steps >= 50 AND lr > 0 AND ratio > 0 AND NOT otherwise.small AND ratio < CASE WHEN last < 1000 THEN $early WHEN last < 10000 THEN ($early * $later) ** 0.5 ELSE $later END
     AND lr >= $decayed * highest_lr AND NOT warming.up AND COALESCE(loss_now > $kept * loss_first OR loss_first <= 0, true)
 UNION ALL BY NAME
 SELECT format('update ratios of {} steps, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least

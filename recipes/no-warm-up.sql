@@ -9,6 +9,7 @@
 --   "learning rate {lr_first:.3g} on step {step} and {highest:.3g} at most afterwards",
 --   "loss: {loss_first:.4g} at first, {worst:.4g} at its worst around step {worst_step}, {loss_after:.4g} after {window} steps",
 --   "highest gradient norm in these steps: {norm:.3g}",
+--   "a step changed the weights by up to {first_ratio:.2g} of their size (median over parameters)",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, lr, loss, grad_norm FROM python.steps ORDER BY step LIMIT 50\"",
@@ -23,6 +24,10 @@
 -- value = 0.2
 -- unit = "ratio of the first loss"
 -- source = "ours: without a rise the missing warm-up did no harm, and many trainings need none"
+-- [parameters.ratio]
+-- value = 0.01
+-- unit = "update ratio"
+-- source = "practice: 1e-3 to 1e-2 in the first 1,000 steps; a loss that rises under smaller updates rises for another reason"
 WITH seen AS (
     SELECT step, loss, lr, grad_norm FROM python.steps WHERE step < 3 * $window
 ), rates AS (
@@ -35,9 +40,11 @@ WITH seen AS (
         MAX(level) AS worst, ARG_MAX(step, level) AS worst_step, ARG_MAX(level, step) AS loss_after FROM blocks
 ), norms AS (
     SELECT MAX(grad_norm) FILTER (isfinite(grad_norm)) AS norm FROM seen WHERE step < $window
+), updates AS (
+    SELECT MAX(ratio) AS ratio FROM (SELECT step, MEDIAN(update_ratio) AS ratio FROM python.gradients WHERE step < $window AND isfinite(update_ratio) GROUP BY step)
 )
-SELECT NULL AS unknown, rates.step, lr_first, lr_first AS lr, highest, loss_first, worst, worst_step, loss_after, norm
-FROM rates, levels, norms
-WHERE n >= 20 AND rates.step <= 2 AND lr_first > 0 AND lr_first >= 0.9 * highest AND worst - loss_first > $rise * ABS(loss_first)
+SELECT NULL AS unknown, rates.step, lr_first, lr_first AS lr, highest, loss_first, worst, worst_step, loss_after, norm, ratio AS first_ratio
+FROM rates, levels, norms, updates
+WHERE COALESCE(ratio >= $ratio, true) AND n >= 20 AND rates.step <= 2 AND lr_first > 0 AND lr_first >= 0.9 * highest AND worst - loss_first > $rise * ABS(loss_first)
 UNION ALL BY NAME
 SELECT 'the first steps of the training are not recorded' AS unknown FROM rates WHERE COALESCE(n < 20 OR step > 2, true)

@@ -36,6 +36,7 @@ ORDER = (
     "probe.job.instruments.comm",
     "probe.job.instruments.nan",
     "probe.job.instruments.facts",
+    "probe.job.instruments.updates",
     "probe.job.instruments",
     "probe.job.boundary",
     "probe.job.snippets",

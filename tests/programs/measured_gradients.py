@@ -67,7 +67,7 @@ def sample_each_step(parameters: list[Any]) -> Callable[[], None]:
 
     def wait() -> None:
         deadline = time.monotonic() + 30
-        while not all(map(gradients._names.of, parameters)) and time.monotonic() < deadline:
+        while not all(map(gradients.names.of, parameters)) and time.monotonic() < deadline:
             time.sleep(0.01)
 
     return wait

@@ -12,7 +12,8 @@ tables they write:
     nonfinite    python.nonfinite, python.inputs (needs losses)
     scalars      python.scalars (so does `probe.log`)
     facts        python.parameters, python.modules, probe.facts
-    gradients    python.gradients, python.optimizers, grad_norm of python.steps
+    gradients    python.gradients, python.optimizers, grad_norm of python.steps; python.updates,
+                 python.weights, python.put_back
     on request   python.activations
 """
 
@@ -43,6 +44,10 @@ from probe.job.instruments.modules.parameter_names import ParameterNames
 from probe.job.instruments.nan.nan_detector import NanDetector
 from probe.job.instruments.tensors.activations import Activations
 from probe.job.instruments.tensors.gradients import Gradients
+from probe.job.instruments.updates.put_back import PutBack
+from probe.job.instruments.updates.update_samples import Updates
+from probe.job.instruments.updates.watched_parameters import WatchedParameters
+from probe.job.instruments.updates.weight_sums import WeightSums
 from probe.recording.recording import Recording
 
 
@@ -62,15 +67,15 @@ class Installation:
         self.forward.around_step = self.optimizers.around
         self.losses = Losses(recorder, isolation, values="losses" in wanted)
         self.names = ModuleNames(recorder, self.forward)
-        self.updates = ManualUpdates(recorder, isolation, lambda: self.optimizers.made_any)
-        self.forward.updates = self.losses.updates = self.updates
+        self.manual_updates = ManualUpdates(recorder, isolation, lambda: self.optimizers.made_any)
+        self.forward.manual_updates = self.losses.manual_updates = self.manual_updates
         self.intervals = Intervals(recorder, lambda: self.optimizers.made_any)
         self.forward.intervals = self.intervals
         self.calls = FrameworkCalls(self.intervals, isolation)
         self.data: Data | None = None
         if "data" in wanted:
             self.data = Data(recorder, isolation, lambda: self.optimizers.made_any, self.intervals)
-            self.data.updates = self.updates
+            self.data.manual_updates = self.manual_updates
         self.collectives = Collectives(recorder, isolation) if "collectives" in wanted else None
         self.flight = Flight(recorder, self.collectives) if self.collectives is not None else None
         self.memory = Memory(recorder) if "memory" in wanted else None
@@ -98,6 +103,22 @@ class Installation:
             recorder, isolation, self.optimizers, ParameterNames(recorder, self.names), settings.budget_ratio,
             lambda: self.forward.compiles, samples="gradients" in wanted,
         )
+        watched = WatchedParameters(
+            recorder, self.optimizers, self.forward, self.names, self.gradients.names
+        )
+        self.learning: list[Updates | WeightSums | PutBack] = []
+        """What follows gradients to the parameters and beyond."""
+        if "gradients" in wanted:
+            ratio, spend = settings.budget_ratio, self.gradients.spend
+            norm = self.gradients.norm
+            self.learning = [
+                Updates(recorder, isolation, self.optimizers, self.losses, watched, norm, ratio, spend),
+                WeightSums(
+                    recorder, isolation, self.optimizers, self.names, watched, ratio, spend,
+                    lambda: self.from_start,
+                ),
+                PutBack(recorder, isolation, self.optimizers, self.forward, watched, journal),
+            ]
         self.activations = Activations(
             recorder, isolation, self.forward, self.names, self.gradients.delivery
         )
@@ -112,8 +133,9 @@ class Installation:
         if wanted:
             # Optimizers last: the others then see the first step that is counted from its beginning.
             parts = (
-                self.forward, self.losses, self.updates, self.nan_detector, self.modules, self.data,
-                self.collectives, self.flight, self.scalars, self.calls, self.gradients, self.optimizers,
+                self.forward, self.losses, self.manual_updates, self.nan_detector, self.modules, self.data,
+                self.collectives, self.flight, self.scalars, self.calls, self.gradients, *self.learning,
+                self.optimizers,
             )
             self._parts = [part for part in parts if part is not None]
 
@@ -149,6 +171,8 @@ class Installation:
             attempt("names", self.names.collect)
             attempt("losses", self.losses.collect)
             attempt("gradients", self.gradients.collect)
+        for part in self.learning:
+            attempt(type(part).__name__.lower(), part.collect)
         if self.nan_detector is not None:
             attempt("nonfinite", self.nan_detector.collect)
         if self._parts:

@@ -152,7 +152,7 @@ class ModelFacts:
         a step. Whether there are any."""
         roots = self._forward.roots
         found = models_in_frames(self._recorder.thread, self._torch.nn.Module) if missing else []
-        fresh = [model for model in found if id(model) not in roots and _has_one_of(model, missing)]
+        fresh = [model for model in found if id(model) not in roots and has_one_of(model, missing)]
         for model in fresh:
             roots[id(model)] = weakref.ref(model)
         return bool(fresh)
@@ -295,7 +295,7 @@ def _add(row: Row, totals: dict[str, Any], described: Row) -> None:
         dtypes[described["dtype"]] = dtypes.get(described["dtype"], 0) + numel
 
 
-def _has_one_of(model: Any, wanted: set[int]) -> bool:
+def has_one_of(model: Any, wanted: set[int]) -> bool:
     """Whether a model has one of these parameters."""
     waiting, seen = [model], set()
     while waiting:

@@ -47,7 +47,7 @@ class Data:
         self.loaders: list[weakref.ref[Any]] = []
         self.batches: Batches | None = None
         """Set by the NaN detector: remembers the last batches."""
-        self.updates: ManualUpdates | None = None
+        self.manual_updates: ManualUpdates | None = None
         """Counts steps while the job has no optimizer."""
         self._made_optimizer = made_optimizer
         ring = recorder.rings["python.batches"]
@@ -173,8 +173,8 @@ class Data:
             recorder.micro_step or recorder.explicit or self._made_optimizer()
         ):
             recorder.end_step(now, "batch", NULL_DOUBLE, NULL_BOOLEAN)
-        elif self.updates is not None and recorder.micro_step:
-            self.updates.data_begins(now)
+        elif self.manual_updates is not None and recorder.micro_step:
+            self.manual_updates.data_begins(now)
         label = self._label(iterator)
         if recorder.aside is not None or id(iterator) not in recorder.trained:
             self.intervals.fetch(iterator, label, now)

@@ -69,8 +69,10 @@ class Forward:
         """Set by the installation: told of module calls without gradients, and of others while it asks."""
         self.keep_call: Callable[[Any, Any], object] | None = None
         """Set by the NaN detector: keeps the call until its backward ends, to repeat it after an event."""
-        self.updates: ManualUpdates | None = None
+        self.manual_updates: ManualUpdates | None = None
         """Counts steps while the job has no optimizer."""
+        self.evaluates: Callable[[], object] | None = None
+        """Set by the put-back instrument: called at the first module call without gradients after a step."""
         self._made_optimizer = made_optimizer
         self._isolation = isolation
         self._patches = Patches()
@@ -138,6 +140,8 @@ class Forward:
             self._skipped += 1
             if self._skipped == 1:
                 self.note_gradless(module)
+                if self.evaluates is not None:
+                    self.evaluates()
             if self._skipped > PATIENCE:
                 self.disarm()
             return
@@ -163,7 +167,8 @@ class Forward:
         if recorder.begin_awaited and not recorder.saw_forward and self._grad_enabled():
             recorder.listener.step_begins("forward", NULL_STRING)
         now = _now()
-        if recorder.micro_step and self.updates is not None and self.updates.forward_begins(now):
+        manual = self.manual_updates if recorder.micro_step else None
+        if manual is not None and manual.forward_begins(now):
             self.disarm()  # the end of a step has armed it again
         if not recorder.forward_start_ns:
             recorder.forward_begins(now)

@@ -38,10 +38,13 @@ class Losses:
         self.on_backward_end: Any = None
         """Called around each backward: before it with its root, its loss if that is on the host, and whether
         a GradScaler scaled it; after it without arguments."""
-        self.updates: ManualUpdates | None = None
+        self.manual_updates: ManualUpdates | None = None
         """Counts steps while the job has no optimizer."""
         self.on_late_loss: Any = None
         """Called on the agent's thread with step, micro step and value of a loss that a device delivered."""
+        self.updates: Any = None
+        """Set by the updates instrument: `backward_begins`, with the root, and `backward_ends`, called from
+        step `due` on."""
         self._depth = 0
         self._start_ns = 0
         self._unscaled: tuple[int, Any, float] | None = None
@@ -119,17 +122,20 @@ class Losses:
         now = _now()
         recorder = self.recorder
         root = tensors if isinstance(tensors, self._tensor) else next(iter(tensors), None)
+        if self.manual_updates is not None and not self.manual_updates.backward_begins(root):
+            self.manual_updates = None
         unscaled, share = None, NULL_DOUBLE
         if self._unscaled is not None:
             unscaled, share = self._before_scaling(root)
         if unscaled is None and (self._accumulates or recorder.micro_step or recorder.step < FIRST_STEPS):
             share = self._share_of(root)
         loss = self._read(root if unscaled is None else unscaled, now, share) if self.values else None
-        if self.updates is not None and not self.updates.backward_begins(root):
-            self.updates = None
         recorder.backward_begins(now, loss, share)
         if self.on_backward_begin is not None:
             self.on_backward_begin(root, loss, unscaled is not None)
+        updates = self.updates
+        if updates is not None and recorder.step >= updates.due:
+            updates.backward_begins(root)
         self._start_ns = start = _now()
         recorder.cost_ns += start - now
 
@@ -139,10 +145,13 @@ class Losses:
         if recorder.sampling and self.after_backward is not None:
             self.after_backward(now)
         recorder.backward_ends(now, self._start_ns)
-        if self.updates is not None:
-            self.updates.backward_ends()
+        if self.manual_updates is not None:
+            self.manual_updates.backward_ends()
         if self.on_backward_end is not None:
             self.on_backward_end()
+        updates = self.updates
+        if updates is not None and recorder.step >= updates.due:
+            updates.backward_ends()
         recorder.cost_ns += _now() - now
 
     def _note_scaled(self, outputs: Any, result: Any) -> None:

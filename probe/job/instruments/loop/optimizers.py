@@ -53,6 +53,12 @@ class Optimizers:
         self.sample_from_step = NEVER
         self.finish_sample: Any = None
         """Set by `sample`: called once after the step with the optimizer and its learning rate."""
+        self.updates: Any = None
+        """Set by the updates instrument: `step_begins` and `step_ends`, called from step `due` on."""
+        self.put_back: Any = None
+        """Set by the instrument of that name: `step_begins` and `step_ends`, called around every step."""
+        self.sums: Any = None
+        """Set by the weights instrument: the same, called from step `due` on."""
         self._leader: weakref.ref[Any] | None = None
         self._scaler: weakref.ref[Any] | None = None
         self._others = 0
@@ -176,6 +182,11 @@ class Optimizers:
             found = self._scalers[-1]()
         return found
 
+    @property
+    def in_step(self) -> bool:
+        """Whether an optimizer is inside its step, as while its closure runs."""
+        return self._depth > 0
+
     def leader(self) -> Any:
         """The optimizer that counts steps; None without a living one."""
         return self._leader() if self._leader is not None else None
@@ -207,6 +218,7 @@ class Optimizers:
         self._closure_ns = 0
         self.finish_sample = None
         recorder.cost_ns += _now() - now
+        self._tell_before(optimizer, args, kwargs)
         if recorder.step >= self.sample_from_step:
             sample = self.sample
             if sample is not None:
@@ -264,6 +276,7 @@ class Optimizers:
             return
         self._depth = 0
         self._finished += 1
+        self._tell_after(optimizer)
         self.made_any = True
         if self._start_ns:
             known = recorder.forward_ns + recorder.backward_ns + recorder.data_ns + recorder.comm_ns
@@ -286,6 +299,24 @@ class Optimizers:
             recorder.cost_ns += _now() - now
             if self.after_step is not None:
                 self.after_step(optimizer)
+
+    def _tell_before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        step, updates, sums = self.recorder.step, self.updates, self.sums
+        if self.put_back is not None:
+            self.put_back.step_begins(optimizer)
+        if sums is not None and step >= sums.due:
+            sums.step_begins(optimizer)
+        if updates is not None and step >= updates.due:
+            updates.step_begins(optimizer, args, kwargs)
+
+    def _tell_after(self, optimizer: Any) -> None:
+        step, updates, sums = self.recorder.step, self.updates, self.sums
+        if updates is not None and step >= updates.due:
+            updates.step_ends(optimizer)
+        if sums is not None and step >= sums.due:
+            sums.step_ends(optimizer)
+        if self.put_back is not None:
+            self.put_back.step_ends(optimizer)
 
     def _leads(self, optimizer: Any) -> bool:
         leader = self.leader()

@@ -57,6 +57,10 @@ class ParameterNames:
 
     # The agent's thread -----------------------------------------------------
 
+    def known(self) -> list[tuple[weakref.ref[Any], Known]]:
+        """All parameters with names."""
+        return list(self._known.values())
+
     def collect(self) -> None:
         """Walk the models when they changed or a name was missing."""
         now_s = time.monotonic()

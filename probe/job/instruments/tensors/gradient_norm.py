@@ -66,7 +66,8 @@ class GradientNorm:
         self._patches = Patches()
         self._kind: float | None = None
         self._covered: dict[tuple[int, int, int, int], frozenset[int]] = {}
-        self._clip: tuple[int, frozenset[int], Any] | None = None
+        self._clip: tuple[int, frozenset[int], Any, Any] | None = None
+        """Step, optimizers covered, the factor that undoes it, a scaler's factor still in the gradients."""
         self._costs: deque[int] = deque(maxlen=5)
         self._measured = 0
 
@@ -184,9 +185,10 @@ class GradientNorm:
         if statistics.is_sharded(total_norm):
             return
         norm = getattr(total_norm, "_local_tensor", total_norm).detach()
-        self._clip = (recorder.step, covered, _undone(norm, max_norm))
+        scale = self._scale_before_step(leader)
+        self._clip = (recorder.step, covered, _undone(norm, max_norm), scale)
         if kind == 2.0:
-            self._tell(norm, self._scale_before_step(leader))
+            self._tell(norm, scale)
             self.due = max(self.due, recorder.step + CLIPS_STEPS)
         self._spend(_now() - begun)
 
@@ -221,6 +223,14 @@ class GradientNorm:
         if clip is None or clip[0] != self.recorder.step or id(optimizer) not in clip[1]:
             return 1.0
         return clip[2]
+
+    def clip_of(self, optimizer: Any) -> tuple[Any, Any] | None:
+        """Of the job's clipping in this step: the factor that undoes it, and the scaler's factor that the
+        gradients still had (None without). On a device, tensors. None without clipping."""
+        clip = self._clip
+        if clip is None or clip[0] != self.recorder.step or id(optimizer) not in clip[1]:
+            return None
+        return clip[2], clip[3]
 
     # HOT PATH: measuring ----------------------------------------------------
 

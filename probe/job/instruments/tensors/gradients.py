@@ -76,7 +76,7 @@ class Gradients:
         self.norm = GradientNorm(recorder, isolation, optimizers, self.delivery, budget_ratio, compiles)
         self._isolation = isolation
         self._optimizers = optimizers
-        self._names = names
+        self.names = names
         self._rows = Rows(recorder)
         self._state = OptimizerState(recorder, self.delivery)
         self._budget_ratio = budget_ratio
@@ -117,6 +117,10 @@ class Gradients:
         """Measure all parameters on every step from now on, until None is set. From any thread."""
         self.request = request
         self._optimizers.sample_from_step = 0
+
+    def spend(self, cost_ns: int) -> None:
+        """Count the cost of a sample of another table that reads gradients too."""
+        self.spent_ns += cost_ns
 
     # HOT PATH ---------------------------------------------------------------
 
@@ -180,7 +184,7 @@ class Gradients:
         if step >= NAMES_WAIT_STEPS and now - self._since_ns > NAMES_WAIT_NS:
             return True
         parameters = (one for group in optimizer.param_groups for one in group["params"])
-        return all(self._names.of(one) is not None for one in parameters)
+        return all(self.names.of(one) is not None for one in parameters)
 
     def _is_over(self, optimizer: Any, step: int) -> bool:
         """Whether every optimizer was sampled: the leading one steps again, or a step has passed."""
@@ -238,7 +242,7 @@ class Gradients:
         values = statistics.values_of(parameter)
         if values is None:
             return None
-        entry = Entry(parameter, number, self._names.of(parameter), values, statistics.norm(values.flat))
+        entry = Entry(parameter, number, self.names.of(parameter), values, statistics.norm(values.flat))
         if values.flat.numel() * values.flat.element_size() <= room:
             entry.before = values.flat.clone()
         if not closure:
@@ -304,7 +308,7 @@ class Gradients:
     def collect(self) -> None:
         """One round: delivered figures, names, free memory."""
         self.delivery.collect()
-        self._names.collect()
+        self.names.collect()
         now_s = time.monotonic()
         if now_s < self._next_memory_s:
             return

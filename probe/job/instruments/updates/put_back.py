@@ -1,0 +1,159 @@
+"""Put back: weights that are found to be those of an earlier moment of the training again.
+
+Writes python.put_back. HOT PATH on the training thread, around each step of the leading optimizer: one read
+of torch's count of in-place writes to one parameter. Only when somebody other than the optimizer wrote to it
+since the last step are `ELEMENTS` of its elements copied. They are compared, on the agent's thread, with
+those at the beginning and at the last evaluations: what an evaluation moved and restored is not put back,
+since it is then what it was when that evaluation began.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from typing import Any
+
+from probe.base.isolation import Isolation
+from probe.job.instruments.core.delivery import Delivery, capturing
+from probe.job.instruments.core.recorder import Recorder
+from probe.job.instruments.loop.forward import Forward
+from probe.job.instruments.loop.optimizers import Optimizers
+from probe.job.instruments.updates.update_rows import Watched, taken, wall_ns
+from probe.job.instruments.updates.watched_parameters import WatchedParameters
+from probe.recording.journal import Journal
+
+MOST_KEPT = 64
+"""Evaluations remembered."""
+EVALUATION_STEPS = 20
+"""Between two evaluations that are remembered, at least."""
+MOST_PAUSE_STEPS = 64
+"""Where something else writes to the weights after every step, they are compared this often."""
+MOST_ROWS = 500
+BEGINNING, EVALUATION, CHANGED = range(3)
+
+
+class PutBack:
+    """Watches one parameter of the leading optimizer."""
+
+    def __init__(
+        self, recorder: Recorder, isolation: Isolation, optimizers: Optimizers, forward: Forward,
+        watched: WatchedParameters, journal: Journal,
+    ) -> None:
+        self._recorder = recorder
+        self._isolation = isolation
+        self._optimizers, self._forward = optimizers, forward
+        self._watched, self._journal = watched, journal
+        self._one: Watched | None = None
+        self._version = self._kept_step = self._next_step = 0
+        self._pause = 1
+        self._leader = 0
+        self._taken: deque[tuple[int, int, int, Any]] = deque(maxlen=MOST_KEPT)
+        self._delivery = Delivery()
+        # The agent's thread.
+        self._history: deque[tuple[int, Any]] = deque(maxlen=MOST_KEPT)
+        self._first: tuple[int, Any] | None = None
+        self._last_step = self._written = 0
+
+    def install(self) -> None:
+        """Watch from the next step on; off the hot path."""
+        guard = self._isolation.guard
+        self.step_begins = guard("put back", self._step_begins)
+        self.step_ends = guard("put back", self._step_ends)
+        self._optimizers.put_back = self
+        self._forward.evaluates = guard("put back", self._evaluates)
+
+    def uninstall(self) -> None:
+        """Stop watching, and let everything go."""
+        self._optimizers.put_back = self._forward.evaluates = None
+        self._one = None
+        self._taken.clear()
+        self._history.clear()
+        self._delivery.clear()
+
+    # HOT PATH ---------------------------------------------------------------
+
+    def _step_begins(self, optimizer: Any) -> None:
+        one = self._one
+        if one is None or id(optimizer) != self._leader:
+            return
+        parameter = one.parameter()
+        if parameter is None:
+            self._one = None
+        elif not self._version:
+            self._take(BEGINNING, one, parameter)
+        elif parameter._version != self._version and self._recorder.step >= self._next_step:
+            self._take(CHANGED, one, parameter)
+            self._next_step = self._recorder.step + self._pause
+            self._pause = min(2 * self._pause, MOST_PAUSE_STEPS)
+
+    def _step_ends(self, optimizer: Any) -> None:
+        one = self._one
+        if one is not None and id(optimizer) == self._leader:
+            parameter = one.parameter()
+            if parameter is not None:
+                self._version = parameter._version
+
+    def _evaluates(self) -> None:
+        """The first call of a module without gradients since the last step."""
+        one, step = self._one, self._recorder.step
+        if one is None or not self._version or step < self._kept_step + EVALUATION_STEPS:
+            return
+        parameter = one.parameter()
+        if parameter is not None:
+            self._kept_step = step
+            self._take(EVALUATION, one, parameter)
+
+    def _take(self, kind: int, one: Watched, parameter: Any) -> None:
+        torch: Any = sys.modules["torch"]
+        if capturing() or torch._C._len_torch_dispatch_stack():
+            return
+        step, t_ns = self._recorder.step, wall_ns()
+        with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+            values = taken(parameter, one)
+        if values is None:
+            return
+        if values.is_cpu:
+            self._taken.append((kind, step, t_ns, values))
+        else:
+            self._delivery.send(values, lambda row: self._taken.append((kind, step, t_ns, row)))
+
+    # The agent's thread -----------------------------------------------------
+
+    def collect(self) -> None:
+        """Compare what was taken, and choose the parameter."""
+        self._delivery.collect()
+        while self._taken:
+            self._compare(*self._taken.popleft())
+        leader = self._optimizers.expected_leader()
+        one = self._one
+        if leader is not None and (one is None or one.parameter() is None or id(leader) != self._leader):
+            chosen = self._watched.largest_of(leader)
+            if chosen is not None:
+                self._history.clear()
+                self._first = None
+                self._version, self._leader = 0, id(leader)
+                self._one = chosen
+
+    def _compare(self, kind: int, step: int, t_ns: int, found: Any) -> None:
+        values = found if isinstance(found, list) else found.tolist()
+        if kind != CHANGED:
+            if kind == BEGINNING:
+                self._first = (step, values)
+            self._history.append((step, values))
+            return
+        if not self._history or values == self._history[-1][1]:
+            return  # what somebody moved was restored, or written over with the same
+        seen = [one for one in (self._first, *self._history) if one is not None and one[1] == values]
+        self._history.append((step, values))
+        if not seen:
+            return
+        as_of = seen[0][0]
+        self._pause, self._next_step = 1, 0
+        one = self._one
+        if one is not None and self._written < MOST_ROWS:
+            self._written += 1
+            self._journal.append({"table": "python.put_back", "rows": [{
+                "step": step, "t_ns": t_ns, "param": self._watched.name_of(one), "as_of_step": as_of,
+                "lost_steps": step - max(self._last_step, as_of), "looked_at": one.looked_at,
+            }]})
+        self._last_step = step

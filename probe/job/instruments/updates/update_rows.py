@@ -1,0 +1,220 @@
+"""Rows of python.updates: what became of a gradient, from the end of backward to the next one.
+
+`Entry` is filled on the training thread of a sampled step with copies of a few elements, `write` works out
+the figures on the agent's thread, where nothing of the job's is touched. torch inside functions.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+import weakref
+from typing import Any, NamedTuple
+
+from probe.base.clock import ANCHOR_NS
+from probe.job.instruments.core.recorder import Recorder
+from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_INTEGER, NULL_STRING
+
+SIDE = 8
+ELEMENTS = SIDE * SIDE
+"""Elements looked at of each parameter: of a matrix 8 of each of 8 rows, of a vector 64. Of a smaller one
+some count several times."""
+_VALUES = ("ended", "entered", "before", "after", "later", "between")
+
+
+class Watched(NamedTuple):
+    """A parameter to look at, and where in it. Made on the agent's thread."""
+
+    parameter: weakref.ref[Any]
+    name: int
+    """String number; 0 while unknown."""
+    place: int
+    registered: int
+    """0: in a model but not registered; NULL_BOOLEAN: unknown."""
+    numel: int
+    dtype: int
+    index: Any
+    looked_at: int
+    rows: int
+    """Different rows of a matrix among the elements looked at; 0 for a vector."""
+
+
+def watched(parameter: Any, name: int, place: int, registered: int, dtype: int) -> Watched:
+    """Choose the elements of a parameter; on the agent's thread."""
+    torch: Any = sys.modules["torch"]
+    shape, numel = tuple(parameter.shape), parameter.numel()
+    rows = shape[0] if len(shape) > 1 and numel else 0
+    along = torch.arange(SIDE if rows else ELEMENTS, device=parameter.device)
+    if rows:
+        columns = numel // rows
+        down = (along * rows) // SIDE * columns
+        index = (down[:, None] + ((along * columns) // SIDE)[None]).reshape(-1)
+        looked_at = min(SIDE, rows) * min(SIDE, columns)
+    else:
+        index, looked_at = (along * max(numel, 1)) // ELEMENTS, min(ELEMENTS, numel)
+    return Watched(
+        weakref.ref(parameter), name, place, registered, numel, dtype, index, looked_at,
+        min(SIDE, rows) if rows > 1 else 0,
+    )
+
+
+class Entry:
+    """One parameter of a sample. Values are tensors of `ELEMENTS` elements, None while not taken."""
+
+    __slots__ = (
+        *_VALUES, "at_step", "cleared", "clip_ratio", "clip_scale", "decay", "ended_at", "group", "in_graph",
+        "optimizer", "owners", "parameter", "rounds", "scale", "spoiled", "stepped", "watched",
+    )
+
+    def __init__(
+        self, one: Watched, parameter: Any, owners: tuple[int, ...], optimizer: int, group: int
+    ) -> None:
+        self.watched, self.parameter = one, parameter
+        self.owners, self.optimizer, self.group = owners, optimizer, group
+        """Ids of the optimizers that hold it, the first one's class, and its group there."""
+        self.ended: Any = None
+        """The gradient when the last backward before the step ended."""
+        self.entered: Any = None
+        """The gradient at the entry of the step."""
+        self.before: Any = None
+        self.after: Any = None
+        self.later: Any = None
+        """The value before the step, after it, and at the next backward."""
+        self.between: Any = None
+        """The value at the last moment when the gradient was found cleared between two backwards."""
+        self.ended_at = self.at_step = ""
+        """`none` without a gradient, `present` with one; empty: not looked at."""
+        self.cleared = 0
+        self.stepped = False
+        self.spoiled = False
+        """Whether an optimizer stepped again before it was looked at."""
+        self.clip_ratio = self.clip_scale = self.decay = NULL_DOUBLE
+        self.scale = math.nan
+        """Factor of a GradScaler that `ended` contains; NaN: unknown."""
+        self.rounds = False
+        """Whether the optimizer is torch's own, which rounds each update to the parameter's precision."""
+        self.in_graph = NULL_BOOLEAN
+
+    def release(self, reached: set[int] | None) -> list[Any]:
+        """The values taken, in the order of `_VALUES`; afterwards whether each was taken stands in its
+        place, and the parameter is let go. `reached`: ids of the leaves of the graphs, None if unknown."""
+        if reached is not None:
+            self.in_graph = id(self.parameter) in reached
+        values = [getattr(self, name) for name in _VALUES]
+        for name, value in zip(_VALUES, values, strict=True):
+            setattr(self, name, value is not None)
+        self.parameter = None
+        return [value for value in values if value is not None]
+
+
+class UpdateRows:
+    """Writes the rows of one sample; on the agent's thread."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._append = recorder.rings["python.updates"].append
+        self._words = {name: recorder.intern(name) for name in ("none", "zero", "present")}
+
+    def write(self, step: int, t_ns: int, entries: list[Entry], values: Any) -> None:
+        """`values`: float64 on the host, the `release`d ones of all entries in a row."""
+        torch: Any = sys.modules["torch"]
+        with torch.no_grad():
+            matrices = _matrices(entries, values.reshape(-1, ELEMENTS))
+            figures = {name: column.tolist() for name, column in _figures(*matrices).items()}
+        for number, entry in enumerate(entries):
+            self._put(step, t_ns, entry, {name: column[number] for name, column in figures.items()})
+
+    def _put(self, step: int, t_ns: int, entry: Entry, found: dict[str, float]) -> None:
+        one = entry.watched
+        measured = entry.before and entry.after and entry.stepped
+        followed = entry.after and entry.later
+        weight = found["weight"] if entry.before else found["later"] if entry.later else math.nan
+        self._append(
+            step, t_ns, one.name, one.place, one.registered, one.numel, one.dtype, entry.optimizer,
+            entry.in_graph,
+            self._state(entry.ended_at, found["ended"]), self._state(entry.at_step, found["entered"]),
+            _number(found["ended"] / entry.scale if entry.ended else math.nan),
+            _number(found["entered"] if entry.entered else math.nan),
+            _number(found["direction"] if entry.ended and entry.entered else math.nan),
+            self._cleared(entry, found), entry.clip_ratio, entry.clip_scale, one.looked_at, _number(weight),
+            _number(found["update"] if measured else math.nan),
+            entry.decay * weight if entry.decay != NULL_DOUBLE and entry.before else NULL_DOUBLE,
+            _number(found["changed"] if measured else math.nan),
+            _number(found["lost"] if measured and entry.entered and entry.rounds else math.nan),
+            _number(found["undone"] if measured and followed else math.nan),
+            _number(found["outside"] if followed else math.nan),
+            int(found["alike"]) if one.rows and (entry.after or entry.later) else NULL_BOOLEAN,
+        )
+
+    def _cleared(self, entry: Entry, found: dict[str, float]) -> int:
+        """NULL where the weights were others between the backwards than at the step: the first gradient was
+        used to move there (SAM)."""
+        return NULL_INTEGER if entry.between and entry.before and found["moved"] else entry.cleared
+
+    def _state(self, state: str, size: float) -> int:
+        if not state:
+            return NULL_STRING
+        return self._words["zero" if state == "present" and size == 0 else state]
+
+
+def _matrices(entries: list[Entry], taken: Any) -> list[Any]:
+    """The values as one matrix for each of `_VALUES`, a row for each entry; zeros where none was taken."""
+    torch: Any = sys.modules["torch"]
+    matrices = [torch.zeros(len(entries), ELEMENTS, dtype=torch.float64) for _ in _VALUES]
+    place = 0
+    for number, entry in enumerate(entries):
+        for name, matrix in zip(_VALUES, matrices, strict=True):
+            if getattr(entry, name):
+                matrix[number] = taken[place]
+                place += 1
+    return matrices
+
+
+def _figures(
+    ended: Any, entered: Any, before: Any, after: Any, later: Any, between: Any
+) -> dict[str, Any]:
+    """What the columns of python.updates say, one vector each; NaN where a share has no base."""
+    torch: Any = sys.modules["torch"]
+    change, outside = after - before, later - after
+    # What is set to 0 is masked or clamped, not put back.
+    counts = (later != 0).double()
+    own = (change * change * counts).sum(1)
+    has = entered != 0
+    last = torch.where((after != 0).any(1, keepdim=True), after, later).reshape(-1, SIDE, SIDE)
+    return {
+        "ended": _rms(ended), "entered": _rms(entered), "weight": _rms(before), "later": _rms(later),
+        "update": _rms(change), "moved": (between != before).any(1),
+        "direction": (ended * entered).sum(1) / (ended.norm(dim=1) * entered.norm(dim=1)),
+        "changed": (after != before).double().mean(1),
+        "lost": ((after == before) & has).sum(1) / has.sum(1),
+        "undone": -(outside * change * counts).sum(1) / own,
+        "outside": (later != after).double().mean(1),
+        "alike": (last == last[:, :1]).all(2).all(1),
+    }
+
+
+def _rms(values: Any) -> Any:
+    return values.square().mean(1).sqrt()
+
+
+def _number(value: float) -> float:
+    return NULL_DOUBLE if not math.isfinite(value) else value
+
+
+def taken(tensor: Any, one: Watched) -> Any:
+    """Copies of its elements that are looked at; None for None, and for a kind or size not expected. HOT
+    PATH."""
+    if tensor is None or tensor.numel() != one.numel or tensor.layout is not _strided():
+        return None
+    if tensor.device != one.index.device:
+        return None
+    return sys.modules["torch"].take(tensor.detach(), one.index)
+
+
+def _strided() -> Any:
+    return sys.modules["torch"].strided
+
+
+def wall_ns() -> int:
+    """Wall time from the monotonic clock."""
+    return time.monotonic_ns() + ANCHOR_NS

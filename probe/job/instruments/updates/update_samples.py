@@ -1,0 +1,312 @@
+"""Updates: what becomes of a gradient, from the end of backward to the step and on to the next backward.
+
+Writes python.updates. HOT PATH on the training thread, on sampled steps: a copy of `ELEMENTS` elements of at
+most `MOST_PARAMETERS` parameters at each of five moments, and a walk over the graph of the loss. Gradients
+are touched only where this thread alone trains. Nothing waits for a device. Figures and rows are made on the
+agent's thread, which also chooses what the next sample looks at. The cost of a sample is measured, and the
+next one comes when that is `SHARE` of the budget.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+from probe.base.isolation import Isolation
+from probe.job.instruments.core.delivery import Delivery, capturing, host_number
+from probe.job.instruments.core.recorder import Recorder
+from probe.job.instruments.loop.losses import Losses
+from probe.job.instruments.loop.optimizers import NEVER, Optimizers
+from probe.job.instruments.tensors.gradient_norm import GradientNorm, interval_for, usual_wall_ns
+from probe.job.instruments.updates.reached_parameters import reached
+from probe.job.instruments.updates.update_rows import Entry, UpdateRows, taken, wall_ns
+from probe.job.instruments.updates.watched_parameters import Plan, WatchedParameters
+from probe.recording.layout import NULL_DOUBLE
+
+_now = time.monotonic_ns
+_cpu = time.thread_time_ns
+SHARE = 0.05
+"""Part of the budget for samples: 0.05 % of step time at the default of 1 %."""
+FIRST_STEP, FIRST_SAMPLES = 3, 6
+"""The first samples are in steps 3, 6, 12, 24, …, whatever they cost."""
+LEAST_STEPS = 24
+"""Between two later samples."""
+LATE_STEPS = 2
+"""A sample ends so many steps after it began, also when some parameter was not stepped."""
+RETRY_STEPS = 64
+"""After a sample that was given up."""
+WALK_NS, WALK_PORTION = 2_000_000, 0.05
+"""Time for walking the graph of one loss, or this part of a step if that is longer."""
+PATIENCE = 3
+"""Graphs too large to walk after which none is walked any more."""
+
+
+class Updates:
+    """Samples the way of the gradients. `due`: the step from which on to be told of backwards and steps."""
+
+    def __init__(
+        self, recorder: Recorder, isolation: Isolation, optimizers: Optimizers, losses: Losses,
+        watched: WatchedParameters, norm: GradientNorm, budget_ratio: float, spend: Callable[[int], None],
+    ) -> None:
+        self.recorder = recorder
+        self.due = NEVER
+        self.fixed_interval: int | None = None
+        """Steps between samples regardless of cost, for measurements and tests."""
+        self._isolation = isolation
+        self._optimizers, self._losses, self._norm = optimizers, losses, norm
+        self._watched = watched
+        self._budget_ratio = budget_ratio
+        self._spend = spend
+        self._rows = UpdateRows(recorder)
+        self._delivery = Delivery()
+        self._finished: deque[tuple[int, int, list[Entry], Any]] = deque(maxlen=16)
+        self._plan: Plan | None = None
+        """Prepared by the agent's thread for the next sample."""
+        self._entries: list[Entry] = []
+        """The sample under way; the training thread's."""
+        self._reached: set[int] | None = set()
+        self._began = 0
+        self._stepped = False
+        """Whether an optimizer has stepped since the last backward."""
+        self._cost_ns = self._too_large = self._samples = 0
+        self._costs: deque[int] = deque(maxlen=5)
+        self._next_step = FIRST_STEP
+
+    def install(self) -> None:
+        """Listen to backwards and steps; off the hot path."""
+        guard = self._isolation.guard
+        self._torch: Any = sys.modules["torch"]
+        self.backward_begins = guard("updates", self._backward_begins)
+        self.backward_ends = guard("updates", self._backward_ends)
+        self.step_begins = guard("updates", self._step_begins)
+        self.step_ends = guard("updates", self._step_ends)
+        self._losses.updates = self._optimizers.updates = self
+
+    def uninstall(self) -> None:
+        """Stop listening, and let everything go."""
+        self.due = NEVER
+        self._losses.updates = self._optimizers.updates = None
+        self._entries, self._plan = [], None
+        self._finished.clear()
+        self._delivery.clear()
+
+    # HOT PATH ---------------------------------------------------------------
+
+    def _backward_begins(self, root: Any) -> None:
+        """Backward is about to run, from step `due` on."""
+        begun, begun_cpu = _now(), _cpu()
+        recorder, torch = self.recorder, self._torch
+        if not self._may_look():
+            return
+        with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+            if self._entries:
+                self._look_again()
+                if self._is_over():
+                    self._close(begun_cpu)
+                    recorder.cost_ns += _now() - begun
+                    return
+            elif recorder.micro_step or not recorder.timing or self._plan is None:
+                return
+            else:
+                self._open(self._plan)
+            self._walk(root)
+        self._stepped = False
+        self._account(begun, begun_cpu)
+
+    def _backward_ends(self) -> None:
+        if not self._entries or not self._may_look():
+            return
+        begun, begun_cpu = _now(), _cpu()
+        with self._torch.no_grad(), self._torch._C.DisableTorchFunctionSubclass():
+            for entry in self._entries:
+                if not entry.stepped:
+                    gradient = entry.parameter.grad
+                    entry.ended = taken(gradient, entry.watched)
+                    entry.ended_at = _state(gradient, entry.ended)
+        self._account(begun, begun_cpu)
+
+    def _step_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """Right before a step of an optimizer, from step `due` on."""
+        if not self._entries or not self._may_look():
+            return
+        begun, begun_cpu = _now(), _cpu()
+        if self._losses.in_backward:  # released layer by layer: no moment between backward and step
+            self._give_up()
+            return
+        closure = any(callable(one) for one in (*args, *kwargs.values()) if one is not optimizer)
+        own = id(optimizer)
+        with self._torch.no_grad(), self._torch._C.DisableTorchFunctionSubclass():
+            for entry in self._entries:
+                if own not in entry.owners:
+                    continue
+                if entry.stepped:
+                    entry.spoiled = entry.spoiled or entry.later is None
+                    continue
+                entry.before = taken(entry.parameter, entry.watched)
+                if not closure:
+                    gradient = entry.parameter.grad
+                    entry.entered = taken(gradient, entry.watched)
+                    entry.at_step = _state(gradient, entry.entered)
+                self._note_settings(entry, optimizer)
+        self._account(begun, begun_cpu)
+
+    def _step_ends(self, optimizer: Any) -> None:
+        self._stepped = True
+        if not self._entries:
+            return
+        begun, begun_cpu = _now(), _cpu()
+        own = id(optimizer)
+        with self._torch.no_grad(), self._torch._C.DisableTorchFunctionSubclass():
+            for entry in self._entries:
+                if own in entry.owners and not entry.stepped and entry.before is not None:
+                    entry.after = taken(entry.parameter, entry.watched)
+                    entry.stepped = True
+        self._account(begun, begun_cpu)
+
+    def _may_look(self) -> bool:
+        """Whether gradients may be read now; else the sample under way is given up."""
+        if not self.recorder.owns_gradients() or capturing() or self._torch._C._len_torch_dispatch_stack():
+            self._give_up()
+            return False
+        return True
+
+    def _give_up(self) -> None:
+        self._entries, self._plan = [], None
+        self._next_step = max(self.recorder.step, 0) + RETRY_STEPS
+        self.due = NEVER
+
+    def _open(self, plan: Plan) -> None:
+        self._began, self._cost_ns = self.recorder.step, 0
+        self._reached = set() if self._too_large < PATIENCE else None
+        inside = self._optimizers.in_step
+        for one in plan.parameters:
+            parameter = one.parameter()
+            if parameter is None:
+                continue
+            entry = Entry(one, parameter, *plan.owners.get(id(parameter), ((), 0, 0)))
+            if not entry.owners:  # no step will come
+                entry.before = entry.after = taken(parameter, one)
+            elif inside:  # in the closure of a step, before it updates
+                entry.before = taken(parameter, one)
+            self._entries.append(entry)
+
+    def _look_again(self) -> None:
+        """Before a later backward: what the last step left, and whether gradients are still there."""
+        for entry in self._entries:
+            if entry.stepped or (not entry.owners and self.recorder.step > self._began):
+                if entry.later is None and not entry.spoiled:
+                    entry.later = taken(entry.parameter, entry.watched)
+            elif entry.ended is not None and not self._stepped and _is_gone(entry.parameter.grad, entry):
+                entry.cleared += 1
+                entry.between = taken(entry.parameter, entry.watched)
+
+    def _is_over(self) -> bool:
+        late = self.recorder.step - self._began
+        if late >= LATE_STEPS:
+            return True
+        waiting = (not entry.stepped for entry in self._entries if entry.owners)
+        return late > 0 and not any(waiting)
+
+    def _walk(self, root: Any) -> None:
+        if self._reached is None:
+            return
+        found = reached(root, max(WALK_NS, int(WALK_PORTION * usual_wall_ns(self.recorder))))
+        if found is None:
+            self._reached = None
+            self._too_large += 1
+            return
+        self._reached.update(found)
+        self._watched.note_leaves(found)
+
+    def _note_settings(self, entry: Entry, optimizer: Any) -> None:
+        """Learning rate and decay of its group, and how the gradient was scaled and clipped."""
+        group = optimizer.param_groups[entry.group]
+        rate, decay = host_number(group.get("lr")), host_number(group.get("weight_decay"))
+        kind = type(optimizer)
+        entry.rounds = kind.__module__.startswith("torch.optim") and rate not in (0.0, NULL_DOUBLE)
+        if decay > 0 and rate > 0:
+            entry.decay = _decay(kind.__name__, group, rate * decay)
+        clip = self._norm.clip_of(optimizer)
+        if clip is not None:
+            undone, scale = (host_number(one) for one in clip)
+            entry.clip_ratio = 1.0 / undone if undone >= 1.0 else NULL_DOUBLE
+            entry.clip_scale = scale
+        scaler = self._optimizers.newest_scaler()
+        scaled = scaler is not None and scaler.is_enabled()
+        entry.scale = host_number(getattr(scaler, "_scale", None)) if scaled else 1.0
+
+    def _close(self, begun_cpu: int) -> None:
+        """Hand the values over and choose the step of the next sample."""
+        entries, self._entries = self._entries, []
+        self._plan, self.due = None, NEVER
+        values = [one for entry in entries for one in entry.release(self._reached)]
+        if values:
+            whole = self._torch.cat(values).double()
+            step, t_ns = self._began, wall_ns()
+            if whole.is_cpu:
+                self._finished.append((step, t_ns, entries, whole))
+            else:
+                self._delivery.send(
+                    whole, lambda row: self._finished.append((step, t_ns, entries, self._on_host(row)))
+                )
+        cost = self._cost_ns + _cpu() - begun_cpu
+        self._spend(cost)
+        self._costs.append(cost)
+        self._samples += 1
+        step = self.recorder.step
+        if self.fixed_interval is not None:
+            self._next_step = step + self.fixed_interval
+        elif self._samples < FIRST_SAMPLES:
+            self._next_step = max(2 * self._began, step)
+        else:
+            allowed_ns = self._budget_ratio * SHARE * usual_wall_ns(self.recorder)
+            self._next_step = step + max(LEAST_STEPS, interval_for(int(median(self._costs)), allowed_ns))
+
+    def _on_host(self, row: list[float]) -> Any:
+        return self._torch.tensor(row, dtype=self._torch.float64)
+
+    def _account(self, begun: int, begun_cpu: int) -> None:
+        self._cost_ns += _cpu() - begun_cpu
+        self.recorder.cost_ns += _now() - begun
+
+    # The agent's thread -----------------------------------------------------
+
+    def collect(self) -> None:
+        """Write the rows of finished samples, and prepare the next one."""
+        self._delivery.collect()
+        while self._finished:
+            self._rows.write(*self._finished.popleft())
+        if self.due == NEVER:
+            plan = self._watched.plan()
+            if plan is not None:
+                self._plan = plan
+                self.due = self._next_step
+
+
+def _state(gradient: Any, values: Any) -> str:
+    """`none`, `present`, or nothing for a gradient of a kind that is not looked at."""
+    return "none" if gradient is None else "present" if values is not None else ""
+
+
+def _is_gone(gradient: Any, entry: Entry) -> bool:
+    """Whether the gradient that a backward left has been cleared. On a device only one that was set to None
+    counts: looking at its values would wait."""
+    if gradient is None:
+        return True
+    if not gradient.is_cpu or not bool(entry.ended.any()):
+        return False
+    now = taken(gradient, entry.watched)
+    return now is not None and not bool(now.any())
+
+
+def _decay(kind: str, group: dict[str, Any], coefficient: float) -> float:
+    """Part of a value that weight decay takes off in a step; NULL where it goes through the adaptive
+    gradient."""
+    if kind == "SGD":
+        momentum = host_number(group.get("momentum"))
+        return coefficient / (1.0 - momentum) if 0.0 <= momentum < 1.0 else coefficient
+    return coefficient if kind == "AdamW" or group.get("decoupled_weight_decay") is True else NULL_DOUBLE

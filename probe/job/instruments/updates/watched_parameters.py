@@ -1,0 +1,178 @@
+"""Watched parameters: which ones the next sample looks at, and which optimizers hold each.
+
+Runs on the agent's thread and calls no code of the job's; only `note_leaves` is called on the training
+thread (HOT PATH, on sampled steps). A sample looks at the same `CORE` parameters of the optimizers each
+time, at others in turn, and at some that are in no optimizer. torch is the job's own.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import weakref
+from typing import Any, NamedTuple
+
+from probe.job.instruments.core import statistics
+from probe.job.instruments.core.object_access import attributes
+from probe.job.instruments.core.recorder import Recorder
+from probe.job.instruments.facts.hyperparameters import models_in_frames
+from probe.job.instruments.facts.model_facts import has_one_of
+from probe.job.instruments.loop.forward import Forward
+from probe.job.instruments.loop.optimizers import Optimizers
+from probe.job.instruments.modules.module_names import ModuleNames
+from probe.job.instruments.modules.parameter_names import ParameterNames
+from probe.job.instruments.updates.reached_parameters import places_of
+from probe.job.instruments.updates.update_rows import Watched, watched
+from probe.recording.layout import NULL_BOOLEAN, NULL_INTEGER
+
+MOST_PARAMETERS, CORE, MOST_UNOWNED = 24, 12, 8
+"""Of one sample: in all, always the same ones, and those in no optimizer."""
+MOST_LEAVES = 256
+"""Parameters remembered that a loss depends on and no known model has registered."""
+SEARCHES = 20
+"""Looks for models in the variables of the training thread."""
+AGAIN_S = 5.0
+"""Between two looks at what the optimizers hold."""
+
+Owner = tuple[tuple[int, ...], int, int]
+"""Ids of the optimizers that hold a parameter; the first one's class, and the group in it."""
+
+
+class Plan(NamedTuple):
+    """What a sample looks at."""
+
+    parameters: list[Watched]
+    owners: dict[int, Owner]
+
+
+class WatchedParameters:
+    """Chooses the parameters of each sample."""
+
+    def __init__(
+        self, recorder: Recorder, optimizers: Optimizers, forward: Forward, modules: ModuleNames,
+        names: ParameterNames,
+    ) -> None:
+        self._recorder = recorder
+        self._forward = forward
+        self._optimizers, self._modules, self._names = optimizers, modules, names
+        self._leaves: dict[int, weakref.ref[Any]] = {}
+        self.owners: dict[int, Owner] = {}
+        self._owned: list[weakref.ref[Any]] = []
+        self._looked_s, self._made = 0.0, 0
+        self._turn = self._searches = 0
+        self._hidden: dict[int, tuple[weakref.ref[Any], str]] = {}
+
+    def note_leaves(self, leaves: dict[int, Any]) -> None:
+        """Remember the parameters among the leaves of a graph that no known model has; on the training
+        thread."""
+        kind = sys.modules["torch"].nn.Parameter
+        for key, leaf in leaves.items():
+            fresh = key not in self.owners and key not in self._leaves and isinstance(leaf, kind)
+            if fresh and len(self._leaves) < MOST_LEAVES:
+                self._leaves[key] = weakref.ref(leaf)
+
+    # The agent's thread -----------------------------------------------------
+
+    def plan(self) -> Plan | None:
+        """What the next sample looks at; None while no model or optimizer is known."""
+        if not self._modules.ready:
+            return None
+        now_s = time.monotonic()
+        made = self._optimizers.made_count
+        if not self.owners or made != self._made or now_s > self._looked_s + AGAIN_S:
+            self._looked_s, self._made = now_s, made
+            self._look_at_optimizers()
+        owned = [one for reference in self._owned if (one := reference()) is not None]
+        if not owned:
+            return None
+        self._turn += 1
+        chosen = _evenly(owned, CORE, 0)
+        core = {id(one) for one in chosen}
+        rest = [one for one in owned if id(one) not in core]
+        unowned = self._unowned()[:MOST_UNOWNED]
+        self._find_models(unowned)
+        chosen += _evenly(rest, MOST_PARAMETERS - len(chosen) - len(unowned), self._turn)
+        found = {id(one): one for one in (*chosen, *unowned) if _is_plain(one)}
+        device = next((one.device for one in found.values()), None)
+        return Plan([self._describe(one) for one in found.values() if one.device == device], self.owners)
+
+    def largest_of(self, optimizer: Any) -> Watched | None:
+        """The largest parameter of an optimizer that can be looked at."""
+        groups = attributes(optimizer).get("param_groups")
+        ones = [one for group in groups or () for one in list(group.get("params", ())) if _is_plain(one)]
+        if not ones:
+            return None
+        return self._describe(max(ones, key=lambda one: one.numel()))
+
+    def name_of(self, one: Watched) -> str | None:
+        """The name of a parameter, as far as known by now."""
+        parameter = one.parameter()
+        known = None if parameter is None else self._names.of(parameter)
+        return None if known is None else known.text
+
+    def _look_at_optimizers(self) -> None:
+        owners: dict[int, Owner] = {}
+        owned: list[weakref.ref[Any]] = []
+        for optimizer in self._optimizers.alive():
+            kind = self._recorder.intern(type(optimizer).__name__)
+            groups = attributes(optimizer).get("param_groups")
+            for number, group in enumerate(groups if isinstance(groups, list) else ()):
+                for parameter in list(group.get("params", ())):
+                    before = owners.get(id(parameter))
+                    if before is None:
+                        owned.append(weakref.ref(parameter))
+                        owners[id(parameter)] = ((id(optimizer),), kind, number)
+                    elif id(optimizer) not in before[0]:
+                        owners[id(parameter)] = ((*before[0], id(optimizer)), *before[1:])
+        self.owners, self._owned = owners, owned
+
+    def _find_models(self, unowned: list[Any]) -> None:
+        """Find the models of parameters without a name, which no step's first call was of: from then on they
+        have names, and rows of python.parameters."""
+        missing = {id(one) for one in unowned if self._names.of(one) is None and id(one) not in self._hidden}
+        if not missing or self._searches >= SEARCHES:
+            return
+        self._searches += 1
+        for model in models_in_frames(self._recorder.thread, sys.modules["torch"].nn.Module):
+            if id(model) not in self._forward.roots and has_one_of(model, missing):
+                self._forward.roots[id(model)] = weakref.ref(model)
+
+    def _unowned(self) -> list[Any]:
+        """Parameters that need a gradient and are in no optimizer: those that a loss depends on first."""
+        leaves = [one for reference in list(self._leaves.values()) if (one := reference()) is not None]
+        known = [one for reference, _ in self._names.known() if (one := reference()) is not None]
+        found = {id(one): one for one in (*leaves, *known)}
+        return [one for key, one in found.items() if key not in self.owners and one.requires_grad]
+
+    def _describe(self, parameter: Any) -> Watched:
+        known = self._names.of(parameter)
+        dtype = self._recorder.intern(str(parameter.dtype)[6:])
+        if known is not None:
+            return watched(parameter, known.number, known.place, 1, dtype)
+        hidden = self._hidden.get(id(parameter))
+        if hidden is None or hidden[0]() is not parameter:
+            names = places_of({id(parameter)}, self._modules.roots())
+            hidden = (weakref.ref(parameter), names.get(id(parameter), ""))
+            if hidden[1] and len(self._hidden) < 2 * MOST_LEAVES:
+                self._hidden[id(parameter)] = hidden
+        if hidden[1]:
+            return watched(parameter, self._recorder.intern(hidden[1]), NULL_INTEGER, 0, dtype)
+        return watched(parameter, 0, NULL_INTEGER, NULL_BOOLEAN, dtype)
+
+
+def _evenly(ones: list[Any], count: int, turn: int) -> list[Any]:
+    """`count` of them, evenly spaced; with each `turn` others."""
+    if count <= 0 or not ones:
+        return []
+    if count >= len(ones):
+        return list(ones)
+    start = (turn * 7919) % len(ones) if turn else 0
+    return [ones[(start + place * len(ones) // count) % len(ones)] for place in range(count)]
+
+
+def _is_plain(parameter: Any) -> bool:
+    """Whether its values can be looked at: dense, real, whole, not empty."""
+    kinds = statistics.common_kinds()
+    if not statistics.is_common(parameter, kinds) or not parameter.numel():
+        return False
+    return not (parameter.__dict__ and statistics.is_sharded(parameter))

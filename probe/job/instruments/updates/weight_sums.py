@@ -1,0 +1,316 @@
+"""Weight sums: hashes of a few weights of each model, to compare ranks, and how far models have moved.
+
+Writes python.weights. HOT PATH on the training thread, in a few steps: copies `SAMPLED` elements of at most
+`MOST_PARAMETERS` parameters of each model after the leading optimizer's step, and of their gradients before
+it. The steps have the same numbers on every rank: 2, 8, 32, then the multiples of `EVERY`, or of 8 times as
+much wherever that would cost more than `SHARE` of the budget. Nothing waits for a device. The agent's thread
+finds the models and works out the rows.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import sys
+import time
+import weakref
+import zlib
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from probe.base.isolation import Isolation
+from probe.job.instruments.core import statistics
+from probe.job.instruments.core.delivery import Delivery, capturing
+from probe.job.instruments.core.object_access import attributes, entries, unwrapped
+from probe.job.instruments.core.recorder import Recorder
+from probe.job.instruments.facts.hyperparameters import models_in_frames
+from probe.job.instruments.loop.optimizers import NEVER, Optimizers
+from probe.job.instruments.modules.module_names import ModuleNames
+from probe.job.instruments.tensors.gradient_norm import usual_wall_ns
+from probe.job.instruments.updates.update_rows import wall_ns
+from probe.job.instruments.updates.watched_parameters import WatchedParameters
+from probe.recording.layout import NULL_DOUBLE, NULL_INTEGER, NULL_STRING
+
+_now = time.monotonic_ns
+SHARE = 0.05
+"""Part of the budget."""
+FIRST_STEPS = (2, 8, 32)
+EVERY, COARSER = 128, 8
+LONGEST = EVERY * COARSER**4
+SAMPLED, MOST_PARAMETERS, MOST_MODELS = 8, 64, 4
+SEARCH_S = 2.0
+"""Between two looks for models in the variables of the training thread."""
+SEARCHES = 60
+REST = 1000
+"""A look holds the GIL: at most 0.1 % of the time."""
+_REPLICAS = "DistributedDataParallel"
+
+
+class Model(NamedTuple):
+    """A model to look at."""
+
+    number: int
+    label: int
+    optimizer: int
+    replicated: bool
+    precision: float
+    """Relative precision of its dtype."""
+    parameters: list[tuple[weakref.ref[Any], Any]]
+    """Each with the places of the elements to copy."""
+
+
+class WeightSums:
+    """Takes the weights. `due`: the step from which on to be told of optimizer steps."""
+
+    def __init__(
+        self, recorder: Recorder, isolation: Isolation, optimizers: Optimizers, modules: ModuleNames,
+        watched: WatchedParameters, budget_ratio: float, spend: Callable[[int], None],
+        from_start: Callable[[], bool],
+    ) -> None:
+        self.due = NEVER
+        self._recorder = recorder
+        self._isolation = isolation
+        self._optimizers, self._modules, self._watched = optimizers, modules, watched
+        self._budget_ratio, self._spend = budget_ratio, spend
+        self._from_start = from_start
+        self._append = recorder.rings["python.weights"].append
+        self._models: list[Model] = []
+        self._every = EVERY
+        self._leader = 0
+        self._gradients: dict[int, Any] = {}
+        self._finished: deque[tuple[int, int, Model, int, bool, Any]] = deque(maxlen=64)
+        self._delivery = Delivery()
+        # The agent's thread.
+        self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._beside: list[weakref.ref[Any]] = []
+        self._replicas: set[int] = set()
+        self._first: dict[int, tuple[list[float], int]] = {}
+        self._searches = 0
+        self._next_s = 0.0
+
+    def install(self) -> None:
+        """Listen to optimizer steps; off the hot path."""
+        self.step_begins = self._isolation.guard("weights", self._step_begins)
+        self.step_ends = self._isolation.guard("weights", self._step_ends)
+        self._optimizers.sums = self
+
+    def uninstall(self) -> None:
+        """Stop listening, and let everything go."""
+        self.due = NEVER
+        self._optimizers.sums = None
+        self._models = []
+        self._gradients.clear()
+        self._finished.clear()
+        self._delivery.clear()
+
+    # HOT PATH ---------------------------------------------------------------
+
+    def _step_begins(self, optimizer: Any) -> None:
+        recorder = self._recorder
+        self._gradients = {}
+        if id(optimizer) != self._leader or not recorder.owns_gradients():
+            return
+        if not self._is_due(recorder.step):
+            self.due = self._next_due(recorder.step)
+            return
+        begun = _now()
+        for model in self._models:
+            if model.optimizer and model.replicated:
+                self._gradients[model.number] = self._take(model, gradients=True)
+        recorder.cost_ns += _now() - begun
+
+    def _step_ends(self, optimizer: Any) -> None:
+        recorder = self._recorder
+        step = recorder.step
+        if id(optimizer) != self._leader or not self._is_due(step):
+            return
+        begun = _now()
+        for model in self._models:
+            weights = self._take(model, gradients=False)
+            if weights is not None:
+                self._send(step, model, weights, self._gradients.get(model.number))
+        self._gradients = {}
+        self.due = self._next_due(step)
+        cost = _now() - begun
+        recorder.cost_ns += cost
+        self._spend(cost)
+        allowed = self._budget_ratio * SHARE * usual_wall_ns(recorder)
+        if step >= EVERY and cost > allowed * self._every and self._every < LONGEST:
+            self._every *= COARSER
+
+    def _is_due(self, step: int) -> bool:
+        return step in FIRST_STEPS or (step > 0 and step % self._every == 0)
+
+    def _next_due(self, step: int) -> int:
+        early = [one for one in FIRST_STEPS if one > step]
+        return early[0] if early else (step // self._every + 1) * self._every
+
+    def _take(self, model: Model, *, gradients: bool) -> Any:
+        """Elements of all its parameters in a row; None when one has gone, or has no gradient."""
+        torch: Any = sys.modules["torch"]
+        if capturing() or torch._C._len_torch_dispatch_stack():
+            return None
+        pieces = []
+        with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+            for reference, places in model.parameters:
+                parameter = reference()
+                tensor = parameter.grad if gradients and parameter is not None else parameter
+                if tensor is None:
+                    if not gradients:
+                        return None
+                    continue
+                if tensor.layout is not torch.strided or tensor.device != places.device:
+                    return None
+                pieces.append(torch.take(tensor.detach(), places))
+            return torch.cat(pieces) if pieces else None
+
+    def _send(self, step: int, model: Model, weights: Any, gradients: Any) -> None:
+        first = model.parameters[0][0]()
+        writes = 0 if first is None else first._version
+        has = gradients is not None
+        torch: Any = sys.modules["torch"]
+        whole = torch.cat([weights, gradients]).double() if has else weights.double()
+        size = weights.numel()
+        t_ns = wall_ns()
+
+        def arrived(row: list[float]) -> None:
+            self._finished.append((step, t_ns, model, writes, has, (row[:size], row[size:])))
+
+        if whole.is_cpu:
+            self._finished.append((step, t_ns, model, writes, has, (whole[:size], whole[size:])))
+        else:
+            self._delivery.send(whole, arrived)
+
+    # The agent's thread -----------------------------------------------------
+
+    def collect(self) -> None:
+        """Write the rows, and look for models that came or went."""
+        self._delivery.collect()
+        while self._finished:
+            self._put(*self._finished.popleft())
+        now_s = time.monotonic()
+        if now_s < self._next_s or not self._modules.ready or not self._watched.owners:
+            return
+        leader = self._optimizers.expected_leader()
+        if leader is None:
+            return
+        self._search()
+        self._models = self._described()
+        self._leader = id(leader)
+        if self.due == NEVER:
+            self.due = 0
+        ended_s = time.monotonic()
+        self._next_s = ended_s + max(SEARCH_S, REST * (ended_s - now_s))
+
+    def _search(self) -> None:
+        """Find models that no training forward began with, such as targets and averages, and replicas whose
+        inner model is called directly."""
+        if self._searches >= SEARCHES:
+            return
+        self._searches += 1
+        torch: Any = sys.modules["torch"]
+        inside = {id(unwrapped(root)) for root in self._modules.roots()}
+        for found in models_in_frames(self._recorder.thread, torch.nn.Module):
+            if type(found).__name__ == _REPLICAS:
+                self._replicas.add(id(unwrapped(found)))
+                continue
+            known = id(found) in inside or any(one() is found for one in self._beside)
+            if not known and len(self._beside) < MOST_MODELS and not self._is_part(found):
+                self._beside.append(weakref.ref(found))
+
+    def _is_part(self, model: Any) -> bool:
+        """Whether a model belongs to one that is known, or has no children: a layer or a loss."""
+        own = {id(one) for one in _parameters(model)}
+        if not own or not any(child for _, child in entries(attributes(model).get("_modules"))):
+            return True
+        known = [unwrapped(root) for root in self._modules.roots()]
+        known += [one for reference in self._beside if (one := reference()) is not None]
+        return any(own & {id(one) for one in _parameters(other)} for other in known)
+
+    def _described(self) -> list[Model]:
+        roots = self._modules.roots()
+        for root in roots:
+            if type(root).__name__ == _REPLICAS:
+                self._replicas.add(id(unwrapped(root)))
+        models = [unwrapped(root) for root in roots]
+        models += [one for reference in self._beside if (one := reference()) is not None]
+        found: list[Model] = []
+        seen: set[int] = set()
+        for model in models:
+            parameters = _parameters(model)
+            if not parameters or id(parameters[0]) in seen or len(found) >= MOST_MODELS:
+                continue
+            seen.update(id(one) for one in parameters)
+            described = self._describe(model, parameters)
+            if described is not None:
+                found.append(described)
+        return found
+
+    def _describe(self, model: Any, parameters: list[Any]) -> Model | None:
+        torch: Any = sys.modules["torch"]
+        kinds = statistics.common_kinds()
+        plain = [
+            one for one in parameters if statistics.is_common(one, kinds) and one.numel()
+            and not (one.__dict__ and statistics.is_sharded(one))
+        ]
+        if not plain:
+            return None
+        known = self._known.get(id(model))
+        if known is None or known[0]() is not model:
+            known = self._known[id(model)] = (weakref.ref(model), len(self._known))
+        step = -(-len(plain) // MOST_PARAMETERS)
+        chosen = [one for one in plain[::step] if one.device == plain[0].device]
+        owners = [self._watched.owners.get(id(one)) for one in plain]
+        owner = next((one[1] for one in owners if one is not None), NULL_STRING)
+        along = torch.arange(SAMPLED, device=plain[0].device)
+        return Model(
+            known[1], self._recorder.intern(type(model).__name__), owner, id(model) in self._replicas,
+            float(torch.finfo(plain[0].dtype).eps),
+            [(weakref.ref(one), along * one.numel() // SAMPLED) for one in chosen],
+        )
+
+    def _put(
+        self, step: int, t_ns: int, model: Model, writes: int, has_gradients: bool, values: Any
+    ) -> None:
+        weights, gradients = (one if isinstance(one, list) else one.tolist() for one in values)
+        first = self._first.get(model.number)
+        if first is None or len(first[0]) != len(weights):
+            first = self._first[model.number] = (weights, writes)
+        size = _norm(first[0])
+        apart = _norm([now - then for now, then in zip(weights, first[0], strict=True)])
+        made = writes - first[1]
+        self._append(
+            step, t_ns, model.label, model.number, model.optimizer, model.replicated,
+            self._from_start(), len(weights),
+            _hash(weights), _hash(gradients) if has_gradients else NULL_INTEGER,
+            _finite(_norm(weights) / len(weights) ** 0.5), _finite(apart / size if size else float("nan")),
+            made, model.precision * made,
+        )
+
+
+def _parameters(model: Any) -> list[Any]:
+    """All parameters of a model, in the order of `named_parameters()`, without running its code."""
+    found: dict[int, Any] = {}
+    waiting, seen = [model], set()
+    while waiting:
+        module = waiting.pop()
+        if module is None or id(module) in seen:
+            continue
+        seen.add(id(module))
+        held = attributes(module)
+        found.update({id(one): one for _, one in entries(held.get("_parameters")) if one is not None})
+        waiting += [child for _, child in reversed(entries(held.get("_modules")))]
+    return list(found.values())
+
+
+def _norm(values: list[float]) -> float:
+    return math.sqrt(sum(value * value for value in values))
+
+
+def _hash(values: list[float]) -> int:
+    return zlib.crc32(struct.pack(f"<{len(values)}d", *values))
+
+
+def _finite(value: float) -> float:
+    return value if value - value == 0.0 else NULL_DOUBLE

@@ -1,0 +1,43 @@
+-- title = "units that are all equal"
+-- severity = "alarm"
+-- symptoms = ["loss", "gradients"]
+-- order = 213
+-- scope = "rank"
+-- needs = "values of a few weights in a few sampled steps"
+-- what = "all units of {param} hold the same weights: they started at the same constant value and training cannot tell them apart"
+-- why = [
+--   "all rows looked at are equal in each of the last {n} sampled steps, at step {last} still; root mean square {weight:.3g}",
+--   "{more} other matrices are like that: {examples}",
+--   "units with equal weights get equal gradients; initialise the weights at random",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT step, param, equal_rows, weight_rms, changed_ratio FROM python.updates ORDER BY step DESC, place LIMIT 24\"",
+--   "probe {endpoint} checkpoint before-restart.pt",
+--   "probe {endpoint} stop",
+-- ]
+-- false_positives = "a layer that starts at zero behind a gate that is closed"
+-- [parameters.least]
+-- value = 3
+-- unit = "steps looked at"
+-- source = "ours"
+-- [parameters.after]
+-- value = 20
+-- unit = "steps"
+-- source = "ours: layers that start at zero on purpose (adapters, residual branches) differ after their first update"
+WITH steps AS (
+    SELECT DISTINCT step FROM python.updates ORDER BY step DESC LIMIT 8
+), seen AS (
+    SELECT u.* FROM python.updates u JOIN steps USING (step)
+), embeddings AS (
+    SELECT DISTINCT module FROM python.modules WHERE class LIKE '%Embedding%'
+), params AS (
+    SELECT param, ANY_VALUE(place) AS place, COUNT(*) AS n, BOOL_AND(equal_rows) AS alike, MIN(step) AS step, MAX(step) AS last, MAX(weight_rms) AS weight, BOOL_OR(optimizer IS NOT NULL) AS held FROM seen
+    WHERE equal_rows IS NOT NULL AND param IS NOT NULL AND step >= $after GROUP BY param
+), alike AS (
+    SELECT * FROM params WHERE n >= $least AND alike AND held AND regexp_replace(param, '\.[^.]*$', '') NOT IN (SELECT module FROM embeddings)
+)
+SELECT NULL AS unknown, ARG_MIN(param, place) AS param, ARG_MIN(param, place) AS subject, NULLIF(COUNT(*) - 1, 0) AS more, MAX(n) AS n, MIN(step) AS step, MAX(last) AS last, ARG_MIN(weight, place) AS weight,
+    array_to_string(list(param ORDER BY place)[2:5], ', ') AS examples
+FROM alike HAVING COUNT(*) > 0
+UNION ALL BY NAME
+SELECT format('updates were looked at in {} steps, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least

@@ -1,0 +1,44 @@
+-- title = "gradient cut off"
+-- severity = "notice"
+-- symptoms = ["gradients", "loss"]
+-- order = 206
+-- scope = "rank"
+-- needs = "the graphs of the losses and the gradients of a few sampled steps, and recorded module calls"
+-- what = "no gradient reaches {module}, although its forward runs in every recorded step: it is cut off from the loss (detach(), no_grad, .data or .item() behind it)"
+-- why = [
+--   "in the last {n} sampled steps none of its {params} parameters looked at was in the graph of a loss or had a gradient; {others} other parameters had one",
+--   "they are in an optimizer and need a gradient: {examples}",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT step, param, in_graph, after_backward FROM python.updates ORDER BY step DESC, place LIMIT 24\"",
+--   "probe {endpoint} checkpoint before-restart.pt",
+--   "probe {endpoint} stop",
+-- ]
+-- false_positives = "a part that is trained later, or only in some steps"
+-- [parameters.least]
+-- value = 3
+-- unit = "steps looked at"
+-- source = "ours"
+WITH steps AS (
+    SELECT DISTINCT step FROM python.updates ORDER BY step DESC LIMIT 8
+), seen AS (
+    SELECT u.* FROM python.updates u JOIN steps USING (step)
+), params AS (
+    SELECT param, ANY_VALUE(place) AS place, COUNT(DISTINCT step) AS n, MIN(step) AS step, BOOL_OR(in_graph) AS reached,
+        BOOL_OR(after_backward IN ('present', 'zero') OR at_step IN ('present', 'zero')) AS gradient, COUNT(in_graph) AS walked
+    FROM seen WHERE optimizer IS NOT NULL AND param IS NOT NULL GROUP BY param
+), called AS (
+    SELECT DISTINCT module FROM python.torch_trace WHERE stage = 'forward' AND step >= (SELECT MIN(step) - 1000 FROM steps)
+), cut AS (
+    SELECT p.*, regexp_replace(param, '\.[^.]*$', '') AS owner FROM params p
+    WHERE n >= $least AND walked >= n AND NOT reached AND NOT gradient
+), found AS (
+    SELECT *, split_part(owner, '.', 1) AS module FROM cut WHERE EXISTS (SELECT 1 FROM called WHERE called.module = owner)
+), others AS (
+    SELECT COUNT(*) FILTER (gradient) AS others FROM params
+)
+SELECT NULL AS unknown, module, module AS subject, COUNT(*) AS params, MAX(n) AS n, MIN(step) AS step, ANY_VALUE(others) AS others,
+    array_to_string(list(param ORDER BY place)[:4], ', ') AS examples
+FROM found, others WHERE others > 0 GROUP BY module
+UNION ALL BY NAME
+SELECT format('updates were looked at in {} steps, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least

@@ -1,0 +1,42 @@
+-- title = "gradients cleared before the step"
+-- severity = "alarm"
+-- symptoms = ["gradients", "loss"]
+-- order = 201
+-- scope = "rank"
+-- needs = "gradients after backward and at the optimizer's step, of a few sampled steps"
+-- what = "the optimizer's step finds no gradient: those of every backward are cleared (zero_grad) between backward and step"
+-- why = [
+--   "in {gone:.0%} of what was looked at in the last {n} sampled steps there was a gradient when backward ended and {how} at the entry of the step",
+--   "gradient of {param} after backward: {gradient:.3g} (root mean square); share of its elements that the step changed: {changed:.0%}",
+--   "either zero_grad is called after backward, or step before backward: the order is zero_grad, backward, step",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT step, param, after_backward, at_step, cleared, changed_ratio FROM python.updates ORDER BY step DESC, place LIMIT 24\"",
+--   "probe {endpoint} checkpoint before-restart.pt",
+--   "probe {endpoint} stop",
+-- ]
+-- false_positives = "a loop that takes the gradients away to apply them itself"
+-- [parameters.least]
+-- value = 3
+-- unit = "steps looked at"
+-- source = "ours"
+-- [parameters.share]
+-- value = 0.9
+-- unit = "ratio of what was looked at"
+-- source = "ours: what happens in nearly every step is no accident of one"
+WITH steps AS (
+    SELECT DISTINCT step FROM python.updates ORDER BY step DESC LIMIT 8
+), seen AS (
+    SELECT u.* FROM python.updates u JOIN steps USING (step)
+), gone AS (
+    SELECT *, at_step IN ('none', 'zero') AS gone FROM seen
+    WHERE optimizer IS NOT NULL AND after_backward = 'present' AND at_step IS NOT NULL
+), counted AS (
+    SELECT COUNT(DISTINCT step) AS n, AVG(gone::INT) AS gone, MIN(step) AS step, ARG_MAX(param, gradient_rms) FILTER (gone) AS param,
+        MAX(gradient_rms) FILTER (gone) AS gradient, ARG_MAX(changed_ratio, gradient_rms) FILTER (gone) AS changed,
+        CASE WHEN BOOL_OR(at_step = 'none') THEN 'none' ELSE 'one of exactly 0' END AS how
+    FROM gone
+)
+SELECT NULL AS unknown, * FROM counted WHERE n >= $least AND gone >= $share
+UNION ALL BY NAME
+SELECT format('updates were looked at in {} steps, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least

@@ -1,0 +1,39 @@
+-- title = "updates rounded away"
+-- severity = "notice"
+-- symptoms = ["loss", "gradients"]
+-- order = 212
+-- scope = "rank"
+-- needs = "values of a few weights before and after the steps of a few sampled steps"
+-- what = "{dtype} weights round most updates away: {lost:.0%} of the weights with a gradient are the same after the step (median over parameters)"
+-- why = [
+--   "the update is smaller than half of a weight's last place, in {dtype} about {place:.1%} of its value; the changes that are left are {ratio:.2g} of the weights",
+--   "in the last {n} sampled steps; torch's own optimizers keep no other copy of the weights",
+--   "keep the weights in float32 (autocast computes in {dtype}), or use an optimizer with stochastic rounding or compensated sums",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT step, param, dtype, lost_ratio, update_rms, weight_rms FROM python.updates ORDER BY step DESC, place LIMIT 24\"",
+--   "probe {endpoint} checkpoint before-restart.pt",
+--   "probe {endpoint} stop",
+-- ]
+-- false_positives = "a fine-tuning in which a few per cent of the weights are meant to move"
+-- [parameters.least]
+-- value = 3
+-- unit = "steps looked at"
+-- source = "ours"
+-- [parameters.lost]
+-- value = 0.5
+-- unit = "ratio of the elements with a gradient"
+-- source = "ours: most of them"
+WITH steps AS (
+    SELECT DISTINCT step FROM python.updates ORDER BY step DESC LIMIT 8
+), seen AS (
+    SELECT u.* FROM python.updates u JOIN steps USING (step)
+), params AS (
+    SELECT param, dtype, COUNT(*) AS n, MEDIAN(lost_ratio) AS lost, MEDIAN(update_rms / NULLIF(weight_rms, 0)) AS ratio, MIN(step) AS step, MIN(COALESCE(clip_ratio, 1)) AS clip FROM seen
+    WHERE lost_ratio IS NOT NULL AND dtype IN ('bfloat16', 'float16') AND at_step = 'present' GROUP BY param, dtype
+), counted AS (
+    SELECT ANY_VALUE(dtype) AS dtype, COUNT(*) AS params, MAX(n) AS n, MEDIAN(lost) AS lost, MEDIAN(ratio) AS ratio, MIN(step) AS step, MIN(clip) AS clip FROM params WHERE n >= $least
+)
+SELECT NULL AS unknown, *, CASE dtype WHEN 'bfloat16' THEN 0.004 ELSE 0.0005 END / 2 AS place FROM counted WHERE params >= 2 AND lost >= $lost AND clip > 0.01
+UNION ALL BY NAME
+SELECT format('updates were looked at in {} steps, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least

@@ -1,0 +1,52 @@
+-- title = "weights put back"
+-- severity = "alarm"
+-- symptoms = ["loss", "gradients"]
+-- order = 207
+-- scope = "rank"
+-- needs = "values of a few weights before and after the steps of a few sampled steps"
+-- what = "weights that the optimizer's step wrote are put back afterwards: {how}"
+-- why = [
+--   "in the last {n} sampled steps, {undone:.1%} of the step's change was gone at the next backward (median over parameters), and other code than the optimizer had written {outside:.0%} of the elements",
+--   "{param} was found as it had been before step {as_of} at steps {times}",
+--   "updates of {lost} steps are gone",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT step, param, changed_ratio, undone_ratio, outside_ratio FROM python.updates ORDER BY step DESC, place LIMIT 24\"",
+--   "probe {endpoint} query \"SELECT step, param, as_of_step, lost_steps FROM python.put_back ORDER BY step\"",
+--   "probe {endpoint} checkpoint before-restart.pt",
+--   "probe {endpoint} stop",
+-- ]
+-- false_positives = "a roll-back to the best state on purpose"
+-- [parameters.least]
+-- value = 3
+-- unit = "steps looked at"
+-- source = "ours"
+-- [parameters.share]
+-- value = 0.9
+-- unit = "ratio of what was looked at"
+-- source = "ours: what happens in nearly every step is no accident of one"
+-- [parameters.undone]
+-- value = 0.9
+-- unit = "ratio of the step's change"
+-- source = "ours: Lookahead and averaging over ranks take back a half or less, and not after every step"
+WITH steps AS (
+    SELECT DISTINCT step FROM python.updates ORDER BY step DESC LIMIT 8
+), seen AS (
+    SELECT u.* FROM python.updates u JOIN steps USING (step)
+), by_step AS (
+    SELECT step, MEDIAN(undone_ratio) AS undone, MEDIAN(outside_ratio) AS outside FROM seen
+    WHERE optimizer IS NOT NULL AND undone_ratio IS NOT NULL AND changed_ratio > 0 GROUP BY step
+), each AS (
+    SELECT COUNT(*) AS n, MIN(step) AS step, MEDIAN(undone) AS undone, MEDIAN(outside) AS outside, AVG((undone >= $undone)::INT) AS share FROM by_step
+), kept AS (
+    SELECT COUNT(*) AS found, MIN(step) AS first, ANY_VALUE(param) AS param, ARG_MAX(as_of_step, step) AS as_of, SUM(lost_steps) AS lost,
+        array_to_string(list(step ORDER BY step DESC)[:5], ', ') AS times
+    FROM python.put_back
+)
+SELECT NULL AS unknown, 'nearly all of each step is overwritten before the next backward' AS how, n, step, undone, outside FROM each WHERE n >= $least AND share >= $share
+UNION ALL BY NAME
+SELECT NULL AS unknown, format('those of an earlier moment (before step {}) were restored {} times', as_of, found) AS how, param, as_of, times, lost, first AS step,
+    CASE WHEN found < 2 THEN 'info' ELSE 'notice' END AS severity
+FROM kept, each WHERE found > 0 AND NOT COALESCE(n >= $least AND share >= $share, false)
+UNION ALL BY NAME
+SELECT format('updates were looked at in {} steps, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least

@@ -1,0 +1,74 @@
+"""What becomes of a gradient: what is lost on its way is named, ordinary ways to train are not accused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from agent.asking import query, without_times
+from agent.nursery import Forked
+from harness import Place
+from probe.diagnose.recipes.library import built_in_folder, load
+
+Fork = Callable[..., Forked]
+WRONG = {
+    "cleared": "gradients-cleared",
+    "cleared_between": "accumulation-cleared",
+    "listed": "parameters-unregistered",
+    "kept_back": "weights-put-back",
+    "made_anew": "loss-without-parameters",
+    "elsewhere": "optimizer-elsewhere",
+}
+"""What is wrong, and the recipe that says so."""
+FINE = (
+    "gan", "sam", "lookahead", "released", "swapped", "tied", "frozen", "accumulate", "clamped", "closure",
+)
+LATER = ("unused", "normalized", "copied")
+JUDGES = (
+    *WRONG.values(), "gradient-cut-off", "clip-before-unscale", "clip-to-nothing", "decay-outweighs",
+    "updates-rounded-away", "equal-units", "copy-never-moves", "parameters-forgotten", "layer-not-learning",
+)
+STEPS = "16"
+LIBRARY = load([built_in_folder()])
+
+
+def found(place: Place, pid: int) -> list[str]:
+    """The recipes among `JUDGES` that find something in the recording of a process."""
+    names = []
+    for name in sorted(set(JUDGES)):
+        sql, parameters = LIBRARY[name].statement()
+        for parameter, value in parameters.items():
+            sql = sql.replace(f"${parameter}", repr(value))
+        if [None] in query(place, pid, f"SELECT unknown FROM ({sql})"):
+            names.append(name)
+    return names
+
+
+def trained(fork: Fork, kinds: tuple[str, ...]) -> dict[str, Forked]:
+    """A job of each kind that has made its steps as it does without probe."""
+    commands = {kind: ("update_ways", "--kind", kind, "--steps", STEPS) for kind in kinds}
+    plain = {kind: fork(*command, watched=False) for kind, command in commands.items()}
+    jobs = {kind: fork(*command, "--hold") for kind, command in commands.items()}
+    for kind, job in jobs.items():
+        result: dict[str, Any] = without_times(job.result())
+        assert result == without_times(plain[kind].result()), f"{kind}: trained another way"
+    return jobs
+
+
+def test_an_update_that_is_lost_or_undone_is_named_by_its_mechanism(fork: Fork, place: Place) -> None:
+    for kind, job in trained(fork, tuple(WRONG)).items():
+        names = found(place, job.pid)
+        assert WRONG[kind] in names, f"{kind}: {names}"
+        assert set(names) <= {WRONG[kind], "parameters-forgotten"}, kind
+
+
+@pytest.mark.parametrize(
+    "kinds", [FINE, pytest.param(LATER, marks=pytest.mark.campaign)], ids=("most", "others")
+)
+def test_ordinary_ways_to_train_are_not_accused(fork: Fork, place: Place, kinds: tuple[str, ...]) -> None:
+    for kind, job in trained(fork, kinds).items():
+        assert found(place, job.pid) == [], kind
+        (looked,) = query(place, job.pid, "SELECT count(DISTINCT step) FROM python.updates")
+        assert looked[0] >= 3 or kind == "released", f"{kind}: nothing was looked at"

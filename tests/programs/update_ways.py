@@ -1,0 +1,235 @@
+"""Trainings that differ in what becomes of a gradient, each with probe looking at every second step or so.
+
+`--kind`: ordinary ways to train, in which nothing is lost: gan (two optimizers in turns), sam (two backwards,
+the weights moved in between and back), lookahead (every fifth step half of the way is taken back), released
+(each parameter is stepped inside backward), swapped (an average takes the model's place while it is
+evaluated), tied (one weight in two layers), frozen (the first layer, on purpose), accumulate, clamped (the
+weights, after each step), closure (LBFGS), unused (an embedding, most of whose rows never occur), normalized
+(a bias that a normalization takes off again), copied (the optimizer holds copies that are written back), or
+one that goes wrong: cleared, cleared_between, kept_back, made_anew, listed, elsewhere.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from ledger import Ledger, options
+
+OUTSIDE = ("gan", "sam", "closure", "released")
+
+
+class Listed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 16)
+        self.hidden = [nn.Linear(16, 16)]
+        self.last = nn.Linear(16, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.relu(self.hidden[0](torch.relu(self.first(inputs)))))
+
+
+class Words(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(200, 8)
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.last(self.embedding((inputs[:, 0] > 0).long()))
+
+
+def made(kind: str) -> nn.Module:
+    if kind == "listed":
+        return Listed()
+    if kind == "unused":
+        return Words()
+    if kind == "normalized":
+        return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 3))
+    if kind == "tied":
+        model[2].weight = nn.Linear(16, 16).weight
+        model.append(nn.Linear(3, 3))
+        model.insert(3, nn.Linear(16, 16))
+        model[3].weight = model[2].weight
+    if kind == "frozen":
+        model[0].requires_grad_(False)
+    return model
+
+
+def sample_often() -> Callable[[], None]:
+    """Have probe look as often as it can, when it is here; the answer waits until it is ready to."""
+    lifecycle: Any = sys.modules.get("probe.job.agent.lifecycle")
+    agent = lifecycle.agent_here() if lifecycle is not None else None
+    if agent is None:
+        return lambda: None
+    updates = agent.instruments.learning[0]
+    updates.fixed_interval = 1
+
+    def wait() -> None:
+        deadline = time.monotonic() + 10
+        while updates.due > 1 << 40 and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    return wait
+
+
+class Training:
+    """One kind; `step` makes one step."""
+
+    def __init__(self, kind: str, ledger: Ledger) -> None:
+        self.kind, self.ledger = kind, ledger
+        self.model = made(kind)
+        self.optimizer: Any = torch.optim.SGD(
+            [one for one in self.model.parameters() if one.requires_grad], lr=0.05, momentum=0.9
+        )
+        self.other = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
+        self.critic = torch.optim.Adam(self.other.parameters(), lr=1e-3)
+        if kind == "closure":
+            self.optimizer = torch.optim.LBFGS(self.model.parameters(), lr=0.1, max_iter=2)
+        if kind == "elsewhere":
+            self.model = made(kind)
+        if kind == "copied":
+            self.copies = [nn.Parameter(one.detach().clone()) for one in self.model.parameters()]
+            self.optimizer = torch.optim.SGD(self.copies, lr=0.05)
+        if kind == "released":
+            self.release()
+        self.slow = copy.deepcopy(self.model).requires_grad_(False)
+
+    def release(self) -> None:
+        each = {one: torch.optim.SGD([one], lr=0.05) for one in self.model.parameters()}
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.0)
+
+        def stepped(parameter: torch.Tensor) -> None:
+            each[parameter].step()  # type: ignore[index]
+            each[parameter].zero_grad()  # type: ignore[index]
+
+        for one in self.model.parameters():
+            one.register_post_accumulate_grad_hook(stepped)
+
+    def loss(self) -> torch.Tensor:
+        inputs = torch.randn(16, 8)
+        value = functional.cross_entropy(self.model(inputs), (inputs[:, 0] > 0).long())
+        self.ledger.loss(value)
+        return value
+
+    def step(self) -> None:
+        special = getattr(self, self.kind, None)
+        if special is not None:
+            special()
+            return
+        self.optimizer.zero_grad()
+        for _ in range(3 if self.kind in ("accumulate", "cleared_between") else 1):
+            if self.kind == "cleared_between":
+                self.optimizer.zero_grad()
+            value = self.loss()
+            if self.kind == "made_anew":
+                value = torch.tensor(value.item(), requires_grad=True)
+            value.backward()
+        if self.kind == "cleared":
+            self.optimizer.zero_grad()
+        self.optimizer.step()
+        with torch.no_grad():
+            self.afterwards()
+
+    def afterwards(self) -> None:
+        slow, own = list(self.slow.parameters()), list(self.model.parameters())
+        if self.kind in ("swapped", "kept_back"):
+            for average, one in zip(slow, own, strict=True):
+                average.mul_(0.99).add_(one, alpha=0.01)
+        if self.kind == "swapped" and self.ledger.steps % 4 == 3:
+            kept = [one.clone() for one in own]
+            for average, one in zip(slow, own, strict=True):
+                one.copy_(average)
+            self.model(torch.randn(4, 8))
+            for one, before in zip(own, kept, strict=True):
+                one.copy_(before)
+        elif self.kind == "kept_back":
+            for average, one in zip(slow, own, strict=True):
+                one.copy_(average)
+        elif self.kind == "lookahead" and self.ledger.steps % 5 == 4:
+            for average, one in zip(slow, own, strict=True):
+                average.add_(one - average, alpha=0.5)
+                one.copy_(average)
+        elif self.kind == "clamped":
+            for one in own:
+                one.clamp_(-0.2, 0.2)
+
+    def sam(self) -> None:
+        self.optimizer.zero_grad()
+        self.loss().backward()
+        with torch.no_grad():
+            moved = [0.05 * one.grad for one in self.model.parameters()]  # type: ignore[operator]
+            for one, by in zip(self.model.parameters(), moved, strict=True):
+                one.add_(by)
+        self.optimizer.zero_grad()
+        self.loss().backward()
+        with torch.no_grad():
+            for one, by in zip(self.model.parameters(), moved, strict=True):
+                one.sub_(by)
+        self.optimizer.step()
+
+    def gan(self) -> None:
+        noise = torch.randn(16, 8)
+        self.optimizer.zero_grad()
+        made_up = self.model(noise)
+        value = -self.other(made_up).mean()
+        self.ledger.loss(value)
+        value.backward()
+        self.optimizer.step()
+        self.critic.zero_grad()
+        value = self.other(made_up.detach()).mean() - self.other(torch.randn(16, 3)).mean()
+        value.backward()
+        self.critic.step()
+
+    def copied(self) -> None:
+        self.loss().backward()
+        for one, held in zip(self.model.parameters(), self.copies, strict=True):
+            held.grad, one.grad = one.grad, None
+        self.optimizer.step()
+        with torch.no_grad():
+            for one, held in zip(self.model.parameters(), self.copies, strict=True):
+                one.copy_(held)
+
+    def released(self) -> None:
+        self.loss().backward()
+        self.optimizer.step()
+
+    def closure(self) -> None:
+        inputs = torch.randn(16, 8)
+
+        def again() -> torch.Tensor:
+            self.optimizer.zero_grad()
+            value = functional.cross_entropy(self.model(inputs), (inputs[:, 0] > 0).long())
+            value.backward()
+            self.ledger.loss(value)
+            return value
+
+        self.optimizer.step(again)
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--kind", default="accumulate")
+    arguments = parser.parse_args()
+    ledger = Ledger(arguments)
+    training = Training(arguments.kind, ledger)
+    wait = sample_often()
+    while ledger.running:
+        training.step()
+        ledger.step()
+        if ledger.steps > 2:
+            wait()
+    ledger.finish(training.model, training.other)
+
+
+if __name__ == "__main__":
+    main()
