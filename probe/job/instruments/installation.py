@@ -4,7 +4,7 @@ Runs when the agent starts and stops, and once a round on the agent's thread (`c
 tables they write:
 
     steps        python.steps, python.pulse (always, when anything is recorded)
-    losses       python.losses
+    losses       python.losses, python.loss_functions, python.model_inputs
     modules      python.torch_trace
     data         python.batches
     collectives  python.collectives
@@ -40,6 +40,9 @@ from probe.job.instruments.modules.parameter_names import ParameterNames
 from probe.job.instruments.nan.nan_detector import NanDetector
 from probe.job.instruments.tensors.activations import Activations
 from probe.job.instruments.tensors.gradients import Gradients
+from probe.job.instruments.tensors.loss_functions import LossFunctions
+from probe.job.instruments.tensors.model_inputs import ModelInputs
+from probe.job.instruments.tensors.pace import Pace
 from probe.recording.recording import Recording
 
 
@@ -91,6 +94,11 @@ class Installation:
             recorder, isolation, self.forward, self.names, self.gradients.delivery
         )
         """Only on requested steps."""
+        if "losses" in wanted:
+            delivery, pace = self.gradients.delivery, Pace(recorder, settings.budget_ratio)
+            self.losses.roots = LossFunctions(recorder, isolation, delivery, pace)
+            pace = Pace(recorder, settings.budget_ratio)
+            self.forward.inputs = ModelInputs(recorder, isolation, self.names, delivery, pace)
         self.from_start = not midway
         """Whether counting began with the job's first step."""
         self.governor = Governor(

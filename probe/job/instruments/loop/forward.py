@@ -15,7 +15,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from probe.base.isolation import Isolation
 from probe.job.instruments.core.living import living
@@ -33,6 +33,13 @@ _NEAREST, _CALLER = 4, 9
 _CALLS = ("inner", "_call_impl")
 PATIENCE = 64
 """Module calls without gradients after which a wait for the training forward is given up."""
+
+
+class Looks(Protocol):
+    """Looks at something of a step when `pace` says that it is due."""
+
+    pace: Any
+    look: Callable[[Any, Any], object]
 
 
 class RootCall(NamedTuple):
@@ -65,6 +72,8 @@ class Forward:
         """Set by the modules instrument: writes the forward row of a compiled region."""
         self.keep_call: Callable[[Any, Any], object] | None = None
         """Set by the NaN detector: keeps the call until its backward ends, to repeat it after an event."""
+        self.inputs: Looks | None = None
+        """Set by the installation: looks at the arguments of a model on some steps."""
         self._made_optimizer = made_optimizer
         self._isolation = isolation
         self._patches = Patches()
@@ -155,6 +164,9 @@ class Forward:
             self.roots[id(module)] = weakref.ref(module, self._root_gone(id(module)))
         if self.keep_call is not None and args is not None:
             self.keep_call(module, args)
+        inputs = self.inputs
+        if inputs is not None and recorder.step >= inputs.pace.due and args is not None:
+            inputs.look(module, args)
         recorder.cost_ns += _now() - now
 
     def _root_gone(self, key: int) -> Callable[[object], object]:

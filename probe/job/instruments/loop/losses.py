@@ -33,6 +33,8 @@ class Losses:
         self.on_backward_end: Any = None
         """Called around each backward: before it with its root, its loss if that is on the host, and whether
         a GradScaler scaled it; after it without arguments."""
+        self.roots: Any = None
+        """Set by the installation: looks at the roots of some backwards (`LossFunctions`)."""
         self.on_late_loss: Any = None
         """Called on the agent's thread with step, micro step and value of a loss that a device delivered."""
         self._depth = 0
@@ -115,6 +117,10 @@ class Losses:
             self.on_backward_begin(root, loss, unscaled is not None)
         self._start_ns = start = _now()
         recorder.cost_ns += start - now
+        roots = self.roots
+        if roots is not None and recorder.step >= roots.pace.due:
+            roots.look(root, unscaled is not None)
+            self._start_ns = _now()
 
     def _end(self) -> None:
         now = _now()
