@@ -98,7 +98,8 @@ class Installation:
             delivery, pace = self.gradients.delivery, Pace(recorder, settings.budget_ratio)
             self.losses.roots = LossFunctions(recorder, isolation, delivery, pace)
             pace = Pace(recorder, settings.budget_ratio)
-            self.forward.inputs = ModelInputs(recorder, isolation, self.names, delivery, pace)
+            batches = None if self.data is None else self.data.batches
+            self.forward.inputs = ModelInputs(recorder, isolation, self.names, delivery, pace, batches)
         self.from_start = not midway
         """Whether counting began with the job's first step."""
         self.governor = Governor(

@@ -50,9 +50,9 @@ _LAYERS = frozenset({
 _SHAPING = frozenset({
     "View", "UnsafeView", "ReshapeAlias", "Transpose", "Permute", "T", "Squeeze", "Unsqueeze", "Expand",
     "Slice", "Select", "Index", "Clone", "ToCopy", "Gather", "IndexSelect", "AsStrided", "Alias", "Narrow",
-    "Unbind", "Split", "Stack", "Cat", "Log", "Clamp", "ClampMin",
+    "Unbind", "Split", "Stack", "Cat",
 })
-"""They pass on what they are given, in another shape, or its logarithm."""
+"""They pass on what they are given, in another shape."""
 _JOINING = ("Stack", "Cat")
 """Of what they join, the first stands for all."""
 _SOFTMAX = ("Softmax", "LogSoftmax")

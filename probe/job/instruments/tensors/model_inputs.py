@@ -7,6 +7,7 @@ that the job did to its batches. On CUDA they are written when they arrive. torc
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from typing import Any
@@ -17,6 +18,8 @@ from probe.job.instruments.core import statistics
 from probe.job.instruments.core.delivery import Delivery, capturing
 from probe.job.instruments.core.object_access import contents
 from probe.job.instruments.core.recorder import Recorder
+from probe.job.instruments.core.tensor_summaries import tensors_in
+from probe.job.instruments.loop.batch_history import Batches
 from probe.job.instruments.loop.forward import keywords
 from probe.job.instruments.modules.module_names import ModuleNames
 from probe.job.instruments.tensors.activations import transformed
@@ -25,6 +28,8 @@ from probe.recording.layout import NULL_DOUBLE, NULL_STRING
 
 _now, _cpu = time.monotonic_ns, time.thread_time_ns
 MOST_TENSORS = 3
+MOST_IN_BATCH = 16
+BATCH = "batch"
 SAMPLES = 8
 """Samples of the batch that are looked at, evenly spaced."""
 MOST_ELEMENTS = 4096
@@ -35,13 +40,16 @@ class ModelInputs:
     """Looks at the arguments of the first module of a step."""
 
     def __init__(
-        self, recorder: Recorder, isolation: Isolation, names: ModuleNames, delivery: Delivery, pace: Pace
+        self, recorder: Recorder, isolation: Isolation, names: ModuleNames, delivery: Delivery, pace: Pace,
+        batches: Batches | None,
     ) -> None:
         self._recorder = recorder
         self._names = names
         self._delivery = delivery
         self._append = recorder.rings["python.model_inputs"].append
         self._shapes: dict[tuple[int, ...], int] = {}
+        self._batches = batches
+        self._batch = recorder.intern(BATCH)
         self.pace = pace
         self.look = isolation.guard("model inputs", self._look)
         """Called, when it is due, with the first module that is called, and its arguments."""
@@ -58,19 +66,31 @@ class ModelInputs:
         tensors = [(str(name), value) for name, item in given for value in _flat(item, torch.Tensor)]
         with torch.no_grad(), torch._C.DisableTorchFunction():
             for name, tensor in tensors[:MOST_TENSORS]:
-                self._write(module, name, tensor)
+                self._write(self._names.of(module), name, tensor)
+            self._look_at_batch()
         self.pace.took(_cpu() - begun_cpu)
         recorder.cost_ns += _now() - begun
 
-    def _write(self, module: Any, name: str, tensor: Any) -> None:
+    def _look_at_batch(self) -> None:
+        """The tensors of the loader's batch with one value per sample: labels, most often."""
+        batch = None if self._batches is None else self._batches.last
+        if batch is None or batch.step != self._recorder.step or batch.content is None:
+            return
+        tensors = list(itertools.islice(tensors_in(batch.content, depth=2), MOST_IN_BATCH))
+        samples = next((len(tensor) for _, tensor in tensors if tensor.dim()), 0)
+        for name, tensor in tensors:
+            if tensor.dim() and tensor.is_cpu and tensor.numel() == samples:
+                self._write(self._batch, name or BATCH, tensor.reshape(-1, 1)[:MOST_ELEMENTS])
+
+    def _write(self, module: int, name: str, tensor: Any) -> None:
         if not tensor.dim() or not tensor.numel():
             return
-        values = statistics.values_of(part(tensor))
+        values = statistics.values_of(tensor if module == self._batch else part(tensor))
         if values is None:
             return
         recorder, intern = self._recorder, self._recorder.intern
         fields = [
-            recorder.step, recorder.micro_step, _now() + ANCHOR_NS, self._names.of(module), intern(name),
+            recorder.step, recorder.micro_step, _now() + ANCHOR_NS, module, intern(name),
             self._shape(tuple(tensor.shape)), intern(str(tensor.dtype).removeprefix("torch.")),
             values.numel,
         ]
