@@ -17,7 +17,7 @@
 --   "probe {endpoint} query \"SELECT * FROM python.optimizers ORDER BY t_ns DESC LIMIT 5\"",
 --   "probe {endpoint} watch --activations --steps 3",
 -- ]
--- false_positives = "experts that were not chosen; an adapter initialized to zero; parameters that only some batches use"
+-- false_positives = "biases in front of a normalization and of keys in attention cancel: left out where their names and the order of the layers tell; experts that were not chosen; an adapter initialized to zero; parameters that only some batches use"
 -- [parameters.least]
 -- value = 3
 -- unit = "steps looked at"
@@ -36,13 +36,20 @@ WITH steps AS (
     FROM seen GROUP BY param
 ), usual AS (
     SELECT MEDIAN(norm) AS others, MEDIAN(size) AS others_size, MEDIAN(ratio) AS others_ratio, COUNT(*) AS params FROM params WHERE norm > 0
+), norms AS (
+    SELECT module, ARG_MAX(class, t_ns) LIKE '%Norm%' AS norm FROM python.modules GROUP BY module
+), listed AS (
+    SELECT param, ARG_MAX(module, t_ns) AS module, ARG_MAX(place, t_ns) AS place FROM python.parameters GROUP BY param
+), cancels AS (
+    SELECT param FROM (SELECT param, module, LEAD(module) OVER (ORDER BY place) AS next FROM listed)
+    WHERE param LIKE '%bias' AND (next IN (SELECT module FROM norms WHERE norm) OR regexp_matches(param, '(k_proj|k_lin|key|to_k)[.]bias$'))
 ), silent AS (
     SELECT *, CASE WHEN missing = n THEN 'it is in an optimizer but never gets a gradient'
         WHEN norm = 0 THEN 'its gradient is exactly 0'
         WHEN moved = 0 AND others_ratio > 0 THEN 'it has a gradient but does not change: its group may have a learning rate of 0'
         ELSE 'its gradient is almost zero' END AS reason
     FROM params, usual
-    WHERE n >= $least AND params >= 2 AND (missing = n OR norm = 0 OR (moved = 0 AND others_ratio > 0)
+    WHERE param NOT IN (SELECT param FROM cancels) AND n >= $least AND params >= 2 AND (missing = n OR norm = 0 OR (moved = 0 AND others_ratio > 0)
         OR (size < $behind * others_size AND numel >= 64 AND NOT param LIKE '%bias' AND COALESCE(ratio < 1e-4 * others_ratio, true)))
 )
 SELECT NULL AS unknown, param, param AS subject, step, n, norm, others, ratio, others_ratio, NULLIF(missing, 0) AS missing, zero_ratio, reason

@@ -163,6 +163,8 @@ def _scheduler(prefix: str, scheduler: Any, depth: int = 0) -> Iterator[tuple[st
     for name, value in entries(found):
         if name not in _VOLATILE and not name.startswith("_") and (text := plain(value)) is not None:
             yield f"{prefix}.{name}", text
+    if not depth and type(found.get("_step_count")) is int:
+        yield f"{prefix}.stepped", found["_step_count"] > 1  # the constructor makes the first one
     inner = found.get("_schedulers")
     if isinstance(inner, (list, tuple)) and depth < 2:
         for number, one in enumerate(inner[:4]):
