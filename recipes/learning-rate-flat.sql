@@ -22,12 +22,11 @@ WITH known AS (
     SELECT ANY_VALUE(value) AS scheduler FROM probe.facts
     WHERE kind = 'hyperparameter' AND regexp_matches(LOWER(name), '^(lr_)?scheduler([.]class)?$') AND NOT regexp_matches(value, 'Plateau|ConstantLR')
 ), called AS (
-    SELECT ARG_MAX(value, t_ns) AS stepped, COALESCE(MAX(t_ns), 0) AS t_ns FROM probe.facts WHERE kind = 'hyperparameter' AND regexp_matches(name, '^(lr_)?scheduler[.]stepped$')
+    SELECT ARG_MAX(value, t_ns) FILTER (name = 'scheduler.stepped') AS stepped, MAX(number) FILTER (name = 'scheduler.not_stepped_until') AS until FROM probe.facts
 ), feeding AS (
     SELECT loader FROM python.batches WHERE state = 'done' GROUP BY loader HAVING COUNT(DISTINCT step) > 0.5 * (MAX(step) - MIN(step) + 1)
 ), passes AS (
-    SELECT MAX(epoch) AS epochs, COUNT(*) AS batches FROM python.batches JOIN feeding USING (loader) WHERE state = 'done'
-        AND t_ns < (SELECT MAX(t_ns) FROM python.batches) - 2000000000
+    SELECT COALESCE(MAX(epoch) FILTER (step < (SELECT until FROM called) - 5), 0) AS epochs, COUNT(*) AS batches FROM python.batches JOIN feeding USING (loader) WHERE state = 'done'
 ), rates AS (
     SELECT COUNT(*) AS n, MIN(lr) AS lowest, MAX(lr) AS lr, MIN(step) AS step, MAX(step) AS last FROM python.steps WHERE lr IS NOT NULL
 )

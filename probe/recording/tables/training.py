@@ -124,6 +124,7 @@ TRAINING: tuple[Table, ...] = (
             Column("available_bytes", "BIGINT", "bytes", "host memory that the process could still get: free or reclaimable memory, or what its control group has left if that is less; NULL when it cannot be read"),
             Column("limit_bytes", "BIGINT", "bytes", "total host memory, or the limit of its control group if that is less"),
             Column("device_total_bytes", "BIGINT", "bytes", "total memory of the device; NULL without a device"),
+            Column("runnable", "BIGINT", "", "threads of the machine that ran or waited for a CPU; NULL when it cannot be read"),
         ),
         "SELECT t_ns, rss_bytes / 1048576 AS rss_mb FROM process.memory ORDER BY t_ns DESC LIMIT 10",
         rows=4096,

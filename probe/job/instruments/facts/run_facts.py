@@ -130,7 +130,13 @@ class RunFacts:
             prefix = "optimizer" if number == 1 else f"optimizer{number}"
             yield from _optimizer(prefix, optimizer)
             for scheduler in self._optimizers.schedulers_of(optimizer)[:1]:
-                yield from _scheduler(prefix.replace("optimizer", "scheduler"), scheduler)
+                name = prefix.replace("optimizer", "scheduler")
+                yield from _scheduler(name, scheduler)
+                count = attributes(scheduler).get("_step_count")
+                if type(count) is int:  # its constructor counts one
+                    yield f"{name}.stepped", count > 1
+                    if count <= 1:
+                        yield f"{name}.not_stepped_until", self._recorder.step
         loaders = self._data.loaders if self._data is not None else []
         alive = [loader for reference in loaders if (loader := reference()) is not None]
         for number, loader in enumerate(alive[:_MOST_LOADERS], 1):
@@ -163,8 +169,6 @@ def _scheduler(prefix: str, scheduler: Any, depth: int = 0) -> Iterator[tuple[st
     for name, value in entries(found):
         if name not in _VOLATILE and not name.startswith("_") and (text := plain(value)) is not None:
             yield f"{prefix}.{name}", text
-    if not depth and type(found.get("_step_count")) is int:
-        yield f"{prefix}.stepped", found["_step_count"] > 1  # the constructor makes the first one
     inner = found.get("_schedulers")
     if isinstance(inner, (list, tuple)) and depth < 2:
         for number, one in enumerate(inner[:4]):
