@@ -63,14 +63,14 @@ WITH steps AS (
 )
 SELECT NULL AS unknown, COALESCE(worst_step, step) AS step, ratio, n, kind, most, param, phase, high / 10 AS low, high, lr,
     loss_best, loss_then, loss_now,
-    CASE WHEN grown > $growth OR worst IS NOT NULL OR risen THEN format('learning rate {:.3g} is too high for {} training', lr, phase)
+    CASE WHEN grown > $growth OR risen THEN format('learning rate {:.3g} is too high for {} training', lr, phase)
         ELSE format('large for {} training, and the loss is not falling; whether the learning rate {:.3g} is why was not shown', phase, lr) END AS verdict,
     CASE WHEN grown > $growth OR risen THEN 0.1 END AS scale,
     CASE WHEN grown > $growth THEN grown END AS grown,
     worst, worst_step,
     CASE WHEN grown > $growth THEN format('the weights have grown {:.0f} times', grown) WHEN worst > ratio THEN format('step {} changed the weights by {:.0f} %', worst_step, 100 * worst)
         ELSE format('each step changes the weights by {:.2f} %', 100 * ratio) END AS seen,
-    CASE WHEN least_ratio > $limit AND risen THEN 'alarm' WHEN grown > $growth OR worst IS NOT NULL OR risen THEN 'notice' ELSE 'info' END AS severity
+    CASE WHEN least_ratio > $limit AND risen THEN 'alarm' WHEN grown > $growth OR risen THEN 'notice' ELSE 'info' END AS severity
 FROM phase CROSS JOIN judged CROSS JOIN grown LEFT JOIN worst ON true
 WHERE worst IS NOT NULL OR n >= $least AND (least_ratio > $limit OR grown > $growth
     OR (least_ratio > $over * high AND loss_now > loss_then - 0.02 * ABS(loss_then) - 0.2 * spread))

@@ -65,7 +65,7 @@ LEARNING: tuple[Table, ...] = (
             Column("over_batch", "BOOLEAN", "", "whether this softmax runs over the first of several dimensions; NULL without one"),
             Column("classes", "BIGINT", "", "size of that dimension"),
             Column("smoothing", "DOUBLE", "", "label smoothing; NULL for other functions than cross_entropy"),
-            Column("targets", "BIGINT", "", "elements of the target; NULL when it was not read. It is read when the loss function saved it, without hooks of the job's, from torch 2.9 on"),
+            Column("targets", "BIGINT", "", "elements of the target; NULL when it was not read. It is read when the loss function saved it and torch can tell that no hooks of the job's unpack it"),
             Column("ignored_ratio", "DOUBLE", "ratio", "share of targets that `ignore_index` leaves out; this and all that follows from up to 4096 of them"),
             Column("top_ratio", "DOUBLE", "ratio", "share of the most frequent class among the others"),
             Column("entropy", "DOUBLE", "nats", "entropy of their classes: the loss of a model that knows only how frequent each is"),

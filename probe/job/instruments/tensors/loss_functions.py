@@ -311,7 +311,7 @@ def _kept(node: Any, name: str) -> Any:
     """A tensor that a node saved; None without it, or when a hook of the job's would have to unpack it."""
     raw = getattr(node, f"_raw_saved_{name}", None)
     if raw is None or getattr(raw, "unpack_hook", raw) is not None:
-        return None  # before torch 2.9 hooks cannot be told
+        return None  # older versions of torch cannot tell
     try:
         return raw.data
     except RuntimeError:  # freed, or changed in place: backward will say so
