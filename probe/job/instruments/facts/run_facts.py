@@ -25,7 +25,8 @@ from probe.job.instruments.loop.optimizers import Optimizers
 from probe.job.introspection.snippet_names import place_in_job
 from probe.recording.journal import Journal
 
-AGAIN_S = 30.0
+AGAIN_S, SOON_S, SOON_ROUNDS = 30.0, 8.0, 4
+"""Between two rounds; the first ones come sooner: what a short run does wrong shows there."""
 SLICE_S, REST_S = 0.0005, 0.0005
 MOST_TIMES = 20
 """A fact is written this often at most: what keeps changing is not a fact."""
@@ -57,6 +58,7 @@ class RunFacts:
         self._data = data
         self._journal = journal
         self._next_s = 0.0
+        self._rounds = 0
         self._known: dict[tuple[str, str], tuple[str, int]] = {}
         self._said_paths: list[str] = []
 
@@ -64,7 +66,8 @@ class RunFacts:
         """Gather when it is time."""
         if self._recorder.step < FIRST_STEPS or time.monotonic() < self._next_s:
             return
-        self._next_s = time.monotonic() + AGAIN_S
+        self._rounds += 1
+        self._next_s = time.monotonic() + (SOON_S if self._rounds <= SOON_ROUNDS else AGAIN_S)
         from probe.base.redaction import redact, shown  # compiling its patterns takes milliseconds
 
         rows: list[dict[str, Any]] = []
