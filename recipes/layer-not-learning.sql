@@ -18,7 +18,7 @@
 --   "probe {endpoint} watch --activations --steps 3",
 -- ]
 -- follows = ["gradients-cleared", "loss-without-parameters", "optimizer-elsewhere", "gradient-cut-off", "equal-units", "weights-put-back", "updates-rounded-away"]
--- false_positives = "experts that were not chosen; an adapter initialized to zero; parameters that only some batches use"
+-- false_positives = "biases in front of a normalization and of keys in attention cancel: left out where their names and the order of the layers tell; experts that were not chosen; an adapter initialized to zero; parameters that only some batches use"
 -- [parameters.least]
 -- value = 3
 -- unit = "steps looked at"
@@ -41,13 +41,21 @@ WITH steps AS (
     SELECT DISTINCT param FROM python.updates WHERE after_backward = 'present' AND at_step IN ('none', 'zero') AND step >= (SELECT MIN(step) FROM steps)
 ), learning AS (
     SELECT DISTINCT regexp_replace(param, '\.[^.]*$', '') AS module FROM params WHERE norm > 0 AND NOT param LIKE '%bias'
+), norms AS (
+    SELECT module, ARG_MAX(class, t_ns) LIKE '%Norm%' AS norm FROM python.modules GROUP BY module
+), listed AS (
+    SELECT param, ARG_MAX(module, t_ns) AS module, ARG_MAX(place, t_ns) AS place FROM python.parameters GROUP BY param
+), cancels AS (
+    SELECT param FROM (SELECT param, module, LEAD(module) OVER (ORDER BY place) AS next FROM listed)
+    WHERE param LIKE '%bias' AND (next IN (SELECT module FROM norms WHERE norm) OR regexp_matches(param, '(k_proj|k_lin|key|to_k)[.]bias$'))
 ), silent AS (
     SELECT *, CASE WHEN missing = n THEN 'it is in an optimizer but never gets a gradient'
         WHEN norm = 0 THEN 'its gradient is exactly 0'
         WHEN moved = 0 AND others_ratio > 0 THEN 'it has a gradient but does not change: its group may have a learning rate of 0'
         ELSE 'its gradient is almost zero' END AS reason
     FROM params, usual
-    WHERE n >= $least AND params >= 2 AND param NOT IN (SELECT param FROM cleared WHERE param IS NOT NULL)
+    WHERE n >= $least AND params >= 2 AND param NOT IN (SELECT param FROM cancels)
+        AND param NOT IN (SELECT param FROM cleared WHERE param IS NOT NULL)
         -- What is subtracted behind it (a normalization) leaves a bias without a gradient.
         AND NOT (norm = 0 AND param LIKE '%bias' AND regexp_replace(param, '\.[^.]*$', '') IN (SELECT module FROM learning))
         AND (missing = n OR norm = 0 OR (moved = 0 AND others_ratio > 0)

@@ -3,17 +3,17 @@
 -- symptoms = ["loss"]
 -- order = 330
 -- scope = "rank"
--- needs = "a known scheduler, and the learning rate of 200 steps"
--- what = "there is a {scheduler}, but the learning rate has been {lr:.6g} for all {n} steps"
+-- needs = "a known scheduler, its count of steps, and an epoch that is over"
+-- what = "there is a {scheduler}, but its step() has never been called: the learning rate has been {lr:.6g} for all {n} steps"
 -- why = [
 --   "learning rate {lr:.6g} on every step from {step} to {last}",
---   "a scheduler changes the rate only when its step() is called: after each step or epoch",
+--   "the scheduler has counted no step, and {epochs} epochs are over: it changes the rate only when its step() is called, after each step or epoch",
 -- ]
 -- next = [
 --   "probe {endpoint} lr",
 --   "probe {endpoint} eval \"print(scheduler.last_epoch, scheduler.get_last_lr())\"",
 -- ]
--- false_positives = "a scheduler stepped once per epoch when an epoch is longer than the recording; ReduceLROnPlateau before its first cut (excluded), ConstantLR"
+-- false_positives = "a scheduler that is meant for a later part of the training"
 -- [parameters.steps]
 -- value = 200
 -- unit = "steps"
@@ -21,11 +21,19 @@
 WITH known AS (
     SELECT ANY_VALUE(value) AS scheduler FROM probe.facts
     WHERE kind = 'hyperparameter' AND regexp_matches(LOWER(name), '^(lr_)?scheduler([.]class)?$') AND NOT regexp_matches(value, 'Plateau|ConstantLR')
+), called AS (
+    SELECT ARG_MAX(value, t_ns) FILTER (name = 'scheduler.stepped') AS stepped, MAX(number) FILTER (name = 'scheduler.not_stepped_until') AS until FROM probe.facts
+), feeding AS (
+    SELECT loader FROM python.batches WHERE state = 'done' GROUP BY loader HAVING COUNT(DISTINCT step) > 0.5 * (MAX(step) - MIN(step) + 1)
+), passes AS (
+    SELECT COALESCE(MAX(epoch) FILTER (step < (SELECT until FROM called) - 5), 0) AS epochs, COUNT(*) AS batches FROM python.batches JOIN feeding USING (loader) WHERE state = 'done'
 ), rates AS (
     SELECT COUNT(*) AS n, MIN(lr) AS lowest, MAX(lr) AS lr, MIN(step) AS step, MAX(step) AS last FROM python.steps WHERE lr IS NOT NULL
 )
-SELECT NULL AS unknown, scheduler, lr, n, step, last FROM known, rates
-WHERE scheduler IS NOT NULL AND n >= $steps AND lowest = lr
+SELECT CASE WHEN COALESCE(stepped, 'True') <> 'False' THEN NULLIF(CASE WHEN stepped IS NULL THEN 'whether the scheduler was stepped is not known' ELSE '' END, '')
+        WHEN batches = 0 THEN 'without a DataLoader it is not known whether an epoch is over' WHEN epochs = 0 THEN 'the first epoch is not over' END AS unknown,
+    scheduler, lr, n, step, last, epochs FROM known, rates, called, passes
+WHERE scheduler IS NOT NULL AND n >= $steps AND lowest = lr AND COALESCE(stepped = 'False', true)
     AND NOT EXISTS (SELECT 1 FROM probe.actions WHERE action = 'lr' AND state = 'standing')
 UNION ALL BY NAME
 SELECT 'no scheduler is known' AS unknown FROM known WHERE scheduler IS NULL

@@ -12,9 +12,9 @@
 -- next = [
 --   "probe {endpoint} query \"SELECT step, lr, loss, grad_norm FROM python.steps WHERE step BETWEEN {step} - 5 AND {step} + 5 ORDER BY step\"",
 --   "probe {endpoint} lr",
---   "probe {endpoint} lr --scale 0.1",
+--   "probe {endpoint} lr --scale {back:.2g}",
 -- ]
--- false_positives = "warm restarts: `info` if the rate was as high before and the loss does not rise"
+-- false_positives = "warm restarts, and a rate that is raised on purpose: `info` unless the loss rises"
 -- [parameters.times]
 -- value = 1.5
 -- unit = "times"
@@ -41,7 +41,7 @@ WITH seen AS (
     FROM jump JOIN python.steps s ON s.step BETWEEN jump.step - 50 AND jump.step + 50 WHERE isfinite(s.loss)
 )
 SELECT NULL AS unknown, step, lr, before, lr / before AS times, highest, known AS quiet, loss_before, loss_after,
-    CASE WHEN lr <= 1.2 * highest AND COALESCE(loss_after <= loss_before + 0.2 * ABS(loss_before), true) THEN 'info' ELSE 'notice' END AS severity
-FROM jump, around
+    CASE WHEN worse THEN before / lr END AS back, CASE WHEN worse THEN 'notice' ELSE 'info' END AS severity
+FROM (SELECT *, COALESCE(loss_after > loss_before + 0.2 * ABS(loss_before), NOT COALESCE(isfinite(loss_after), false)) AS worse FROM jump, around)
 UNION ALL BY NAME
 SELECT 'the learning rate of fewer than 30 steps is known' AS unknown FROM seen HAVING COUNT(*) < 30

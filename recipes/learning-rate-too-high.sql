@@ -5,21 +5,19 @@
 -- scope = "rank"
 -- needs = "update ratios (relative weight change per step) of several steps"
 -- deepen = "gradients"
--- what = "{seen} (median over parameters): learning rate {lr:.3g} is too high for {phase} training"
+-- what = "{seen} (median over parameters): {verdict}"
 -- why = [
 --   "update ratio {ratio:.2g} in the last {n} sampled steps, {kind}; usual in {phase} training: {low:.0e} to {high:.0e}",
 --   "weight norms are {grown:.1f} times what they were at first",
 --   "update ratio {worst:.2g} on step {worst_step} (median over parameters)",
 --   "largest change: {param}, {most:.2g} of its weight in one step",
---   "loss: {loss_then:.4g} some steps before, {loss_now:.4g} now: it is not falling",
+--   "loss: {loss_best:.4g} at its lowest, {loss_then:.4g} some steps before, {loss_now:.4g} now",
 -- ]
 -- next = [
---   "probe {endpoint} checkpoint before.pt",
---   "probe {endpoint} lr --scale 0.1",
+--   "probe {endpoint} lr --scale {scale:.1g}",
 --   "probe {endpoint} query \"SELECT param, update_ratio, weight_norm, norm FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY update_ratio DESC LIMIT 10\"",
---   "probe {endpoint} clip --max-norm 1.0",
 -- ]
--- false_positives = "weights initialized to zero, such as adapters; the first steps from scratch with a high rate and a short warm-up"
+-- false_positives = "`info` where the updates are large but neither grew the weights tenfold nor raised the loss, and the optimizer is not an adaptive one, whose updates are as large as the rate whatever the gradient: another reason may keep the loss from falling; weights initialized to zero, such as adapters; the first steps from scratch with a high rate and a short warm-up"
 -- [parameters.limit]
 -- value = 0.1
 -- unit = "update ratio"
@@ -58,15 +56,24 @@ WITH steps AS (
 ), losses AS (
     SELECT MEDIAN(loss) FILTER (ago <= 50) AS loss_now, MEDIAN(loss) FILTER (ago > 250) AS loss_then, ARG_MIN(lr, ago) AS lr, 1.4826 * MAD(loss) FILTER (ago <= 50) AS spread
     FROM (SELECT loss, lr, ROW_NUMBER() OVER (ORDER BY step DESC) AS ago FROM python.steps WHERE isfinite(loss) ORDER BY step DESC LIMIT 300)
+), best AS (
+    SELECT MIN(level) AS loss_best FROM (SELECT MEDIAN(loss) AS level FROM python.steps WHERE isfinite(loss) GROUP BY step // 20)
+), optimizer AS (
+    SELECT COALESCE(ARG_MAX(optimizer, t_ns) NOT IN ('SGD', 'ASGD', 'Rprop', 'LBFGS'), false) AS adaptive FROM python.optimizers
+), judged AS (
+    SELECT *, COALESCE(loss_now > loss_best + GREATEST(0.2 * ABS(loss_best), 3 * spread), false) AS risen FROM losses, best, optimizer
 )
 SELECT NULL AS unknown, COALESCE(worst_step, step) AS step, ratio, n, kind, most, param, phase, high / 10 AS low, high, lr,
-    CASE WHEN loss_now > loss_then - 0.02 * ABS(loss_then) THEN loss_then END AS loss_then, loss_now,
+    loss_best, loss_then, loss_now,
+    CASE WHEN grown > $growth OR risen OR (worst IS NOT NULL AND adaptive) THEN format('learning rate {:.3g} is too high for {} training', lr, phase)
+        ELSE format('large for {} training, and the loss is not falling; whether the learning rate {:.3g} is why was not shown', phase, lr) END AS verdict,
+    CASE WHEN grown > $growth OR risen THEN 0.1 END AS scale,
     CASE WHEN grown > $growth THEN grown END AS grown,
     worst, worst_step,
     CASE WHEN grown > $growth THEN format('the weights have grown {:.0f} times', grown) WHEN worst > ratio THEN format('step {} changed the weights by {:.0f} %', worst_step, 100 * worst)
         ELSE format('each step changes the weights by {:.2f} %', 100 * ratio) END AS seen,
-    CASE WHEN least_ratio > $limit AND loss_now > loss_then THEN 'alarm' ELSE 'notice' END AS severity
-FROM phase CROSS JOIN losses CROSS JOIN grown LEFT JOIN worst ON true
+    CASE WHEN least_ratio > $limit AND risen THEN 'alarm' WHEN grown > $growth OR risen OR (worst IS NOT NULL AND adaptive) THEN 'notice' ELSE 'info' END AS severity
+FROM phase CROSS JOIN judged CROSS JOIN grown LEFT JOIN worst ON true
 WHERE worst IS NOT NULL OR n >= $least AND (least_ratio > $limit OR grown > $growth
     OR (least_ratio > $over * high AND loss_now > loss_then - 0.02 * ABS(loss_then) - 0.2 * spread))
 UNION ALL BY NAME

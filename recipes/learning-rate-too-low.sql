@@ -5,7 +5,7 @@
 -- scope = "rank"
 -- needs = "update ratios (relative weight change per step) of several steps"
 -- deepen = "gradients"
--- what = "each step changes the weights by {ratio:.1e} of their size (median over parameters): learning rate {lr:.3g} is too low for {phase} training"
+-- what = "each step changes the weights by {ratio:.1e} of their size (median over parameters){verdict}"
 -- why = [
 --   "update ratio {ratio:.2g} in the last {n} sampled steps, {kind}; usual in {phase} training: {usual}",
 --   "the learning rate is at its highest so far, {highest_lr:.3g}: neither warm-up nor the end of a schedule",
@@ -13,11 +13,11 @@
 -- ]
 -- next = [
 --   "probe {endpoint} lr",
---   "probe {endpoint} lr --scale 5",
+--   "probe {endpoint} lr --scale {scale:.0f}",
 --   "probe {endpoint} query \"SELECT param, update_ratio, weight_norm, norm FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY update_ratio LIMIT 10\"",
 -- ]
 -- follows = ["gradients-cleared", "loss-without-parameters", "optimizer-elsewhere", "weights-put-back", "clip-before-unscale", "clip-to-nothing", "updates-rounded-away"]
--- false_positives = "gentle fine-tuning; a converged model (not reported once the loss has halved)"
+-- false_positives = "updates of exactly 0, gradients that a clip cuts, and optimizers other than adaptive ones, whose updates are also small because of the gradient: left out or `info`; gentle fine-tuning; a converged model (not reported once the loss has halved)"
 -- [parameters.early]
 -- value = 1e-5
 -- unit = "update ratio"
@@ -54,12 +54,19 @@ WITH steps AS (
     -- An update that is lost, cut or taken back is small whatever the rate.
     SELECT COALESCE(MEDIAN((at_step IN ('none', 'zero') AND after_backward = 'present' OR after_backward = 'none' OR clip_ratio <= 0.1 OR lost_ratio >= 0.5 OR undone_ratio >= 0.5)::INT) > 0, false) AS small
     FROM (SELECT * FROM python.updates WHERE optimizer IS NOT NULL ORDER BY step DESC LIMIT 100)
+), optimizer AS (
+    SELECT COALESCE(ARG_MAX(optimizer, t_ns) NOT IN ('SGD', 'ASGD', 'Rprop', 'LBFGS'), false) AS adaptive FROM python.optimizers
+), clips AS (
+    SELECT COALESCE(MEDIAN(clip_norm / NULLIF(grad_norm, 0)) < 0.1 OR BOOL_OR(clip_scaled), false) AS cuts FROM (SELECT * FROM python.steps WHERE clip_norm IS NOT NULL ORDER BY step DESC LIMIT 100)
 )
 SELECT NULL AS unknown, step, ratio, n, kind, highest_lr, lr, loss_first, loss_now,
     CASE WHEN last < 1000 THEN 'early' WHEN last < 10000 THEN 'middle' ELSE 'late' END AS phase,
-    CASE WHEN last < 1000 THEN '1e-3 to 1e-2' WHEN last < 10000 THEN '1e-4 to 1e-3' ELSE '1e-5 to 1e-4' END AS usual
-FROM now, rates, losses, warming, otherwise
-WHERE n >= $least AND steps >= 50 AND lr > 0 AND ratio > 0 AND NOT otherwise.small AND ratio < CASE WHEN last < 1000 THEN $early WHEN last < 10000 THEN ($early * $later) ** 0.5 ELSE $later END
+    CASE WHEN last < 1000 THEN '1e-3 to 1e-2' WHEN last < 10000 THEN '1e-4 to 1e-3' ELSE '1e-5 to 1e-4' END AS usual,
+    CASE WHEN adaptive THEN format(': learning rate {:.3g} is too low for {} training', lr, CASE WHEN last < 1000 THEN 'early' WHEN last < 10000 THEN 'middle' ELSE 'late' END)
+        ELSE format('; whether the learning rate {:.3g} or the gradient is too small was not shown', lr) END AS verdict,
+    CASE WHEN adaptive THEN 5 END AS scale, CASE WHEN adaptive THEN 'notice' ELSE 'info' END AS severity
+FROM now, rates, losses, warming, otherwise, optimizer, clips
+WHERE ratio > 0 AND NOT otherwise.small AND NOT (cuts AND NOT adaptive) AND n >= $least AND steps >= 50 AND lr > 0 AND ratio < CASE WHEN last < 1000 THEN $early WHEN last < 10000 THEN ($early * $later) ** 0.5 ELSE $later END
     AND lr >= $decayed * highest_lr AND NOT warming.up AND COALESCE(loss_now > $kept * loss_first OR loss_first <= 0, true)
 UNION ALL BY NAME
 SELECT format('update ratios of {} steps, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least

@@ -44,6 +44,10 @@
 -- value = 0.1
 -- unit = "ratio above the level before"
 -- source = "practice: recovered when below 1.1 times the mean before"
+-- [parameters.fallen]
+-- value = 0.1
+-- unit = "ratio of what the loss has fallen by"
+-- source = "ours: beside a scatter that shrank to nothing, every ripple is many times the usual; one that gives back less than a tenth of what was learned does no harm"
 -- [parameters.horizon]
 -- value = 2000
 -- unit = "steps"
@@ -59,6 +63,7 @@ WITH seen AS (
     SELECT *, step - LAG(step) OVER (ORDER BY step) AS gap FROM before
     WHERE known >= $enough AND loss - usual > $sigmas * GREATEST(spread, 0.002 * ABS(usual))
         AND loss - usual > $beyond * (highest - usual)
+        AND loss - usual > $fallen * GREATEST((SELECT MEDIAN(loss) FROM (SELECT loss FROM python.steps WHERE isfinite(loss) ORDER BY step LIMIT 10)) - usual, 0)
 ), starts AS (
     SELECT * FROM high WHERE gap IS NULL OR gap > 50
 ), spike AS (

@@ -3,7 +3,7 @@
 -- symptoms = ["loss", "nan"]
 -- order = 360
 -- scope = "rank"
--- needs = "loss and learning rate from the first step of training on"
+-- needs = "loss and learning rate from the first step of training on, and targets that are fixed: batches of a DataLoader, or classes"
 -- what = "training began with its highest learning rate, {lr:.3g}, without a warm-up, and the loss rose to {worst:.4g} in its first {window} steps"
 -- why = [
 --   "learning rate {lr_first:.3g} on step {step} and {highest:.3g} at most afterwards",
@@ -13,9 +13,8 @@
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, lr, loss, grad_norm FROM python.steps ORDER BY step LIMIT 50\"",
---   "probe {endpoint} lr --scale 0.1",
 -- ]
--- false_positives = "training resumed without its optimizer state: that needs a warm-up, too"
+-- false_positives = "losses that the model itself moves, such as those of reinforcement learning (unknown without a DataLoader or classes); training resumed without its optimizer state: that needs a warm-up, too"
 -- [parameters.window]
 -- value = 100
 -- unit = "steps"
@@ -43,7 +42,9 @@ WITH seen AS (
 ), updates AS (
     SELECT MAX(ratio) AS ratio FROM (SELECT step, MEDIAN(update_ratio) AS ratio FROM python.gradients WHERE step < $window AND isfinite(update_ratio) GROUP BY step)
 )
-SELECT NULL AS unknown, rates.step, lr_first, lr_first AS lr, highest, loss_first, worst, worst_step, loss_after, norm, ratio AS first_ratio
+SELECT CASE WHEN NOT EXISTS (SELECT 1 FROM python.batches WHERE state = 'done') AND NOT EXISTS (SELECT 1 FROM python.loss_functions WHERE function = 'cross_entropy')
+        THEN 'the loss rose at first, but without a DataLoader or classes its targets may move with the model (reinforcement learning)' END AS unknown,
+    rates.step, lr_first, lr_first AS lr, highest, loss_first, worst, worst_step, loss_after, norm, ratio AS first_ratio
 FROM rates, levels, norms, updates
 WHERE COALESCE(ratio >= $ratio, true) AND n >= 20 AND rates.step <= 2 AND lr_first > 0 AND lr_first >= 0.9 * highest AND worst - loss_first > $rise * ABS(loss_first)
 UNION ALL BY NAME

@@ -4,12 +4,14 @@
 -- order = 30
 -- scope = "rank"
 -- needs = "a loss that backward is called on, over a thousand steps, of one objective"
--- what = "loss has not fallen since step {step}: {now:.4g}, {level_then:.4g} then"
+-- what = "loss has not fallen since step {step}: {now:.4g}, {level_then:.4g} then{at_chance}"
 -- why = [
 --   "{level_then:.4g} around step {step}, {now:.4g} over the last {part} steps; it fell by {gain_ratio:.2%} in between, within the noise",
 --   "that is {flat_steps} of {seen_steps} steps; the loss started at {start:.4g}",
 --   "learning rate {lr:.3g}, at most {highest_lr:.3g} in this run",
 --   "update ratio {update_ratio:.2g} (median over parameters; 1e-4 to 1e-2 is usual while a model learns)",
+--   "{chance}",
+--   "checked: {checked}",
 -- ]
 -- next = [
 --   "probe {endpoint} diagnose gradients",
@@ -60,13 +62,32 @@ WITH adversarial AS (
 ), ratio AS (
     SELECT MEDIAN(update_ratio) AS update_ratio FROM python.gradients
     WHERE numel >= 64 AND step > (SELECT MAX(step) FROM python.gradients) - 500
+), compared AS (
+    SELECT * FROM python.loss_functions WHERE function IN ('cross_entropy', 'mse_loss') QUALIFY ROW_NUMBER() OVER (ORDER BY step DESC) <= 12
+), levels AS (
+    SELECT ANY_VALUE(function) AS function, COUNT(DISTINCT function || COALESCE(layer, '')) = 1 AND COALESCE(MAX(smoothing), 0) = 0 AND COUNT(weights_ratio) = 0 AND BOOL_AND(reduction = 'mean') AS alone,
+        MEDIAN(CASE WHEN function = 'cross_entropy' THEN entropy ELSE target_std * target_std END) AS chance, MEDIAN(LN(classes)) AS uniform, MEDIAN(spread_ratio) AS spread, COUNT(*) AS looks FROM compared
+), held AS (
+    SELECT COUNT(*) AS trainable, COUNT(optimizer) AS held FROM (SELECT ARG_MAX(requires_grad, t_ns) AS needs, ARG_MAX(optimizer, t_ns) AS optimizer FROM python.parameters GROUP BY param) WHERE needs
+), reached AS (
+    SELECT COUNT(*) AS measured, COUNT(*) FILTER (norm > 0) AS reached FROM (SELECT MAX(norm) AS norm FROM python.gradients WHERE step > (SELECT MAX(step) FROM python.gradients) - 500 GROUP BY param)
+), checked AS (
+    SELECT *, NULLIF(concat_ws('; ',
+        CASE WHEN trainable > 0 THEN format('{} of {} trainable parameters are in an optimizer', held, trainable) END,
+        CASE WHEN measured > 0 THEN format('{} of {} get a gradient', reached, measured) END,
+        CASE WHEN spread IS NOT NULL THEN format('the output differs between samples by {:.2g} of its size', spread) END), '') AS checked,
+        CASE WHEN looks >= 3 AND alone AND function = 'cross_entropy' THEN format('chance: {:.4g} for a model that knows only how frequent each class is, {:.4g} (ln of the classes) for one that knows nothing', chance, uniform)
+            WHEN looks >= 3 AND alone THEN format('chance: {:.4g}, the variance of the targets, for a model that always says their mean', chance) END AS chance_said
+    FROM levels, held, reached
 )
 SELECT CASE WHEN adversarial.yes THEN 'several optimizers have a backward each: their losses compete' END AS unknown,
     trend.step, now, level_then, (level_then - level_since) / NULLIF(ABS(now), 0) AS gain_ratio, flat_steps, n AS seen_steps,
-    part * 4 AS part, start, lr, highest_lr, update_ratio,
+    part * 4 AS part, start, lr, highest_lr, update_ratio, checked, chance_said AS chance,
+    CASE WHEN chance_said IS NULL THEN '' WHEN spread < 1e-4 THEN '; the output does not depend on the input'
+        WHEN now >= 0.97 * chance AND now <= 1.03 * GREATEST(chance, COALESCE(CASE WHEN function = 'cross_entropy' THEN uniform END, 0)) THEN '; that is the level of chance' ELSE '' END AS at_chance,
     CASE WHEN lr < 0.1 * highest_lr OR (start > 0 AND now < 0.1 * start)
         OR 2.5 * error / SQRT(parts / 2) > 2 * $improvement * ABS(now) THEN 'info' ELSE 'notice' END AS severity
-FROM trend, ends, shape, ratio, adversarial
+FROM trend, ends, shape, ratio, adversarial, checked
 WHERE flat_steps >= $window AND flat_steps >= $share * n
     AND ABS(level_then - level_since) <= GREATEST(2.5 * error / SQRT(parts / 2), 0.001 * ABS(now))
 UNION ALL BY NAME

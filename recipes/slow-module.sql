@@ -8,13 +8,14 @@
 -- why = [
 --   "median of the last {n} sampled steps against the {n_before} before; it changed between steps {last_fast} and {step}",
 --   "that is {added_ms:.1f} ms more in each step",
+--   "the machine: {busy_before:.0f} threads wanted a CPU before, {busy:.0f} since; the other phases of a step take {rest:.1f} times",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, duration FROM python.torch_trace WHERE module = '{module}' AND stage = '{stage}' ORDER BY step DESC LIMIT 20\"",
 --   "probe {endpoint} profile --steps 3 -o slow.json",
 --   "probe {endpoint} capture {module} -o slow.pt",
 -- ]
--- false_positives = "a module that does more work for some inputs"
+-- false_positives = "a module that does more work for some inputs; `info` where the machine has more to do since then, or the rest of the step became slower as well"
 -- [parameters.times]
 -- value = 1.6
 -- unit = "times"
@@ -46,8 +47,17 @@ WITH steps AS (
 ), since AS (
     SELECT MAX(t.step) AS last_fast FROM times t, leaf WHERE t.module = leaf.module AND t.stage = leaf.stage AND t.duration < (leaf.before + leaf.now) / 2
 )
+, changed AS (
+    SELECT last_fast, (SELECT MIN(step) FROM times t WHERE t.step > last_fast) AS step FROM since
+), machine AS (
+    SELECT MEDIAN(runnable) FILTER (m.step <= last_fast) AS busy_before, MEDIAN(runnable) FILTER (m.step >= changed.step) AS busy FROM process.memory m, changed
+), rest AS (
+    SELECT MEDIAN(o) FILTER (s.step >= changed.step) / NULLIF(MEDIAN(o) FILTER (s.step <= last_fast), 0) AS rest
+    FROM (SELECT step, CASE WHEN (SELECT stage FROM leaf) = 'forward' THEN COALESCE(backward_s, 0) ELSE COALESCE(forward_s, 0) END + COALESCE(optimizer_s, 0) AS o FROM python.steps WHERE NOT shadow) s, changed
+)
 SELECT NULL AS unknown, module || ' ' || stage AS subject, module, stage, 1e3 * now AS now_ms, 1e3 * before AS before_ms, now / before AS times, others, recent AS n, earlier AS n_before,
-    last_fast, (SELECT MIN(step) FROM times t WHERE t.step > last_fast) AS step, 1e3 * (now - before) AS added_ms
-FROM leaf, since WHERE last_fast IS NOT NULL
+    last_fast, step, 1e3 * (now - before) AS added_ms, busy_before, busy, rest,
+    CASE WHEN COALESCE(busy > 1.3 * busy_before + 1, false) OR COALESCE(rest > 1.25, false) THEN 'info' ELSE 'notice' END AS severity
+FROM leaf, changed, machine, rest WHERE last_fast IS NOT NULL
 UNION ALL BY NAME
 SELECT format('modules of {} steps, 7 are needed', COUNT(*)) AS unknown FROM steps HAVING COUNT(*) < 7

@@ -4,7 +4,7 @@ Runs when the agent starts and stops, and once a round on the agent's thread (`c
 tables they write:
 
     steps        python.steps, python.intervals, python.pulse (always, when anything is recorded)
-    losses       python.losses
+    losses       python.losses, python.loss_functions, python.model_inputs
     modules      python.torch_trace
     data         python.batches
     collectives  python.collectives
@@ -44,6 +44,9 @@ from probe.job.instruments.modules.parameter_names import ParameterNames
 from probe.job.instruments.nan.nan_detector import NanDetector
 from probe.job.instruments.tensors.activations import Activations
 from probe.job.instruments.tensors.gradients import Gradients
+from probe.job.instruments.tensors.loss_functions import LossFunctions
+from probe.job.instruments.tensors.model_inputs import ModelInputs
+from probe.job.instruments.tensors.pace import Pace
 from probe.job.instruments.updates.put_back import PutBack
 from probe.job.instruments.updates.update_samples import Updates
 from probe.job.instruments.updates.watched_parameters import WatchedParameters
@@ -123,6 +126,12 @@ class Installation:
             recorder, isolation, self.forward, self.names, self.gradients.delivery
         )
         """Only on requested steps."""
+        if "losses" in wanted:
+            delivery, pace = self.gradients.delivery, Pace(recorder, settings.budget_ratio)
+            self.losses.roots = LossFunctions(recorder, isolation, delivery, pace)
+            pace = Pace(recorder, settings.budget_ratio)
+            batches = None if self.data is None else self.data.batches
+            self.forward.inputs = ModelInputs(recorder, isolation, self.names, delivery, pace, batches)
         self.from_start = not midway
         """Whether counting began with the job's first step."""
         self.governor = Governor(

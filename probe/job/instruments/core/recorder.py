@@ -58,7 +58,8 @@ class Recorder:
         "_append_loss", "_append_pulse", "_append_step", "_backward_id", "_boundary_ids", "_forward_id",
         "_held_from_ns", "_held_ids", "_optimizer_id", "_other_id", "_trainer", "_trainers",
         "allocated_bytes", "alone", "arm_forward", "aside",
-        "backward_ns", "begin_awaited", "checkpoint_ns", "comm_ns", "cost_ns", "data_ns", "disarm_forward",
+        "backward_ns", "begin_awaited", "checkpoint_ns", "clip_norm", "clip_scaled", "comm_ns", "cost_ns",
+        "data_ns", "disarm_forward",
         "end_awaited", "ends", "eval_ns", "explicit", "fed_by", "forward_ns", "forward_start_ns", "grad_norm",
         "held_ns", "intern", "intervals", "last_row", "listener", "loader",
         "loss_count", "loss_parts", "loss_scale", "loss_share", "loss_sum", "micro_step", "modules_fixed",
@@ -162,7 +163,8 @@ class Recorder:
         self.held_ns = self.eval_ns = self.checkpoint_ns = 0
         self.forward_start_ns = 0
         self.loss_sum, self.loss_count, self.loss_share = 0.0, 0, 0.0
-        self.grad_norm = NULL_DOUBLE
+        self.grad_norm = self.clip_norm = NULL_DOUBLE
+        self.clip_scaled = NULL_BOOLEAN
         self.training_mode = self.stale_gradients = NULL_BOOLEAN
         self.samples = self.tokens = NULL_INTEGER
         self.cost_ns = 0
@@ -359,6 +361,8 @@ class Recorder:
             self.loss_sum if self.loss_count == 1 and not self.loss_parts else self._loss(),
             self.grad_norm,
             lr,
+            self.clip_norm,
+            self.clip_scaled,
             self.loss_scale,
             skipped,
             self.training_mode,

@@ -17,6 +17,7 @@ from probe.job.instruments.core.recorder import Recorder
 from probe.recording.layout import NULL_INTEGER
 
 _STATUS = Path("/proc/self/status")
+_LOAD = Path("/proc/loadavg")
 _FIELDS = {"VmRSS": "rss_bytes", "VmHWM": "rss_peak_bytes", "Threads": "threads"}
 
 
@@ -34,6 +35,14 @@ def process_memory() -> dict[str, int]:
             value, *unit = rest.split()
             found[_FIELDS[name]] = int(value) * (1024 if unit == ["kB"] else 1)
     return found
+
+
+def runnable() -> int | None:
+    """Threads of the machine that run or wait for a CPU now; None when /proc cannot be read."""
+    try:
+        return int(descriptors.read_lines(_LOAD)[0].split()[3].partition("/")[0])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def device_memory() -> tuple[int, int, int] | None:
@@ -79,5 +88,5 @@ class Memory:
             found.get("rss_peak_bytes", NULL_INTEGER),
             *device,
             found.get("threads", NULL_INTEGER),
-            *(NULL_INTEGER if value is None else value for value in (*host, device_total())),
+            *(NULL_INTEGER if value is None else value for value in (*host, device_total(), runnable())),
         )

@@ -188,7 +188,8 @@ class ModelFacts:
             row: Row = {
                 "module": name, "class": type(module).__name__, "training": _boolean(facts.get("training")),
                 "parameters": 0, "trainable": 0, "eps": _number(facts.get("eps")),
-                "p": _number(facts.get("p")),
+                "p": _number(facts.get("p")), "momentum": _number(facts.get("momentum")),
+                "estimated": self._estimated(facts.get("_buffers")),
             }
             for key, parameter in entries(facts.get("_parameters")):
                 if parameter is not None and id(parameter) not in seen:
@@ -217,6 +218,13 @@ class ModelFacts:
             "dtype": dtype, "requires_grad": needed,
             "optimizer": holder and holder.optimizer, "param_group": holder and holder.group,
         }
+
+    def _estimated(self, buffers: Any) -> bool | None:
+        """Whether running statistics were ever updated, by the count that torch keeps beside them."""
+        count = dict(entries(buffers)).get("num_batches_tracked")
+        if count is None or type(count) is not self._torch.Tensor or not count.is_cpu or count.numel() != 1:
+            return None
+        return int(count) > 0
 
     def _tensor_facts(self, parameter: Any) -> tuple[tuple[int, ...], str, bool]:
         """Shape, dtype and requires_grad, without running a subclass's code."""

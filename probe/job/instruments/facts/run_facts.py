@@ -25,7 +25,8 @@ from probe.job.instruments.loop.optimizers import Optimizers
 from probe.job.introspection.snippet_names import place_in_job
 from probe.recording.journal import Journal
 
-AGAIN_S = 30.0
+AGAIN_S, SOON_S, SOON_ROUNDS = 30.0, 8.0, 4
+"""Between two rounds; the first ones come sooner: what a short run does wrong shows there."""
 SLICE_S, REST_S = 0.0005, 0.0005
 MOST_TIMES = 20
 """A fact is written this often at most: what keeps changing is not a fact."""
@@ -57,6 +58,7 @@ class RunFacts:
         self._data = data
         self._journal = journal
         self._next_s = 0.0
+        self._rounds = 0
         self._known: dict[tuple[str, str], tuple[str, int]] = {}
         self._said_paths: list[str] = []
 
@@ -64,7 +66,8 @@ class RunFacts:
         """Gather when it is time."""
         if self._recorder.step < FIRST_STEPS or time.monotonic() < self._next_s:
             return
-        self._next_s = time.monotonic() + AGAIN_S
+        self._rounds += 1
+        self._next_s = time.monotonic() + (SOON_S if self._rounds <= SOON_ROUNDS else AGAIN_S)
         from probe.base.redaction import redact, shown  # compiling its patterns takes milliseconds
 
         rows: list[dict[str, Any]] = []
@@ -130,7 +133,13 @@ class RunFacts:
             prefix = "optimizer" if number == 1 else f"optimizer{number}"
             yield from _optimizer(prefix, optimizer)
             for scheduler in self._optimizers.schedulers_of(optimizer)[:1]:
-                yield from _scheduler(prefix.replace("optimizer", "scheduler"), scheduler)
+                name = prefix.replace("optimizer", "scheduler")
+                yield from _scheduler(name, scheduler)
+                count = attributes(scheduler).get("_step_count")
+                if type(count) is int:  # its constructor counts one
+                    yield f"{name}.stepped", count > 1
+                    if count <= 1:
+                        yield f"{name}.not_stepped_until", self._recorder.step
         loaders = self._data.loaders if self._data is not None else []
         alive = [loader for reference in loaders if (loader := reference()) is not None]
         for number, loader in enumerate(alive[:_MOST_LOADERS], 1):

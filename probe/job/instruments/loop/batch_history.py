@@ -76,7 +76,7 @@ class Batches:
 
     def arrived(
         self,
-        iterator: Any,
+        indices: Any,
         content: Any,
         tensors: list[Any],
         size_bytes: int,
@@ -84,7 +84,7 @@ class Batches:
         micro_step: int,
         loader: str,
     ) -> None:
-        """Record a batch that arrived."""
+        """Record a batch that arrived; `indices` from `indices_of`."""
         last = self.last
         if last is not None:
             self.before.append(last[:4])
@@ -93,13 +93,13 @@ class Batches:
             step,
             micro_step,
             loader,
-            self._indices(iterator),
+            indices,
             content if held else None,
             () if held else tuple([weakref.ref(tensor) for tensor in tensors[:MOST_TENSORS]]),
         )
 
-    def _indices(self, iterator: Any) -> Any:
-        """Indices of the batch just returned; None if the loader has none or returns out of order."""
+    def indices_of(self, iterator: Any) -> Any:
+        """Take the indices of the batch just returned; None if there are none, or they come out of order."""
         kept: Any = self._drawn.get(id(iterator))
         if kept is None or kept[0]() is not iterator:
             return None

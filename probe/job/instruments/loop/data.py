@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from probe.base.clock import ANCHOR_NS
 from probe.base.isolation import Isolation
 from probe.job.instruments.core.intervals import Intervals
+from probe.job.instruments.core.object_access import attributes
 from probe.job.instruments.core.patch import Patches
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.loop.batch_history import Batches
@@ -26,6 +27,10 @@ MOST_SHAPES = 4096
 """Distinct batch shapes described; beyond that, shapes and dtypes are NULL."""
 DEEPEST = 4
 """Levels of lists and dictionaries searched for tensors."""
+LOOKED_AT = 16
+"""Sample indices of a batch that its fingerprint is made of, at least."""
+_UNKNOWN = (NULL_INTEGER, NULL_INTEGER, NULL_INTEGER, NULL_BOOLEAN)
+"""`epoch`, `place`, `fingerprint` and `shuffled` of a batch that did not arrive."""
 
 
 class Start(NamedTuple):
@@ -59,6 +64,8 @@ class Data:
         self._described: dict[Any, tuple[int, int, int, int]] = {}
         self._sizes: dict[Any, int] = {}
         self._starts: dict[int, Start] = {}
+        self._epochs: dict[int, int] = {}
+        self._order: tuple[Any, int] = (_gone, NULL_BOOLEAN)
         self._patches = Patches()
         self._isolation = isolation
 
@@ -182,6 +189,7 @@ class Data:
         number = self._append(
             recorder.step, recorder.micro_step, now + ANCHOR_NS, label, NULL_DOUBLE,
             NULL_INTEGER, NULL_INTEGER, NULL_STRING, NULL_STRING, self._states["pending"],
+            NULL_INTEGER, NULL_INTEGER, NULL_INTEGER, NULL_BOOLEAN,
         )
         start = _now()
         recorder.cost_ns += start - now
@@ -198,8 +206,14 @@ class Data:
             _tensors_in(batch, tensors, DEEPEST)
         key = tuple([(tensor.shape, tensor.dtype) for tensor in tensors])
         samples, tokens, shapes, dtypes = self._describe(key, tensors)
-        self._finish(fetch, now, samples, tokens, shapes, dtypes, "done")
         recorder = self.recorder
+        indices = None if self.batches is None else self.batches.indices_of(iterator)
+        place = getattr(iterator, "_num_yielded", 0) - 1
+        which = (
+            self._epochs.get(fetch[4], 0), place if place >= 0 else NULL_INTEGER, fingerprint(indices),
+            self._shuffles(iterator),
+        )
+        self._finish(fetch, now, samples, tokens, shapes, dtypes, "done", which)
         recorder.add_batch(samples, tokens)
         if recorder.aside is not None:
             self.intervals.batch(samples, tokens)
@@ -209,7 +223,7 @@ class Data:
             if size_bytes is None:
                 size_bytes = self._measure(key, tensors)
             self.batches.arrived(
-                iterator, batch, tensors, size_bytes, recorder.step, recorder.micro_step,
+                indices, batch, tensors, size_bytes, recorder.step, recorder.micro_step,
                 self._names[fetch[4]],
             )
         recorder.cost_ns += _now() - now
@@ -230,19 +244,31 @@ class Data:
             self.intervals.exhausted(iterator, now)
 
     def _finish(
-        self, fetch: list[int], now: int, samples: int, tokens: int, shapes: int, dtypes: int, outcome: str
+        self, fetch: list[int], now: int, samples: int, tokens: int, shapes: int, dtypes: int, outcome: str,
+        which: tuple[int, int, int, int] = _UNKNOWN,
     ) -> None:
         number, start, step, micro_step, label = fetch
         recorder = self.recorder
         recorder.data_ends(now, start)
-        if outcome == "exhausted" and recorder.loader == label:
-            recorder.loader = NULL_STRING  # end of an epoch or evaluation: the next loader feeds the steps
+        if outcome == "exhausted":
+            self._epochs[label] = self._epochs.get(label, 0) + 1
+            if recorder.loader == label:
+                recorder.loader = NULL_STRING  # end of an epoch or evaluation: the next feeds the steps
         elif outcome == "done" and recorder.loader == NULL_STRING:
             recorder.loader = label
         self._put(
             number, step, micro_step, start + ANCHOR_NS, label, (now - start) / 1e9,
-            samples, tokens, shapes, dtypes, self._states[outcome],
+            samples, tokens, shapes, dtypes, self._states[outcome], *which,
         )
+
+    def _shuffles(self, iterator: Any) -> int:
+        """Whether the iterator's sampler shuffles; looked up once per iterator."""
+        known, shuffles = self._order
+        if known() is not iterator:
+            sampler = getattr(iterator, "_index_sampler", None)
+            shuffles = shuffling(attributes(sampler).get("sampler", sampler))
+            self._order = (weakref.ref(iterator), shuffles)
+        return shuffles
 
     def _label(self, iterator: Any) -> int:
         """String number of the loader's name: its dataset's class and a count."""
@@ -277,6 +303,29 @@ class Data:
         )
         self._described[key] = described
         return described
+
+
+def fingerprint(indices: Any) -> int:
+    """A number for a batch's sample indices: equal for equal batches, in every process. HOT PATH: of long
+    batches 16 evenly spaced ones count, which tells any two shuffled batches apart."""
+    if type(indices) is not list or not indices:
+        return NULL_INTEGER
+    size = len(indices)
+    chosen = indices if size <= LOOKED_AT else indices[:: size // LOOKED_AT]
+    if type(chosen[0]) is not int or type(chosen[-1]) is not int:
+        return NULL_INTEGER
+    return hash((size, *chosen))  # of integers: the same in every process
+
+
+def shuffling(sampler: Any) -> int:
+    """1 or 0 for torch's own samplers and those with a switch `shuffle`; NULL for others."""
+    kind = type(sampler).__name__
+    if kind in ("RandomSampler", "SubsetRandomSampler", "WeightedRandomSampler"):
+        return 1
+    if kind == "SequentialSampler":
+        return 0
+    switch = attributes(sampler).get("shuffle")
+    return int(switch) if isinstance(switch, bool) else NULL_BOOLEAN
 
 
 def _gone() -> None:

@@ -15,7 +15,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from probe.base.isolation import Isolation
 from probe.job.instruments.core.intervals import Intervals
@@ -35,6 +35,13 @@ _NEAREST, _CALLER = 4, 9
 _CALLS = ("inner", "_call_impl")
 PATIENCE = 64
 """Module calls without gradients after which a wait for the training forward is given up."""
+
+
+class Looks(Protocol):
+    """Looks at something of a step when `pace` says that it is due."""
+
+    pace: Any
+    look: Callable[[Any, Any], object]
 
 
 class RootCall(NamedTuple):
@@ -73,6 +80,8 @@ class Forward:
         """Counts steps while the job has no optimizer."""
         self.evaluates: Callable[[], object] | None = None
         """Set by the put-back instrument: called at the first module call without gradients after a step."""
+        self.inputs: Looks | None = None
+        """Set by the installation: looks at the arguments of a model on some steps."""
         self._made_optimizer = made_optimizer
         self._isolation = isolation
         self._patches = Patches()
@@ -179,6 +188,9 @@ class Forward:
             self.roots[id(module)] = weakref.ref(module, self._root_gone(id(module)))
         if self.keep_call is not None and args is not None:
             self.keep_call(module, args)
+        inputs = self.inputs
+        if inputs is not None and recorder.step >= inputs.pace.due and args is not None:
+            inputs.look(module, args)
         recorder.cost_ns += _now() - now
 
     def _root_gone(self, key: int) -> Callable[[object], object]:

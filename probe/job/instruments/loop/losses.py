@@ -40,6 +40,8 @@ class Losses:
         a GradScaler scaled it; after it without arguments."""
         self.manual_updates: ManualUpdates | None = None
         """Counts steps while the job has no optimizer."""
+        self.roots: Any = None
+        """Set by the installation: looks at the roots of some backwards (`LossFunctions`)."""
         self.on_late_loss: Any = None
         """Called on the agent's thread with step, micro step and value of a loss that a device delivered."""
         self.updates: Any = None
@@ -138,6 +140,10 @@ class Losses:
             updates.backward_begins(root)
         self._start_ns = start = _now()
         recorder.cost_ns += start - now
+        roots = self.roots
+        if roots is not None and recorder.step >= roots.pace.due:
+            roots.look(root, unscaled is not None)
+            self._start_ns = _now()
 
     def _end(self) -> None:
         now = _now()

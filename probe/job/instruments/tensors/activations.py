@@ -105,7 +105,7 @@ class Activations:
             return
         torch: Any = sys.modules["torch"]
         tensor = first_tensor(output, torch.Tensor)
-        if tensor is None or _transformed(torch):
+        if tensor is None or transformed(torch):
             return
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
             self._record(module, tensor, place, begun)
@@ -187,7 +187,7 @@ def first_tensor(value: Any, kind: type, depth: int = 2) -> Any:
     return next((one for one in found if one is not None), None)
 
 
-def _transformed(torch: Any) -> bool:
+def transformed(torch: Any) -> bool:
     """Whether a mode or transform of the job's is active, which would see our operations."""
     stacked = torch._C._len_torch_dispatch_stack() or capturing()
     return bool(stacked or torch._C._functorch.peek_interpreter_stack() is not None)

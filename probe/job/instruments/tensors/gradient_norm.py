@@ -22,7 +22,7 @@ from typing import Any
 
 from probe.base.isolation import Isolation
 from probe.job.instruments.core import statistics
-from probe.job.instruments.core.delivery import Delivery
+from probe.job.instruments.core.delivery import Delivery, host_number
 from probe.job.instruments.core.patch import Patches
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.loop.optimizers import Optimizers
@@ -187,6 +187,7 @@ class GradientNorm:
         norm = getattr(total_norm, "_local_tensor", total_norm).detach()
         scale = self._scale_before_step(leader)
         self._clip = (recorder.step, covered, _undone(norm, max_norm), scale)
+        recorder.clip_norm, recorder.clip_scaled = host_number(max_norm), scale is not None
         if kind == 2.0:
             self._tell(norm, scale)
             self.due = max(self.due, recorder.step + CLIPS_STEPS)

@@ -1,0 +1,373 @@
+"""Loss functions: what the loss is made of, read from its autograd graph on some steps.
+
+Writes python.loss_functions. HOT PATH on the steps that `Pace` chooses, on the training thread, right before
+backward: a walk over the nodes between the loss and the last layers, which says what was called, over which
+dimension and of which shapes, however the job imported or wrote it; nothing is wrapped. Figures of targets
+and outputs are taken from a part of the tensors that the graph saved, and only of those without hooks of the
+job's: unpacking others would run its code. On CUDA they are written when they arrive. torch inside functions.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any, NamedTuple
+
+from probe.base.clock import ANCHOR_NS
+from probe.base.isolation import Isolation
+from probe.job.instruments.core.delivery import Delivery, capturing
+from probe.job.instruments.core.recorder import Recorder
+from probe.job.instruments.tensors.activations import transformed
+from probe.job.instruments.tensors.pace import Pace
+from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_INTEGER, NULL_STRING
+
+_now, _cpu = time.monotonic_ns, time.thread_time_ns
+MOST_NODES = 64
+"""Nodes visited: the loss functions are next to the root."""
+MOST_FUNCTIONS = 4
+MOST_ELEMENTS = 4096
+"""Elements of targets and outputs that the figures cover."""
+SAMPLES = 32
+"""Samples of the batch that the spread of the outputs covers."""
+MOST_SHAPES = 512
+MOST_CLASSES = 1 << 17
+FIGURES = 9
+
+_FUNCTIONS = {
+    "NllLoss": "nll_loss", "NllLoss2D": "nll_loss", "NllLossNd": "nll_loss", "MseLoss": "mse_loss",
+    "SmoothL1Loss": "smooth_l1_loss", "HuberLoss": "huber_loss", "L1Loss": "l1_loss",
+    "BinaryCrossEntropy": "binary_cross_entropy",
+    "BinaryCrossEntropyWithLogits": "binary_cross_entropy_with_logits", "SoftMarginLoss": "soft_margin_loss",
+}
+_LAYERS = frozenset({
+    "Addmm", "Mm", "Bmm", "Baddbmm", "Mv", "Dot", "Linear", "Convolution", "ConvolutionOverrideable",
+    "Embedding", "EmbeddingBag", "NativeLayerNorm", "NativeBatchNorm", "CudnnBatchNorm", "NativeGroupNorm",
+    "FusedRmsNorm", "CudnnRnn", "MkldnnRnnLayer", "MkldnnLinear", "MkldnnConvolution", "CompiledFunction",
+    "ScaledDotProductFlashAttention", "ScaledDotProductFlashAttentionForCpu",
+    "ScaledDotProductEfficientAttention", "torch::autograd::AccumulateGrad",
+})
+"""Where the walk ends: what lies behind them is the model."""
+_SHAPING = frozenset({
+    "View", "UnsafeView", "ReshapeAlias", "Transpose", "Permute", "T", "Squeeze", "Unsqueeze", "Expand",
+    "Slice", "Select", "Index", "Clone", "ToCopy", "Gather", "IndexSelect", "AsStrided", "Alias", "Narrow",
+    "Unbind", "Split", "Stack", "Cat",
+})
+"""They pass on what they are given, in another shape."""
+_JOINING = ("Stack", "Cat")
+"""Of what they join, the first stands for all."""
+_SOFTMAX = ("Softmax", "LogSoftmax")
+
+
+class Found(NamedTuple):
+    """A loss function in the graph."""
+
+    function: str
+    node: Any
+    reduction: str
+    """As in python.loss_functions."""
+    smoothing: float
+    """NULL_DOUBLE when it cannot be told."""
+
+
+class LossFunctions:
+    """Looks at the root of the first backward of a step."""
+
+    def __init__(self, recorder: Recorder, isolation: Isolation, delivery: Delivery, pace: Pace) -> None:
+        self._recorder = recorder
+        self._delivery = delivery
+        self._append = recorder.rings["python.loss_functions"].append
+        self._shapes: dict[tuple[int, ...], int] = {}
+        self.pace = pace
+        self.look = isolation.guard("loss functions", self._look)
+        """Called right before a backward, when due, with its root and whether a GradScaler scaled it."""
+
+    # HOT PATH ---------------------------------------------------------------
+
+    def _look(self, root: Any, scaled: bool) -> None:
+        recorder = self._recorder
+        if recorder.micro_step:
+            return
+        begun, begun_cpu = _now(), _cpu()
+        first = getattr(root, "grad_fn", None)
+        if first is not None and scaled:
+            first = first.next_functions[0][0]
+        found = functions_in(first) if first is not None else []
+        for number in range(min(len(found), MOST_FUNCTIONS)):
+            self._write(found[number])
+        self.pace.took(_cpu() - begun_cpu)
+        recorder.cost_ns += _now() - begun
+
+    def _write(self, one: Found) -> None:
+        recorder, intern = self._recorder, self._recorder.intern
+        node = one.node
+        operations, softmax, layer = behind(node)
+        shape = _shape_into(node, 0) or _shape_into(node, 1)
+        before = _before_broadcast(node)
+        dimension, classes = NULL_INTEGER, NULL_INTEGER
+        over_batch = NULL_BOOLEAN
+        if softmax is not None:
+            sizes, dimension = _shape(softmax), _signed(softmax._saved_dim)
+            if sizes and -len(sizes) <= dimension < len(sizes):
+                dimension %= len(sizes)
+                classes = sizes[dimension]
+                over_batch = dimension == 0 and len(sizes) > 1 and 1 not in sizes[:2]
+        torch: Any = sys.modules["torch"]
+        kept = None if transformed(torch) else _kept(node, "target")
+        numel = NULL_INTEGER if kept is None else kept.numel()
+        fields = [
+            recorder.step, recorder.micro_step, _now() + ANCHOR_NS, intern(one.function),
+            intern(one.reduction),
+            intern(" < ".join(operations)) if operations else NULL_STRING,
+            intern(layer) if layer else NULL_STRING,
+            self._shape(shape), self._shape(before),
+            dimension, over_batch, classes, one.smoothing, numel,
+        ]
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            figures = _figures(torch, node, kept, classes)
+        if figures is None:
+            self._put(fields, [float("nan")] * FIGURES)
+        elif figures.is_cpu:
+            self._put(fields, figures.tolist())
+        elif not capturing():
+            self._delivery.send(figures, lambda row: self._put(fields, row))
+
+    def _shape(self, sizes: tuple[int, ...] | None) -> int:
+        """String number of a shape; NULL beyond `MOST_SHAPES`, so that shapes do not fill the table."""
+        if not sizes:
+            return NULL_STRING
+        if sizes not in self._shapes:
+            if len(self._shapes) >= MOST_SHAPES:
+                return NULL_STRING
+            self._shapes[sizes] = self._recorder.intern(str(list(sizes)))
+        return self._shapes[sizes]
+
+    def _put(self, fields: list[Any], figures: list[float]) -> None:
+        self._append(*fields, *[NULL_DOUBLE if one != one else one for one in figures])
+
+
+# The graph -------------------------------------------------------------------
+
+
+def functions_in(first: Any) -> list[Found]:
+    """The loss functions between a root and the last layers, nearest first."""
+    waiting: list[tuple[Any, tuple[Any, ...]]] = [(first, ())]
+    seen = {first}
+    found: list[Found] = []
+    branches: set[Any] = set()
+    while waiting and len(seen) <= MOST_NODES:
+        node, above = waiting.pop(0)
+        name = _name(node)
+        if name in _LAYERS:
+            continue
+        function = _FUNCTIONS.get(name) or _written_out(node, name)
+        if function:
+            found.append(Found(function, node, _reduction(node, above), _factor(above)))
+            continue
+        if name in _SOFTMAX:
+            branches.add(node)
+            continue
+        for following, _ in node.next_functions[: 1 if name in _JOINING else None]:
+            if following is not None and following not in seen:
+                seen.add(following)
+                waiting.append((following, (*above, node)))
+    compared = {one.node.next_functions[0][0] for one in found}
+    found = [_with_smoothing(one, branches) for one in found]
+    return found + [
+        Found("softmax", one, "other", NULL_DOUBLE) for one in list(branches - compared)[:1] if _shape(one)
+    ]
+
+
+def _written_out(node: Any, name: str) -> str:
+    """`mse` or `l1` for a power or absolute value of a difference with one side that needs a gradient."""
+    if name == "Pow" and _scalar(node, "exponent") == 2.0:
+        kind = "mse_loss"
+    elif name == "Abs":
+        kind = "l1_loss"
+    else:
+        return ""
+    inner = node.next_functions[0][0]
+    if inner is None or _name(inner) not in ("Sub", "Rsub"):
+        return ""
+    sides = [one for one, _ in inner.next_functions if one is not None]
+    return f"{kind} (written out)" if len(sides) == 1 else ""
+
+
+def _reduction(node: Any, above: tuple[Any, ...]) -> str:
+    """`sum` only where nothing on the way to the root can have divided by the number of elements."""
+    own = getattr(node, "_saved_reduction", 0)
+    names = [_name(one) for one in above]
+    if own == 1 or (own == 0 and "Mean" in names):
+        return "mean"
+    factors = [_scalar(one, "other") for one, name in zip(above, names, strict=True) if name == "Mul"]
+    if "Mean" in names or "Div" in names or any(one is None or abs(one) < 0.1 for one in factors):
+        return "other"
+    return "sum" if own == 2 or "Sum" in names else "other"
+
+
+def _factor(above: tuple[Any, ...]) -> float:
+    """The number that the loss function's value is multiplied by right away, between 0 and 1."""
+    if above and _name(above[-1]) == "Mul":
+        factor = _scalar(above[-1], "other")
+        if factor is not None and 0.0 < factor < 1.0:
+            return factor
+    return NULL_DOUBLE
+
+
+def _with_smoothing(one: Found, branches: set[Any]) -> Found:
+    """With label smoothing, torch adds the mean of all log probabilities, and weighs the rest by 1 - it."""
+    inner = one.node.next_functions[0][0]
+    smoothed = one.function == "nll_loss" and one.smoothing != NULL_DOUBLE and inner in branches
+    if one.function == "nll_loss" and inner is not None and _name(inner) == "LogSoftmax":
+        return one._replace(function="cross_entropy", smoothing=1.0 - one.smoothing if smoothed else 0.0)
+    return one._replace(smoothing=NULL_DOUBLE)
+
+
+def behind(node: Any) -> tuple[list[str], Any, str]:
+    """What made the prediction of a loss function, nearest first and without changes of shape: the names of
+    the operations up to a layer, the softmax nearest to the loss or None, and the layer's name or ''."""
+    operations: list[str] = []
+    softmax = None
+    name = _name(node)
+    current = node if name in _SOFTMAX else node.next_functions[0][0]
+    if name in ("Pow", "Abs"):
+        current = next((one for one, _ in current.next_functions if one is not None), None)
+    for _ in range(16):
+        if current is None:
+            break
+        name = _name(current)
+        if name in _LAYERS:
+            return operations, softmax, name.rpartition("::")[2]
+        if name in _SOFTMAX and softmax is None:
+            softmax = current
+        if name not in _SHAPING:
+            operations.append(name)
+        following = [one for one, _ in current.next_functions if one is not None]
+        if len(following) != 1:
+            break
+        current = following[0]
+    return operations, softmax, ""
+
+
+def _before_broadcast(node: Any) -> tuple[int, ...] | None:
+    """Shape of the prediction, where the loss function compares more elements than it has."""
+    source, number = node.next_functions[0]
+    if _name(node) in ("Pow", "Abs"):
+        compared = _shape(source)
+        source, number = next((one for one in source.next_functions if one[0] is not None), (None, 0))
+    elif source is not None and _name(source) == "Expand":
+        compared = _shape(source)
+        source, number = source.next_functions[0]
+    else:
+        return None
+    shape = _shape(source, number)
+    return shape if compared and shape and _product(shape) < _product(compared) else None
+
+
+def _shape_into(node: Any, place: int) -> tuple[int, ...] | None:
+    """Shape of what a node was given."""
+    given = node.next_functions[place : place + 1]
+    return _shape(*given[0]) if given and given[0][0] is not None else None
+
+
+def _shape(node: Any, number: int = 0) -> tuple[int, ...] | None:
+    """Shape of what a node made."""
+    made = getattr(node, "_input_metadata", None)  # of its backward, so of the result of its forward
+    return tuple(map(int, made[number].shape)) if made and len(made) > number else None
+
+
+def _name(node: Any) -> str:
+    """The operation: `NllLoss` of `NllLossBackward0`."""
+    name: str = node.name()
+    head = name.partition("Backward")[0]
+    return head or name
+
+
+def _scalar(node: Any, name: str) -> float | None:
+    """A number that a node saved, also as a tensor without dimensions on the host; None when it cannot be
+    read without waiting or running a hook of the job's."""
+    tensor = _kept(node, name)
+    if tensor is not None:
+        return float(tensor) if tensor.is_cpu and tensor.dim() == 0 else None
+    value = None if hasattr(node, f"_raw_saved_{name}") else getattr(node, f"_saved_{name}", None)
+    return float(value) if isinstance(value, (int, float)) else None
+
+
+def _signed(value: int) -> int:
+    """torch shows negative integers of a node as unsigned ones."""
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+def _product(sizes: tuple[int, ...]) -> int:
+    found = 1
+    for size in sizes:
+        found *= size
+    return found
+
+
+# Figures ---------------------------------------------------------------------
+
+
+def _kept(node: Any, name: str) -> Any:
+    """A tensor that a node saved; None without it, or when a hook of the job's would have to unpack it."""
+    raw = getattr(node, f"_raw_saved_{name}", None)
+    if raw is None or getattr(raw, "unpack_hook", raw) is not None:
+        return None  # older versions of torch cannot tell
+    try:
+        return raw.data
+    except RuntimeError:  # freed, or changed in place: backward will say so
+        return None
+
+
+def _figures(torch: Any, node: Any, target: Any, classes: int) -> Any:
+    """ignored_ratio, top_ratio, entropy, mean, std of the target, smallest share of a class in the loss, its
+    share of the targets, ratio of the class weights, and spread of the outputs over the samples: float64 on
+    their device, NaN for what is missing; None without a target."""
+    if target is None or not target.numel() or target.layout is not torch.strided:
+        return None
+    device = target.device
+    none = torch.full((), float("nan"), dtype=torch.float64, device=device)
+    flat = _part(target)
+    ignored = top = entropy = least = plain = ratio = none
+    exact = flat.double()
+    counted = torch.ones_like(exact)
+    if not flat.is_floating_point() and 0 < classes <= MOST_CLASSES:
+        index = getattr(node, "_saved_ignore_index", None)
+        if index is not None:
+            counted = (flat != _signed(index)).double()
+        ignored = 1.0 - counted.mean()
+        counts = torch.zeros(classes, dtype=torch.float64, device=device)
+        counts.scatter_add_(0, flat.clamp(0, classes - 1).long(), counted)
+        shares = counts / counts.sum()
+        top = shares.max()
+        entropy = -torch.special.xlogy(shares, shares).sum()
+        weight = _kept(node, "weight")
+        if weight is not None and weight.numel() == classes and weight.device == device:
+            kept = weight.double() * shares
+            kept = torch.where(shares > 0, kept / kept.sum(), torch.inf)
+            place = kept.argmin()
+            least, plain = kept[place], shares[place]
+            ratio = weight.double().min() / weight.double().max()
+    total = counted.sum()
+    mean = (exact * counted).sum() / total
+    std = (((exact - mean) ** 2 * counted).sum() / total).sqrt()
+    return torch.stack([ignored, top, entropy, mean, std, least, plain, ratio, _spread(torch, node, none)])
+
+
+def _spread(torch: Any, node: Any, none: Any) -> Any:
+    """Standard deviation of the outputs over the samples, as a share of their size."""
+    output = _kept(node, "self")
+    if output is None or output.dim() < 1 or len(output) < 2 or output.device != none.device:
+        return none
+    some = output[:: max(1, len(output) // SAMPLES)][:SAMPLES]
+    for dimension in range(2, some.dim()):
+        some = some.narrow(dimension, 0, min(some.shape[dimension], 8))
+    some = some.reshape(len(some), -1)[:, : MOST_ELEMENTS // SAMPLES].double()
+    size = (some * some).mean().sqrt()
+    return some.std(dim=0, correction=0).mean() / torch.where(size > 0, size, 1.0)
+
+
+def _part(tensor: Any) -> Any:
+    """At most `MOST_ELEMENTS` elements, evenly spaced, without copying the rest."""
+    flat = tensor if tensor.is_contiguous() else tensor[:: max(1, tensor.numel() // MOST_ELEMENTS)]
+    flat = flat.reshape(-1)
+    return flat[:: -(-flat.numel() // MOST_ELEMENTS) or 1]

@@ -1,0 +1,130 @@
+"""Model inputs: figures of what a model is given, on some steps.
+
+Writes python.model_inputs. HOT PATH on the steps that `Pace` chooses, on the training thread, when the
+outermost module is called: a few thousand elements of its first tensors, as they arrive there, after all
+that the job did to its batches. On CUDA they are written when they arrive. torch inside functions.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from typing import Any
+
+from probe.base.clock import ANCHOR_NS
+from probe.base.isolation import Isolation
+from probe.job.instruments.core import statistics
+from probe.job.instruments.core.delivery import Delivery, capturing
+from probe.job.instruments.core.object_access import contents
+from probe.job.instruments.core.recorder import Recorder
+from probe.job.instruments.core.tensor_summaries import tensors_in
+from probe.job.instruments.loop.batch_history import Batches
+from probe.job.instruments.loop.forward import keywords
+from probe.job.instruments.modules.module_names import ModuleNames
+from probe.job.instruments.tensors.activations import transformed
+from probe.job.instruments.tensors.pace import Pace
+from probe.recording.layout import NULL_DOUBLE, NULL_STRING
+
+_now, _cpu = time.monotonic_ns, time.thread_time_ns
+MOST_TENSORS = 3
+MOST_IN_BATCH = 16
+BATCH = "batch"
+SAMPLES = 8
+"""Samples of the batch that are looked at, evenly spaced."""
+MOST_ELEMENTS = 4096
+MOST_SHAPES = 512
+
+
+class ModelInputs:
+    """Looks at the arguments of the first module of a step."""
+
+    def __init__(
+        self, recorder: Recorder, isolation: Isolation, names: ModuleNames, delivery: Delivery, pace: Pace,
+        batches: Batches | None,
+    ) -> None:
+        self._recorder = recorder
+        self._names = names
+        self._delivery = delivery
+        self._append = recorder.rings["python.model_inputs"].append
+        self._shapes: dict[tuple[int, ...], int] = {}
+        self._batches = batches
+        self._batch = recorder.intern(BATCH)
+        self.pace = pace
+        self.look = isolation.guard("model inputs", self._look)
+        """Called, when it is due, with the first module that is called, and its arguments."""
+
+    # HOT PATH ---------------------------------------------------------------
+
+    def _look(self, module: Any, args: Any) -> None:
+        recorder = self._recorder
+        torch: Any = sys.modules["torch"]
+        if recorder.micro_step or transformed(torch):
+            return
+        begun, begun_cpu = _now(), _cpu()
+        given = list(enumerate(args)) + list((keywords() or {}).items())
+        tensors = [(str(name), value) for name, item in given for value in _flat(item, torch.Tensor)]
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            for name, tensor in tensors[:MOST_TENSORS]:
+                self._write(self._names.of(module), name, tensor)
+            self._look_at_batch()
+        self.pace.took(_cpu() - begun_cpu)
+        recorder.cost_ns += _now() - begun
+
+    def _look_at_batch(self) -> None:
+        """The tensors of the loader's batch with one value per sample: labels, most often."""
+        batch = None if self._batches is None else self._batches.last
+        if batch is None or batch.step != self._recorder.step or batch.content is None:
+            return
+        tensors = list(itertools.islice(tensors_in(batch.content, depth=2), MOST_IN_BATCH))
+        samples = next((len(tensor) for _, tensor in tensors if tensor.dim()), 0)
+        for name, tensor in tensors:
+            if tensor.dim() and tensor.is_cpu and tensor.numel() == samples:
+                self._write(self._batch, name or BATCH, tensor.reshape(-1, 1)[:MOST_ELEMENTS])
+
+    def _write(self, module: int, name: str, tensor: Any) -> None:
+        if not tensor.dim() or not tensor.numel():
+            return
+        values = statistics.values_of(tensor if module == self._batch else part(tensor))
+        if values is None:
+            return
+        recorder, intern = self._recorder, self._recorder.intern
+        fields = [
+            recorder.step, recorder.micro_step, _now() + ANCHOR_NS, module, intern(name),
+            self._shape(tuple(tensor.shape)), intern(str(tensor.dtype).removeprefix("torch.")),
+            values.numel,
+        ]
+        moments = statistics.moments(values.flat)
+        if values.flat.is_cpu:
+            self._put(fields, moments)
+        elif not capturing():
+            self._delivery.send(moments, lambda row: self._put(fields, row))
+
+    def _shape(self, sizes: tuple[int, ...]) -> int:
+        """String number of a shape; NULL beyond `MOST_SHAPES`, so that shapes do not fill the table."""
+        if sizes not in self._shapes:
+            if len(self._shapes) >= MOST_SHAPES:
+                return NULL_STRING
+            self._shapes[sizes] = self._recorder.intern(str(list(sizes)))
+        return self._shapes[sizes]
+
+    def _put(self, fields: list[Any], moments: list[float]) -> None:
+        found = statistics.figures(moments, fields[-1])
+        known = (found.mean, found.std, found.min, found.max, found.zero_ratio)
+        self._append(*fields, *[NULL_DOUBLE if one != one else one for one in known])
+
+
+def part(tensor: Any) -> Any:
+    """Some elements of some samples, without copying the rest."""
+    some = tensor[:: max(1, len(tensor) // SAMPLES)][:SAMPLES]
+    for dimension in range(2, some.dim()):
+        some = some.narrow(dimension, 0, min(some.shape[dimension], 64))
+    flat = some.reshape(-1)
+    return flat[:: -(-flat.numel() // MOST_ELEMENTS) or 1]
+
+
+def _flat(value: Any, kind: type) -> list[Any]:
+    """The tensors in an argument: itself, or those of a container."""
+    if isinstance(value, kind):
+        return [value]
+    return [one for one in contents(type(value), value) if isinstance(one, kind)]

@@ -1,0 +1,51 @@
+-- title = "inputs out of scale"
+-- severity = "notice"
+-- symptoms = ["loss", "gradients", "data"]
+-- order = 128
+-- scope = "rank"
+-- needs = "what the model was called with on a few steps"
+-- what = "{fact}"
+-- why = [
+--   "{evidence}",
+--   "input {name} of {module}, {shape} ({dtype}): mean {mean:.3g}, standard deviation {std:.3g}; seen on all of the last {n} steps looked at, from step {step} to {last}",
+--   "loss: {loss_first:.4g} at first, {loss_now:.4g} now",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT step, module, name, shape, mean, std, min, max FROM python.model_inputs WHERE module <> 'batch' ORDER BY step DESC LIMIT 10\"",
+-- ]
+-- false_positives = "a model that scales its inputs itself other than by a normalization in its first layer; `info` where the loss has fallen by half all the same"
+-- [parameters.least]
+-- value = 5
+-- unit = "steps looked at"
+-- source = "ours"
+-- [parameters.large]
+-- value = 50.0
+-- unit = "root of the mean square"
+-- source = "practice: weights are initialized for inputs of about 1; bytes of images are about 100"
+-- [parameters.narrow]
+-- value = 0.05
+-- unit = "largest minus smallest value"
+-- source = "practice: images scaled to 0..1 or -1..1 span 1 or 2; divided by 255 once more they span less than 0.01"
+WITH first AS (
+    SELECT COALESCE(BOOL_OR(m.class LIKE '%Norm%' OR m.class LIKE '%Embedding%'), false) AS scales FROM python.parameters p JOIN python.modules m USING (module) WHERE p.place = 0
+), seen AS (
+    SELECT * FROM python.model_inputs
+    WHERE module <> 'batch' AND dtype IN ('float32', 'float16', 'bfloat16', 'float64') AND looked_at >= 32 AND len(CAST(shape AS BIGINT[])) >= 2 AND isfinite(std) AND max > min
+    QUALIFY ROW_NUMBER() OVER (PARTITION BY module, name ORDER BY step DESC) <= 6
+), inputs AS (
+    SELECT module, name, COUNT(*) AS n, MIN(step) AS step, MAX(step) AS last, ARG_MAX(shape, step) AS shape, ANY_VALUE(dtype) AS dtype, MEDIAN(mean) AS mean, MEDIAN(std) AS std,
+        MIN(SQRT(mean * mean + std * std)) AS size, MAX(max - min) AS width, MAX(max) AS highest, MIN(min) AS lowest FROM seen GROUP BY module, name HAVING COUNT(*) >= $least
+), losses AS (
+    SELECT MEDIAN(loss) FILTER (i <= 20) AS loss_first, MEDIAN(loss) FILTER (i > k - 20) AS loss_now
+    FROM (SELECT loss, ROW_NUMBER() OVER (ORDER BY step) AS i, COUNT(*) OVER () AS k FROM python.steps WHERE isfinite(loss))
+)
+SELECT NULL AS unknown, module || ' ' || name AS subject, inputs.*, losses.*,
+    CASE WHEN size > $large THEN format('the inputs are not scaled: values from {:.3g} to {:.3g}, where a network expects about 1', lowest, highest)
+        ELSE format('the inputs are almost constant: all values lie within {:.2g} around {:.3g}, as if they were scaled twice', width, mean) END AS fact,
+    CASE WHEN size > $large THEN 'the first layer''s outputs and gradients are larger by the same factor: subtract the mean and divide by the standard deviation'
+        ELSE 'the network is given next to nothing to tell the samples apart by: look at what divides them' END AS evidence,
+    CASE WHEN loss_first > 0 AND loss_now < 0.5 * loss_first THEN 'info' ELSE 'notice' END AS severity
+FROM inputs, losses, first
+WHERE NOT scales AND (size > $large AND NOT (highest <= 0 AND lowest < -1000) OR width < $narrow)
+UNION ALL BY NAME
+SELECT format('the inputs were looked at on {} steps, {} are needed', COUNT(DISTINCT step), $least) AS unknown FROM python.model_inputs HAVING COUNT(DISTINCT step) < $least

@@ -1,0 +1,99 @@
+-- title = "loss function does not fit"
+-- severity = "notice"
+-- symptoms = ["loss", "gradients"]
+-- order = 130
+-- scope = "rank"
+-- needs = "the autograd graph of the loss on a few steps"
+-- what = "{fact}"
+-- why = [
+--   "{evidence}",
+--   "seen on all of the last {n} steps looked at, from step {step} to {last}: {function} of {shape}, made by {behind}",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT step, function, reduction, behind, shape, broadcast, classes, smoothing, ignored_ratio, top_ratio, entropy FROM python.loss_functions ORDER BY step DESC LIMIT 10\"",
+-- ]
+-- false_positives = "pairwise losses that compare each prediction with every target; class weights that leave a class out on purpose; targets that are never negative behind a ReLU (`info`); contrastive losses with a softmax over both sides of a square matrix (left out)"
+-- [parameters.least]
+-- value = 3
+-- unit = "steps looked at"
+-- source = "ours"
+-- [parameters.smoothing]
+-- value = 0.5
+-- unit = "ratio"
+-- source = "practice: 0.1, at most 0.2; above 0.5 the right class gets less than half of the target, as when the confidence is given instead"
+-- [parameters.counted]
+-- value = 0.001
+-- unit = "ratio of the loss"
+-- source = "ours: weights are there to raise rare classes; a class whose share of the loss is that small is not learned"
+-- [parameters.occurs]
+-- value = 0.01
+-- unit = "ratio of the targets"
+-- source = "ours: a class that hardly occurs is left out of the judgement"
+-- [parameters.ignored]
+-- value = 0.95
+-- unit = "ratio of the targets"
+-- source = "practice: masked language models leave out 85 %"
+-- [parameters.step_size]
+-- value = 1.0
+-- unit = "learning rate times summed elements"
+-- source = "practice: rates of plain gradient descent on a mean are 0.001 to 0.5"
+WITH recent AS (
+    SELECT *, ROW_NUMBER() OVER (PARTITION BY function, behind, layer ORDER BY step DESC) AS ago FROM python.loss_functions
+), calls AS (
+    SELECT function, behind, layer, COUNT(*) AS n, MIN(step) AS step, MAX(step) AS last, ARG_MAX(shape, step) AS shape, ARG_MAX(broadcast, step) AS broadcast,
+        BOOL_AND(reduction = 'sum') AS summed, MEDIAN(COALESCE(targets, 1)) AS elements,
+        BOOL_AND(over_batch AND shape <> format('[{}, {}]', classes, classes)) AS over_batch,
+        BOOL_AND(broadcast IS NOT NULL AND len(CAST(shape AS BIGINT[])) = 2 AND CAST(shape AS BIGINT[])[1] = CAST(shape AS BIGINT[])[2]
+            AND CAST(broadcast AS BIGINT[]) IN ([CAST(shape AS BIGINT[])[1], 1], [CAST(shape AS BIGINT[])[1]], [1, CAST(shape AS BIGINT[])[1]])) AS spread,
+        MIN(smoothing) AS smoothing, MAX(least_share) AS share, MIN(least_frequency) AS frequency, MIN(weights_ratio) AS weights_ratio,
+        MIN(ignored_ratio) AS ignored, MIN(top_ratio) AS top, MAX(classes) AS classes, MIN(target_mean) AS target_mean, MAX(target_mean) AS target_most,
+        BOOL_AND(COALESCE(target_mean < target_std, false)) AS below_zero
+    FROM recent WHERE ago <= 6 GROUP BY ALL HAVING COUNT(*) >= $least
+), rate AS (
+    SELECT ARG_MAX(optimizer, t_ns) AS optimizer, ARG_MAX(lr, t_ns) AS lr FROM python.optimizers WHERE param_group = 0
+), facts AS (
+    SELECT 'softmax' AS subject, 'notice' AS severity, 'softmax is applied before cross_entropy, which applies it again' AS fact,
+        'its outputs lie between 0 and 1, so the loss cannot come near 0 and its gradients are small: pass the logits' AS evidence, calls.*
+    FROM calls WHERE function = 'cross_entropy' AND behind LIKE 'LogSoftmax < Softmax%'
+    UNION ALL BY NAME
+    SELECT 'sigmoid' AS subject, 'notice' AS severity, 'a sigmoid is applied before binary_cross_entropy_with_logits, which applies it again' AS fact,
+        'its outputs lie between 0 and 1, so no probability below 0.5 can be given: pass the logits' AS evidence, calls.*
+    FROM calls WHERE function = 'binary_cross_entropy_with_logits' AND behind LIKE 'Sigmoid%'
+    UNION ALL BY NAME
+    SELECT 'softmax' AS subject, 'notice' AS severity, format('softmax runs over the batch (dim 0, {} samples) instead of the classes', classes) AS fact,
+        'each sample''s probabilities depend on the other samples and do not sum to 1: use the last dimension' AS evidence, calls.*
+    FROM calls WHERE over_batch AND function IN ('cross_entropy', 'nll_loss', 'softmax')
+    UNION ALL BY NAME
+    SELECT 'broadcast' AS subject, 'notice' AS severity, format('prediction of shape {} is broadcast to {} against its target: each prediction is compared with every target', broadcast, shape) AS fact,
+        'the best it can learn is the mean of all targets; give both the same shape (unsqueeze(1) or squeeze(1))' AS evidence, calls.*
+    FROM calls WHERE spread
+    UNION ALL BY NAME
+    SELECT 'relu' AS subject, CASE WHEN function LIKE '%cross_entropy%' OR below_zero THEN 'notice' ELSE 'info' END AS severity,
+        'a ReLU stands behind the last layer: the output is never negative, and where it is 0 it gets no gradient' AS fact,
+        'operations from the loss back to the last layer: ' || behind || ', ' || layer AS evidence, calls.*
+    FROM calls WHERE behind IN ('Relu', 'LogSoftmax < Relu') AND layer IS NOT NULL
+    UNION ALL BY NAME
+    SELECT 'label_smoothing' AS subject, 'notice' AS severity, format('label smoothing is {:.2g}: the targets are nearly uniform', smoothing) AS fact,
+        format('the right class gets {:.0f} % of the target; usual is a smoothing of 0.1', 100 * (1 - smoothing + smoothing / classes)) AS evidence, calls.*
+    FROM calls WHERE smoothing > $smoothing
+    UNION ALL BY NAME
+    SELECT 'class weights' AS subject, 'notice' AS severity, format('class weights: a class that is {:.1f} % of the targets makes {:.2g} % of the loss', 100 * frequency, 100 * share) AS fact,
+        format('the smallest weight is {:.1g} times the largest; weights of classes go by their order, and rare classes need the larger ones', weights_ratio) AS evidence, calls.*
+    FROM calls WHERE share < $counted AND frequency > $occurs
+    UNION ALL BY NAME
+    SELECT 'targets' AS subject, 'notice' AS severity, format('the targets that count are all of one class, {:.0f}; ignore_index leaves out {:.0f} %', target_mean, 100 * ignored) AS fact,
+        format('there are {} classes: a value that means one of them is probably also the one that is ignored', classes) AS evidence, calls.*
+    FROM calls WHERE top = 1 AND ignored > 0 AND classes > 1 AND target_mean = target_most AND elements >= 16
+    UNION ALL BY NAME
+    SELECT 'targets' AS subject, 'info' AS severity, format('{:.1f} % of the targets are ignored by the loss', 100 * ignored) AS fact,
+        'the loss is the mean over the few that are left; padding and prompts are often left out' AS evidence, calls.*
+    FROM calls WHERE ignored > $ignored
+    UNION ALL BY NAME
+    SELECT 'reduction' AS subject, CASE WHEN optimizer = 'SGD' AND lr * elements > $step_size THEN 'notice' ELSE 'info' END AS severity,
+        format('the loss is summed over {:.0f} elements, not averaged: the gradient is that much larger', elements) AS fact,
+        format('{} with learning rate {:.3g}: on the mean of the losses that would be a rate of {:.3g}', optimizer, lr, lr * elements) AS evidence, calls.*
+    FROM calls, rate WHERE summed AND elements > 1
+)
+SELECT NULL AS unknown, * REPLACE (COALESCE(behind || ', ', '') || COALESCE(layer, 'operations that were not followed') AS behind) FROM facts
+UNION ALL BY NAME
+SELECT format('the loss was looked at on {} steps, {} are needed', COUNT(*), $least) AS unknown FROM python.loss_functions HAVING COUNT(*) < $least

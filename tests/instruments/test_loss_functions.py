@@ -1,0 +1,139 @@
+"""What the graph of a loss says about it, and the fingerprints of batches."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
+
+from probe.job.instruments.loop.data import LOOKED_AT, fingerprint, shuffling
+from probe.job.instruments.tensors.loss_functions import Found, _kept, behind, functions_in
+from probe.job.instruments.tensors.model_inputs import part
+from probe.recording.layout import NULL_BOOLEAN, NULL_INTEGER
+
+LAYER = torch.nn.Linear(4, 5)
+INPUT = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
+TARGET = torch.arange(8) % 5
+
+
+def found(loss: Any) -> list[Found]:
+    return functions_in(loss.grad_fn)
+
+
+@pytest.mark.parametrize(("loss", "function", "reduction", "operations"), [
+    (lambda out: F.cross_entropy(out, TARGET), "cross_entropy", "mean", ["LogSoftmax"]),
+    (lambda out: F.cross_entropy(out.softmax(1), TARGET), "cross_entropy", "mean", ["LogSoftmax", "Softmax"]),
+    (lambda out: F.cross_entropy(out.softmax(1).log(), TARGET), "cross_entropy", "mean",
+     ["LogSoftmax", "Log", "Softmax"]),
+    (lambda out: F.cross_entropy(out, TARGET, reduction="sum"), "cross_entropy", "sum", ["LogSoftmax"]),
+    (lambda out: F.cross_entropy(out, TARGET, reduction="sum") / 8, "cross_entropy", "other", ["LogSoftmax"]),
+    (lambda out: F.cross_entropy(out, TARGET, reduction="none").mean(), "cross_entropy", "mean",
+     ["LogSoftmax"]),
+    (lambda out: F.cross_entropy(out, TARGET, reduction="sum") * 2.0, "cross_entropy", "sum", ["LogSoftmax"]),
+    (lambda out: F.mse_loss(out.relu(), torch.zeros(8, 5)), "mse_loss", "mean", ["Relu"]),
+    (lambda out: (out - torch.zeros(8, 5)).pow(2).mean(), "mse_loss (written out)", "mean", []),
+    (lambda out: (torch.zeros(8, 5) - out).abs().sum(), "l1_loss (written out)", "sum", []),
+    (lambda out: F.binary_cross_entropy_with_logits(out.view(-1), torch.ones(40)),
+     "binary_cross_entropy_with_logits", "mean", []),
+])
+def test_the_graph_names_the_loss_function_its_reduction_and_what_is_behind_it(
+    loss: Callable[[Any], Any], function: str, reduction: str, operations: list[str]
+) -> None:
+    (one,) = found(loss(LAYER(INPUT)))
+    assert (one.function, one.reduction) == (function, reduction)
+    named, _, layer = behind(one.node)
+    assert (named, layer) == (operations, "Addmm")
+
+
+def test_a_difference_of_two_predictions_is_no_loss_against_a_target() -> None:
+    output = LAYER(INPUT)
+    assert found((output[:4] - output[4:]).pow(2).mean()) == []
+
+
+def test_label_smoothing_is_told_from_a_weighted_loss() -> None:
+    output = LAYER(INPUT)
+    (smoothed,) = found(F.cross_entropy(output, TARGET, label_smoothing=0.9))
+    assert smoothed.smoothing == pytest.approx(0.9)
+    (weighted,) = found(0.1 * F.cross_entropy(output, TARGET))
+    assert weighted.smoothing == 0.0
+
+
+def test_a_softmax_in_a_loss_of_another_kind_is_found_with_its_dimension() -> None:
+    chosen = LAYER(INPUT).softmax(0).log().gather(1, TARGET[:, None])
+    (one,) = found(-(chosen * torch.ones(8, 1)).mean())
+    assert one.function == "softmax"
+    assert one.node._saved_dim == 0
+
+
+def test_no_hook_of_the_job_runs_when_a_saved_tensor_is_looked_at() -> None:
+    ran: list[int] = []
+
+    def unpack(kept: Any) -> Any:
+        ran.append(1)
+        return kept
+
+    output = LAYER(INPUT)
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, unpack):
+        hooked = F.cross_entropy(output, TARGET) / torch.tensor(2.0)
+    (one,) = found(hooked)
+    assert _kept(one.node, "target") is None
+    assert ran == []
+    plain = F.cross_entropy(output, TARGET)
+    kept = _kept(plain.grad_fn, "target")
+    if hasattr(plain.grad_fn._raw_saved_target, "unpack_hook"):  # older versions cannot tell
+        assert torch.equal(kept, TARGET)
+    else:
+        assert kept is None
+
+
+def test_a_look_changes_neither_gradients_nor_random_numbers() -> None:
+    gradients = []
+    for look in (False, True):
+        torch.manual_seed(3)
+        LAYER.zero_grad()
+        loss = F.cross_entropy(F.dropout(LAYER(INPUT)), TARGET)
+        if look:
+            (one,) = found(loss)
+            behind(one.node)
+            _kept(one.node, "self")
+        loss.backward()
+        gradients.append((LAYER.weight.grad.clone(), torch.rand(3)))
+    assert all(torch.equal(left, right) for left, right in zip(*gradients, strict=True))
+
+
+def test_a_part_of_a_tensor_is_small_and_spread_over_its_samples() -> None:
+    tensor = torch.arange(64 * 3 * 200 * 200, dtype=torch.float32).view(64, 3, 200, 200)
+    looked_at = part(tensor)
+    assert looked_at.numel() <= 4096
+    assert looked_at.max() > tensor.numel() // 2
+    assert torch.equal(part(torch.arange(10.0)), torch.arange(10.0)[:8])
+
+
+def test_equal_batches_have_equal_fingerprints_in_every_process_and_others_do_not() -> None:
+    drawn = [torch.randperm(10_000)[:256].tolist() for _ in range(500)]
+    assert len({fingerprint(one) for one in drawn}) == 500
+    assert fingerprint(list(drawn[0])) == fingerprint(drawn[0])
+    code = f"import sys; sys.path = {sys.path!r}\n" \
+        f"from probe.job.instruments.loop.data import fingerprint; print(fingerprint({drawn[0]!r}))"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert int(said) == fingerprint(drawn[0])
+    assert fingerprint(None) == fingerprint(["a", "b"]) == fingerprint([]) == NULL_INTEGER
+    assert LOOKED_AT == 16
+
+
+def test_it_is_known_whether_a_sampler_shuffles() -> None:
+    class Own:
+        shuffle = "unknown"
+
+    loader: Any = DataLoader(list(range(10)), shuffle=True)
+    assert shuffling(loader.sampler) == 1
+    assert shuffling(SequentialSampler(range(10))) == 0
+    assert shuffling(BatchSampler(RandomSampler(range(10)), 2, drop_last=False)) == NULL_BOOLEAN
+    assert shuffling(torch.utils.data.DistributedSampler(range(10), 2, 0, shuffle=True)) == 1
+    assert shuffling(Own()) == NULL_BOOLEAN
