@@ -11,6 +11,7 @@
 --   "probe {endpoint} skip-nonfinite on",
 -- ]
 -- false_positives = "masks and padding written as infinity on purpose"
+-- explains = ["nan-origin", "loss-nan", "loss-spike", "gradients-exploding", "amp-overflow", "optimizer-state"]
 WITH bad AS (
     SELECT * FROM python.inputs WHERE nan_count + inf_count > 0 ORDER BY t_ns DESC LIMIT 3
 )

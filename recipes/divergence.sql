@@ -18,6 +18,8 @@
 --   "probe {endpoint} query \"SELECT param, norm, update_ratio FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY update_ratio DESC LIMIT 10\"",
 -- ]
 -- false_positives = "a curriculum of increasing difficulty; loss weights changed during training; adversarial training (several optimizers with their own backward are excluded)"
+-- explains = ["loss-spike", "loss-nan"]
+-- dated = true
 -- [parameters.share]
 -- value = 0.25
 -- unit = "ratio of what had been gained"

@@ -17,6 +17,7 @@
 --   "probe {endpoint} watch --gradients --steps 5",
 -- ]
 -- false_positives = "an embedding or expert that few batches use"
+-- explains = ["gradients-exploding", "divergence", "loss-spike", "loss-nan", "amp-overflow"]
 -- [parameters.times]
 -- value = 10.0
 -- unit = "times its own median"

@@ -19,6 +19,8 @@
 --   "probe {endpoint} lr --scale 0.1",
 -- ]
 -- false_positives = "a loss summed over batches of very different sizes; reinforcement learning"
+-- explains = ["divergence", "loss-spike", "loss-nan", "amp-overflow"]
+-- dated = true
 -- [parameters.times]
 -- value = 10.0
 -- unit = "times the median before"

@@ -16,6 +16,7 @@
 --   "probe {endpoint} eval \"print(train_loader.num_workers, train_loader.prefetch_factor, train_loader.pin_memory)\"",
 -- ]
 -- false_positives = "a model so small that any loader is slower"
+-- explains = ["slow-step", "throughput-drop", "low-mfu"]
 -- [parameters.share]
 -- value = 0.3
 -- unit = "ratio of the step"

@@ -18,6 +18,7 @@
 --   "probe {endpoint} watch --activations --steps 3",
 -- ]
 -- false_positives = "experts that were not chosen; an adapter initialized to zero; parameters that only some batches use"
+-- explains = ["plateau", "slow-decrease"]
 -- [parameters.least]
 -- value = 3
 -- unit = "steps looked at"

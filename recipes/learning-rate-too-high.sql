@@ -20,6 +20,7 @@
 --   "probe {endpoint} clip --max-norm 1.0",
 -- ]
 -- false_positives = "weights initialized to zero, such as adapters; the first steps from scratch with a high rate and a short warm-up"
+-- explains = ["divergence", "oscillation", "loss-spike", "dead-units", "saturated-units", "plateau", "slow-decrease", "loss-nan", "amp-overflow"]
 -- [parameters.limit]
 -- value = 0.1
 -- unit = "update ratio"

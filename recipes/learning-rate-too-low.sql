@@ -17,6 +17,7 @@
 --   "probe {endpoint} query \"SELECT param, update_ratio, weight_norm, norm FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY update_ratio LIMIT 10\"",
 -- ]
 -- false_positives = "gentle fine-tuning; a converged model (not reported once the loss has halved)"
+-- explains = ["plateau", "slow-decrease"]
 -- [parameters.early]
 -- value = 1e-5
 -- unit = "update ratio"

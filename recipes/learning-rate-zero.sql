@@ -15,6 +15,8 @@
 --   "probe {endpoint} stop --checkpoint last.pt",
 -- ]
 -- false_positives = "a last step or two at 0, as in cosine schedules"
+-- explains = ["layer-not-learning", "plateau", "slow-decrease"]
+-- dated = true
 -- [parameters.steps]
 -- value = 50
 -- unit = "steps"

@@ -20,6 +20,7 @@
 --   "probe {endpoint} skip-nonfinite on",
 -- ]
 -- false_positives = "a single infinite loss that a GradScaler skips; a notice if nan-origin explains it"
+-- explains = ["optimizer-state", "amp-overflow"]
 -- [parameters.window]
 -- value = 20
 -- unit = "steps"

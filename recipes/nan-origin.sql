@@ -21,6 +21,8 @@
 --   "probe {endpoint} lr --scale 0.1",
 -- ]
 -- false_positives = "a program that makes a loss infinite on purpose and skips that step itself"
+-- explains = ["loss-nan", "optimizer-state", "amp-overflow"]
+-- dated = true
 -- [parameters.recent]
 -- value = 1000
 -- unit = "steps"

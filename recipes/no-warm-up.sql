@@ -15,6 +15,7 @@
 --   "probe {endpoint} lr --scale 0.1",
 -- ]
 -- false_positives = "training resumed without its optimizer state: that needs a warm-up, too"
+-- explains = ["loss-spike", "divergence", "learning-rate-too-high", "gradients-exploding", "gradient-exploding-layer", "dead-units", "saturated-units", "plateau", "slow-decrease", "loss-nan"]
 -- [parameters.window]
 -- value = 100
 -- unit = "steps"

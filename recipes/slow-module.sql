@@ -15,6 +15,7 @@
 --   "probe {endpoint} capture {module} -o slow.pt",
 -- ]
 -- false_positives = "a module that does more work for some inputs"
+-- explains = ["slow-step", "throughput-drop", "low-mfu"]
 -- [parameters.times]
 -- value = 1.6
 -- unit = "times"

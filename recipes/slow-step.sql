@@ -16,6 +16,7 @@
 --   "probe {endpoint} profile --steps 3 -o slow.json",
 -- ]
 -- false_positives = "larger batches (`info`); another job on the same machine, which slows all phases alike (`info` below four times)"
+-- explains = ["throughput-drop", "low-mfu"]
 -- [parameters.times]
 -- value = 1.3
 -- unit = "times"

@@ -11,6 +11,7 @@
 -- ]
 -- next = ["probe {endpoint} diagnose slow", "probe {endpoint} profile --steps 3 -o slow.json"]
 -- false_positives = "changed data; another job on the same machine, which slows all phases alike: the finding is then one level less severe"
+-- explains = ["low-mfu"]
 -- [parameters.drop]
 -- value = 0.5
 -- unit = "ratio"

@@ -9,7 +9,8 @@ import duckdb
 import pytest
 
 from probe.base.errors import RecipeInvalid
-from probe.diagnose.diagnosis import diagnose, position_among
+from probe.diagnose.diagnosis import diagnose
+from probe.diagnose.explanations import explanations
 from probe.diagnose.finding import Finding
 from probe.diagnose.recipes import library as recipes
 from probe.diagnose.recipes.local_query import make_tables, run_on
@@ -167,10 +168,11 @@ def outcome(name: str, order: int, state: str, *more: str) -> Check:
     return recipe.check(["step", "kind", "before", "nothing"], rows, "4242")
 
 
-def test_the_cause_is_the_first_that_is_found_and_follows_from_no_other() -> None:
+def test_the_cause_is_the_first_that_is_found_and_that_no_other_explains() -> None:
     checks = [
-        outcome("sign", 10, "found"), outcome("effect", 200, "found", 'follows = ["origin"]'),
-        outcome("clear", 210, "clear"), outcome("origin", 300, "found"), outcome("late", 400, "unknown"),
+        outcome("sign", 10, "found"), outcome("effect", 200, "found"),
+        outcome("clear", 210, "clear"), outcome("origin", 300, "found", 'explains = ["effect"]'),
+        outcome("late", 400, "unknown"),
     ]
     found = diagnose(_FINE, checks, "nan", "4242").as_dict()
     assert [(one["number"], one["outcome"]) for one in found["checks"]] == [
@@ -181,6 +183,42 @@ def test_the_cause_is_the_first_that_is_found_and_follows_from_no_other() -> Non
     assert set(conclusion["consequences"]) == {"sign", "effect"}
     assert conclusion["why"][-1].startswith("also: ")
     assert conclusion["next"] == ["probe 4242 lr --scale 0.1"]
+
+
+def test_findings_follow_the_cause_that_explains_them_also_through_others() -> None:
+    checks = [
+        outcome("plain", 5, "found"), outcome("end", 10, "found"),
+        outcome("middle", 200, "found", 'explains = ["end"]'),
+        outcome("start", 300, "found", 'explains = ["middle", "absent"]'),
+    ]
+    found = diagnose(Finding("slow step", "notice", "long"), checks)
+    said = [(one.recipe, one.explained_by) for one in found.findings]
+    assert said == [("plain", ""), ("start", ""), ("end", "start"), ("middle", "start")]
+    assert found.position == 4, "a cause and its consequences stay together"
+    assert [one["explained_by"] for one in found.as_dict()["findings"]] == [None, None, "start", "start"]
+
+
+@pytest.mark.parametrize(("began", "explained"), [(300, True), (10_000, False)])
+def test_a_dated_cause_explains_nothing_that_began_before_it(began: int, explained: bool) -> None:
+    columns = ["step", "kind", "before", "nothing"]
+    cause = outcome("cause", 200, "clear", 'explains = ["end"]', "dated = true").recipe
+    checks = [outcome("end", 300, "found"), cause.check(columns, [[began, "a", 1.0, None]], "4242")]
+    assert explanations(checks) == ({"end": "cause"} if explained else {})
+
+
+def test_recipes_that_explain_each_other_have_one_cause() -> None:
+    checks = [
+        outcome("one", 200, "found", 'explains = ["two"]'),
+        outcome("two", 300, "found", 'explains = ["one"]'),
+    ]
+    assert explanations(checks) == {"two": "one"}
+
+
+def test_a_recipe_that_explains_one_that_does_not_exist_is_a_problem(tmp_path: Path) -> None:
+    text = GOOD.replace("-- order = 110", '-- order = 110\n-- explains = ["loss-nan", "lost"]')
+    (tmp_path / "own.sql").write_text(text, encoding="utf-8")
+    [problem] = recipes.load([recipes.built_in_folder(), tmp_path]).problems
+    assert str(problem).endswith("own.sql, line 5: `explains` is invalid: no recipe is named 'lost'")
 
 
 def test_without_a_cause_it_says_what_is_not_known_and_what_to_do_to_know_it() -> None:
@@ -215,5 +253,6 @@ def test_everything_is_answered_the_worst_first_with_the_place_of_the_process_am
     assert (found["position"], found["state"], found["judged"]) == (
         1, "slow step", {"found": 2, "clear": 0, "unknown": 1}
     )
-    assert position_among("alarm", ["alarm", "notice"]) == 0, "before what is no worse"
+    worst = diagnose(Finding("holds the GIL", "alarm", "stuck"), checks)
+    assert worst.position == 0, "before what is no worse"
     assert "symptom" not in found and "conclusion" not in found

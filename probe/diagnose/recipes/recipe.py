@@ -15,7 +15,15 @@ from pathlib import Path
 from string import Formatter
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    StringConstraints,
+    ValidationInfo,
+)
 
 from probe.diagnose.finding import Finding, worst_first
 
@@ -57,6 +65,18 @@ def _checked_scalar(value: object) -> object:
 Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 Template = Annotated[Text, AfterValidator(_checked_template)]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*$")]
+KNOWN_RECIPES = "recipes"
+"""Key of the validation context: the names of all recipes that are installed."""
+
+
+def _installed(name: str, info: ValidationInfo) -> str:
+    known = (info.context or {}).get(KNOWN_RECIPES)
+    if known is not None and name not in known:
+        raise ValueError(f"no recipe is named {name!r}")
+    return name
+
+
+RecipeName = Annotated[Text, AfterValidator(_installed)]
 _STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
@@ -87,8 +107,10 @@ class FrontMatter(BaseModel):
     next: list[Template] = []
     false_positives: Text = ""
     deepen: Literal["gradients", "activations", "histograms"] | None = None
-    follows: list[Text] = []
-    """Recipes whose finding explains this recipe's finding."""
+    explains: list[RecipeName] = []
+    """Recipes whose findings this recipe's mechanism produces."""
+    dated: bool = False
+    """Whether its step is when it began: it explains nothing that began before."""
     parameters: dict[Name, Parameter] = {}
 
 
