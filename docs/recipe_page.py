@@ -120,7 +120,8 @@ Lines that begin with `-- ` at the top of the file are TOML:
 
 The rest is one SELECT over [the tables](tables.md). Each row is a finding; no rows means clear. These columns have a
 meaning: `severity` overrides the recipe's; `subject` distinguishes findings (for example the name of a parameter);
-`step`; `rank`; `unknown`, a text: the reason why the check cannot be judged, instead of a finding.
+`step`; `rank`; `over`, true for an event in the past whose effects have ended: it stays in the answer and is the cause
+of nothing; `unknown`, a text: the reason why the check cannot be judged, instead of a finding.
 
 The SQL runs like any query: in a separate process that can read only this recording, with a deadline. At most 50 rows
 are used. `NAME.cases.toml` next to a recipe holds its test cases: tables as SELECTs, and what the recipe must find in

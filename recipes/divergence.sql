@@ -36,10 +36,6 @@
 -- value = 20
 -- unit = "steps"
 -- source = "ours"
--- [parameters.horizon]
--- value = 2000
--- unit = "steps"
--- source = "ours"
 WITH ends AS (SELECT MAX(step) AS last FROM python.steps WHERE isfinite(loss)),
 adversarial AS (
     SELECT COALESCE(MEDIAN(micro_steps) > 1, false) AND (
@@ -48,7 +44,7 @@ adversarial AS (
     FROM python.steps
 ), seen AS (
     SELECT step, loss, grad_norm, lr, (last - step) // $block AS ago FROM python.steps, ends
-    WHERE isfinite(loss) AND step > last - $horizon
+    WHERE isfinite(loss)
 ), first AS (
     SELECT MEDIAN(loss) AS start FROM (SELECT loss FROM python.steps WHERE isfinite(loss) ORDER BY step LIMIT $block)
 ), blocks AS (

@@ -31,7 +31,9 @@ PROCESS = "process"
 _SYMPTOMS_OF_PROCESS = ("hang", "slow", "memory")
 MOST_NEXT = 6
 CAUSE, SOMETHING, NOT_KNOWN, NOTHING = "cause", "found", "cause not known", "nothing found"
-"""States of a conclusion; `found`: a possible cause, but no check found the symptom."""
+PAST = "over"
+"""States of a conclusion; `found`: a possible cause, but no check found the symptom; `over`: something was
+wrong and is no longer."""
 
 
 @dataclass(frozen=True)
@@ -130,12 +132,18 @@ def _conclude(
         )
         return conclusion, [*named, *(one.recipe.name for one in (*causes[1:], *others))]
     unknown = [check for check in checks if check.state == UNKNOWN]
+    explained = explanations(found)
+    past = [one for one in found if one.over and one.recipe.name not in explained]
     left = f"; {len(unknown)} of {count} checks could not be judged" if unknown else ""
     wanted = to_know(symptom, unknown, endpoint)
     if others:
         what, more = others[0].summary, others[0].findings[0].next
     elif wrong is not None:
         what, more = f"{wrong.state}: {wrong.what}", wrong.next
+    elif past:
+        event = past[0].findings[0]
+        conclusion = Finding(PAST, INFO, f"{event.what}; nothing is found now{left}", event.why, next=wanted)
+        return conclusion, [one.recipe.name for one in past]
     else:
         return Finding(NOTHING, OK, f"none of {count} checks found anything{left}", next=wanted), []
     conclusion = Finding(
@@ -145,9 +153,11 @@ def _conclude(
 
 
 def causal(found: Iterable[Check]) -> tuple[list[Check], list[Check]]:
-    """(possible causes in order, the rest): the rest follow from a cause or only find the symptom. `info` is
-    left out."""
-    serious = [check for check in found if check.findings[0].severity not in (OK, INFO)]
+    """(possible causes in order, the rest): the rest follow from a cause or only find the symptom. `info` and
+    what is over are left out."""
+    serious = [
+        check for check in found if check.findings[0].severity not in (OK, INFO) and not check.over
+    ]
     explained = explanations(serious)
     causes = [
         check for check in serious

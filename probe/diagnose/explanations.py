@@ -29,7 +29,7 @@ def explanations(checks: Iterable[Check]) -> dict[str, str]:
     found = {one.recipe.name: one for one in checks if one.state == FOUND}
     causes = [one for one in found.values() if one.findings[0].severity not in (OK, INFO)]
     direct = {
-        name: [cause for cause in causes if name in cause.recipe.explains and not _too_late(cause, check)]
+        name: [cause for cause in causes if name in cause.recipe.explains and _can_be(cause, check)]
         for name, check in found.items()
     }
     names = {name: [one.recipe.name for one in explaining] for name, explaining in direct.items()}
@@ -50,13 +50,15 @@ def _root(name: str, causes: Mapping[str, Sequence[str]], order: Sequence[str]) 
     return min(above, key=lambda one: (bool(causes[one]), order.index(one)))
 
 
-def _too_late(cause: Check, effect: Check) -> bool:
-    """Whether a dated cause began after what it would explain."""
-    if not cause.recipe.dated:
+def _can_be(cause: Check, effect: Check) -> bool:
+    """Whether time allows it: what is over causes nothing that lasts, and what is dated nothing earlier."""
+    if cause.over and not effect.over:
         return False
     began = [one.step for one in cause.findings if one.step is not None]
     shown = [one.step for one in effect.findings if one.step is not None]
-    return bool(began and shown) and min(began) > max(shown) + SLACK_STEPS
+    if not (cause.recipe.dated and began and shown):
+        return True
+    return min(began) <= max(shown) + SLACK_STEPS
 
 
 def folded(findings: Iterable[Finding], of: Mapping[str, str]) -> list[Finding]:

@@ -126,6 +126,11 @@ class Check:
     elapsed_ms: float = 0.0
 
     @property
+    def over(self) -> bool:
+        """Whether all that was found is over."""
+        return bool(self.findings) and all(one.over for one in self.findings)
+
+    @property
     def summary(self) -> str:
         """What was found, or the reason, on one line; empty when the check is clear."""
         if self.state != FOUND:
@@ -196,6 +201,7 @@ class Recipe(FrontMatter):
             subject="" if subject is None else str(subject),
             step=_whole(values.get("step")),
             rank=_whole(values.get("rank")),
+            over=values.get("over") is True,
         )
 
     def as_dict(self) -> dict[str, Any]:
