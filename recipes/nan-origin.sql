@@ -1,7 +1,7 @@
 -- title = "a NaN or an infinity, traced to where it began"
 -- severity = "alarm"
 -- symptoms = ["nan", "loss", "data", "gradients"]
--- order = 400
+-- order = 130
 -- scope = "job"
 -- needs = "NaN detection (PROBE_INSTRUMENTS with `nonfinite` and `losses`), and a NaN or infinity"
 -- what = "{made} began in {direction_text}{place} in step {step}{micro}{because}"

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from probe.diagnose.explanations import explanations, folded, worse_than
+from probe.diagnose.explanations import explanations, folded, not_judged, worse_than
 from probe.diagnose.finding import Finding, worst_first
 from probe.diagnose.recipes.recipe import CLEAR, FOUND, UNKNOWN, Check
 from probe.diagnose.states import ALARM, INFO, NOTICE, OK
@@ -31,9 +31,9 @@ PROCESS = "process"
 _SYMPTOMS_OF_PROCESS = ("hang", "slow", "memory")
 MOST_NEXT = 6
 CAUSE, SOMETHING, NOT_KNOWN, NOTHING = "cause", "found", "cause not known", "nothing found"
-PAST = "over"
-"""States of a conclusion; `found`: a possible cause, but no check found the symptom; `over`: something was
-wrong and is no longer."""
+NOT_JUDGED, PAST = "cause not judged", "over"
+"""States of a conclusion; `found`: a possible cause, but no check found the symptom; `cause not judged`: what
+could explain it did not run; `over`: something was wrong and is no longer."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,18 @@ def diagnose(state: Finding, checks: Sequence[Check], symptom: str = "", endpoin
 
 def in_groups(checks: Sequence[Check]) -> list[Finding]:
     """The findings of checks, each cause before what it explains, the group with the worst finding first."""
-    return folded(worst_first(one for check in checks for one in check.findings), explanations(checks))
+    findings = (one for check in checks for one in _with_unjudged(check, checks))
+    return folded(worst_first(findings), explanations(checks))
+
+
+def _with_unjudged(check: Check, checks: Sequence[Check]) -> list[Finding]:
+    """The findings of a check; the first says which possible causes could not be judged."""
+    unjudged = not_judged(check, checks) if check.findings else []
+    if not unjudged:
+        return check.findings
+    first, *others = check.findings
+    line = f"its cause was not judged: {', '.join(f'{one.recipe.name} ({one.reason})' for one in unjudged)}"
+    return [replace(first, why=[*first.why, line]), *others]
 
 
 def _step(number: int, name: str, title: str, outcome: str, what: str) -> dict[str, Any]:
@@ -125,12 +136,20 @@ def _conclude(
     named = [PROCESS] if wrong is not None else []
     if causes:
         first = causes[0]
+        beside = [*named, *(one.recipe.name for one in (*causes[1:], *others))]
+        if unjudged := not_judged(first, checks):
+            names = ", ".join(one.recipe.name for one in unjudged)
+            what = f"{first.recipe.title}: {first.summary}; what could explain it was not judged: {names}"
+            why = [*first.findings[0].why, *(f"{one.recipe.name}: {one.reason}" for one in unjudged)]
+            again = [f"probe {endpoint} diagnose {symptom}", *first.findings[0].next]
+            unsure = Finding(NOT_JUDGED, first.findings[0].severity, what, why, _next(again))
+            return unsure, [first.recipe.name, *beside]
         sure = bool(named) or any(_is_a_sign(one) for one in (*causes, *others))
         conclusion = Finding(
             CAUSE if sure else SOMETHING, ALARM if sure else NOTICE, f"{first.recipe.title}: {first.summary}",
             first.findings[0].why, _next(first.findings[0].next), recipe=first.recipe.name,
         )
-        return conclusion, [*named, *(one.recipe.name for one in (*causes[1:], *others))]
+        return conclusion, beside
     unknown = [check for check in checks if check.state == UNKNOWN]
     explained = explanations(found)
     past = [one for one in found if one.over and one.recipe.name not in explained]

@@ -37,6 +37,11 @@ def explanations(checks: Iterable[Check]) -> dict[str, str]:
     return {name: root for name, root in roots.items() if root != name}
 
 
+def not_judged(check: Check, checks: Iterable[Check]) -> list[Check]:
+    """The checks that could explain what `check` found, but did not run to their end."""
+    return [one for one in checks if one.failed and check.recipe.name in one.recipe.explains]
+
+
 def _root(name: str, causes: Mapping[str, Sequence[str]], order: Sequence[str]) -> str:
     """The first of the findings that explain `name`, through others too, and are explained by nothing. Where
     recipes of the user explain each other in a circle, the first of the circle."""

@@ -232,6 +232,35 @@ def test_without_a_cause_it_says_what_is_not_known_and_what_to_do_to_know_it() -
     assert nothing is not None and (nothing.state, nothing.severity) == ("nothing found", "ok")
 
 
+def test_a_finding_is_no_cause_while_what_could_explain_it_did_not_run() -> None:
+    effect = outcome("effect", 200, "found")
+    late = outcome("origin", 300, "clear", 'explains = ["effect"]').recipe.not_run("no time", "query_timeout")
+    found = diagnose(_FINE, [effect, late], "nan", "4242")
+    conclusion = found.as_dict()["conclusion"]
+    assert (conclusion["state"], conclusion["cause"]) == ("cause not judged", None)
+    assert conclusion["what"].endswith("what could explain it was not judged: origin")
+    assert "origin: no time" in conclusion["why"]
+    assert conclusion["next"][0] == "probe 4242 diagnose nan"
+    [plain] = diagnose(_FINE, [effect, late]).findings
+    assert plain.why[-1] == "its cause was not judged: origin (no time)"
+    unknown = outcome("origin", 300, "unknown", 'explains = ["effect"]')
+    sure = diagnose(_FINE, [effect, unknown], "nan").conclusion
+    assert sure is not None and sure.state == "cause", "what was not recorded is said by the check itself"
+
+
+def test_what_is_over_is_the_cause_of_nothing_that_lasts() -> None:
+    columns = ["step", "kind", "before", "nothing", "over"]
+    past = outcome("past", 200, "clear", 'explains = ["lasts"]').recipe
+    over = past.check(columns, [[7, "a", 1.0, None, True]], "4242")
+    alone = diagnose(_FINE, [over], "nan").as_dict()["conclusion"]
+    assert (alone["state"], alone["cause"], alone["severity"]) == ("over", None, "info")
+    found = diagnose(_FINE, [outcome("lasts", 300, "found"), over], "nan").as_dict()
+    assert found["conclusion"]["cause"] == "lasts"
+    assert [(one["recipe"], one["explained_by"], one["over"]) for one in found["findings"]] == [
+        ("lasts", None, False), ("past", None, True),
+    ]
+
+
 def test_a_process_that_hangs_is_the_cause_whatever_else_is_found() -> None:
     stuck = Finding("holds the GIL", "alarm", "stuck", next=["probe 1 backtrace"])
     found = diagnose(stuck, [outcome("sign", 510, "found")], "hang", "1").as_dict()

@@ -124,6 +124,9 @@ class Check:
     """The worst first."""
     reason: str = ""
     elapsed_ms: float = 0.0
+    failed: str = ""
+    """The code of the error that kept it from running to its end: it is unknown for that reason, not because
+    something was not recorded."""
 
     @property
     def over(self) -> bool:
@@ -177,9 +180,13 @@ class Recipe(FrontMatter):
         return Check(self, CLEAR, elapsed_ms=elapsed_ms)
 
     def unknown(self, why: str, elapsed_ms: float = 0.0) -> Check:
-        """The check when the recipe cannot be run, or cannot tell."""
+        """The check when the recipe cannot tell."""
         needs = f" (needs {self.needs})" if self.needs else ""
         return Check(self, UNKNOWN, [], f"{why}{needs}", elapsed_ms)
+
+    def not_run(self, why: str, code: str, elapsed_ms: float = 0.0) -> Check:
+        """The check when the recipe could not be run to its end; `code` of the error."""
+        return Check(self, UNKNOWN, [], why, elapsed_ms, failed=code)
 
     def named(self) -> frozenset[str]:
         """Names that the texts have in braces."""
