@@ -15,7 +15,7 @@
 --   "probe {endpoint} lr --scale 0.1",
 -- ]
 -- false_positives = "warm restarts: `info` if the rate was as high before and the loss does not rise"
--- explains = ["loss-spike", "divergence", "oscillation", "learning-rate-too-high", "gradients-exploding", "gradient-exploding-layer", "dead-units", "saturated-units", "plateau", "slow-decrease", "nan-origin", "loss-nan", "amp-overflow"]
+-- explains = ["loss-spike", "divergence", "oscillation", "learning-rate-too-high", "learning-rate-zero", "gradients-exploding", "gradient-exploding-layer", "dead-units", "saturated-units", "plateau", "slow-decrease", "nan-origin", "loss-nan", "amp-overflow"]
 -- dated = true
 -- [parameters.times]
 -- value = 1.5

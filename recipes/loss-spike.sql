@@ -20,6 +20,7 @@
 --   "probe {endpoint} lr --scale 0.5",
 -- ]
 -- false_positives = "a harder part of the data; loss terms switched on later; reinforcement learning"
+-- dated = true
 -- [parameters.sigmas]
 -- value = 6.0
 -- unit = "times the spread"

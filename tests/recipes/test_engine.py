@@ -12,6 +12,7 @@ from probe.base.errors import RecipeInvalid
 from probe.diagnose.diagnosis import diagnose
 from probe.diagnose.explanations import explanations
 from probe.diagnose.finding import Finding
+from probe.diagnose.interventions import with_interventions
 from probe.diagnose.recipes import library as recipes
 from probe.diagnose.recipes.local_query import make_tables, run_on
 from probe.diagnose.recipes.recipe import Check, Recipe
@@ -246,6 +247,17 @@ def test_a_finding_is_no_cause_while_what_could_explain_it_did_not_run() -> None
     unknown = outcome("origin", 300, "unknown", 'explains = ["effect"]')
     sure = diagnose(_FINE, [effect, unknown], "nan").conclusion
     assert sure is not None and sure.state == "cause", "what was not recorded is said by the check itself"
+
+
+def test_a_dated_finding_names_what_was_done_right_before_it() -> None:
+    columns = ["step", "kind", "before", "nothing"]
+    recipe = outcome("dated", 200, "clear", "dated = true").recipe
+    began, undated = recipe.check(columns, [[3525, "a", 1.0, None]], "4242"), outcome("other", 525, "found")
+    rows = [[3524, "eval e1 (lr = nan)"], [3524, "eval e1 (lr = nan)"], [3000, "eval e0"], [3526, "eval e2"]]
+    [dated, same] = with_interventions([began, undated], rows)
+    assert dated.findings[0].why[0] == "it began right after eval e1 (lr = nan), at step 3524"
+    assert len(dated.findings[0].why) == len(began.findings[0].why) + 1
+    assert same == undated
 
 
 def test_what_is_over_is_the_cause_of_nothing_that_lasts() -> None:

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from probe.base.errors import QueryOutOfMemory, QueryWorkerDied
+from probe.diagnose import interventions
+from probe.diagnose.interventions import with_interventions
 from probe.diagnose.recipes.recipe import JOB, MOST_FINDINGS, Check, Recipe
 from probe.diagnose.states import ALARM
 from probe.server.answers import queries
@@ -110,15 +112,18 @@ class _Job(NamedTuple):
             second = await self.run(found, recipes[middle:])
             notes = list(dict.fromkeys([*first.notes, *second.notes]))
             return RecipeRuns([*first.checks, *second.checks], notes)
-        results = zip(recipes, answer["results"], strict=True)
-        return RecipeRuns([_check(recipe, one, self.endpoint) for recipe, one in results], answer["notes"])
+        *results, done = answer["results"]
+        judged = zip(recipes, results, strict=True)
+        checks = [_check(recipe, one, self.endpoint) for recipe, one in judged]
+        return RecipeRuns(with_interventions(checks, done.get("rows", ())), answer["notes"])
 
     async def _ask(self, found: fanout.Found, recipes: Sequence[Recipe]) -> dict[str, Any]:
         statements = [recipe.statement() for recipe in recipes]
-        batch = [
+        batch: list[dict[str, Any]] = [
             {"sql": sql, "parameters": parameters, "limit": MOST_FINDINGS} for sql, parameters in statements
         ]
-        asked = queries.JobSql([sql for sql, _ in statements], self.caller, self.scope, self.timeout_s)
+        batch.append({"sql": interventions.SQL, "parameters": {}, "limit": interventions.MOST})
+        asked = queries.JobSql([one["sql"] for one in batch], self.caller, self.scope, self.timeout_s)
         request = {
             "batch": batch, "background": self.background, "recent": RECENT,
             "share_s": self.service.settings.query_timeout_s,
