@@ -20,6 +20,7 @@ from probe.base.settings import Settings
 from probe.diagnose.diagnosis import Diagnosis
 from probe.diagnose.recipes.library import installed, of_symptom
 from probe.diagnose.recipes.recipe import UNKNOWN, Check, Recipe
+from probe.diagnose.states import ALARM
 from probe.server.agents import act_requests
 from probe.server.answers import recipe_runs
 from probe.server.answers.recipe_runs import RecipeRuns
@@ -111,6 +112,9 @@ async def _collect_deep_statistics(
     status = await service.call(service.registry.status, one)
     if status.state not in LIVE or status.step is None:
         return [], []
+    stalled = service.watch.current(one.folder)
+    if stalled is not None and stalled.severity == ALARM:
+        return [], [f"deep statistics were not collected: no step ends, {stalled.state}: {stalled.what}"]
     kinds: dict[str, bool] = {recipe.deepen: True for recipe in lacking if recipe.deepen}
     body = ActBody(
         endpoint=str(one.meta.pid), action="watch", arguments={**kinds, "steps": DEEP_STEPS}, wait_s=DEEP_S,
