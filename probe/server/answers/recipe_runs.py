@@ -112,10 +112,9 @@ class _Job(NamedTuple):
             second = await self.run(found, recipes[middle:])
             notes = list(dict.fromkeys([*first.notes, *second.notes]))
             return RecipeRuns([*first.checks, *second.checks], notes)
-        *results, done = answer["results"]
-        judged = zip(recipes, results, strict=True)
+        judged = zip(recipes, answer["results"], strict=True)
         checks = [_check(recipe, one, self.endpoint) for recipe, one in judged]
-        return RecipeRuns(with_interventions(checks, done.get("rows", ())), answer["notes"])
+        return RecipeRuns(with_interventions(checks, answer.get("done", ())), answer["notes"])
 
     async def _ask(self, found: fanout.Found, recipes: Sequence[Recipe]) -> dict[str, Any]:
         statements = [recipe.statement() for recipe in recipes]
@@ -131,6 +130,7 @@ class _Job(NamedTuple):
         answer: dict[str, Any] = json.loads(
             await queries.run(self.service, found, asked, request, self.timeout_s)
         )
+        answer["done"] = answer["results"].pop().get("rows", ())
         return answer
 
 
