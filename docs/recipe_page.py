@@ -25,13 +25,14 @@ probe PID diagnose --all
 ```
 
 `diagnose` shows the state of the process, then the findings, the worst first, and how many checks were clear or
-could not be judged. `--all` adds informational findings (`info`) and the reason why a check could not be judged.
+could not be judged. A finding that another one explains follows its cause, in one line that begins with `hence`
+(`explained_by` in JSON). `--all` adds informational findings (`info`) and the reason why a check could not be judged.
 
 With a symptom (`nan`, `slow`, `memory`, `hang`, `loss`, `gradients`, `data`) it proceeds like a specialist: it runs
 the recipes of that symptom in order, shows each result, and ends with the cause, or with what is unknown and how to
 find out. Recipes with an order below 100 check whether the symptom is present, those from 100 on why: data first, then
-gradients, the learning rate, numerics. The first one that finds something is the cause, unless its recipe says that it
-follows from another finding. If deep statistics are missing, `diagnose` requests them from the job for three steps;
+gradients, the learning rate, numerics. The first one that finds something is the cause, unless another finding
+explains it. If deep statistics are missing, `diagnose` requests them from the job for three steps;
 `--no-watch` turns that off. The results are stored in probe.checks of the recording.
 
 Each check is `found`, `clear` or `unknown`. It is `unknown`, with a reason, if what it needs was not recorded or its
@@ -113,12 +114,14 @@ Lines that begin with `-- ` at the top of the file are TOML:
 | `next` | next commands; `{endpoint}` is filled in |
 | `false_positives` | harmless situations that look the same |
 | `deepen` | `gradients`, `activations` or `histograms`: deep statistics that can make an unknown result known |
-| `follows` | recipes whose finding explains this one |
+| `explains` | recipes whose findings this one's mechanism produces: `diagnose` shows them beneath it, and none of them is a cause |
+| `dated` | `true` if `step` is when it began: it then explains nothing that began before |
 | `parameters` | a table for each `$name` of the SQL: `value`, `unit` and `source`, all three |
 
 The rest is one SELECT over [the tables](tables.md). Each row is a finding; no rows means clear. These columns have a
 meaning: `severity` overrides the recipe's; `subject` distinguishes findings (for example the name of a parameter);
-`step`; `rank`; `unknown`, a text: the reason why the check cannot be judged, instead of a finding.
+`step`; `rank`; `over`, true for an event in the past whose effects have ended: it stays in the answer and is the cause
+of nothing; `unknown`, a text: the reason why the check cannot be judged, instead of a finding.
 
 The SQL runs like any query: in a separate process that can read only this recording, with a deadline. At most 50 rows
 are used. `NAME.cases.toml` next to a recipe holds its test cases: tables as SELECTs, and what the recipe must find in
@@ -144,6 +147,7 @@ def recipes_page() -> Iterator[str]:
         yield from [f"### {recipe.name}", "", f"{_capital(recipe.title)} ({about}).", ""]
         yield from [f"- Needs: {recipe.needs}"] if recipe.needs else []
         yield from [f"- False positives: {recipe.false_positives}"] if recipe.false_positives else []
+        yield from [f"- Explains: {', '.join(recipe.explains)}"] if recipe.explains else []
         yield ""
         if recipe.parameters:
             yield from _parameters(recipe.parameters)

@@ -15,6 +15,7 @@
 --   "probe {endpoint} stop",
 -- ]
 -- false_positives = "a method that keeps the gradients of each backward elsewhere and adds them up by itself"
+-- explains = ["slow-decrease", "plateau"]
 -- [parameters.least]
 -- value = 3
 -- unit = "steps looked at"

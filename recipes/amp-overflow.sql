@@ -17,6 +17,7 @@
 --   "probe {endpoint} lr --scale 0.3",
 -- ]
 -- false_positives = "the first steps, in which the scale factor settles (the first 50 are excluded)"
+-- explains = ["layer-not-learning", "learning-rate-too-low", "plateau", "slow-decrease"]
 -- [parameters.share]
 -- value = 0.1
 -- unit = "ratio of the steps"

@@ -13,6 +13,7 @@
 --   "probe {endpoint} query \"SELECT step, loader, epoch, place, fingerprint, shuffled FROM python.batches ORDER BY t_ns DESC LIMIT 20\"",
 -- ]
 -- false_positives = "overfitting a single batch on purpose; a fixed order on purpose in spite of a sampler that shuffles"
+-- explains = ["oscillation", "loss-spike", "learning-rate-too-high", "plateau", "train-validation-gap"]
 -- [parameters.least]
 -- value = 10
 -- unit = "batches"

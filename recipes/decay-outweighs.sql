@@ -16,6 +16,7 @@
 --   "probe {endpoint} stop",
 -- ]
 -- false_positives = "a strong regularisation on purpose; a loss that is at its floor and whose gradients have nearly gone"
+-- explains = ["learning-rate-too-high", "weight-decay", "plateau", "slow-decrease", "gradients-vanishing"]
 -- [parameters.least]
 -- value = 3
 -- unit = "steps looked at"

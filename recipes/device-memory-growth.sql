@@ -15,6 +15,7 @@
 --   "probe {endpoint} eval \"import collections, gc, torch; print(collections.Counter(tuple(o.shape) for o in gc.get_referrers(torch.Tensor) if type(o) is torch.Tensor).most_common(10))\"",
 -- ]
 -- false_positives = "caches that fill once; data read into memory in the first epoch; growing batches"
+-- explains = ["device-memory-near-limit", "out-of-memory"]
 -- [parameters.samples]
 -- value = 24
 -- unit = "samples"

@@ -19,6 +19,7 @@
 --   "probe {endpoint} query \"SELECT module, MAX(allocated) FROM python.torch_trace GROUP BY module ORDER BY 2 DESC LIMIT 10\"",
 -- ]
 -- false_positives = "an allocator configured to use all memory; constant sizes: the peak stays where it is"
+-- explains = ["out-of-memory"]
 -- [parameters.used]
 -- value = 0.95
 -- unit = "ratio"

@@ -18,6 +18,8 @@
 --   "probe {endpoint} query \"SELECT param, norm, update_ratio FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY update_ratio DESC LIMIT 10\"",
 -- ]
 -- false_positives = "a curriculum of increasing difficulty; loss weights changed during training; adversarial training (several optimizers with their own backward are excluded)"
+-- explains = ["loss-spike", "loss-nan"]
+-- dated = true
 -- [parameters.share]
 -- value = 0.25
 -- unit = "ratio of what had been gained"
@@ -34,10 +36,6 @@
 -- value = 20
 -- unit = "steps"
 -- source = "ours"
--- [parameters.horizon]
--- value = 2000
--- unit = "steps"
--- source = "ours"
 WITH ends AS (SELECT MAX(step) AS last FROM python.steps WHERE isfinite(loss)),
 adversarial AS (
     SELECT COALESCE(MEDIAN(micro_steps) > 1, false) AND (
@@ -46,7 +44,7 @@ adversarial AS (
     FROM python.steps
 ), seen AS (
     SELECT step, loss, grad_norm, lr, (last - step) // $block AS ago FROM python.steps, ends
-    WHERE isfinite(loss) AND step > last - $horizon
+    WHERE isfinite(loss)
 ), first AS (
     SELECT MEDIAN(loss) AS start FROM (SELECT loss FROM python.steps WHERE isfinite(loss) ORDER BY step LIMIT $block)
 ), blocks AS (

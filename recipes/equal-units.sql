@@ -16,6 +16,7 @@
 --   "probe {endpoint} stop",
 -- ]
 -- false_positives = "a layer that starts at zero behind a gate that is closed"
+-- explains = ["layer-not-learning"]
 -- [parameters.least]
 -- value = 3
 -- unit = "steps looked at"

@@ -15,6 +15,8 @@
 --   "probe {endpoint} eval --at-step \"model.train()\"",
 -- ]
 -- false_positives = "fine-tuning with frozen batch-norm statistics; `info` if no layer behaves differently in eval mode"
+-- explains = ["divergence", "loss-spike", "validation-rising", "train-validation-gap"]
+-- dated = true
 -- [parameters.least]
 -- value = 20
 -- unit = "steps"

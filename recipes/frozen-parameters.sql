@@ -11,6 +11,7 @@
 -- ]
 -- next = ["probe {endpoint} query \"SELECT module, SUM(numel) FROM python.parameters WHERE NOT requires_grad GROUP BY module ORDER BY MIN(place)\""]
 -- false_positives = "intended in fine-tuning, therefore `info`; a notice if nothing at all is trained"
+-- explains = ["layer-not-learning", "plateau", "slow-decrease"]
 WITH latest AS (
     SELECT param, ARG_MAX(place, t_ns) AS place, ARG_MAX(module, t_ns) AS module, ARG_MAX(numel, t_ns) AS numel,
         ARG_MAX(requires_grad, t_ns) AS requires_grad, MAX(step) AS step

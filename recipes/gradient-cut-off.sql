@@ -15,6 +15,7 @@
 --   "probe {endpoint} stop",
 -- ]
 -- false_positives = "a part that is trained later, or only in some steps"
+-- explains = ["layer-not-learning"]
 -- [parameters.least]
 -- value = 3
 -- unit = "steps looked at"

@@ -15,6 +15,7 @@
 --   "probe {endpoint} watch --gradients --activations --steps 3",
 -- ]
 -- false_positives = "layers listed in another order than they are called"
+-- explains = ["layer-not-learning", "plateau", "slow-decrease"]
 -- [parameters.times]
 -- value = 100.0
 -- unit = "times"

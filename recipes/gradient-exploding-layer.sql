@@ -17,6 +17,7 @@
 --   "probe {endpoint} watch --gradients --steps 5",
 -- ]
 -- false_positives = "an embedding or expert that few batches use"
+-- explains = ["gradients-exploding", "divergence", "loss-spike", "loss-nan", "amp-overflow"]
 -- [parameters.times]
 -- value = 10.0
 -- unit = "times its own median"
@@ -29,6 +30,10 @@
 -- value = 2
 -- unit = "times looked at before"
 -- source = "ours: on short steps a parameter is sampled once in a few hundred; with fewer than three samples the threshold is tripled"
+-- [parameters.past]
+-- value = 60
+-- unit = "sampled steps"
+-- source = "ours: one that went back to normal is over after so many"
 -- [parameters.first]
 -- value = 100
 -- unit = "steps"
@@ -38,7 +43,7 @@
 -- unit = "ratio of the median parameter's norm"
 -- source = "ours: what a normalization takes off again (a bias before it) has only rounding for a gradient"
 WITH steps AS (
-    SELECT step, ROW_NUMBER() OVER (ORDER BY step DESC) AS ago FROM (SELECT DISTINCT step FROM python.gradients ORDER BY step DESC LIMIT 60)
+    SELECT step, ROW_NUMBER() OVER (ORDER BY step DESC) AS ago FROM (SELECT DISTINCT step FROM python.gradients)
 ), seen AS (
     SELECT g.param, g.step, g.norm, g.numel, g.abs_max, g.update_ratio, steps.ago,
         MEDIAN(g.norm) OVER w AS usual, COUNT(*) OVER w AS n, MAX(g.norm) OVER w AS highest
@@ -50,10 +55,11 @@ WITH steps AS (
     SELECT * FROM grown WHERE times > $times * CASE WHEN n < 3 THEN 3 ELSE 1 END AND norm > 3 * highest AND times > $apart * others AND params >= 3 AND step >= $first AND norm > $beside * level
     QUALIFY ROW_NUMBER() OVER (PARTITION BY param ORDER BY step DESC) = 1
 ), later AS (
-    SELECT param, MEDIAN(s.norm) AS later, COUNT(*) AS later_n FROM found JOIN seen s USING (param) WHERE s.step >= found.step GROUP BY param
+    SELECT param, MEDIAN(s.norm) AS later, COUNT(*) AS later_n, MEDIAN(s.norm) FILTER (s.ago <= 5) AS lately FROM found JOIN seen s USING (param) WHERE s.step >= found.step GROUP BY param
 )
 SELECT NULL AS unknown, found.param, found.param AS subject, step, norm, times, usual, n, others, later, later_n, abs_max, update_ratio AS ratio,
-    CASE WHEN later_n >= 3 AND later > 0.5 * $times * usual THEN 'alarm' ELSE 'notice' END AS severity
-FROM found JOIN later USING (param) QUALIFY ROW_NUMBER() OVER (ORDER BY times DESC) <= 3
+    CASE WHEN later_n >= 3 AND later > 0.5 * $times * usual THEN 'alarm' ELSE 'notice' END AS severity,
+    ago > $past AND COALESCE(lately, later) <= 0.5 * $times * usual AS over
+FROM found JOIN later USING (param) QUALIFY ROW_NUMBER() OVER (ORDER BY ago <= $past DESC, times DESC) <= 3
 UNION ALL BY NAME
 SELECT format('gradients of {} steps, {} are needed', COUNT(*), $least + 1) AS unknown FROM steps HAVING COUNT(*) <= $least

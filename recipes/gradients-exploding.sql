@@ -19,6 +19,8 @@
 --   "probe {endpoint} lr --scale 0.1",
 -- ]
 -- false_positives = "a loss summed over batches of very different sizes; reinforcement learning"
+-- explains = ["divergence", "loss-spike", "loss-nan", "amp-overflow"]
+-- dated = true
 -- [parameters.times]
 -- value = 10.0
 -- unit = "times the median before"
@@ -38,7 +40,7 @@
 -- [parameters.horizon]
 -- value = 2000
 -- unit = "steps"
--- source = "ours: older ones are no longer relevant"
+-- source = "ours: one that went back to normal is over after this; one that stays high stays while the loss suffers"
 WITH adversarial AS (
     SELECT COALESCE(MEDIAN(micro_steps) > 1, false) AND (
         EXISTS (SELECT 1 FROM probe.facts WHERE kind = 'hyperparameter' AND name = 'optimizer2')
@@ -46,31 +48,38 @@ WITH adversarial AS (
     FROM python.steps
 ), seen AS (
     SELECT step, grad_norm, lr, loss FROM python.steps
-    WHERE isfinite(grad_norm) AND grad_norm > 0 AND step > (SELECT MAX(step) FROM python.steps) - $horizon
+    WHERE isfinite(grad_norm) AND grad_norm > 0
 ), before AS (
     SELECT *, COUNT(*) OVER w AS known, MEDIAN(grad_norm) OVER w AS usual, MAX(grad_norm) OVER w AS highest
     FROM seen WINDOW w AS (ORDER BY step ROWS BETWEEN $window PRECEDING AND 1 PRECEDING)
 ), high AS (
     SELECT *, step - LAG(step) OVER (ORDER BY step) AS gap FROM before WHERE known >= $least AND grad_norm > $times * usual
-), start AS (
-    SELECT * FROM high WHERE (gap IS NULL OR gap > 100) AND grad_norm > $beyond * highest ORDER BY step DESC LIMIT 1
-), grown AS (
-    SELECT step, usual FROM before WHERE known >= $least ORDER BY step LIMIT 1
 ), later AS (
     SELECT MEDIAN(grad_norm) AS later, COUNT(*) AS later_n FROM (SELECT grad_norm FROM seen ORDER BY step DESC LIMIT 5)
+), starts AS (
+    SELECT high.*, later > 0.5 * $times * usual AS holds, high.step < (SELECT MAX(step) FROM python.steps) - $horizon AS old
+    FROM high, later WHERE (gap IS NULL OR gap > 100) AND grad_norm > $beyond * highest
+), start AS (
+    -- The first that still holds, or else the latest. What began long ago holds only while the loss is no better than before it.
+    SELECT * FROM starts WHERE NOT (old AND holds) OR (
+        SELECT MEDIAN(loss) FILTER (s.step > last - 50) >= MEDIAN(loss) FILTER (s.step BETWEEN starts.step - 50 AND starts.step - 1)
+        FROM python.steps s, (SELECT MAX(step) AS last FROM python.steps WHERE isfinite(loss)) WHERE isfinite(s.loss))
+    ORDER BY holds DESC, CASE WHEN holds THEN step ELSE -step END LIMIT 1
+), grown AS (
+    SELECT step, usual FROM before WHERE known >= $least AND step > (SELECT MAX(step) FROM python.steps) - $horizon ORDER BY step LIMIT 1
 ), slowly AS (
     SELECT before.* FROM before, grown, later
     WHERE NOT EXISTS (SELECT 1 FROM start) AND later > $times * grown.usual
         AND before.grad_norm > $times * grown.usual ORDER BY before.step LIMIT 1
 ), found AS (
-    SELECT * EXCLUDE (gap) FROM start UNION ALL BY NAME SELECT * REPLACE ((SELECT usual FROM grown) AS usual) FROM slowly
+    SELECT * EXCLUDE (gap, holds) FROM start UNION ALL BY NAME SELECT * REPLACE ((SELECT usual FROM grown) AS usual) FROM slowly
 ), worst AS (
     SELECT step AS seen_at, param, norm AS param_norm FROM python.gradients
     WHERE step >= (SELECT MIN(step) FROM found) AND isfinite(norm) QUALIFY ROW_NUMBER() OVER (ORDER BY step, norm DESC) = 1
 )
 SELECT CASE WHEN adversarial.yes THEN 'several optimizers have a backward each: their gradients affect each other''s networks' END AS unknown,
     step, grad_norm AS norm, grad_norm / usual AS times, usual, known, highest, later, later_n, lr, loss, seen_at, param, param_norm,
-    2 * usual AS clip,
+    2 * usual AS clip, COALESCE(old AND NOT later > 0.5 * $times * usual, false) AS over,
     CASE WHEN later > 0.5 * $times * usual THEN 'and it stays high' ELSE 'back to normal' END AS outcome,
     CASE WHEN later > 0.5 * $times * usual THEN 'alarm' ELSE 'notice' END AS severity
 FROM found CROSS JOIN later CROSS JOIN adversarial LEFT JOIN worst ON true

@@ -15,6 +15,7 @@
 --   "probe {endpoint} watch --activations --steps 3",
 -- ]
 -- false_positives = "a model that has memorized its data: the loss has fallen too, and nothing is reported"
+-- explains = ["layer-not-learning", "learning-rate-too-low", "plateau", "slow-decrease"]
 -- [parameters.ratio]
 -- value = 0.01
 -- unit = "ratio to the beginning"

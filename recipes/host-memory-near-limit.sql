@@ -12,6 +12,7 @@
 --   "probe {endpoint} memory-snapshot -o memory.pickle",
 -- ]
 -- false_positives = "other processes on the machine that use the memory only for a while"
+-- explains = ["out-of-memory"]
 -- [parameters.left]
 -- value = 0.05
 -- unit = "ratio of the limit"

@@ -16,6 +16,7 @@
 --   "probe {endpoint} eval \"print(train_loader.num_workers, train_loader.prefetch_factor, train_loader.pin_memory)\"",
 -- ]
 -- false_positives = "a model so small that any loader is slower"
+-- explains = ["slow-step", "throughput-drop", "low-mfu"]
 -- [parameters.share]
 -- value = 0.3
 -- unit = "ratio of the step"
@@ -30,7 +31,7 @@
 -- source = "practice: throughput is judged over 100 steps"
 WITH seen AS (
     SELECT step, data_s, wall_s - COALESCE(held_s, 0) - COALESCE(eval_s, 0) - COALESCE(checkpoint_s, 0) AS wall_s FROM python.steps
-    WHERE data_s IS NOT NULL AND step > (SELECT MAX(step) FROM python.steps) - 2048
+    WHERE data_s IS NOT NULL
 ), recent AS (
     SELECT * FROM seen ORDER BY step DESC LIMIT $recent
 ), now AS (

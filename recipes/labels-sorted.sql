@@ -13,6 +13,7 @@
 --   "probe {endpoint} query \"SELECT step, name, mean, std, min, max FROM python.model_inputs WHERE module = 'batch' ORDER BY step DESC LIMIT 20\"",
 -- ]
 -- false_positives = "batches of one domain each on purpose; positions and numbers of samples in data that are read in order (whole numbers in a row are left out)"
+-- explains = ["oscillation", "loss-spike", "learning-rate-too-high", "plateau", "train-validation-gap"]
 -- [parameters.least]
 -- value = 6
 -- unit = "batches"

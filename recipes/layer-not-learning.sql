@@ -17,8 +17,8 @@
 --   "probe {endpoint} query \"SELECT * FROM python.optimizers ORDER BY t_ns DESC LIMIT 5\"",
 --   "probe {endpoint} watch --activations --steps 3",
 -- ]
--- follows = ["gradients-cleared", "loss-without-parameters", "optimizer-elsewhere", "gradient-cut-off", "equal-units", "weights-put-back", "updates-rounded-away"]
 -- false_positives = "biases in front of a normalization and of keys in attention cancel: left out where their names and the order of the layers tell; experts that were not chosen; an adapter initialized to zero; parameters that only some batches use"
+-- explains = ["plateau", "slow-decrease"]
 -- [parameters.least]
 -- value = 3
 -- unit = "steps looked at"

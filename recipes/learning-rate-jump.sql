@@ -15,6 +15,8 @@
 --   "probe {endpoint} lr --scale {back:.2g}",
 -- ]
 -- false_positives = "warm restarts, and a rate that is raised on purpose: `info` unless the loss rises"
+-- explains = ["loss-spike", "divergence", "oscillation", "learning-rate-too-high", "learning-rate-zero", "gradients-exploding", "gradient-exploding-layer", "dead-units", "saturated-units", "plateau", "slow-decrease", "nan-origin", "loss-nan", "amp-overflow"]
+-- dated = true
 -- [parameters.times]
 -- value = 1.5
 -- unit = "times"

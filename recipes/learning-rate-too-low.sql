@@ -16,8 +16,8 @@
 --   "probe {endpoint} lr --scale {scale:.0f}",
 --   "probe {endpoint} query \"SELECT param, update_ratio, weight_norm, norm FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY update_ratio LIMIT 10\"",
 -- ]
--- follows = ["gradients-cleared", "loss-without-parameters", "optimizer-elsewhere", "weights-put-back", "clip-before-unscale", "clip-to-nothing", "updates-rounded-away"]
 -- false_positives = "updates of exactly 0, gradients that a clip cuts, and optimizers other than adaptive ones, whose updates are also small because of the gradient: left out or `info`; gentle fine-tuning; a converged model (not reported once the loss has halved)"
+-- explains = ["plateau", "slow-decrease"]
 -- [parameters.early]
 -- value = 1e-5
 -- unit = "update ratio"

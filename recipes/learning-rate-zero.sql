@@ -6,8 +6,8 @@
 -- needs = "the learning rate of a few hundred steps"
 -- what = "learning rate has been {lr:.3g} since step {step}, but training continues: nothing is learned"
 -- why = [
---   "its highest value was {highest:.3g}; the last {n} steps used less than a millionth of that",
---   "a schedule that ends before training does: too few steps configured, or stepped too often",
+--   "its highest value was {highest:.3g}; the last {small} steps used less than a millionth of that",
+--   "{schedule}",
 -- ]
 -- next = [
 --   "probe {endpoint} lr",
@@ -15,6 +15,8 @@
 --   "probe {endpoint} stop --checkpoint last.pt",
 -- ]
 -- false_positives = "a last step or two at 0, as in cosine schedules"
+-- explains = ["layer-not-learning", "plateau", "slow-decrease"]
+-- dated = true
 -- [parameters.steps]
 -- value = 50
 -- unit = "steps"
@@ -24,12 +26,14 @@
 -- unit = "ratio of the highest rate"
 -- source = "ours; practice calls a rate below 1e-8 too low in any case"
 WITH seen AS (
-    SELECT step, lr, MAX(lr) OVER () AS highest FROM python.steps WHERE lr IS NOT NULL
+    SELECT step, lr, MAX(lr) FILTER (isfinite(lr)) OVER () AS highest FROM python.steps WHERE lr IS NOT NULL
 ), alive AS (
-    SELECT COALESCE(MAX(step) FILTER (lr > $ratio * highest), -1) AS last FROM seen
+    SELECT COALESCE(MAX(step) FILTER (isfinite(lr) AND lr > $ratio * highest), -1) AS last FROM seen
 ), dead AS (
     SELECT COUNT(*) AS n, MIN(step) AS step, MAX(lr) AS lr, MAX(highest) AS highest FROM seen, alive WHERE step > last
 )
-SELECT NULL AS unknown, step, lr, highest, n FROM dead WHERE n >= $steps
+SELECT NULL AS unknown, step, lr, highest, n, CASE WHEN isfinite(lr) THEN n END AS small,
+    CASE WHEN isfinite(lr) THEN 'a schedule that ends before training does: too few steps configured, or stepped too often' END AS schedule
+FROM dead WHERE n >= $steps
 UNION ALL BY NAME
 SELECT 'the learning rate of fewer than 50 steps is known' AS unknown FROM seen HAVING COUNT(*) < $steps

@@ -13,6 +13,7 @@
 --   "probe {endpoint} query \"SELECT step, function, reduction, behind, shape, broadcast, classes, smoothing, ignored_ratio, top_ratio, entropy FROM python.loss_functions ORDER BY step DESC LIMIT 10\"",
 -- ]
 -- false_positives = "pairwise losses that compare each prediction with every target; class weights that leave a class out on purpose; targets that are never negative behind a ReLU (`info`); contrastive losses with a softmax over both sides of a square matrix (left out)"
+-- explains = ["gradients-vanishing", "gradient-shifted", "dead-units", "plateau", "learning-rate-too-high", "slow-decrease", "divergence"]
 -- [parameters.least]
 -- value = 3
 -- unit = "steps looked at"

@@ -10,7 +10,7 @@
 --   "since then: {later:.4g} (median of the last {later_steps} steps)",
 --   "gradient norm at step {step}: {grad_norm:.3g}, usual {usual_norm:.3g}",
 --   "learning rate went from {lr_before:.3g} to {lr:.3g} at that step",
---   "{spikes} such jumps in the last {horizon} steps",
+--   "{spikes} such jumps since step {oldest}",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, micro_step, loader, shapes, samples FROM python.batches WHERE step BETWEEN {step} - 1 AND {step}\"",
@@ -20,6 +20,7 @@
 --   "probe {endpoint} lr --scale 0.5",
 -- ]
 -- false_positives = "a harder part of the data; loss terms switched on later; reinforcement learning"
+-- dated = true
 -- [parameters.sigmas]
 -- value = 6.0
 -- unit = "times the spread"
@@ -51,10 +52,10 @@
 -- [parameters.horizon]
 -- value = 2000
 -- unit = "steps"
--- source = "ours: older spikes are no longer relevant"
+-- source = "ours: a spike that has recovered is over after this; one that has not stays"
 WITH seen AS (
     SELECT step, loss, grad_norm, lr, LAG(lr) OVER (ORDER BY step) AS lr_before FROM python.steps
-    WHERE isfinite(loss) AND step > (SELECT MAX(step) FROM python.steps) - $horizon
+    WHERE isfinite(loss)
 ), before AS (
     SELECT *, COUNT(*) OVER w AS known, MEDIAN(loss) OVER w AS usual, 1.4826 * MAD(loss) OVER w AS spread,
         QUANTILE_CONT(loss, 0.98) OVER w AS highest
@@ -67,22 +68,24 @@ WITH seen AS (
 ), starts AS (
     SELECT * FROM high WHERE gap IS NULL OR gap > 50
 ), spike AS (
-    SELECT * FROM starts ORDER BY step DESC LIMIT 1
+    SELECT *, GREATEST(usual + $recovered * ABS(usual), usual + 3 * spread) AS level FROM starts ORDER BY step DESC LIMIT 1
 ), later AS (
     SELECT MEDIAN(loss) AS later, COUNT(*) AS later_steps FROM (
         SELECT loss FROM seen WHERE step > (SELECT step FROM spike) ORDER BY step DESC LIMIT 20)
 ), after AS (
     SELECT COUNT(*) AS steps FROM seen WHERE step > (SELECT step FROM spike)
+), blocks AS (
+    SELECT MEDIAN(loss) AS level FROM seen WHERE step > (SELECT step FROM spike) GROUP BY step // 20
 ), judged AS (
     SELECT spike.*, later, later_steps, after.steps AS passed,
         (SELECT MEDIAN(grad_norm) FROM seen WHERE step < spike.step) AS usual_norm,
         (SELECT COUNT(*) FROM starts) AS spikes,
-        later_steps >= 5 AND later <= GREATEST(usual + $recovered * ABS(usual), usual + 3 * spread) AS recovered
+        later_steps >= 5 AND later <= level OR after.steps > $horizon AND EXISTS (SELECT 1 FROM blocks WHERE blocks.level <= spike.level) AS recovered
     FROM spike, later, after
 )
 SELECT NULL AS unknown, step, loss, usual, spread, known, grad_norm,
     CASE WHEN grad_norm IS NOT NULL THEN usual_norm END AS usual_norm, later, later_steps,
-    CASE WHEN lr_before <> lr THEN lr_before END AS lr_before, lr, spikes, $horizon AS horizon,
+    CASE WHEN lr_before <> lr THEN lr_before END AS lr_before, lr, spikes, (SELECT MIN(step) FROM seen) AS oldest, recovered AND passed > $horizon AS over,
     (loss - usual) / GREATEST(spread, 0.002 * ABS(usual)) AS sigmas_above,
     CASE WHEN recovered THEN 'it recovered' WHEN passed < $patience THEN 'not recovered yet'
         ELSE format('not recovered after {} steps', passed) END AS outcome,

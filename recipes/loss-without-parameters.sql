@@ -14,6 +14,7 @@
 --   "probe {endpoint} stop",
 -- ]
 -- false_positives = "a program that sets the gradients by hand"
+-- explains = ["learning-rate-too-low", "layer-not-learning", "plateau", "slow-decrease"]
 -- [parameters.least]
 -- value = 3
 -- unit = "steps looked at"

@@ -13,6 +13,7 @@
 --   "probe {endpoint} query \"SELECT module, class, training, p, momentum, estimated FROM python.modules WHERE p IS NOT NULL OR class LIKE '%BatchNorm%' ORDER BY module\"",
 -- ]
 -- false_positives = "batches of one image on purpose, with statistics over its pixels; statistics that are frozen on purpose after a load that this process did not see"
+-- explains = ["gradients-vanishing", "plateau", "slow-decrease", "train-validation-gap"]
 -- [parameters.dropout]
 -- value = 0.9
 -- unit = "ratio"

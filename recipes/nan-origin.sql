@@ -1,7 +1,7 @@
 -- title = "a NaN or an infinity, traced to where it began"
 -- severity = "alarm"
 -- symptoms = ["nan", "loss", "data", "gradients"]
--- order = 400
+-- order = 130
 -- scope = "job"
 -- needs = "NaN detection (PROBE_INSTRUMENTS with `nonfinite` and `losses`), and a NaN or infinity"
 -- what = "{made} began in {direction_text}{place} in step {step}{micro}{because}"
@@ -21,21 +21,26 @@
 --   "probe {endpoint} lr --scale 0.1",
 -- ]
 -- false_positives = "a program that makes a loss infinite on purpose and skips that step itself"
--- [parameters.recent]
+-- explains = ["loss-nan", "optimizer-state", "amp-overflow"]
+-- dated = true
+-- [parameters.past]
 -- value = 1000
 -- unit = "steps"
--- source = "ours: older events are no longer relevant; python.nonfinite keeps them"
-WITH events AS (
+-- source = "ours: an event that the losses have survived for longer is over; it stays in the answer with its step"
+WITH after AS (
+    SELECT MAX(step) AS last, MAX(step) FILTER (isfinite(loss)) AS good FROM python.losses
+), events AS (
     SELECT *, COUNT(*) FILTER (cause IS DISTINCT FROM 'from another rank') OVER (PARTITION BY COALESCE(seen_step, step)) AS own
     FROM python.nonfinite
 ), known AS (
-    SELECT * FROM events WHERE own = 0 OR cause IS DISTINCT FROM 'from another rank'
-), after AS (
-    SELECT MAX(step) AS last, MAX(step) FILTER (isfinite(loss)) AS good FROM python.losses
-), newest AS (
-    SELECT known.*, after.last, after.good FROM known, after
-    WHERE after.last IS NULL OR known.seen_step IS NULL OR known.seen_step >= after.last - $recent
-    ORDER BY known.t_ns LIMIT 3
+    SELECT events.*, last, good, COALESCE(good >= last - 3, false) AS survived, COALESCE(seen_step > good, good IS NULL, true) AS since,
+        MAX(seen_step) OVER () AS newest, MAX(COALESCE(seen_step > good, good IS NULL, true)) OVER () AS any_since
+    FROM events, after WHERE own = 0 OR cause IS DISTINCT FROM 'from another rank'
+), judged AS (
+    -- While losses are bad: the events since the last finite one, or else the last before it, which has not ended.
+    SELECT *, NOT survived AND (since OR (NOT any_since AND seen_step IS NOT DISTINCT FROM newest)) AS lasts FROM known
+), shown AS (
+    SELECT * FROM judged WHERE direction IS DISTINCT FROM 'unknown' ORDER BY lasts DESC, CASE WHEN lasts THEN t_ns ELSE -t_ns END LIMIT 3
 )
 SELECT
     NULL AS unknown, event_id AS subject, step, rank,
@@ -52,5 +57,9 @@ SELECT
     replace(evidence, chr(10), '; ') AS evidence, op, loader, indices, bad_samples, seen_by, seen_step, lr,
     CASE WHEN last > seen_step AND good > seen_step THEN 'losses have been finite again since'
          WHEN last > seen_step THEN 'no loss has been finite since' END AS outcome,
-    CASE WHEN good > seen_step AND good >= last - 3 THEN 'notice' ELSE 'alarm' END AS severity
-FROM newest
+    CASE WHEN lasts THEN 'alarm' ELSE 'notice' END AS severity,
+    COALESCE(NOT lasts AND seen_step < last - $past, false) AS over
+FROM shown
+UNION ALL BY NAME
+SELECT format('a NaN or an infinity was seen in step {}, but not where it began: {}', seen_step, replace(evidence, chr(10), '; ')) AS unknown
+FROM judged WHERE direction = 'unknown' AND lasts QUALIFY ROW_NUMBER() OVER (ORDER BY t_ns) = 1

@@ -16,6 +16,7 @@
 --   "probe {endpoint} stop",
 -- ]
 -- false_positives = "a program that updates these parameters itself in longer intervals than those looked at"
+-- explains = ["learning-rate-too-low", "layer-not-learning", "plateau", "slow-decrease", "parameters-forgotten"]
 -- [parameters.least]
 -- value = 3
 -- unit = "steps looked at"

@@ -4,7 +4,6 @@
 -- order = 440
 -- scope = "rank"
 -- needs = "statistics of the optimizer's state"
--- follows = ["nan-origin", "loss-nan"]
 -- deepen = "gradients"
 -- what = "{optimizer}, group {param_group}: {problem}"
 -- why = [

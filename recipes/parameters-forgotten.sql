@@ -15,6 +15,7 @@
 --   "probe {endpoint} stop",
 -- ]
 -- false_positives = "a teacher or a moving average of the weights that was not frozen; parameters of an optimizer created later"
+-- explains = ["layer-not-learning", "learning-rate-too-low", "plateau", "slow-decrease"]
 WITH latest AS (
     SELECT param, ARG_MAX(place, t_ns) AS place, ARG_MAX(module, t_ns) AS module, ARG_MAX(shape, t_ns) AS shape, ARG_MAX(numel, t_ns) AS numel,
         ARG_MAX(requires_grad, t_ns) AS requires_grad, ARG_MAX((optimizer, param_group), t_ns)[1] AS optimizer, MAX(step) AS step

@@ -16,6 +16,7 @@
 --   "probe {endpoint} stop",
 -- ]
 -- false_positives = "a program that updates them itself in longer intervals than those looked at"
+-- explains = ["parameters-forgotten", "plateau", "slow-decrease"]
 -- [parameters.least]
 -- value = 3
 -- unit = "steps looked at"

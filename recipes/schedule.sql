@@ -14,6 +14,7 @@
 --   "probe {endpoint} query \"SELECT name, value FROM probe.facts WHERE name LIKE 'scheduler%'\"",
 -- ]
 -- false_positives = "a training of less than one epoch whose rate has its own end long before; a warm-up over millions of steps on purpose"
+-- explains = ["learning-rate-too-low", "learning-rate-zero", "slow-decrease", "plateau"]
 -- [parameters.ended]
 -- value = 0.01
 -- unit = "ratio of the highest rate"

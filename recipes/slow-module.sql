@@ -16,6 +16,7 @@
 --   "probe {endpoint} capture {module} -o slow.pt",
 -- ]
 -- false_positives = "a module that does more work for some inputs; `info` where the machine has more to do since then, or the rest of the step became slower as well"
+-- explains = ["slow-step", "throughput-drop", "low-mfu"]
 -- [parameters.times]
 -- value = 1.6
 -- unit = "times"

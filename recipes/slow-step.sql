@@ -16,6 +16,7 @@
 --   "probe {endpoint} profile --steps 3 -o slow.json",
 -- ]
 -- false_positives = "larger batches (`info`); another job on the same machine, which slows all phases alike (`info` below four times)"
+-- explains = ["throughput-drop", "low-mfu"]
 -- [parameters.times]
 -- value = 1.3
 -- unit = "times"
@@ -40,16 +41,12 @@
 -- value = 20
 -- unit = "steps"
 -- source = "ours"
--- [parameters.horizon]
--- value = 2048
--- unit = "steps"
--- source = "ours: compared with recent steps only"
 WITH ends AS (
     SELECT MAX(step) AS last, MAX(t_ns) AS last_ns, MIN(step) AS first FROM python.steps
 ), seen AS (
     SELECT step, wall_s - COALESCE(held_s, 0) - COALESCE(eval_s, 0) - COALESCE(checkpoint_s, 0) AS wall_s, data_s, forward_s, backward_s, optimizer_s, comm_s, other_s, tokens,
         (last - step) // $block AS ago, t_ns FROM python.steps, ends
-    WHERE step > last - $horizon AND step > first + 10 AND NOT COALESCE(sampled, false) AND wall_s > 0
+    WHERE step > first + 10 AND NOT COALESCE(sampled, false) AND wall_s > 0
 ), blocks AS (
     SELECT ago, ago < $recent // $block OR COALESCE(MAX(t_ns) > ANY_VALUE(last_ns) - 1e9 * $lasts, false) AS lately, MIN(step) AS step, QUANTILE_CONT(wall_s, $quick) AS wall, MEDIAN(tokens) AS tokens FROM seen, ends GROUP BY ago HAVING COUNT(*) >= $block / 2
 ), now AS (

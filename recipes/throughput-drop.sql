@@ -11,6 +11,7 @@
 -- ]
 -- next = ["probe {endpoint} diagnose slow", "probe {endpoint} profile --steps 3 -o slow.json"]
 -- false_positives = "changed data; another job on the same machine, which slows all phases alike: the finding is then one level less severe"
+-- explains = ["low-mfu"]
 -- [parameters.drop]
 -- value = 0.5
 -- unit = "ratio"
@@ -31,7 +32,7 @@ WITH ends AS (
     SELECT MAX(step) AS last, MAX(t_ns) AS last_ns, MIN(step) AS first, COUNT(tokens) > 0.5 * COUNT(*) AS by_tokens FROM python.steps
 ), seen AS (
     SELECT step, wall_s - COALESCE(held_s, 0) - COALESCE(eval_s, 0) - COALESCE(checkpoint_s, 0) AS wall_s, CASE WHEN by_tokens THEN tokens ELSE samples END AS size, forward_s, backward_s, optimizer_s, t_ns, (last - step) // $block AS ago
-    FROM python.steps, ends WHERE step > last - 2048 AND step > first + 10 AND NOT COALESCE(sampled, false)
+    FROM python.steps, ends WHERE step > first + 10 AND NOT COALESCE(sampled, false)
 ), blocks AS (
     SELECT ago, ago < 3 OR COALESCE(MAX(t_ns) > ANY_VALUE(last_ns) - 1e9 * $lasts, false) AS lately, MIN(step) AS step, QUANTILE_CONT(size / wall_s, 0.8) AS rate, MEDIAN(wall_s) AS wall, MEDIAN(size) AS size, MEDIAN(forward_s) AS forward, MEDIAN(backward_s) AS backward, MEDIAN(optimizer_s) AS optimizer FROM seen, ends
     WHERE size IS NOT NULL AND wall_s > 0 GROUP BY ago HAVING COUNT(*) >= $block / 2

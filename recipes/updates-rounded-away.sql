@@ -16,6 +16,7 @@
 --   "probe {endpoint} stop",
 -- ]
 -- false_positives = "a fine-tuning in which a few per cent of the weights are meant to move"
+-- explains = ["learning-rate-too-low", "layer-not-learning", "plateau", "slow-decrease"]
 -- [parameters.least]
 -- value = 3
 -- unit = "steps looked at"

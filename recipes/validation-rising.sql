@@ -15,6 +15,7 @@
 --   "probe {endpoint} stop --checkpoint last.pt",
 -- ]
 -- false_positives = "an evaluation on few samples; a validation set from another source"
+-- explains = ["train-validation-gap"]
 -- [parameters.rise]
 -- value = 0.1
 -- unit = "ratio"

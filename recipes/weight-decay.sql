@@ -14,6 +14,7 @@
 --   "probe {endpoint} query \"SELECT step, MEDIAN(weight_norm) FROM python.gradients GROUP BY step ORDER BY step\"",
 -- ]
 -- false_positives = "weights pulled to zero on purpose, to prune them"
+-- explains = ["gradients-vanishing", "plateau"]
 -- [parameters.steps]
 -- value = 200
 -- unit = "steps"

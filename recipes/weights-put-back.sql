@@ -17,6 +17,7 @@
 --   "probe {endpoint} stop",
 -- ]
 -- false_positives = "a roll-back to the best state on purpose"
+-- explains = ["learning-rate-too-low", "layer-not-learning", "plateau", "slow-decrease"]
 -- [parameters.least]
 -- value = 3
 -- unit = "steps looked at"

@@ -15,19 +15,26 @@
 --   "probe {endpoint} stop",
 -- ]
 -- false_positives = "a loop that accumulates over optimizer steps on purpose"
+-- explains = ["gradients-exploding", "gradient-exploding-layer", "gradient-shifted", "learning-rate-too-high", "divergence", "oscillation", "plateau", "slow-decrease", "loss-spike", "layer-not-learning", "nan-origin", "loss-nan", "amp-overflow"]
 -- [parameters.share]
 -- value = 0.9
 -- unit = "ratio of the steps looked at"
 -- source = "ours: a GAN leaves some gradients behind, a forgotten zero_grad all of them"
+-- [parameters.recent]
+-- value = 20
+-- unit = "steps looked at"
+-- source = "ours: what began on the way must not wait until it is most of the run"
 -- [parameters.least]
 -- value = 5
 -- unit = "steps"
 -- source = "ours"
 WITH looked AS (
     SELECT step, stale_gradients AS stale, grad_norm FROM python.steps
-    WHERE stale_gradients IS NOT NULL AND step > 0 ORDER BY step DESC LIMIT 200
+    WHERE stale_gradients IS NOT NULL AND step > 0 ORDER BY step DESC LIMIT $recent
 ), counted AS (
     SELECT COUNT(*) AS looked, COUNT(*) FILTER (stale) AS stale FROM looked
+), before AS (
+    SELECT COALESCE(MAX(step), 0) AS cleared FROM python.steps WHERE NOT stale_gradients AND step < (SELECT MIN(step) FILTER (stale) FROM looked)
 ), norms AS (
     SELECT ARG_MAX(grad_norm, step) AS norm_now, ARG_MIN(grad_norm, step) AS norm_first FROM python.steps WHERE grad_norm IS NOT NULL
 ), adversarial AS (
@@ -37,8 +44,8 @@ WITH looked AS (
     FROM python.steps
 )
 SELECT CASE WHEN adversarial.yes THEN 'several optimizers have a backward each: one leaves gradients for the other' END AS unknown,
-    (SELECT MIN(step) FROM python.steps WHERE stale_gradients AND step > 0) AS step, stale, looked,
+    (SELECT MIN(step) FROM python.steps WHERE stale_gradients AND step > cleared) AS step, stale, looked,
     CASE WHEN norm_first IS NOT NULL THEN norm_now END AS norm_now, norm_first
-FROM counted, norms, adversarial WHERE looked >= $least AND stale >= $share * looked
+FROM counted, before, norms, adversarial WHERE looked >= $least AND stale >= $share * looked
 UNION ALL BY NAME
 SELECT 'too few sampled steps' AS unknown FROM counted WHERE looked < $least

@@ -202,6 +202,12 @@ class Job:
         that was forked after its import, with probe or without."""
         return _TRITONS_WORDS.sub("", self._errors.read_text(errors="replace"))
 
+    def go_on(self) -> None:
+        """End one wait for a line on stdin."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"\n")
+        self._process.stdin.flush()
+
     def let_go(self) -> int:
         """End the wait of --hold; returns the exit code."""
         assert self._process.stdin is not None

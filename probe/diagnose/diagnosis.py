@@ -9,8 +9,8 @@ answer.
 
 The checks of a symptom run in the order a specialist would use. First, is the symptom present: recipes with
 an order below 100, and for some symptoms the state of the process. Then possible causes: data, gradients,
-learning rate, numerics. The first one found is the cause, unless its recipe follows from another that was
-found. Pure. Standard library only.
+learning rate, numerics. The first one found is the cause, unless another that was found explains it. Findings
+that another one explains follow it, in every answer. Pure. Standard library only.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from probe.diagnose.finding import Finding, severity_level, worst_first
+from probe.diagnose.explanations import explanations, folded, not_judged, worse_than
+from probe.diagnose.finding import Finding, worst_first
 from probe.diagnose.recipes.recipe import CLEAR, FOUND, UNKNOWN, Check
 from probe.diagnose.states import ALARM, INFO, NOTICE, OK
 
@@ -30,7 +31,9 @@ PROCESS = "process"
 _SYMPTOMS_OF_PROCESS = ("hang", "slow", "memory")
 MOST_NEXT = 6
 CAUSE, SOMETHING, NOT_KNOWN, NOTHING = "cause", "found", "cause not known", "nothing found"
-"""States of a conclusion; `found`: a possible cause, but no check found the symptom."""
+NOT_JUDGED, PAST = "cause not judged", "over"
+"""States of a conclusion; `found`: a possible cause, but no check found the symptom; `cause not judged`: what
+could explain it did not run; `over`: something was wrong and is no longer."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +43,10 @@ class Diagnosis:
     state: Finding
     checks: Sequence[Check]
     findings: list[Finding]
-    """What the checks found, the worst first."""
+    """What the checks found: each cause before what it explains, the group with the worst finding first."""
     position: int | None
-    """How many of the findings are worse than the state, which is printed after them. None if a step of the
-    symptom shows the state, or it is not worth showing."""
+    """How many of the findings precede the state: those worse than it, with their groups. None if a step of
+    the symptom shows the state, or it is not worth showing."""
     symptom: str = ""
     steps: Sequence[dict[str, Any]] = ()
     """The rows of probe.checks: all checks of a symptom in order; without one, what was found."""
@@ -77,10 +80,10 @@ class Diagnosis:
 def diagnose(state: Finding, checks: Sequence[Check], symptom: str = "", endpoint: str = "") -> Diagnosis:
     """Combine the state and the results of the checks: those of the symptom, or of all recipes, in order.
     `endpoint` goes into the commands."""
-    findings = worst_first(one for check in checks for one in check.findings)
+    findings = in_groups(checks)
     if not symptom:
         steps = [_step(number, one.recipe, "", FOUND, one.what) for number, one in enumerate(findings, 1)]
-        worse = position_among(state.severity, (one.severity for one in findings))
+        worse = worse_than(state.severity, findings)
         return Diagnosis(state, checks, findings, worse, steps=steps)
     rows = [(one.recipe.name, one.recipe.title, one.state, one.summary) for one in checks]
     of_process = symptom in _SYMPTOMS_OF_PROCESS
@@ -89,17 +92,30 @@ def diagnose(state: Finding, checks: Sequence[Check], symptom: str = "", endpoin
         outcome = FOUND if wrong else CLEAR
         rows.insert(0, (PROCESS, "state of the process", outcome, f"{state.state}: {state.what}"))
     conclusion, beside = _conclude(symptom, state if wrong else None, checks, len(rows), endpoint)
-    if beside:
+    of = explanations(checks)
+    apart = [name for name in beside if not conclusion.recipe or of.get(name) != conclusion.recipe]
+    if apart:
         label = "also" if conclusion.recipe else "seen"
-        conclusion = replace(conclusion, why=[*conclusion.why, f"{label}: {', '.join(beside)}"])
+        conclusion = replace(conclusion, why=[*conclusion.why, f"{label}: {', '.join(apart)}"])
     steps = [_step(number, *row) for number, row in enumerate(rows, 1)]
     position = None if of_process or state.severity == OK else 0
     return Diagnosis(state, checks, findings, position, symptom, steps, conclusion, beside)
 
 
-def position_among(severity: str, others: Iterable[str]) -> int:
-    """How many of the severities `others` are worse than `severity`."""
-    return sum(severity_level(one) > severity_level(severity) for one in others)
+def in_groups(checks: Sequence[Check]) -> list[Finding]:
+    """The findings of checks, each cause before what it explains, the group with the worst finding first."""
+    findings = (one for check in checks for one in _with_unjudged(check, checks))
+    return folded(worst_first(findings), explanations(checks))
+
+
+def _with_unjudged(check: Check, checks: Sequence[Check]) -> list[Finding]:
+    """The findings of a check; the first says which possible causes could not be judged."""
+    unjudged = not_judged(check, checks) if check.findings else []
+    if not unjudged:
+        return check.findings
+    first, *others = check.findings
+    line = f"its cause was not judged: {', '.join(f'{one.recipe.name} ({one.reason})' for one in unjudged)}"
+    return [replace(first, why=[*first.why, line]), *others]
 
 
 def _step(number: int, name: str, title: str, outcome: str, what: str) -> dict[str, Any]:
@@ -120,19 +136,33 @@ def _conclude(
     named = [PROCESS] if wrong is not None else []
     if causes:
         first = causes[0]
+        beside = [*named, *(one.recipe.name for one in (*causes[1:], *others))]
+        if unjudged := not_judged(first, checks):
+            names = ", ".join(one.recipe.name for one in unjudged)
+            what = f"{first.recipe.title}: {first.summary}; what could explain it was not judged: {names}"
+            why = [*first.findings[0].why, *(f"{one.recipe.name}: {one.reason}" for one in unjudged)]
+            again = [f"probe {endpoint} diagnose {symptom}", *first.findings[0].next]
+            unsure = Finding(NOT_JUDGED, first.findings[0].severity, what, why, _next(again))
+            return unsure, [first.recipe.name, *beside]
         sure = bool(named) or any(_is_a_sign(one) for one in (*causes, *others))
         conclusion = Finding(
             CAUSE if sure else SOMETHING, ALARM if sure else NOTICE, f"{first.recipe.title}: {first.summary}",
             first.findings[0].why, _next(first.findings[0].next), recipe=first.recipe.name,
         )
-        return conclusion, [*named, *(one.recipe.name for one in (*causes[1:], *others))]
+        return conclusion, beside
     unknown = [check for check in checks if check.state == UNKNOWN]
+    explained = explanations(found)
+    past = [one for one in found if one.over and one.recipe.name not in explained]
     left = f"; {len(unknown)} of {count} checks could not be judged" if unknown else ""
     wanted = to_know(symptom, unknown, endpoint)
     if others:
         what, more = others[0].summary, others[0].findings[0].next
     elif wrong is not None:
         what, more = f"{wrong.state}: {wrong.what}", wrong.next
+    elif past:
+        event = past[0].findings[0]
+        conclusion = Finding(PAST, INFO, f"{event.what}; nothing is found now{left}", event.why, next=wanted)
+        return conclusion, [one.recipe.name for one in past]
     else:
         return Finding(NOTHING, OK, f"none of {count} checks found anything{left}", next=wanted), []
     conclusion = Finding(
@@ -142,13 +172,15 @@ def _conclude(
 
 
 def causal(found: Iterable[Check]) -> tuple[list[Check], list[Check]]:
-    """(possible causes in order, the rest): the rest follow from a cause or only find the symptom. `info` is
-    left out."""
-    serious = [check for check in found if check.findings[0].severity not in (OK, INFO)]
-    names = {check.recipe.name for check in serious}
+    """(possible causes in order, the rest): the rest follow from a cause or only find the symptom. `info` and
+    what is over are left out."""
+    serious = [
+        check for check in found if check.findings[0].severity not in (OK, INFO) and not check.over
+    ]
+    explained = explanations(serious)
     causes = [
         check for check in serious
-        if check.recipe.order >= CAUSES_FROM and not names & set(check.recipe.follows)
+        if check.recipe.order >= CAUSES_FROM and check.recipe.name not in explained
     ]
     return causes, [check for check in serious if check not in causes]
 

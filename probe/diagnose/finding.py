@@ -36,14 +36,21 @@ class Finding:
     step: int | None = None
     """When it began or happened."""
     rank: int | None = None
+    over: bool = False
+    """An event in the past whose effects have ended: shown with its step, but the cause of nothing now."""
+    explained_by: str = ""
+    """The recipe whose finding is the cause of this one."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The finding on the wire; with recipe, subject, step and rank if a recipe found it."""
+        """The finding on the wire; with `recipe` and what only recipes say if one found it."""
         said = {
             "state": self.state, "severity": self.severity, "what": self.what, "why": self.why,
             "next": self.next,
         }
-        about = {"subject": self.subject, "step": self.step, "rank": self.rank}
+        about = {
+            "subject": self.subject, "step": self.step, "rank": self.rank,
+            "over": self.over, "explained_by": self.explained_by or None,
+        }
         return {"recipe": self.recipe, **said, **about} if self.recipe else said
 
     def row(self, t_ns: int, step: int | None, capture_id: str | None = None) -> dict[str, Any]:

@@ -87,7 +87,8 @@ class Incidents:
         return sorted(found, key=lambda one: (-severity_level(one.severity), one.opened_s))
 
     def round(self, checks: Iterable[Check], now_s: float) -> list[Event]:
-        """Process the checks of one round; recipes that did not run change nothing."""
+        """Process the checks of one round; recipes that did not run change nothing. An open incident whose
+        event is over counts as not found."""
         events: list[Event] = []
         for check in checks:
             if check.state == UNKNOWN:
@@ -95,7 +96,9 @@ class Incidents:
             keys = set()
             for finding in check.findings if check.state == FOUND else ():
                 key = self._key(finding.recipe, finding.subject)
-                if key not in keys:
+                known = self._latest.get(key)
+                ended = finding.over and known is not None and known.is_open
+                if key not in keys and not ended:
                     keys.add(key)
                     events += self._found(key, finding, check.recipe.holds_s, now_s)
             events += self._not_found(check.recipe.name, keys, now_s)

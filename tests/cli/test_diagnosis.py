@@ -69,10 +69,12 @@ def test_of_a_symptom_every_check_is_written_and_the_cause_comes_last(command: C
         {"number": 4, "check_name": "gap", "title": "a gap", "outcome": "unknown", "what": "not logged"},
     ]
     conclusion = {
-        "state": "cause", "what": "bad data: a NaN in it", "cause": "data", "consequences": ["loss-nan"],
-        "severity": "alarm", "why": ["seen", "also: loss-nan"], "next": ["probe 7 skip-nonfinite on"],
+        "state": "cause", "what": "bad data: a NaN in it", "cause": "data", "severity": "alarm",
+        "consequences": ["loss-nan", "dead"], "why": ["seen", "also: dead"],
+        "next": ["probe 7 skip-nonfinite on"],
     }
-    found = [finding("loss-nan", "alarm"), finding("data", "notice")]
+    hence = {**finding("loss-nan", "alarm"), "explained_by": "data"}
+    found = [finding("data", "notice"), hence, finding("dead", "notice")]
     of_symptom = {"position": None, "symptom": "nan", "checks": checks, "conclusion": conclusion}
     wire = Wire({**ANSWER, "findings": found, **of_symptom})
     said = command("7", "diagnose", "nan", "--no-watch", transport=wire)
@@ -82,13 +84,14 @@ def test_of_a_symptom_every_check_is_written_and_the_cause_comes_last(command: C
         "  2  clear    dead      dead units",
         "  3  found    data      a NaN in it",
         "  4  unknown  gap       not logged",
-        "LOSS-NAN  it is so",
+        "DEAD  it is so",
         "  why    seen",
         "  next   probe 7 lr",
         "CAUSE  bad data: a NaN in it",
         "  why    seen",
-        "         also: loss-nan",
+        "         also: dead",
         "  next   probe 7 skip-nonfinite on",
+        "  hence  loss-nan: it is so",
     ]
 
 

@@ -31,7 +31,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-EXPECTED = ("step", "subject", "severity", "rank", "count", "what", "reason")
+EXPECTED = ("step", "subject", "severity", "rank", "over", "count", "what", "reason")
 _KEYS = {"name", "fires", "expect", "tables", "parameters"}
 _COMMON = {"rank": "0", "run": "'case'", "attempt": "0", "pid": "1"}
 
@@ -120,7 +120,7 @@ def misfits(case: Case, check: Check) -> list[str]:
 def _fits(finding: Any, expect: dict[str, Any]) -> bool:
     said = {
         "step": finding.step, "subject": finding.subject, "rank": finding.rank,
-        "severity": finding.severity,
+        "severity": finding.severity, "over": finding.over,
     }
     what = expect.get("what", "")
     return what in finding.what and all(

@@ -38,6 +38,16 @@ def test_every_built_in_recipe_can_be_used() -> None:
     assert [str(problem) for problem in LIBRARY.problems] == []
 
 
+def test_no_built_in_recipe_is_explained_by_what_it_explains() -> None:
+    explains = {name: set(recipe.explains) for name, recipe in LIBRARY.items()}
+    while True:  # the transitive closure
+        more = {name: of.union(*(explains[one] for one in of)) for name, of in explains.items()}
+        if more == explains:
+            break
+        explains = more
+    assert [name for name, of in explains.items() if name in of] == []
+
+
 def test_every_file_of_cases_has_its_recipe() -> None:
     names = {path.name.removesuffix(".cases.toml") for path in FOLDER.glob("*.cases.toml")}
     assert names <= {path.stem for path in FOLDER.glob("*.sql")}

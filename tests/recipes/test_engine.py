@@ -9,8 +9,10 @@ import duckdb
 import pytest
 
 from probe.base.errors import RecipeInvalid
-from probe.diagnose.diagnosis import diagnose, position_among
+from probe.diagnose.diagnosis import diagnose
+from probe.diagnose.explanations import explanations
 from probe.diagnose.finding import Finding
+from probe.diagnose.interventions import with_interventions
 from probe.diagnose.recipes import library as recipes
 from probe.diagnose.recipes.local_query import make_tables, run_on
 from probe.diagnose.recipes.recipe import Check, Recipe
@@ -167,10 +169,11 @@ def outcome(name: str, order: int, state: str, *more: str) -> Check:
     return recipe.check(["step", "kind", "before", "nothing"], rows, "4242")
 
 
-def test_the_cause_is_the_first_that_is_found_and_follows_from_no_other() -> None:
+def test_the_cause_is_the_first_that_is_found_and_that_no_other_explains() -> None:
     checks = [
-        outcome("sign", 10, "found"), outcome("effect", 200, "found", 'follows = ["origin"]'),
-        outcome("clear", 210, "clear"), outcome("origin", 300, "found"), outcome("late", 400, "unknown"),
+        outcome("sign", 10, "found"), outcome("effect", 200, "found"),
+        outcome("clear", 210, "clear"), outcome("origin", 300, "found", 'explains = ["effect"]'),
+        outcome("late", 400, "unknown"),
     ]
     found = diagnose(_FINE, checks, "nan", "4242").as_dict()
     assert [(one["number"], one["outcome"]) for one in found["checks"]] == [
@@ -183,6 +186,42 @@ def test_the_cause_is_the_first_that_is_found_and_follows_from_no_other() -> Non
     assert conclusion["next"] == ["probe 4242 lr --scale 0.1"]
 
 
+def test_findings_follow_the_cause_that_explains_them_also_through_others() -> None:
+    checks = [
+        outcome("plain", 5, "found"), outcome("end", 10, "found"),
+        outcome("middle", 200, "found", 'explains = ["end"]'),
+        outcome("start", 300, "found", 'explains = ["middle", "absent"]'),
+    ]
+    found = diagnose(Finding("slow step", "notice", "long"), checks)
+    said = [(one.recipe, one.explained_by) for one in found.findings]
+    assert said == [("plain", ""), ("start", ""), ("end", "start"), ("middle", "start")]
+    assert found.position == 4, "a cause and its consequences stay together"
+    assert [one["explained_by"] for one in found.as_dict()["findings"]] == [None, None, "start", "start"]
+
+
+@pytest.mark.parametrize(("began", "explained"), [(300, True), (10_000, False)])
+def test_a_dated_cause_explains_nothing_that_began_before_it(began: int, explained: bool) -> None:
+    columns = ["step", "kind", "before", "nothing"]
+    cause = outcome("cause", 200, "clear", 'explains = ["end"]', "dated = true").recipe
+    checks = [outcome("end", 300, "found"), cause.check(columns, [[began, "a", 1.0, None]], "4242")]
+    assert explanations(checks) == ({"end": "cause"} if explained else {})
+
+
+def test_recipes_that_explain_each_other_have_one_cause() -> None:
+    checks = [
+        outcome("one", 200, "found", 'explains = ["two"]'),
+        outcome("two", 300, "found", 'explains = ["one"]'),
+    ]
+    assert explanations(checks) == {"two": "one"}
+
+
+def test_a_recipe_that_explains_one_that_does_not_exist_is_a_problem(tmp_path: Path) -> None:
+    text = GOOD.replace("-- order = 110", '-- order = 110\n-- explains = ["loss-nan", "lost"]')
+    (tmp_path / "own.sql").write_text(text, encoding="utf-8")
+    [problem] = recipes.load([recipes.built_in_folder(), tmp_path]).problems
+    assert str(problem).endswith("own.sql, line 5: `explains` is invalid: no recipe is named 'lost'")
+
+
 def test_without_a_cause_it_says_what_is_not_known_and_what_to_do_to_know_it() -> None:
     checks = [outcome("sign", 10, "found"), outcome("deep", 200, "unknown", 'deepen = "gradients"')]
     found = diagnose(_FINE, checks, "loss", "4242").conclusion
@@ -192,6 +231,46 @@ def test_without_a_cause_it_says_what_is_not_known_and_what_to_do_to_know_it() -
     assert found.next[:2] == ["probe 4242 watch --gradients --steps 5", "probe 4242 diagnose loss"]
     nothing = diagnose(_FINE, [], "loss", "1").conclusion
     assert nothing is not None and (nothing.state, nothing.severity) == ("nothing found", "ok")
+
+
+def test_a_finding_is_no_cause_while_what_could_explain_it_did_not_run() -> None:
+    effect = outcome("effect", 200, "found")
+    late = outcome("origin", 300, "clear", 'explains = ["effect"]').recipe.not_run("no time", "query_timeout")
+    found = diagnose(_FINE, [effect, late], "nan", "4242")
+    conclusion = found.as_dict()["conclusion"]
+    assert (conclusion["state"], conclusion["cause"]) == ("cause not judged", None)
+    assert conclusion["what"].endswith("what could explain it was not judged: origin")
+    assert "origin: no time" in conclusion["why"]
+    assert conclusion["next"][0] == "probe 4242 diagnose nan"
+    [plain] = diagnose(_FINE, [effect, late]).findings
+    assert plain.why[-1] == "its cause was not judged: origin (no time)"
+    unknown = outcome("origin", 300, "unknown", 'explains = ["effect"]')
+    sure = diagnose(_FINE, [effect, unknown], "nan").conclusion
+    assert sure is not None and sure.state == "cause", "what was not recorded is said by the check itself"
+
+
+def test_a_dated_finding_names_what_was_done_right_before_it() -> None:
+    columns = ["step", "kind", "before", "nothing"]
+    recipe = outcome("dated", 200, "clear", "dated = true").recipe
+    began, undated = recipe.check(columns, [[3525, "a", 1.0, None]], "4242"), outcome("other", 525, "found")
+    rows = [[3524, "eval e1 (lr = nan)"], [3524, "eval e1 (lr = nan)"], [3000, "eval e0"], [3526, "eval e2"]]
+    [dated, same] = with_interventions([began, undated], rows)
+    assert dated.findings[0].why[0] == "it began right after eval e1 (lr = nan), at step 3524"
+    assert len(dated.findings[0].why) == len(began.findings[0].why) + 1
+    assert same == undated
+
+
+def test_what_is_over_is_the_cause_of_nothing_that_lasts() -> None:
+    columns = ["step", "kind", "before", "nothing", "over"]
+    past = outcome("past", 200, "clear", 'explains = ["lasts"]').recipe
+    over = past.check(columns, [[7, "a", 1.0, None, True]], "4242")
+    alone = diagnose(_FINE, [over], "nan").as_dict()["conclusion"]
+    assert (alone["state"], alone["cause"], alone["severity"]) == ("over", None, "info")
+    found = diagnose(_FINE, [outcome("lasts", 300, "found"), over], "nan").as_dict()
+    assert found["conclusion"]["cause"] == "lasts"
+    assert [(one["recipe"], one["explained_by"], one["over"]) for one in found["findings"]] == [
+        ("lasts", None, False), ("past", None, True),
+    ]
 
 
 def test_a_process_that_hangs_is_the_cause_whatever_else_is_found() -> None:
@@ -215,5 +294,6 @@ def test_everything_is_answered_the_worst_first_with_the_place_of_the_process_am
     assert (found["position"], found["state"], found["judged"]) == (
         1, "slow step", {"found": 2, "clear": 0, "unknown": 1}
     )
-    assert position_among("alarm", ["alarm", "notice"]) == 0, "before what is no worse"
+    worst = diagnose(Finding("holds the GIL", "alarm", "stuck"), checks)
+    assert worst.position == 0, "before what is no worse"
     assert "symptom" not in found and "conclusion" not in found

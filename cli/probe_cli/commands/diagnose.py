@@ -116,10 +116,15 @@ def _checks_and_conclusion(answer: dict[str, Any], out: Output, everything: bool
         text = safe(check["title"] if check["outcome"] == "clear" else check["what"])
         yield f"{check['number']:>3}  {outcome}  {name}  {text}".rstrip()
     cause = next((one for one in answer["findings"] if one["recipe"] == conclusion["cause"]), None)
+    of_cause = [] if cause is None else [
+        one for one in answer["findings"] if one.get("explained_by") == cause["recipe"]
+    ]
     for one in _few(answer["findings"], everything):
-        if one is not cause:  # the conclusion says it
+        if one is not cause and one not in of_cause:  # the conclusion says it
             yield from verdict_lines(one, out)
     yield from verdict_lines(conclusion, out)
+    for one in _few(of_cause, everything):
+        yield from verdict_lines(one, out)
 
 
 def _few(findings: list[dict[str, Any]], everything: bool) -> Iterator[dict[str, Any]]:

@@ -112,7 +112,7 @@ def _recipe_lines(recipe: Mapping[str, Any], out: Output) -> Iterator[str]:
         "judged on": "the lowest rank" if recipe["scope"] == "rank" else "the rows of all ranks",
         "holds": f"{recipe['holds_s']:g} s before it is an incident" if recipe["holds_s"] else "",
         "needs": recipe["needs"], "what": recipe["what"], "why": recipe["why"], "next": recipe["next"],
-        "follows": ", ".join(recipe["follows"]),
+        "explains": ", ".join(recipe.get("explains") or ()),
         "false positives": recipe["false_positives"],
         "when unknown": f"deep statistics help: {recipe['deepen']}" if recipe["deepen"] else "",
         "file": recipe["file"],

@@ -1,4 +1,4 @@
-"""A verdict or finding as text: state, what, why, next. Pure."""
+"""A verdict or finding as text: state, what, why, next; its consequences beneath it. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ _COLOURS = {"ok": ("green",), "notice": ("yellow",), "alarm": ("red",)}
 
 
 def verdict_lines(verdict: Mapping[str, Any], out: Output) -> Iterator[str]:
-    """One verdict: state, what, why, next."""
+    """One verdict: state, what, why, next; a consequence in one line, to follow its cause."""
+    if verdict.get("explained_by"):
+        yield f"  {'hence':<6} {safe(verdict['state'])}: {safe(verdict['what'])}"
+        return
     state = out.style(safe(str(verdict["state"]).upper()), *_COLOURS.get(str(verdict["severity"]), ()))
     yield f"{state}  {safe(verdict['what'])}"
     for name in ("why", "next"):

@@ -75,13 +75,15 @@ def load(wanted: Iterable[Path]) -> Library:
     Missing folders and files that cannot be used are reported in `problems`."""
     library = Library()
     own = built_in_folder()
+    wanted = list(wanted)
+    known = {path.stem for folder in wanted for path in folder.glob("*.sql")}
     for folder in wanted:
         if not folder.is_dir():
             library.problems.append(RecipeInvalid(f"no such folder: {folder}"))
             continue
         for path in sorted(folder.glob("*.sql")):
             try:
-                library[path.stem] = read(path, built_in=folder == own)
+                library[path.stem] = read(path, folder == own, known)
             except RecipeInvalid as error:
                 library.problems.append(error)
         library.override(folder / OVERRIDES)

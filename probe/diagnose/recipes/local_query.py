@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from probe.base.errors import SqlInvalid
 from probe.diagnose.recipes.recipe import MOST_FINDINGS, Check, Recipe
 from probe.recording.tables import TABLES, Table, columns_of
 
@@ -45,7 +46,7 @@ def _run(connection: duckdb.DuckDBPyConnection, recipe: Recipe, endpoint: str) -
         columns = [item[0] for item in result.description or ()]
         rows = result.fetchmany(MOST_FINDINGS)
     except duckdb.Error as error:
-        return recipe.unknown(f"its SQL failed: {error}", _since(began))
+        return recipe.not_run(f"its SQL failed: {error}", SqlInvalid.code, _since(began))
     return recipe.check(columns, rows, endpoint, _since(began))
 
 

@@ -15,7 +15,15 @@ from pathlib import Path
 from string import Formatter
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    StringConstraints,
+    ValidationInfo,
+)
 
 from probe.diagnose.finding import Finding, worst_first
 
@@ -57,6 +65,18 @@ def _checked_scalar(value: object) -> object:
 Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 Template = Annotated[Text, AfterValidator(_checked_template)]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*$")]
+KNOWN_RECIPES = "recipes"
+"""Key of the validation context: the names of all recipes that are installed."""
+
+
+def _installed(name: str, info: ValidationInfo) -> str:
+    known = (info.context or {}).get(KNOWN_RECIPES)
+    if known is not None and name not in known:
+        raise ValueError(f"no recipe is named {name!r}")
+    return name
+
+
+RecipeName = Annotated[Text, AfterValidator(_installed)]
 _STRICT = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
@@ -87,8 +107,10 @@ class FrontMatter(BaseModel):
     next: list[Template] = []
     false_positives: Text = ""
     deepen: Literal["gradients", "activations", "histograms"] | None = None
-    follows: list[Text] = []
-    """Recipes whose finding explains this recipe's finding."""
+    explains: list[RecipeName] = []
+    """Recipes whose findings this recipe's mechanism produces."""
+    dated: bool = False
+    """Whether its step is when it began: it explains nothing that began before."""
     parameters: dict[Name, Parameter] = {}
 
 
@@ -102,6 +124,14 @@ class Check:
     """The worst first."""
     reason: str = ""
     elapsed_ms: float = 0.0
+    failed: str = ""
+    """The code of the error that kept it from running to its end: it is unknown for that reason, not because
+    something was not recorded."""
+
+    @property
+    def over(self) -> bool:
+        """Whether all that was found is over."""
+        return bool(self.findings) and all(one.over for one in self.findings)
 
     @property
     def summary(self) -> str:
@@ -150,9 +180,13 @@ class Recipe(FrontMatter):
         return Check(self, CLEAR, elapsed_ms=elapsed_ms)
 
     def unknown(self, why: str, elapsed_ms: float = 0.0) -> Check:
-        """The check when the recipe cannot be run, or cannot tell."""
+        """The check when the recipe cannot tell."""
         needs = f" (needs {self.needs})" if self.needs else ""
         return Check(self, UNKNOWN, [], f"{why}{needs}", elapsed_ms)
+
+    def not_run(self, why: str, code: str, elapsed_ms: float = 0.0) -> Check:
+        """The check when the recipe could not be run to its end; `code` of the error."""
+        return Check(self, UNKNOWN, [], why, elapsed_ms, failed=code)
 
     def named(self) -> frozenset[str]:
         """Names that the texts have in braces."""
@@ -174,6 +208,7 @@ class Recipe(FrontMatter):
             subject="" if subject is None else str(subject),
             step=_whole(values.get("step")),
             rank=_whole(values.get("rank")),
+            over=values.get("over") is True,
         )
 
     def as_dict(self) -> dict[str, Any]:

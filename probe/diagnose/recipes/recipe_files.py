@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from probe.base.errors import RecipeInvalid
-from probe.diagnose.recipes.recipe import FrontMatter, Parameter, Recipe
+from probe.diagnose.recipes.recipe import KNOWN_RECIPES, FrontMatter, Parameter, Recipe
 from probe.diagnose.stall_parameters import STALL_THRESHOLDS
 from probe.recording import checked
 
@@ -73,8 +73,9 @@ def _reason(error: ValidationError, model: type[FrontMatter | Parameter] | None 
     return f"is {first['input']!r}, but {first['msg'].removeprefix('Input ')}"
 
 
-def read(path: Path, built_in: bool) -> Recipe:
-    """The recipe in a file; raises `RecipeInvalid`."""
+def read(path: Path, built_in: bool, known: Collection[str] | None = None) -> Recipe:
+    """The recipe in a file; raises `RecipeInvalid`. `known`: the names of all recipes, if `explains` is to be
+    checked."""
     try:
         text = checked.read_bytes(path, 16 * LONGEST_BYTES)[: LONGEST_BYTES + 1].decode("utf-8")
     except OSError as error:
@@ -83,10 +84,12 @@ def read(path: Path, built_in: bool) -> Recipe:
         raise RecipeInvalid(f"{path} is not UTF-8 text (byte {error.start})") from None
     except ValueError as error:
         raise RecipeInvalid(f"cannot read {path}: {error}") from None
-    return parse(text, path, built_in)
+    return parse(text, path, built_in, known)
 
 
-def parse(text: str, path: Path, built_in: bool = True) -> Recipe:
+def parse(
+    text: str, path: Path, built_in: bool = True, known: Collection[str] | None = None
+) -> Recipe:
     """The recipe that a file's text describes; raises `RecipeInvalid`, which names line and cure."""
     file = _File(path, text)
     if len(text.encode()) > LONGEST_BYTES:
@@ -95,7 +98,7 @@ def parse(text: str, path: Path, built_in: bool = True) -> Recipe:
         raise file.wrong("a recipe's name consists of lower-case letters, digits and hyphens: loss-nan.sql")
     matter, sql, first = _split(file)
     try:
-        FrontMatter.model_validate(matter)
+        FrontMatter.model_validate(matter, context={KNOWN_RECIPES: known})
     except ValidationError as error:
         raise file.invalid(error) from None
     placeholders = _placeholders(file, sql, first)

@@ -24,10 +24,11 @@ from typing import Any
 
 from probe.base import clock
 from probe.base.errors import ProbeError
-from probe.diagnose.finding import SEVERITIES, severity_level
+from probe.diagnose.explanations import explanations
+from probe.diagnose.finding import SEVERITIES, Finding, severity_level
 from probe.diagnose.incidents import OPENED, RAISED, RESOLVED, RETURNED, Incident
 from probe.diagnose.recipes.library import Library, installed
-from probe.diagnose.recipes.recipe import JOB, Check
+from probe.diagnose.recipes.recipe import FOUND, JOB, Check
 from probe.recording import places
 from probe.server.alerts.alerts import Alerts, Message
 from probe.server.alerts.destinations import Rule, Store, may_act
@@ -87,8 +88,8 @@ class Monitor:
         self._ignored: set[Path] = set()
         self._scanned: list[Recorded] = []
         self._scan_due_s = 0.0
-        self._follows: dict[str, list[str]] = {}
-        """For each recipe, those that its finding can be a consequence of."""
+        self._library = Library()
+        """The recipes of the last round."""
         self._spikes: SpikeThresholds | None = None
         """Set by the first round, which does not wait for a trigger."""
         self._credit_s = CREDIT_S
@@ -248,7 +249,7 @@ class Monitor:
 
     async def _recipes(self) -> Library:
         library = await self._service.call(installed, self._service.settings.recipes)
-        self._follows = {recipe.name: recipe.follows for recipe in library.values()}
+        self._library = library
         self._spikes = spike_thresholds(library)
         return library
 
@@ -268,18 +269,27 @@ class Monitor:
                 groups.setdefault((one.event.incident.recipe, one.event.kind), []).append(one)
         for same in groups.values():
             event = same[0].event
-            if not self._follows_open(run, event.incident):
+            if not self._is_explained(run, event.incident):
                 known = frozenset.intersection(*(one.known for one in same))
                 self.alerts.send(message_of(same), known)
             late = event.incident.opened_s * 1e9 < self._began_ns
             if event.kind in (OPENED, RAISED) and may_act(event.incident.severity) and not late:
                 self._act(run, event.incident.recipe)
 
-    def _follows_open(self, run: _Run, incident: Incident) -> bool:
+    def _is_explained(self, run: _Run, incident: Incident) -> bool:
         """Whether an incident is a consequence of another open one that is as bad."""
-        causes = self._follows.get(incident.recipe, [])
+        cause = self._explanations(run).get(incident.recipe)
         worse = SEVERITIES[severity_level(incident.severity):]
-        return any(one.recipe in causes and one.severity in worse for one in run.state.incidents.open())
+        return any(one.recipe == cause and one.severity in worse for one in run.state.incidents.open())
+
+    def _explanations(self, run: _Run) -> dict[str, str]:
+        """The cause of each open incident that is a consequence of another, by recipe."""
+        findings: dict[str, list[Finding]] = {}
+        for one in run.state.incidents.open():
+            findings.setdefault(one.recipe, []).append(one.finding)
+        return explanations(
+            Check(recipe, FOUND, findings[name]) for name, recipe in self._library.items() if name in findings
+        )
 
     def _act(self, run: _Run, recipe: str) -> None:
         """Run the actions that are configured for an incident of `recipe` in this run."""
@@ -317,8 +327,10 @@ class Monitor:
 
     def _listed(self, run: _Run) -> list[dict[str, Any]]:
         ranks = run.state.recorded
+        causes = self._explanations(run)
         return [
-            as_dict(one, run.state.own.get(one.id, ranks[0]), lives=run.state.lives)
+            {**as_dict(one, run.state.own.get(one.id, ranks[0]), lives=run.state.lives),
+             "explained_by": causes.get(one.recipe)}
             for one in run.state.incidents.open() if ranks
         ]
 

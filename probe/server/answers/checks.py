@@ -15,11 +15,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from probe.base import clock
-from probe.base.errors import ProbeError
+from probe.base.errors import ProbeError, QueryTimeout
 from probe.base.settings import Settings
 from probe.diagnose.diagnosis import Diagnosis
 from probe.diagnose.recipes.library import installed, of_symptom
 from probe.diagnose.recipes.recipe import UNKNOWN, Check, Recipe
+from probe.diagnose.states import ALARM
 from probe.server.agents import act_requests
 from probe.server.answers import recipe_runs
 from probe.server.answers.recipe_runs import RecipeRuns
@@ -58,6 +59,8 @@ async def run_checks(
     """Run the recipes. Raises only `RecipeUnknown`: checks that cannot run are unknown."""
     to_run, notes = await service.call(_chosen, service.settings, wanted)
     checks, missing = await _run(service, found, to_run, called, caller)
+    checks, late = await _run_late(service, found, checks, called, caller)
+    notes += late
     if wanted.symptom and wanted.deep:
         again, said = await _collect_deep_statistics(service, found, checks, caller)
         notes += said
@@ -75,7 +78,23 @@ async def _run(
         return await recipe_runs.run_recipes(service, found, to_run, called, caller)
     except ProbeError as error:
         why = f"the recipes could not run: {error.message}"
-        return RecipeRuns([one.unknown(why) for one in to_run], [])
+        return RecipeRuns([one.not_run(why, error.code) for one in to_run], [])
+
+
+async def _run_late(
+    service: Service, found: fanout.Found, checks: list[Check], called: str, caller: access.Caller
+) -> tuple[list[Check], list[str]]:
+    """Run the recipes once more for which there was no time; the notes say what remains unjudged."""
+    late = [one.recipe for one in checks if one.failed == QueryTimeout.code]
+    if not late:
+        return checks, []
+    anew, _ = await _run(service, found, late, called, caller)
+    by_name = {one.recipe.name: one for one in anew}
+    left = [one.recipe.name for one in anew if one.failed]
+    note = f"the machine is busy: {len(late)} checks ran a second time"
+    if left:
+        note += f"; not judged: {', '.join(left)}; diagnose again later"
+    return [by_name.get(one.recipe.name, one) for one in checks], [note]
 
 
 # Deep statistics on request ---------------------------------------------------------
@@ -93,6 +112,9 @@ async def _collect_deep_statistics(
     status = await service.call(service.registry.status, one)
     if status.state not in LIVE or status.step is None:
         return [], []
+    stalled = service.watch.current(one.folder)
+    if stalled is not None and stalled.severity == ALARM:
+        return [], [f"deep statistics were not collected: no step ends, {stalled.state}: {stalled.what}"]
     kinds: dict[str, bool] = {recipe.deepen: True for recipe in lacking if recipe.deepen}
     body = ActBody(
         endpoint=str(one.meta.pid), action="watch", arguments={**kinds, "steps": DEEP_STEPS}, wait_s=DEEP_S,

@@ -4,8 +4,8 @@
     ran.checks, ran.notes
 
 Recipes with scope `rank` run on the lowest known rank, those with scope `job` on the rows of all ranks, as a
-query does. A statement that fails affects only its own recipe; one that kills the worker is found by
-bisection. Runs on the server's event loop; files are read on its threads.
+query does. Those that lead to alarms run first. A statement that fails affects only its own recipe; one that
+kills the worker is found by bisection. Runs on the server's event loop; files are read on its threads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from probe.base.errors import QueryOutOfMemory, QueryWorkerDied
+from probe.diagnose import interventions
+from probe.diagnose.interventions import with_interventions
 from probe.diagnose.recipes.recipe import JOB, MOST_FINDINGS, Check, Recipe
+from probe.diagnose.states import ALARM
 from probe.server.answers import queries
 from probe.server.hosts import fanout
 from probe.server.runtime import access
@@ -50,7 +53,7 @@ async def run_recipes(
     job = _Job(service, caller, scope, endpoint, timeout_s, background)
     if not found.several:
         alone = _world_size(found) == 1
-        together = [recipe for recipe in recipes if alone or recipe.scope != JOB]
+        together = _urgent_first([recipe for recipe in recipes if alone or recipe.scope != JOB])
         ran = await job.run(found, together)
         by_name = {check.recipe.name: check for check in ran.checks}
         for recipe in recipes:
@@ -58,12 +61,18 @@ async def run_recipes(
                 by_name[recipe.name] = recipe.unknown("it needs all ranks: diagnose the whole job")
         return RecipeRuns([by_name[recipe.name] for recipe in recipes], ran.notes)
     lowest = await _lowest(service, found, caller)
-    of_rank = [recipe for recipe in recipes if recipe.scope != JOB]
+    of_rank = _urgent_first([recipe for recipe in recipes if recipe.scope != JOB])
     of_job = [recipe for recipe in recipes if recipe.scope == JOB]
     parts = await asyncio.gather(job.run(lowest, of_rank), job.run(found, of_job))
     by_name = {check.recipe.name: check for part in parts for check in part.checks}
     notes = list(dict.fromkeys(note for part in parts for note in part.notes))
     return RecipeRuns([by_name[recipe.name] for recipe in recipes], notes)
+
+
+def _urgent_first(recipes: Sequence[Recipe]) -> list[Recipe]:
+    """Recipes that lead to alarms, and those that explain them: on a busy machine time may not do for all."""
+    alarms = {recipe.name for recipe in recipes if recipe.severity == ALARM}
+    return sorted(recipes, key=lambda one: one.name not in alarms and not alarms & set(one.explains))
 
 
 def _world_size(found: fanout.Found) -> int:
@@ -97,21 +106,23 @@ class _Job(NamedTuple):
             answer = await self._ask(found, recipes)
         except (QueryWorkerDied, QueryOutOfMemory) as error:
             if len(recipes) == 1:
-                return RecipeRuns([recipes[0].unknown(f"its SQL failed: {error.message}")], [])
+                return RecipeRuns([recipes[0].not_run(f"its SQL failed: {error.message}", error.code)], [])
             middle = len(recipes) // 2
             first = await self.run(found, recipes[:middle])
             second = await self.run(found, recipes[middle:])
             notes = list(dict.fromkeys([*first.notes, *second.notes]))
             return RecipeRuns([*first.checks, *second.checks], notes)
-        results = zip(recipes, answer["results"], strict=True)
-        return RecipeRuns([_check(recipe, one, self.endpoint) for recipe, one in results], answer["notes"])
+        judged = zip(recipes, answer["results"], strict=True)
+        checks = [_check(recipe, one, self.endpoint) for recipe, one in judged]
+        return RecipeRuns(with_interventions(checks, answer.get("done", ())), answer["notes"])
 
     async def _ask(self, found: fanout.Found, recipes: Sequence[Recipe]) -> dict[str, Any]:
         statements = [recipe.statement() for recipe in recipes]
-        batch = [
+        batch: list[dict[str, Any]] = [
             {"sql": sql, "parameters": parameters, "limit": MOST_FINDINGS} for sql, parameters in statements
         ]
-        asked = queries.JobSql([sql for sql, _ in statements], self.caller, self.scope, self.timeout_s)
+        batch.append({"sql": interventions.SQL, "parameters": {}, "limit": interventions.MOST})
+        asked = queries.JobSql([one["sql"] for one in batch], self.caller, self.scope, self.timeout_s)
         request = {
             "batch": batch, "background": self.background, "recent": RECENT,
             "share_s": self.service.settings.query_timeout_s,
@@ -119,12 +130,14 @@ class _Job(NamedTuple):
         answer: dict[str, Any] = json.loads(
             await queries.run(self.service, found, asked, request, self.timeout_s)
         )
+        answer["done"] = answer["results"].pop().get("rows", ())
         return answer
 
 
 def _check(recipe: Recipe, result: dict[str, Any], endpoint: str) -> Check:
     if "error" in result:
-        why = " ".join(str(result["error"]["message"]).split())
-        return recipe.unknown(f"its SQL failed: {why}", result["elapsed_ms"])
+        error = result["error"]
+        why = " ".join(str(error["message"]).split())
+        return recipe.not_run(f"its SQL failed: {why}", str(error.get("code")), result["elapsed_ms"])
     return recipe.check(result["columns"], result["rows"], endpoint, result["elapsed_ms"])
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from probe.base.errors import ProbeError
-from probe.diagnose.diagnosis import position_among
-from probe.diagnose.finding import worst_first
+from probe.diagnose.diagnosis import in_groups
+from probe.diagnose.explanations import grouped, worse_than
 from probe.diagnose.recipes.library import installed
 from probe.diagnose.states import INFO, OK
 from probe.diagnose.summary import STATEMENTS, statements_for, summarize
@@ -110,15 +110,14 @@ async def _findings(
         ran = await recipe_runs.run_recipes(service, found, known, shown, caller, scope=scope)
     except ProbeError as error:
         return {"findings": [], "judged": "now", "unjudged": [error.message]}
-    findings = worst_first(one for check in ran.checks for one in check.findings)
-    return {"findings": [one.as_dict() for one in findings], "judged": "now", "unjudged": []}
+    return {"findings": [one.as_dict() for one in in_groups(ran.checks)], "judged": "now", "unjudged": []}
 
 
 def _position(state: dict[str, Any] | None, findings: list[dict[str, Any]]) -> int | None:
-    """How many findings are worse than the state of the process; None if the state adds nothing to them."""
+    """How many findings precede the state of the process; None if the state adds nothing to them."""
     if state is None or state["severity"] in (OK, INFO) or state["what"] in {one["what"] for one in findings}:
         return None
-    return position_among(state["severity"], (one["severity"] for one in findings))
+    return worse_than(state["severity"], findings)
 
 
 def _incidents(service: Service, incidents: Incidents, found: fanout.Found) -> list[dict[str, Any]] | None:
@@ -128,10 +127,10 @@ def _incidents(service: Service, incidents: Incidents, found: fanout.Found) -> l
     watches = service.settings.monitor and any(service.registry.lives(one) for one in found.here)
     if not watches or found.met:
         return None
-    return [
+    return grouped(
         one for one in incidents()
         if (one["run"], one["attempt"]) in runs and (one["rank"] is None or one["rank"] in ranks)
-    ]
+    )
 
 
 def plain(value: Any) -> Any:

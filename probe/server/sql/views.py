@@ -30,6 +30,7 @@ from probe.server.sql.ring_rows import RingRows, Source
 _TAILS = "ring_tails"
 _TABLE_OF = re.compile(rb'\{"table":"([\w.]+)"')
 """The beginning of a record of rows (`recording.journal` writes no spaces, and `table` first)."""
+_OLDEST_PART = 8
 _MOST_HOLES = 4
 """Damaged parts of a journal that notes mention."""
 _NAME_BUILDERS = ("query", "u&")
@@ -53,7 +54,8 @@ class Plan:
 
 
 class Recent(NamedTuple):
-    """Minimum to read of each table of each process: rows of rings, bytes of journals."""
+    """Minimum to read of each table of each process: the newest rows of rings; the newest bytes of journals,
+    and a part as large as one in `_OLDEST_PART` of the oldest: what began first is not forgotten."""
 
     rows: int
     journal_bytes: int
@@ -324,16 +326,26 @@ def _payloads(path: Path) -> tuple[list[bytes], list[Hole]]:
 def _chosen(
     payloads: Sequence[bytes], tables: set[str], recent: Recent | None
 ) -> list[tuple[str, bytes]]:
-    """The records of these tables, all or the newest, in their order."""
+    """The records of these tables in their order: all, or the newest and a few of the oldest."""
+    named = [(match[1].decode(), payload) for payload in payloads if (match := _TABLE_OF.match(payload))]
+    named = [one for one in named if one[0] in tables]
+    if recent is None:
+        return named
+    newest = _first_of_each(named[::-1], recent.journal_bytes)[::-1]
+    oldest = _first_of_each(named, recent.journal_bytes // _OLDEST_PART)
+    kept = {id(payload) for _, payload in newest}
+    return [one for one in oldest if id(one[1]) not in kept] + newest
+
+
+def _first_of_each(records: Sequence[tuple[str, bytes]], size: int) -> list[tuple[str, bytes]]:
+    """Of each table the first records, until they are larger than `size`."""
     chosen: list[tuple[str, bytes]] = []
     sizes: dict[str, int] = {}
-    for payload in reversed(payloads):
-        match = _TABLE_OF.match(payload)
-        name = match[1].decode() if match is not None else ""
-        if name in tables and (recent is None or sizes.get(name, 0) < recent.journal_bytes):
+    for name, payload in records:
+        if sizes.get(name, 0) < size:
             sizes[name] = sizes.get(name, 0) + len(payload)
             chosen.append((name, payload))
-    return chosen[::-1]
+    return chosen
 
 
 def _rings_rows(

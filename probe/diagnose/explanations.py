@@ -1,0 +1,101 @@
+"""Explanations: which findings are consequences of others, from `explains` of their recipes.
+
+    of = explanations(checks)                   # {"layer-not-learning": "zero-grad-forgotten", …}
+    findings = folded(findings, of)             # each cause, then what it explains
+
+A recipe names the recipes whose findings its mechanism produces. A consequence belongs to the first cause in
+the order of the checks. A cause that began after a finding does not explain it. Pure. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from probe.diagnose.finding import Finding, severity_level
+from probe.diagnose.recipes.recipe import FOUND, Check
+from probe.diagnose.states import INFO, OK
+
+SLACK_STEPS = 50
+"""How much later than its consequence a cause may be dated: what is sampled is noticed late, and medians of
+blocks of steps date a change early or late."""
+
+
+def explanations(checks: Iterable[Check]) -> dict[str, str]:
+    """For each recipe whose finding is a consequence: the recipe of its cause, which is none itself.
+
+    Findings of severity `info` explain nothing: they are no fault."""
+    found = {one.recipe.name: one for one in checks if one.state == FOUND}
+    causes = [one for one in found.values() if one.findings[0].severity not in (OK, INFO)]
+    direct = {
+        name: [cause for cause in causes if name in cause.recipe.explains and _can_be(cause, check)]
+        for name, check in found.items()
+    }
+    names = {name: [one.recipe.name for one in explaining] for name, explaining in direct.items()}
+    roots = {name: _root(name, names, list(found)) for name in found}
+    return {name: root for name, root in roots.items() if root != name}
+
+
+def not_judged(check: Check, checks: Iterable[Check]) -> list[Check]:
+    """The checks that could explain what `check` found, but did not run to their end."""
+    return [one for one in checks if one.failed and check.recipe.name in one.recipe.explains]
+
+
+def _root(name: str, causes: Mapping[str, Sequence[str]], order: Sequence[str]) -> str:
+    """The first of the findings that explain `name`, through others too, and are explained by nothing. Where
+    recipes of the user explain each other in a circle, the first of the circle."""
+    above: set[str] = set()
+    waiting = [name]
+    while waiting:
+        one = waiting.pop()
+        if one not in above:
+            above.add(one)
+            waiting += causes[one]
+    return min(above, key=lambda one: (bool(causes[one]), order.index(one)))
+
+
+def _can_be(cause: Check, effect: Check) -> bool:
+    """Whether time allows it: what is over causes nothing that lasts, and what is dated nothing earlier."""
+    if cause.over and not effect.over:
+        return False
+    began = [one.step for one in cause.findings if one.step is not None]
+    shown = [one.step for one in effect.findings if one.step is not None]
+    if not (cause.recipe.dated and began and shown):
+        return True
+    return min(began) <= max(shown) + SLACK_STEPS
+
+
+def folded(findings: Iterable[Finding], of: Mapping[str, str]) -> list[Finding]:
+    """The findings in groups, each of which says by what it is explained: causes, then their consequences."""
+    return grouped(replace(one, explained_by=of.get(one.recipe, "")) for one in findings)
+
+
+Shown = TypeVar("Shown", bound="Finding | dict[str, Any]")
+
+
+def grouped(findings: Iterable[Shown]) -> list[Shown]:
+    """Findings, or findings on the wire, in groups: a cause and what it explains. The group with the worst
+    finding comes first; otherwise the order stays."""
+    groups: dict[str, list[tuple[int, bool, Shown]]] = {}
+    for one in findings:
+        recipe, cause, severity = _about(one)
+        groups.setdefault(cause or recipe, []).append((severity_level(severity), bool(cause), one))
+    ordered = sorted(groups.values(), key=lambda group: -max(level for level, _, _ in group))
+    return [one for group in ordered for _, _, one in sorted(group, key=lambda member: member[1])]
+
+
+def worse_than(severity: str, findings: Iterable[Finding | dict[str, Any]]) -> int:
+    """How many of the findings belong before a state of this severity: whole groups, by their worst."""
+    groups: dict[str, list[int]] = {}
+    for one in findings:
+        recipe, cause, level = _about(one)
+        groups.setdefault(cause or recipe, []).append(severity_level(level))
+    return sum(len(levels) for levels in groups.values() if max(levels) > severity_level(severity))
+
+
+def _about(one: Finding | dict[str, Any]) -> tuple[str, str, str]:
+    """Recipe, recipe of the cause, severity."""
+    if isinstance(one, Finding):
+        return one.recipe, one.explained_by, one.severity
+    return one["recipe"], one.get("explained_by") or "", one["severity"]
