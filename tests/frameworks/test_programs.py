@@ -31,6 +31,8 @@ class Program(NamedTuple):
     scalars: str = ""
     """A value that the framework logs without a logger."""
     heavy: bool = False
+    resumes: bool = True
+    """Whether its step ends where its loop does: of two optimizers the leading one may come first."""
 
 
 HF = ("transformers", "accelerate")
@@ -41,7 +43,9 @@ PROGRAMS = {
     "TRL SFTTrainer": Program(("trl_sft",), (*HF, "trl", "datasets"), scalars="loss"),
     "Accelerate": Program(("accelerate_loop",), ("accelerate",)),
     "Lightning, automatic": Program(("lightning_automatic",), ("lightning",), scalars="train_loss"),
-    "Lightning, manual": Program(("lightning_gan",), ("lightning",), scheduler=False, scalars="d_loss"),
+    "Lightning, manual": Program(
+        ("lightning_gan",), ("lightning",), scheduler=False, scalars="d_loss", resumes=False
+    ),
     "torchvision's loop": Program(("torchvision_loop",)),
     "nanoGPT": Program(("nano_gpt", "--no-compile"), scheduler=False, loader=False),
     "nanoGPT, compiled": Program(("nano_gpt",), scheduler=False, loader=False, heavy=True),
@@ -172,6 +176,8 @@ def test_a_checkpoint_has_everything_or_says_what_it_lacks(ran: Ran) -> None:
 
 
 def test_a_run_resumed_from_the_checkpoint_has_the_losses_of_the_whole_one(ran: Ran) -> None:
+    if not ran.program.resumes:
+        pytest.skip("its checkpoint is taken between its two optimizers, and says so")
     each = len(ran.plain["losses"]) // ran.plain["steps"]
     step = ran.saved["step"]
     rest = len(ran.plain["losses"]) - step * each

@@ -79,7 +79,7 @@ class Scope:
             named = [(name, value) for name, value in list(layer.items()) if isinstance(name, str)]
             for same in (_itself, training_frameworks.unwrapped):
                 for name, value in named:
-                    if same(value) is thing and not name.startswith("_"):
+                    if same(value) is thing and not name.startswith("_") and name != "self":
                         return name
         return None
 

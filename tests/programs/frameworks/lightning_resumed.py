@@ -15,7 +15,9 @@ class Resumed:
 
     def __init__(self, path: str, loader: Any) -> None:
         self.path = path
-        self.step: int = torch.load(path, weights_only=True)["step"]
+        content = torch.load(path, weights_only=True)
+        self.step: int = content["step"]
+        self._kinds: dict[str, str] = content["probe"]["kinds"]
         self.trainer: Any = None
         self._loader = loader
         self._loaded = False
@@ -31,7 +33,11 @@ class Resumed:
 
     def _load(self) -> Any:
         trainer = self.trainer
-        objects = dict(zip(("optimizer", "optimizer_2"), trainer.optimizers, strict=False))
-        for config in trainer.lr_scheduler_configs:
-            objects["lr_scheduler"] = config.scheduler
-        return probe.load_checkpoint(self.path, module=trainer.lightning_module, **objects)
+        objects = {
+            "module": [trainer.lightning_module], "optimizer": trainer.optimizers,
+            "scheduler": [config.scheduler for config in trainer.lr_scheduler_configs],
+        }
+        left = {kind: list(found) for kind, found in objects.items()}
+        return probe.load_checkpoint(
+            self.path, **{name: left[kind].pop(0) for name, kind in self._kinds.items()}
+        )
