@@ -93,6 +93,10 @@ def _trainer_log(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Logged:
     return dict(logs), getattr(state, "global_step", None)
 
 
+def _connector_metrics(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Logged:
+    return _argument(args, kwargs, 1, "metrics"), _argument(args, kwargs, 2, "step")
+
+
 def _flat(values: Any) -> dict[Any, Any]:
     """One level of dictionaries in a dictionary, joined by dots as W&B does."""
     found: dict[Any, Any] = {}
@@ -120,7 +124,7 @@ WRAPS = (
     Wrap("transformers", "transformers.trainer_callback", "CallbackHandler", "on_log", _trainer_log, True),
     *(
         Wrap("lightning", f"{package}.trainer.connectors.logger_connector.logger_connector",
-             "_LoggerConnector", "log_metrics", _log_metrics, True)
+             "_LoggerConnector", "log_metrics", _connector_metrics, True)
         for package in ("lightning.pytorch", "pytorch_lightning")
     ),
 )
