@@ -12,6 +12,7 @@ from torch.optim import lr_scheduler
 
 from probe.checkpoint.file import content_sha256
 from probe.job.actions.saving.save import Save
+from probe.job.introspection.training_frameworks import Framework
 
 
 class Site:
@@ -26,6 +27,7 @@ class Site:
         self.position: dict[str, Any] | None = None
         self.recorder = SimpleNamespace(counted_step=7, micro_step=0, phase="forward", last_row=None)
         self.from_start = True
+        self.framework = Framework()
 
     def _of(self, kind: type | tuple[type, ...]) -> list[Any]:
         return [thing for thing in self.named.values() if isinstance(thing, kind)]

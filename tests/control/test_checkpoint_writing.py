@@ -365,3 +365,11 @@ def test_automatic_checkpoints_that_make_no_sense_are_refused(arguments: Any, tm
         Loop(tmp_path, **arguments)
     with pytest.raises(ActionRefused, match="there is no folder"):
         Loop(tmp_path / "missing", every=1)
+
+
+def test_a_rate_that_follows_a_schedule_which_was_not_found_is_said(tmp_path: Path) -> None:
+    objects = trained()
+    del objects["scheduler"]
+    objects["optimizer"].param_groups[0]["initial_lr"] = 0.1
+    notes = save(Site(**objects), tmp_path / "saved.pt")["notes"]
+    assert any("no scheduler was found" in note and "optimizer" in note for note in notes)

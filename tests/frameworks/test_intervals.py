@@ -16,8 +16,8 @@ TRAINED = "SELECT sum(samples), max(samples), count(*), bool_and(training_mode) 
 
 def test_hf_trainer(place: Place) -> None:
     pytest.importorskip("transformers")
-    plain, _ = run_program(place, "frameworks/hf_trainer", "--steps", "9", watched=False)
-    with running(place, "frameworks/hf_trainer", "--steps", "9", "--hold") as job:
+    plain, _ = run_program(place, "frameworks/hf_evaluates", "--steps", "9", watched=False)
+    with running(place, "frameworks/hf_evaluates", "--steps", "9", "--hold") as job:
         result = job.result()
         kinds = {row[0]: tuple(row[1:]) for row in query(place, job.pid, KINDS)}
         [[samples, most, steps, training]] = query(place, job.pid, TRAINED)
@@ -34,7 +34,7 @@ def test_hf_trainer(place: Place) -> None:
 def test_lightning(place: Place, way: str) -> None:
     pytest.importorskip("lightning")
     options = {"automatic": (), "accumulating": ("--accumulate", "2"), "manual": ("--manual",)}[way]
-    wanted = ("frameworks/lightning_fit", "--steps", "16", *options)
+    wanted = ("frameworks/lightning_evaluates", "--steps", "16", *options)
     plain, _ = run_program(place, *wanted, watched=False)
     with running(place, *wanted, "--hold") as job:
         result = job.result()
@@ -49,8 +49,8 @@ def test_lightning(place: Place, way: str) -> None:
 
 def test_accelerate(place: Place) -> None:
     pytest.importorskip("accelerate")
-    plain, _ = run_program(place, "frameworks/accelerate_loop", "--steps", "15", watched=False)
-    with running(place, "frameworks/accelerate_loop", "--steps", "15", "--hold") as job:
+    plain, _ = run_program(place, "frameworks/accelerate_evaluates", "--steps", "15", watched=False)
+    with running(place, "frameworks/accelerate_evaluates", "--steps", "15", "--hold") as job:
         result = job.result()
         kinds = {row[0]: tuple(row[1:]) for row in query(place, job.pid, KINDS)}
         [[samples, _, steps, training]] = query(place, job.pid, TRAINED)

@@ -12,7 +12,7 @@ LOGGING_S = 0.004
 
 
 @pytest.mark.parametrize(("program", "library"), [
-    ("frameworks/hf_trainer", "transformers"), ("frameworks/accelerate_loop", "accelerate"),
+    ("frameworks/hf_evaluates", "transformers"), ("frameworks/accelerate_evaluates", "accelerate"),
 ])
 def test_under_accumulation_the_loss_of_a_step_is_the_one_that_is_logged(
     place: Place, program: str, library: str
@@ -28,7 +28,7 @@ def test_under_accumulation_the_loss_of_a_step_is_the_one_that_is_logged(
 
 def test_the_closure_that_lightning_passes_is_not_the_optimizers_time(place: Place) -> None:
     pytest.importorskip("lightning")
-    with running(place, "frameworks/lightning_fit", "--steps", "16", "--hold") as job:
+    with running(place, "frameworks/lightning_evaluates", "--steps", "16", "--hold") as job:
         job.result()
         [[optimizer_s, forward_s]] = query(
             place, job.pid,

@@ -47,7 +47,7 @@ def command(
         return
     if waiting(directory, pid) is not None:
         session.out.line(f"already attached to {pid}, which has not imported torch; nothing to do")
-        session.err.line(f"  next: recording starts when it does; `probe {pid} detach` cancels")
+        session.err.line(f"  next: wait for it; {_FROM_ITS_START}; `probe {pid} detach` cancels")
         return
     from probe.outside.attach.attaching import attach as inject
 
@@ -57,11 +57,14 @@ def command(
     meta = None if attached.outcome == "waiting for torch" else only_process(directory, str(pid))
     if meta is None:
         session.out.line(f"attached to {pid}, which has not imported torch: recording starts when it does")
-        session.err.line(f"  next: `probe {pid} detach` cancels")
+        session.err.line(f"  next: {_FROM_ITS_START}; `probe {pid} detach` cancels")
         return
     took = "" if attached.running_s is None else f" in {duration(attached.running_s)}"
     session.out.line(f"attached to {name_of(meta)}{took}; recording starts at the next step")
     _say_what_next(session, meta)
+
+
+_FROM_ITS_START = "`PROBE=1` in a job's environment records it from its start, without attaching"
 
 
 def settings_for(settings: Settings, directory: str, name: str | None) -> dict[str, str]:

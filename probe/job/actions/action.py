@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from probe.base.errors import BadRequest, NotUndoable
 from probe.base.settings import Settings
 from probe.job.introspection.snippet_names import Scope, process_groups
+from probe.job.introspection.training_frameworks import Framework
 
 if TYPE_CHECKING:
     from probe.job.boundary.safe_point import SafePoint
@@ -97,7 +98,7 @@ class Site:
         seen = self._instruments.optimizers.scaler()
         if seen is not None:
             return [seen]
-        named = self.names("scaler", "grad_scaler", "amp_scaler")
+        named = self.names("scaler", "grad_scaler", "amp_scaler")  # also what the trainer of a framework has
         return [one for one in named.values() if hasattr(one, "_scale") and hasattr(one, "unscale_")]
 
     def modules(self) -> list[Any]:
@@ -148,6 +149,11 @@ class Site:
         """Let go of the batch of the last event."""
         if self._instruments.nan_detector is not None:
             self._instruments.nan_detector.kept = None
+
+    @property
+    def framework(self) -> Framework:
+        """What the trainers of frameworks hold, if the training thread is in one."""
+        return self.scope().framework
 
     def names(self, *wanted: str) -> dict[str, Any]:
         """The values of names in the user's frames; names that do not exist are left out."""

@@ -61,7 +61,9 @@ def identify(name: str, environ: Mapping[str, str] | None = None) -> Identity:
 
 
 def script_name() -> str:
-    """Name of the script or module that runs; `python` if there is none."""
+    """Name of the script, module or notebook that runs; `python` if there is none."""
+    if any("kernel_launcher" in word for word in sys.orig_argv[:4]):
+        return _notebook_name()
     for flag, value in itertools.pairwise(sys.orig_argv):
         if flag == "-m":
             return value.rpartition(".")[2] or value
@@ -70,6 +72,15 @@ def script_name() -> str:
     if stem in ("__main__", ""):
         stem = os.path.basename(os.path.dirname(os.path.abspath(first))) if first else ""
     return stem if stem not in ("", "-c", "-m") else "python"
+
+
+def _notebook_name() -> str:
+    """Of a kernel: the notebook as Jupyter's server or VS Code told it, else the folder that it works in."""
+    main = sys.modules.get("__main__")
+    path = os.environ.get("JPY_SESSION_NAME") or getattr(main, "__vsc_ipynb_file__", "")
+    if isinstance(path, str) and path.endswith(".ipynb"):
+        return os.path.basename(path).removesuffix(".ipynb")
+    return f"notebook in {os.path.basename(os.getcwd()) or '/'}"
 
 
 def several_hosts(environ: Mapping[str, str]) -> bool:

@@ -212,9 +212,11 @@ class Installation:
         optimizer = self.optimizers.leader()
         if optimizer is not None:
             found["optimizer"] = optimizer
+            for scheduler in self.optimizers.schedulers_of(optimizer)[:1]:
+                found["scheduler"] = found["lr_scheduler"] = scheduler
         loaders = [loader for reference in self.data.loaders if (loader := reference())] if self.data else []
         if loaders:
-            found["train_loader"] = loaders[0]
+            found["train_loader"] = found["train_dataloader"] = loaders[0]
         return found
 
     def sample_memory(self) -> None:

@@ -1,9 +1,10 @@
 """Names: what `model`, `optimizer`, `train_loader`, … mean in a snippet.
 
 Runs on the eval thread. A name is looked up in the user's frames of the training thread, from the innermost
-outwards, locals before globals; then in `__main__`; then among the objects the instruments have seen; `rank`
-and `world_size` exist in every job. The name of a builtin (`input`, `max`) means the user's variable only in
-the innermost of those frames, as in Python. Standard library only.
+outwards, locals before globals; then in `__main__`; then among what the trainer of a framework holds; then
+among the objects the instruments have seen; `rank` and `world_size` exist in every job. The name of a builtin
+(`input`, `max`) means the user's variable only in the innermost of those frames, as in Python. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from __future__ import annotations
 import ast
 import builtins
 import difflib
+import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
-from probe.job.introspection import python_frames
+from probe.job.introspection import python_frames, training_frameworks
 
 
 def names_used(tree: ast.AST) -> set[str]:
@@ -37,9 +39,15 @@ class Scope:
         found: Iterable[FrameType] = failed
         if training_thread is not None and not failed:
             found = python_frames.walk(sys._current_frames().get(training_thread))
-        self._frames = [frame for frame in found if python_frames.is_user_code(frame.f_code.co_filename)]
+        self._all = list(found)
+        self._frames = [frame for frame in self._all if python_frames.is_user_code(frame.f_code.co_filename)]
         self._seen = seen
         self._job = job
+
+    @functools.cached_property
+    def framework(self) -> training_frameworks.Framework:
+        """The trainers of frameworks in these frames."""
+        return training_frameworks.find(self._all)
 
     @property
     def closed(self) -> list[str]:
@@ -65,11 +73,14 @@ class Scope:
         return found
 
     def name_of(self, thing: Any) -> str | None:
-        """The first name, in the order of lookup, for exactly this object."""
+        """The first name, in the order of lookup, for exactly this object or what a framework wraps around
+        it."""
         for layer in self._layers():
-            for name, value in list(layer.items()):
-                if value is thing and isinstance(name, str) and not name.startswith("_"):
-                    return name
+            named = [(name, value) for name, value in list(layer.items()) if isinstance(name, str)]
+            for same in (_itself, training_frameworks.unwrapped):
+                for name, value in named:
+                    if same(value) is thing and not name.startswith("_") and name != "self":
+                        return name
         return None
 
     def near(self, name: str) -> list[str]:
@@ -87,8 +98,13 @@ class Scope:
         main = sys.modules.get("__main__")
         if main is not None:
             yield vars(main)
+        yield self.framework.names()
         yield self._seen()
         yield self._job()
+
+
+def _itself(thing: Any) -> Any:
+    return thing
 
 
 def place_in_job(rank: int, world_size: int | None) -> dict[str, Any]:

@@ -23,6 +23,9 @@ from probe.job.actions.action import Site
 from probe.job.actions.saving.plain_data import LEFT_OUT, Plain, check_tensor, copied, stored_bytes
 from probe.job.actions.saving.shards import Shards
 from probe.job.instruments.core.living import living
+from probe.job.introspection.training_frameworks import unwrapped
+from probe.recording.layout import NULL_DOUBLE
+from probe.recording.tables import BY_NAME
 
 STEP_NAMES = ("step", "global_step", "iteration", "it", "current_step")
 EPOCH_NAMES = ("epoch", "current_epoch")
@@ -39,6 +42,7 @@ AVERAGES = (
 SCHEDULERS = ("scheduler", "lr_scheduler", "sched")
 """Names of schedulers that are not torch's."""
 _SHARDED = ("torch.distributed.fsdp", "torch.distributed._composable", "deepspeed", "fairscale", "megatron")
+_RATE_FIELD = [column.name for column in BY_NAME["python.steps"].columns].index("lr")
 MOST_NAMED = 5
 """Non-finite parameters that a message names."""
 
@@ -103,6 +107,7 @@ def take(site: Site, shards: Shards | None = None) -> Snapshot:
     for kind in ("module", "optimizer", "scheduler", "scaler"):
         if kind not in snapshot.kinds.values():
             snapshot.not_found.append("model" if kind == "module" else kind)
+    _say_missing_schedulers(snapshot, site, things)
     _place(snapshot, site)
     return snapshot
 
@@ -115,7 +120,9 @@ def _things(site: Site, sharded: bool) -> Iterator[tuple[str, str, Any]]:
     taken = set(RESERVED)
     modules = _modules(site, sharded)
     optimizers = site.optimizers()
+    held = [unwrapped(one) for one in site.framework.held("lr_scheduler")]
     schedulers = [one for optimizer in optimizers for one in site.schedulers(optimizer)]
+    schedulers += [one for one in held if _has_state(one)]
     if not schedulers:
         schedulers = [one for one in site.names(*SCHEDULERS).values() if _has_state(one)]
     groups = (
@@ -141,7 +148,9 @@ def _modules(site: Site, sharded: bool) -> list[Any]:
     import torch
 
     called = site.modules()
-    named = [one for one in site.names(*MODELS, *AVERAGES).values() if isinstance(one, torch.nn.Module)]
+    held = site.framework.held("model")
+    named = [*site.names(*MODELS, *AVERAGES).values(), *held]
+    named = [one for one in named if isinstance(one, torch.nn.Module)]
     averages = [one for one in site.names(*AVERAGES).values() if any(one is other for other in named)]
     holders = [one for one in named if any(part is root for part in one.modules() for root in called)]
     found = _each_once([*called, *holders, *averages])
@@ -297,6 +306,39 @@ def _loose_parameters(snapshot: Snapshot, things: list[tuple[str, str, Any]]) ->
     snapshot.content["probe"] = {"loose_parameters": loose}
 
 
+def _say_missing_schedulers(snapshot: Snapshot, site: Site, things: list[tuple[str, str, Any]]) -> None:
+    """A note about each optimizer whose rate follows a schedule of which the file has nothing."""
+    if any(kind == "scheduler" for kind, _, _ in things):
+        return
+    for name, optimizer in [(name, thing) for kind, name, thing in things if kind == "optimizer"]:
+        if any("initial_lr" in group for group in optimizer.param_groups):
+            snapshot.notes.append(
+                f"no scheduler was found, but one has set rates of {name} (its groups have `initial_lr`): "
+                "the file has none of its state"
+            )
+            return
+    last = _last_rate(site)
+    first = None if last is None else _first_rate(site)
+    if first is not None and first != last:
+        snapshot.notes.append(
+            f"no scheduler was found, and the learning rate has changed from {first:g} to {last:g}: the file "
+            "has the rate, and nothing of what sets it"
+        )
+
+
+def _last_rate(site: Site) -> float | None:
+    row = site.recorder.last_row
+    return None if row is None or row[_RATE_FIELD] == NULL_DOUBLE else row[_RATE_FIELD]
+
+
+def _first_rate(site: Site) -> float | None:
+    """The learning rate of the oldest step that is still in memory."""
+    ring = site.recorder.rings["python.steps"]
+    newest = site.recorder.step
+    row = ring.read(max(1, newest - ring.rows + 2)) if newest else None
+    return None if row is None or row[_RATE_FIELD] == NULL_DOUBLE else row[_RATE_FIELD]
+
+
 # Where the run is ---------------------------------------------------------------
 
 
@@ -357,7 +399,13 @@ def _say_where(snapshot: Snapshot, site: Site) -> None:
 
 
 def _counter(snapshot: Snapshot, site: Site, what: str, names: tuple[str, ...]) -> int | None:
-    """The job's own counter: a variable of one of these names, or an attribute of its trainer."""
+    """The job's own counter: that of the framework that trains, a variable of one of these names, or an
+    attribute of the job's own trainer."""
+    told = site.framework.counter("epoch" if what == "epoch" else "global_step")
+    if told is not None:
+        value, snapshot.found[what] = told
+        # A framework counts a step only after the optimizer's has ended.
+        return value + 1 if what == "step" and site.boundary == "step end" else value
     found = site.names(*names, *_OWNERS)
     for name in names:
         if type(found.get(name)) is int:

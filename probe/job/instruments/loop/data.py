@@ -8,8 +8,10 @@ ends a step. Workers are other processes and run none of this.
 
 from __future__ import annotations
 
+import sys
 import time
 import weakref
+from types import FrameType
 from typing import Any, NamedTuple
 
 from probe.base.clock import ANCHOR_NS
@@ -39,6 +41,8 @@ class Start(NamedTuple):
     iterator: weakref.ref[Any]
     torch_state: Any
     generator_state: Any
+    ahead: int
+    """Batches that whoever iterates fetches before it gives one to the loop; 0 once there are no more."""
 
 
 class Data:
@@ -66,6 +70,8 @@ class Data:
         self._starts: dict[int, Start] = {}
         self._epochs: dict[int, int] = {}
         self._order: tuple[Any, int] = (_gone, NULL_BOOLEAN)
+        self._spent = NULL_STRING
+        """Label of a loader that was iterated ahead and has no more."""
         self._patches = Patches()
         self._isolation = isolation
 
@@ -75,6 +81,7 @@ class Data:
         from torch.utils.data import dataloader
 
         self._tensor = torch.Tensor
+        self._grad_enabled = torch.is_grad_enabled
         self._default_generator = torch.default_generator
         begin = self._isolation.guard("data", self._begin)
         arrived = self._isolation.guard("data", self._arrived)
@@ -110,7 +117,7 @@ class Data:
                 if not live[0] or recorder.elsewhere():
                     return original(loader)
                 start = _now()
-                drawn_from = about_to_start(loader)
+                drawn_from = about_to_start(loader, sys._getframe(1))
                 iterator = original(loader)
                 started(loader, start, iterator, drawn_from)
                 return iterator
@@ -143,17 +150,18 @@ class Data:
         if start is None or iterator is None:
             return None
         return {
-            "loader": self._names[self.recorder.fed_by], "batches": iterator._num_yielded,
+            "loader": self._names[self.recorder.fed_by],
+            "batches": max(0, iterator._num_yielded - start.ahead),
             "torch_state": start.torch_state, "generator_state": start.generator_state,
         }
 
     # HOT PATH ---------------------------------------------------------------
 
-    def _about_to_start(self, loader: Any) -> tuple[Any, Any]:
-        """The random states that a checkpoint needs to get back to the same batch. Once an epoch, 5 kB."""
+    def _about_to_start(self, loader: Any, caller: FrameType) -> tuple[Any, Any, int]:
+        """What a checkpoint needs to get back to the same batch. Once an epoch, 5 kB."""
         generator = getattr(loader, "generator", None)
         own = generator.get_state() if generator is not None and generator.device.type == "cpu" else None
-        return self._default_generator.get_state(), own
+        return self._default_generator.get_state(), own, _fetches_ahead(caller)
 
     def _started(self, loader: Any, start: int, iterator: Any, drawn_from: Any) -> None:
         """Making an iterator starts its workers: that counts as waiting for data."""
@@ -252,10 +260,15 @@ class Data:
         recorder.data_ends(now, start)
         if outcome == "exhausted":
             self._epochs[label] = self._epochs.get(label, 0) + 1
-            if recorder.loader == label:
-                recorder.loader = NULL_STRING  # end of an epoch or evaluation: the next feeds the steps
-        elif outcome == "done" and recorder.loader == NULL_STRING:
+            begun = self._starts.get(label)
+            if begun is not None and begun.ahead:  # the last batch is still to be used
+                self._starts[label] = begun._replace(ahead=0)
+                self._spent = label
+            elif recorder.loader == label:
+                recorder.loader = NULL_STRING  # end of an epoch or evaluation: the next one feeds the steps
+        elif outcome == "done" and recorder.loader in (NULL_STRING, self._spent) and self._feeds_training():
             recorder.loader = label
+            self._spent = NULL_STRING
         self._put(
             number, step, micro_step, start + ANCHOR_NS, label, (now - start) / 1e9,
             samples, tokens, shapes, dtypes, self._states[outcome], *which,
@@ -269,6 +282,10 @@ class Data:
             shuffles = shuffling(attributes(sampler).get("sampler", sampler))
             self._order = (weakref.ref(iterator), shuffles)
         return shuffles
+
+    def _feeds_training(self) -> bool:
+        """Whether a batch that comes now is one to train on: an evaluation may end before its loader does."""
+        return self._grad_enabled() or not self._made_optimizer()
 
     def _label(self, iterator: Any) -> int:
         """String number of the loader's name: its dataset's class and a count."""
@@ -303,6 +320,13 @@ class Data:
         )
         self._described[key] = described
         return described
+
+
+def _fetches_ahead(caller: FrameType) -> int:
+    """How many batches the code that iterates over a loader is ahead of its own loop: one in Accelerate's
+    loaders, which look whether there is another."""
+    accelerates = caller.f_globals.get("__name__") == "accelerate.data_loader"
+    return int(accelerates and "next_batch" in caller.f_code.co_varnames)
 
 
 def fingerprint(indices: Any) -> int:

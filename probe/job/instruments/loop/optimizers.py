@@ -23,6 +23,7 @@ from probe.job.instruments.core.hook_tables import change_between_hooks
 from probe.job.instruments.core.living import living
 from probe.job.instruments.core.patch import Patches, pass_over
 from probe.job.instruments.core.recorder import Recorder
+from probe.job.introspection.training_frameworks import unwrapped
 from probe.recording.layout import NULL_BOOLEAN
 
 _now = time.monotonic_ns
@@ -129,7 +130,8 @@ class Optimizers:
 
         for one in living(Optimizer, LRScheduler, ReduceLROnPlateau):
             if issubclass(type(one), Optimizer):
-                self._made(one)
+                if unwrapped(one) is one:  # the step of a wrapper is one of what it wraps
+                    self._made(one)
             else:
                 self._made_scheduler(one)
 
@@ -158,10 +160,11 @@ class Optimizers:
             handle.remove()
 
     def schedulers_of(self, optimizer: Any) -> list[Any]:
-        """The schedulers of an optimizer, without those nested in others."""
+        """The schedulers of an optimizer, or of what wraps it, without those nested in others."""
         self._schedulers = [reference for reference in self._schedulers if reference() is not None]
         alive = [one for reference in self._schedulers if (one := reference()) is not None]
-        found = [one for one in alive if getattr(one, "optimizer", None) is optimizer]
+        optimizer = unwrapped(optimizer)
+        found = [one for one in alive if unwrapped(getattr(one, "optimizer", None)) is optimizer]
         inner = {id(one) for outer in found for one in getattr(outer, "_schedulers", ())}
         return [one for one in found if id(one) not in inner]
 

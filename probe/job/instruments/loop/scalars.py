@@ -1,10 +1,11 @@
-"""Scalars: what the job logs to TensorBoard, W&B and MLflow, as rows beside its steps.
+"""Scalars: what the job logs to TensorBoard, W&B, MLflow or its framework, as rows beside its steps.
 
 Writes python.scalars. The agent's thread wraps the libraries once the job has imported them (`wrap_loaded`);
 nothing is imported. HOT PATH: the wrappers run inside the job's logging calls, after the library's function
 returned: a call that raised is not recorded, and its result or exception is passed on. Numbers and 0-d
 tensors in host memory are kept; values on a device are not read. `WRAPS` lists the functions; those on
-classes also see a Lightning logger's calls.
+classes also see a Lightning logger's calls. What transformers.Trainer and Lightning log without any of these
+is kept from their own functions (`Wrap.fallback`).
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class Wrap(NamedTuple):
     """Class in the module; empty for a module's own function."""
     function: str
     logged: Callable[[tuple[Any, ...], dict[str, Any]], Logged]
+    fallback: bool = False
+    """Whether its call is kept only if no other function here was called in it."""
 
 
 def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], place: int, *names: str) -> Any:
@@ -85,6 +88,15 @@ def _client_metric(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Logged:
     return {key: value}, _argument(args, kwargs, 5, "step")
 
 
+def _trainer_log(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Logged:
+    state, logs = _argument(args, kwargs, 2, "state"), _argument(args, kwargs, 4, "logs")
+    return dict(logs), getattr(state, "global_step", None)
+
+
+def _connector_metrics(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Logged:
+    return _argument(args, kwargs, 1, "metrics"), _argument(args, kwargs, 2, "step")
+
+
 def _flat(values: Any) -> dict[Any, Any]:
     """One level of dictionaries in a dictionary, joined by dots as W&B does."""
     found: dict[Any, Any] = {}
@@ -109,6 +121,12 @@ WRAPS = (
     Wrap("mlflow", "mlflow", "", "log_metric", _log_metric),
     Wrap("mlflow", "mlflow", "", "log_metrics", _log_metrics),
     Wrap("mlflow", "mlflow.tracking.client", "MlflowClient", "log_metric", _client_metric),
+    Wrap("transformers", "transformers.trainer_callback", "CallbackHandler", "on_log", _trainer_log, True),
+    *(
+        Wrap("lightning", f"{package}.trainer.connectors.logger_connector.logger_connector",
+             "_LoggerConnector", "log_metrics", _connector_metrics, True)
+        for package in ("lightning.pytorch", "pytorch_lightning")
+    ),
 )
 
 
@@ -127,6 +145,8 @@ class Scalars:
         self._left_out = ""
         self._said = False
         self._depth = threading.local()
+        self._calls = 0
+        """Calls kept so far."""
         self._loaded = 0
 
     def install(self) -> None:
@@ -169,6 +189,12 @@ class Scalars:
         def logged(*args: Any, **kwargs: Any) -> Any:
             if not live[0] or getattr(depth, "inside", False):
                 return original(*args, **kwargs)
+            if wrap.fallback:
+                calls = self._calls
+                result = original(*args, **kwargs)
+                if self._calls == calls:
+                    note(args, kwargs)
+                return result
             depth.inside = True
             try:
                 result = original(*args, **kwargs)
@@ -184,6 +210,7 @@ class Scalars:
     def _logged(self, wrap: Wrap, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         start = _now()
         recorder = self._recorder
+        self._calls += 1
         values, step = wrap.logged(args, kwargs)
         named = step if isinstance(step, int) and not isinstance(step, bool) else NULL_INTEGER
         source = self._sources[wrap.source]

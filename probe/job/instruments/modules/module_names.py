@@ -6,11 +6,13 @@ before the first walk.
 
 A root is named by its class. Modules of the first root have plain paths, those of further roots begin with
 their root's class, so the two networks of a GAN share no names. `DistributedDataParallel` and `DataParallel`
-are skipped.
+are skipped. A part that a framework calls by itself is named, from the first walk on, as a part of the model
+that the framework's trainer holds.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 import weakref
 from typing import Any
@@ -18,6 +20,7 @@ from typing import Any
 from probe.job.instruments.core.object_access import attributes, entries, unwrapped
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.loop.forward import Forward
+from probe.job.introspection import python_frames, training_frameworks
 
 _REST_S = 1.0
 """Between two walks while no name is missing, at least."""
@@ -35,6 +38,8 @@ class ModuleNames:
         self._forward = forward
         self._numbers: dict[int, tuple[weakref.ref[Any], int, str, int]] = {}
         self._walked: dict[int, tuple[weakref.ref[Any], int]] = {}
+        self._holders: dict[int, weakref.ref[Any]] = {}
+        """Models of a framework's trainer, of which parts were called."""
         self._first: weakref.ref[Any] | None = None
         self._missed = False
         self._walked_s = self._took_s = 0.0
@@ -85,10 +90,15 @@ class ModuleNames:
         """Walk new roots, and all roots again from time to time: modules are renamed too."""
         begun_s = time.monotonic()
         again = self._rewalk_due(begun_s)
-        for key, reference in list(self._forward.roots.items()):
+        new = [root for key, one in list(self._forward.roots.items())
+               if key not in self._walked and (root := one()) is not None]
+        if new:
+            self._hold(new)
+        for key, reference in list({**self._holders, **self._forward.roots}.items()):
             root = reference()
             if root is None:
                 self._forward.roots.pop(key, None)
+                self._holders.pop(key, None)
                 self._walked.pop(key, None)
             elif again or key not in self._walked or self._walked[key][0]() is not root:
                 self._walk(key, root)
@@ -97,6 +107,16 @@ class ModuleNames:
             self._numbers = {key: entry for key, entry in named if entry[0]() is not None}
             self._walked_s = time.monotonic()
             self._took_s = self._walked_s - begun_s
+
+    def _hold(self, roots: list[Any]) -> None:
+        """Remember the models that a framework trains, if they contain one of these roots."""
+        frame = sys._current_frames().get(self._recorder.thread or 0)
+        for model in training_frameworks.find(python_frames.walk(frame)).held("model"):
+            if id(model) in self._holders or any(model is root for root in roots):
+                continue
+            inside = set(map(id, model.modules()))
+            if any(id(unwrapped(root)) in inside for root in roots):
+                self._holders[id(model)] = weakref.ref(model)
 
     def _rewalk_due(self, now_s: float) -> bool:
         """Whether to walk all roots again: soon after a missing name, and less often the longer it takes."""

@@ -1,0 +1,205 @@
+"""Real training frameworks: what probe records, finds, saves and changes there, and that it changes no more.
+
+Each program runs alone, then under probe, where it is asked for things, then from probe's checkpoint on. The
+campaign `frameworks` makes the table of docs/frameworks.md from what these tests say.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from agent.asking import tell
+from harness import Place, run_probe, run_program, running
+
+STEPS = 300
+
+
+class Program(NamedTuple):
+    """A program, what it needs, and what it has."""
+
+    command: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+    scheduler: bool = True
+    loader: bool = True
+    scalars: str = ""
+    """A value that the framework logs without a logger."""
+    heavy: bool = False
+    resumes: bool = True
+    """Whether its step ends where its loop does: of two optimizers the leading one may come first."""
+
+
+HF = ("transformers", "accelerate")
+PROGRAMS = {
+    "transformers Trainer": Program(("hf_trainer",), HF, scalars="loss"),
+    "transformers Trainer, bf16": Program(("hf_trainer", "--bf16"), HF, scalars="loss", heavy=True),
+    "PEFT": Program(("hf_trainer", "--lora"), (*HF, "peft"), scalars="loss"),
+    "TRL SFTTrainer": Program(("trl_sft",), (*HF, "trl", "datasets"), scalars="loss"),
+    "Accelerate": Program(("accelerate_loop",), ("accelerate",)),
+    "Lightning, automatic": Program(("lightning_automatic",), ("lightning",), scalars="train_loss"),
+    "Lightning, manual": Program(
+        ("lightning_gan",), ("lightning",), scheduler=False, scalars="d_loss", resumes=False
+    ),
+    "torchvision's loop": Program(("torchvision_loop",)),
+    "nanoGPT": Program(("nano_gpt", "--no-compile"), scheduler=False, loader=False),
+    "nanoGPT, compiled": Program(("nano_gpt",), scheduler=False, loader=False, heavy=True),
+}
+"""By the name that the table has for it."""
+
+
+class Ran(NamedTuple):
+    """What came of the runs of one program."""
+
+    program: Program
+    plain: dict[str, Any]
+    plain_errors: str
+    watched: dict[str, Any]
+    watched_errors: str
+    resumed: dict[str, Any]
+    saved: dict[str, Any]
+    found: dict[str, str]
+    changed: dict[str, Any]
+    tables: dict[str, list[list[Any]]]
+
+
+ASKED = {
+    "model": "print(sum(1 for _ in model.parameters()))",
+    "optimizer": "print(optimizer.param_groups[0]['lr'])",
+    "scheduler": "print(scheduler.get_last_lr())",
+    "lr_scheduler": "print(lr_scheduler.get_last_lr())",
+    "train_dataloader": "print(len(train_dataloader))",
+}
+"""By the usual name of an object, a snippet that uses it."""
+QUERIES = {
+    "steps": "SELECT step, lr FROM python.steps ORDER BY step",
+    "modules": "SELECT DISTINCT module FROM python.torch_trace WHERE stage = 'forward'",
+    "scalars": "SELECT name, value, step FROM python.scalars ORDER BY t_ns",
+}
+
+
+def answer(place: Place, pid: int, *words: str) -> dict[str, Any]:
+    """What a command says, as JSON."""
+    done = run_probe(place, str(pid), *words, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def figureless(text: str) -> str:
+    """Warnings and progress carry times, paths and pids."""
+    return re.sub(r"\d+|[\w./]*probe-\w+[\w./-]*|it/s|[^\n]*\r", "#", text)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.campaign) if one.heavy else name
+            for name, one in PROGRAMS.items()],
+)
+def ran(request: pytest.FixtureRequest) -> Iterator[Ran]:
+    """One program: alone, watched and asked, and from the checkpoint on."""
+    program = PROGRAMS[str(request.param)]
+    for module in program.needs:
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"{module} is not installed")
+    name, *words = program.command
+    command = (f"frameworks/{name}", *words, "--steps", str(STEPS))
+    place = Place()
+    try:
+        plain, plain_errors = run_program(place, *command, watched=False, REST_S="0")
+        path = str(Path(place.directory, "saved.pt"))
+        place.start_server()
+        with running(place, *command, "--hold", REST_S="0.1", PROBE_MODULES_INTERVAL="4") as job:
+            saved = answer(place, job.pid, "checkpoint", path)
+            pid = str(job.pid)
+            found = {what: run_probe(place, pid, "eval", code).stdout for what, code in ASKED.items()}
+            changed = answer(place, job.pid, "lr", "--scale", "0.5")
+            tell(job)
+            watched = job.result()
+            tables = {key: answer(place, job.pid, "query", "--limit", "100000", sql)["rows"]
+                      for key, sql in QUERIES.items()}
+            watched_errors = job.errors()
+            assert job.let_go() == 0
+        resumed, _ = run_program(place, *command, "--resume", path, watched=True, REST_S="0")
+        yield Ran(
+            program, plain, plain_errors, watched, watched_errors, resumed, saved, found, changed, tables
+        )
+        left = place.close()
+        assert not any(left.values()), left
+    finally:
+        place.remove()
+
+
+def test_every_step_is_counted(ran: Ran) -> None:
+    assert [row[0] for row in ran.tables["steps"]] == list(range(ran.watched["steps"]))
+
+
+def test_losses_are_bit_identical_until_something_is_changed(ran: Ran) -> None:
+    each = len(ran.plain["losses"]) // ran.plain["steps"]
+    until = ran.changed["step"] * each
+    assert until >= 10
+    assert ran.watched["losses"][:until] == ran.plain["losses"][:until]
+
+
+def test_it_says_the_same_on_stderr(ran: Ran) -> None:
+    assert figureless(ran.watched_errors) == figureless(ran.plain_errors)
+
+
+def test_modules_have_one_name_and_it_is_that_of_the_model(ran: Ran) -> None:
+    named = {row[0] for row in ran.tables["modules"]}
+    assert named
+    assert named <= {*ran.watched["modules"], *ran.watched["roots"], "GPT (compiled)"}
+
+
+def test_objects_are_found_by_their_usual_names(ran: Ran) -> None:
+    wanted = set(ASKED)
+    wanted -= set() if ran.program.scheduler else {"scheduler", "lr_scheduler"}
+    wanted -= set() if ran.program.loader else {"train_dataloader"}
+    assert {what for what in wanted if not ran.found[what].strip()} == set()
+
+
+def test_a_checkpoint_has_everything_or_says_what_it_lacks(ran: Ran) -> None:
+    details = ran.saved["details"]
+    kinds = {one["kind"] for one in details["contains"].values()}
+    assert kinds == {"module", "optimizer"} | ({"scheduler"} if ran.program.scheduler else set())
+    assert details["left_out"] == []
+    if ran.program.loader:
+        assert "position in the data" not in details["not_found"]
+        assert "epoch" not in details["not_found"]
+    set_by_hand = any("no scheduler was found" in note for note in ran.saved["notes"])
+    assert set_by_hand == (not ran.program.scheduler and len(set(ran.watched["rates"])) > 1)
+
+
+def test_a_run_resumed_from_the_checkpoint_has_the_losses_of_the_whole_one(ran: Ran) -> None:
+    if not ran.program.resumes:
+        pytest.skip("its checkpoint is taken between its two optimizers, and says so")
+    each = len(ran.plain["losses"]) // ran.plain["steps"]
+    step = ran.saved["step"]
+    rest = len(ran.plain["losses"]) - step * each
+    assert step > 0
+    assert ran.resumed["losses"][:rest] == ran.plain["losses"][step * each :]
+
+
+def test_the_rate_can_be_scaled_on_its_schedule(ran: Ran) -> None:
+    at = ran.changed["step"] + 2
+    rates = ran.plain["rates"]
+    used = {row[0]: row[1] for row in ran.tables["steps"]}
+    if rates:
+        before = used[ran.changed["step"] - 2]
+        near = [rate for rate in rates if rate == pytest.approx(before)]
+        assert near
+    assert used[at] is not None
+    assert "0.5" in ran.changed["what"] or ran.program.scheduler is False
+    if ran.program.scheduler:
+        assert "keeps its shape" in ran.changed["what"]
+
+
+def test_what_the_framework_logs_is_recorded_without_a_logger(ran: Ran) -> None:
+    if not ran.program.scalars:
+        pytest.skip("it logs nothing by itself")
+    assert ran.program.scalars in {row[0] for row in ran.tables["scalars"]}
