@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+import forked_servers
 from agent.nursery import Forked, Nursery, forked, shared
-from harness import Job, Place, private_place, running
+from harness import SERVER, Job, Place, private_place, running
+
+SERVER["PROBE_SERVER_PYTHON"] = forked_servers.python()
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a shell that runs us in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # children inherit what is ignored
@@ -35,6 +39,12 @@ def place() -> Iterator[Place]:
     """A private PROBE_DIR. Afterwards its server is stopped and nothing may be left of it."""
     with private_place() as place:
         yield place
+
+
+@pytest.fixture
+def real_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers are started as they are where nobody tests: as processes of an interpreter of their own."""
+    monkeypatch.setitem(SERVER, "PROBE_SERVER_PYTHON", sys.executable)
 
 
 @pytest.fixture(scope="session")

@@ -35,9 +35,14 @@ PROGRAMS = ROOT / "tests" / "programs"
 _TRITONS_WORDS = re.compile(r"^nanobind: leaked .*?refleaks\.html\n*", re.MULTILINE | re.DOTALL)
 PATIENCE_S = 120.0
 """Generous: a loaded machine is slow, a hung test is not what we wait for."""
-SERVER = {"PROBE_SERVER_PYTHON": sys.executable}
-"""In a job's environment: its agent starts a server, as it does where nobody sets this."""
-DEPLOYED = {**SERVER, "REST_S": "0"}
+REAL_SERVER = {"PROBE_SERVER_PYTHON": sys.executable}
+"""In an environment: servers are processes of an interpreter of their own, as they are where nobody sets
+this."""
+UNSAID_SERVER = {"PROBE_SERVER_PYTHON": ""}
+"""In an environment: the same, and whoever starts one looks first whether its Python has what that needs."""
+SERVER = dict(REAL_SERVER)
+"""In a job's environment: its agent starts a server. In tests it is a fork (`forked_servers`)."""
+DEPLOYED = {**REAL_SERVER, "REST_S": "0"}
 """In a job's environment: a server, and a training without an end takes no rest between its steps."""
 NO_SERVER = {"PROBE_SERVER_PYTHON": "/bin/true"}
 """The default of a job's environment here: its agent starts no server, which costs as much processor time
@@ -58,7 +63,7 @@ class Place:
         """This process's environment without settings of probe, plus this place's."""
         quiet = {name: value for name, value in os.environ.items() if not name.startswith("PROBE")}
         places = {"PROBE_DIR": str(self.directory), "PROBE_RINGS_DIR": str(self.rings)}
-        return {**quiet, **places, "PROBE_DRAIN_INTERVAL_S": "0.1", "REST_S": "0.004", **more}
+        return {**quiet, **places, **SERVER, "PROBE_DRAIN_INTERVAL_S": "0.1", "REST_S": "0.02", **more}
 
     def watched(self, **more: str) -> dict[str, str]:
         """The environment in which this Python starts an agent; with `**SERVER` also a server."""
@@ -125,7 +130,8 @@ class Place:
         return found
 
     def processes(self) -> list[str]:
-        """`pid command` of every process that has this place in its environment or command line."""
+        """`pid command` of every process that has this place in its environment or command line, or writes
+        its errors into it: the environment and command line of a fork are those of its nursery."""
         mark = os.fsencode(self.directory)
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
@@ -133,7 +139,10 @@ class Place:
                 continue
             with contextlib.suppress(OSError):
                 command = (folder / "cmdline").read_bytes()
-                if command and (mark in (folder / "environ").read_bytes() or mark in command):
+                texts = [command, (folder / "environ").read_bytes()]
+                with contextlib.suppress(FileNotFoundError):  # it closed its stderr
+                    texts.append(os.fsencode(os.readlink(folder / "fd" / "2")))
+                if command and any(mark in text for text in texts):
                     found.append(f"{folder.name} {command.replace(bytes(1), b' ').decode(errors='replace')}")
         return found
 

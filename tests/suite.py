@@ -1,8 +1,9 @@
 """Runs every test, for `tests/run`: first those that may run side by side, then, one at a time, those that
 hold deadlines.
 
-What failed is repeated alone, once. A test that then passes is flaky, a defect: it is listed by name and
-counted at the end. `--quick` runs what starts no training process.
+The type checker runs beside the first, in the background, and says what it found at the end. What failed is
+repeated alone, once. A test that then passes is flaky, a defect: it is listed by name and counted at the end.
+`--quick` runs what starts no training process.
 """
 
 from __future__ import annotations
@@ -34,15 +35,24 @@ QUICK = (
 
 
 class Phase(NamedTuple):
-    """Tests that run together: pytest's expression of markers, and how many at once."""
+    """Tests that run together: pytest's expression of markers, how many at once, the files that have any."""
 
     markers: str
     workers: int
+    files: tuple[str, ...] = ()
+
+
+def files_with(mark: str) -> tuple[str, ...]:
+    """The test files that name a mark: the others need not be imported to select its tests."""
+    return tuple(sorted(
+        str(file.relative_to(ROOT)) for file in ROOT.glob("tests/**/test_*.py")
+        if f"pytest.mark.{mark}" in file.read_text()
+    ))
 
 
 PHASES = (
     Phase("not campaign and not alone", 4),  # more than cores: tests wait for jobs most of the time
-    Phase("alone and not campaign", 0),  # in pytest's own process
+    Phase("alone and not campaign", 0, files_with("alone")),  # in pytest's own process
 )
 
 
@@ -61,7 +71,7 @@ def last_failed() -> set[str]:
 
 def run(phase: Phase) -> tuple[int, set[str]]:
     """Exit status of a phase, and its flaky tests."""
-    status = pytest("-n", str(phase.workers), "--no-loadscope-reorder", "-m", phase.markers)
+    status = pytest("-n", str(phase.workers), "--no-loadscope-reorder", "-m", phase.markers, *phase.files)
     if status != FAILED:
         return status, set()
     failed = last_failed()
@@ -74,12 +84,16 @@ def main() -> int:
     """Run all phases, or the quick tests; the exit status of the worst."""
     if sys.argv[1:] == ["--quick"]:
         return pytest("-q", "-n", "2", *QUICK)
-    results = [run(phase) for phase in PHASES]
+    with subprocess.Popen([sys.executable, "-m", "mypy"], cwd=ROOT, stdout=subprocess.PIPE) as types:
+        side_by_side = run(PHASES[0])
+        said, _ = types.communicate()
+    results = [side_by_side, *(run(phase) for phase in PHASES[1:])]
     flaky = sorted(set().union(*(names for _, names in results)))
     for name in flaky:
         sys.stderr.write(f"flaky: {name} failed once and passed when it was repeated\n")
     sys.stderr.write(f"flaky tests: {len(flaky)}\n")
-    return max(status for status, _ in results)
+    sys.stderr.write(f"mypy: {said.decode()}")
+    return max(types.returncode, *(status for status, _ in results))
 
 
 if __name__ == "__main__":

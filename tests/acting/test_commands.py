@@ -17,6 +17,7 @@ import pytest
 
 from harness import PATIENCE_S, ROOT, Job, Place, probe_process, run_probe
 
+INSTALLED = ("lr", "eval", "checkpoint", "pause")
 JobAsked = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -28,13 +29,13 @@ def job(start: Callable[..., Job]) -> Job:
 
 @pytest.fixture
 def ask(place: Place, job: Job) -> JobAsked:
-    """`ask("lr", "--scale", "0.1")`: the command about the job; its exit code is checked. Each command is
-    the installed one the first time."""
-    before: set[str] = set()
+    """`ask("lr", "--scale", "0.1")`: the command about the job; its exit code is checked. The commands of
+    `INSTALLED` are the installed one the first time."""
+    still = set(INSTALLED)
 
     def asked(*words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        run = run_probe if words[0] in before else probe_process
-        before.add(words[0])
+        run = probe_process if words[0] in still else run_probe
+        still.discard(words[0])
         done = run(place, str(job.pid), *words)
         assert done.returncode == code, done
         return done

@@ -7,22 +7,20 @@ from typing import Any
 
 import pytest
 
-from harness import Job, Place
+from agent.nursery import Nursery, forked
+from harness import Place
 
 MOST_GROWTH_BYTES = 4 << 20
 
 
 @pytest.fixture(scope="module")
-def found() -> Iterator[dict[str, Any]]:
+def found(nursery: Nursery) -> Iterator[dict[str, Any]]:
     """What the program found; it starts and stops probe itself."""
     place = Place()
     try:
-        job = Job("collectives_alone", environ=place.environ(), folder=place.directory)
-        try:
+        with forked(nursery, place, ("collectives_alone",), watched=False) as [job]:
             yield job.result()
             assert job.let_go() == 0
-        finally:
-            job.kill()
         left = place.close()
         assert not any(left.values()), left
     finally:

@@ -14,7 +14,7 @@ from agent.asking import kill_server, query, states, tell, wait_for_names, witho
 from agent.nursery import Forked, Nursery, forked
 from harness import SERVER, Job, Place, wait_for_end
 
-STEPS = 7
+STEPS, MANY = 7, 2000
 QUICK = {**SERVER, "PROBE_SEAL_INTERVAL_S": "0.05", "PROBE_DRAIN_INTERVAL_S": "0.02"}
 """Rows travel from the rings into segments all the time."""
 PHASES = ("data", "forward", "backward", "optimizer")
@@ -69,14 +69,14 @@ def check_tables(place: Place, phase: str, pid: int) -> None:
 def test_the_death_of_the_server_costs_the_job_nothing_and_no_row(
     fork: Callable[..., Forked], place: Place, tmp_path: Path
 ) -> None:
-    command = ("steps_on_file", "--steps", "3000", "--hold", "--file")
+    command = ("steps_on_file", "--steps", str(MANY), "--hold", "--file")
     file = tmp_path / "watched"
     plain = fork(*command, str(tmp_path / "plain"), watched=False)
     job = fork(*command, str(file), **QUICK)
     job.wait_for("READY")
-    seen = kill_and_ask(place, job, 3)
+    seen = kill_and_ask(place, job, 2)
     result = job.result()
-    assert kill_and_ask(place, job, 1)[0] == len(noted(file)) == 3000
+    assert kill_and_ask(place, job, 1)[0] == len(noted(file)) == MANY
     assert sorted(seen) == seen
     assert query(place, job.pid, "SELECT step, loss FROM python.steps ORDER BY step") == noted(file)
     assert query(place, job.pid, "SELECT step, loss FROM python.losses ORDER BY step") == noted(file)

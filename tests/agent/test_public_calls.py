@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent.nursery import Forked
-from harness import PATIENCE_S, PROGRAMS, ROOT, Place, run_program
+from harness import PATIENCE_S, PROGRAMS, REAL_SERVER, ROOT, Place, run_program
 
 NOBODY = 65534
 FUNCTIONS = 3
@@ -68,7 +68,7 @@ def test_a_name_that_somebody_took_first_hides_no_job_from_its_owner(place: Plac
     and go on doing so when those have gone."""
     environ = {name: value for name, value in place.environ().items() if name != "PROBE_DIR"}
     environ |= {"PYTHONPATH": f"{ROOT}:{ROOT / 'cli'}", "python": sys.executable, "PROBE_NAME": "squatted",
-                "sources": str(ROOT)}
+                "sources": str(ROOT), **REAL_SERVER}
     command = [sys.executable, str(PROGRAMS / "calls_at_any_time.py")]
     done = subprocess.run(
         ["unshare", "--mount", "/bin/sh", "-c", SQUATTED, "sh", *command], env=environ, cwd=ROOT,

@@ -10,15 +10,16 @@ from agent.asking import accepts, ask, query, recorded, states, without_times
 from agent.nursery import Forked
 from harness import Place, run_probe
 
-ROUNDS, CALLERS = 50, 20
+CALLERS = 20
 NOTHING = [[], {}]
 
 
-def test_fifty_rounds_leave_nothing_behind_and_change_nothing(
-    fork: Callable[..., Forked], place: Place
+@pytest.mark.parametrize("rounds", [15, pytest.param(50, marks=pytest.mark.campaign)])
+def test_many_rounds_leave_nothing_behind_and_change_nothing(
+    fork: Callable[..., Forked], place: Place, rounds: int
 ) -> None:
     states(place)
-    command = ("starts_and_stops", "--rounds", str(ROUNDS), "--callers", str(CALLERS))
+    command = ("starts_and_stops", "--rounds", str(rounds), "--callers", str(CALLERS))
     plain = fork(*command, watched=False)
     job = fork(*command, "--probe", "--hold", watched=False)
     result, expected = without_times(job.result()), without_times(plain.result())
@@ -30,9 +31,9 @@ def test_fifty_rounds_leave_nothing_behind_and_change_nothing(
     assert list((place.directory / "agents").iterdir()) == []
     everything = place.directory / "recordings"
     found = query(place, everything, "SELECT run, count(*) FROM python.steps GROUP BY run")
-    # 50 rounds of 3 steps each; those of the restless thread are as many as there was time for.
-    assert [steps for _, steps in found].count(3) >= ROUNDS
-    assert len(recorded(place)) == len({meta.run for meta in recorded(place)}) > ROUNDS
+    # So many rounds of 3 steps each; those of the restless thread are as many as there was time for.
+    assert [steps for _, steps in found].count(3) >= rounds
+    assert len(recorded(place)) == len({meta.run for meta in recorded(place)}) > rounds
     assert set(states(place).values()) == {"finished"}
     assert (job.let_go(), job.errors()) == (0, "")
 
@@ -53,12 +54,13 @@ def test_a_job_can_be_left_by_request(fork: Callable[..., Forked], place: Place)
     assert (job.let_go(), job.errors()) == (0, "")
 
 
+@pytest.mark.parametrize("steps", ["800", pytest.param("3000", marks=pytest.mark.campaign)])
 @pytest.mark.parametrize("watched", [True, False])
 def test_two_threads_that_train_are_left_as_they_are(
-    fork: Callable[..., Forked], place: Place, watched: bool
+    fork: Callable[..., Forked], place: Place, watched: bool, steps: str
 ) -> None:
-    options = ("--steps", "3000", *(() if watched else ("--late",)))
-    plain = fork("two_trainers", "--steps", "3000", watched=False).result()
+    options = ("--steps", steps, *(() if watched else ("--late",)))
+    plain = fork("two_trainers", "--steps", steps, watched=False).result()
     job = fork("two_trainers", *options, "--hold", watched=watched)
     result = job.result()
     assert (result["raised"], result["thread_losses"]) == ([], plain["thread_losses"])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any
 
-from harness import Place, run_program
+from agent.nursery import Forked
 
 ONLY_FOR_FSDP = "FullyShardedDataParallel.clip_grad_norm_"
 OUR_FRAME = re.compile(
@@ -12,10 +14,17 @@ OUR_FRAME = re.compile(
 )
 
 
-def test_everything_that_is_wrapped_warns_as_without_probe(place: Place) -> None:
-    plain, expected = run_program(place, "warns_through_wrappers", watched=False)
-    result, errors = run_program(place, "warns_through_wrappers", "--probe", watched=False)
+def test_everything_that_is_wrapped_warns_as_without_probe(fork: Callable[..., Forked]) -> None:
+    (plain, expected), (result, errors) = (said(fork("warns_through_wrappers", *words, watched=False))
+                                           for words in ((), ("--probe",)))
     assert set(result["wrapped"]) - set(plain["called"]) == {ONLY_FOR_FSDP}
     assert expected.count("UserWarning: ") > 1000 and expected.count("raised UserWarning") > 300
     # A traceback, as of a filter that makes errors, has a line for each wrapper that it goes through.
     assert OUR_FRAME.sub("", errors) == expected
+
+
+def said(job: Forked) -> tuple[dict[str, Any], str]:
+    """Its result and its stderr, once it has ended."""
+    result = job.result()
+    assert job.let_go() == 0
+    return result, job.errors()

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
-from harness import PATIENCE_S, ROOT, Job, Place, run_probe
+from harness import PATIENCE_S, ROOT, UNSAID_SERVER, Job, Place, run_probe
 
 WITHOUT_DUCKDB = "import sys; sys.modules['duckdb'] = None\nfrom probe_cli.main import main\nsys.exit(main())"
 
@@ -20,12 +20,12 @@ WITHOUT_DUCKDB = "import sys; sys.modules['duckdb'] = None\nfrom probe_cli.main 
 def ask(place: Place, *words: str) -> subprocess.CompletedProcess[str]:
     """The command, as in a Python that cannot run the server."""
     with patch.dict(sys.modules, duckdb=None):
-        return run_probe(place, *words, server=False)
+        return run_probe(place, *words, server=False, **UNSAID_SERVER)
 
 
 def ask_process(place: Place, *words: str) -> subprocess.CompletedProcess[str]:
     """The same as a process of its own."""
-    environ = place.environ(PYTHONPATH=f"{ROOT}{os.pathsep}{ROOT / 'cli'}")
+    environ = place.environ(PYTHONPATH=f"{ROOT}{os.pathsep}{ROOT / 'cli'}", **UNSAID_SERVER)
     return subprocess.run(
         [sys.executable, "-c", WITHOUT_DUCKDB, *words], env=environ, stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=PATIENCE_S, check=False,

@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from agent.asking import accepts, jobs, query, tell
+from agent.nursery import Nursery, ready
 from harness import PATIENCE_S, SERVER, Job, Place, run_probe, running
 
 
@@ -67,8 +68,10 @@ def wait_for_state(place: Place, pid: int, state: str) -> dict[str, Any]:
         time.sleep(0.05)
 
 
-def test_ps_says_stopped_and_then_running_again(place: Place) -> None:
-    with running(place, "one_millisecond_step", "--forever") as job:
+def test_ps_says_stopped_and_then_running_again(
+    nursery: Nursery, place: Place
+) -> None:
+    with ready(nursery, place, "one_millisecond_step", "--forever") as job:
         job.signal(signal.SIGSTOP)
         wait_for_state(place, job.pid, "stopped")
         verdict = asked(place, job.pid, "diagnose", "--format", "json")
@@ -94,8 +97,10 @@ def test_any_python_process_is_looked_at_without_an_agent(place: Place) -> None:
         assert refused.returncode == 3 and "without an agent" in refused.stderr
 
 
-def test_detaching_from_a_job_that_cannot_run_says_so_and_happens_when_it_can(place: Place) -> None:
-    with running(place, "stall_hangs", "--way", "none") as job:
+def test_detaching_from_a_job_that_cannot_run_says_so_and_happens_when_it_can(
+    nursery: Nursery, place: Place
+) -> None:
+    with ready(nursery, place, "stall_hangs", "--way", "none") as job:
         job.signal(signal.SIGSTOP)
         refused = run_probe(place, str(job.pid), "detach")
         assert refused.returncode == 3 and "was told to detach" in refused.stderr
@@ -106,8 +111,10 @@ def test_detaching_from_a_job_that_cannot_run_says_so_and_happens_when_it_can(pl
         assert wait_for_state(place, job.pid, "finished")["how"] == "recording stopped"
 
 
-def test_workers_of_a_loader_are_shown_with_their_stacks(place: Place) -> None:
-    with running(place, "dataloader_workers", "--workers", "2", "--persistent", "--forever") as job:
+def test_workers_of_a_loader_are_shown_with_their_stacks(
+    nursery: Nursery, place: Place
+) -> None:
+    with ready(nursery, place, "dataloader_workers", "--workers", "2", "--persistent", "--forever") as job:
         seen = asked(place, job.pid, "backtrace", "--workers", "--json")
         roles = [one["role"] for one in seen["processes"]]
         assert roles.count("DataLoader worker") == 2

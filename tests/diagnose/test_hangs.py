@@ -115,7 +115,9 @@ def test_the_server_notices_by_itself_and_keeps_what_it_saw_when_the_job_is_kill
     assert state == STATE[way] and func == thread.frames[0].func
     assert step == seen.evidence.progress.step if seen.evidence.progress else False
     assert waited_s >= STALL_S
-    assert moving is False and kernel_state == "sleeping"
+    assert moving is False
+    # Who waits for the GIL wakes every few milliseconds to ask for it.
+    assert kernel_state == "sleeping" or way == "gil elsewhere"
     assert owns_gil is (way == "gil")
 
 

@@ -27,8 +27,6 @@ from probe.server.answers.diagnosing import diagnose_one
 from probe.server.recordings.registry import Registry
 from probe.server.watch.stall_watch import Watch
 
-pytestmark = pytest.mark.alone
-
 CLEAN = {
     "evaluation with a loader": (states.EVALUATION,),
     "evaluation": (states.SLOW_STEP,),
@@ -38,6 +36,8 @@ CLEAN = {
     "svd": (states.SLOW_STEP,),
     "lengths": (states.SLOW_STEP,),
 }
+RARELY = ("evaluation", "generation", "lengths")
+"""Slow steps in plain Python, as one in C or in a child is: in the campaign."""
 
 
 @pytest.fixture
@@ -60,6 +60,7 @@ def hang(job: Forked) -> None:
     job.wait_for("HANGING")
 
 
+@pytest.mark.alone
 def test_a_stopped_job_is_stopped_and_when_continued_it_runs_again(
     place: Place, fork: Callable[..., Forked]
 ) -> None:
@@ -117,6 +118,7 @@ def with_little_quota(pid: int) -> Iterator[None]:
         group.rmdir()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("hold_back", "said"), [
     (beside_burners, "waiting for a CPU"), (with_little_quota, "CPU quota ran out in"),
 ])
@@ -141,6 +143,7 @@ def test_a_starved_job_is_starved_and_not_hung(
         until(starved, "a verdict on a starved job")
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("way", ["regex", "python"])
 def test_what_runs_for_ever_is_told_from_what_hangs(
     place: Place, fork: Callable[..., Forked], way: str
@@ -161,13 +164,16 @@ def test_what_runs_for_ever_is_told_from_what_hangs(
         assert "hang_in_python (stall_hangs.py:" in verdict.what
 
 
-@pytest.mark.parametrize("kind", CLEAN)
+@pytest.mark.alone
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.campaign) if kind in RARELY else kind for kind in CLEAN]
+)
 def test_a_pause_that_is_part_of_training_is_no_alarm(
     place: Place, fork: Callable[..., Forked], kind: str
 ) -> None:
-    """The pause is four times PROBE_STALL_S and hundreds of usual steps long: a rule that goes by time
+    """The pause is three times PROBE_STALL_S and hundreds of usual steps long: a rule that goes by time
     alone would alarm."""
-    pause_s = 4 * STALL_S
+    pause_s = 3 * STALL_S
     job = fork("stall_pauses", "--kind", kind, "--steps", "35", "--length", str(pause_s), "--hold")
     job.wait_for("PAUSE")
     _, verdict = look(place, job, late=kind != "evaluation with a loader")
@@ -186,6 +192,7 @@ def test_a_pause_that_is_part_of_training_is_no_alarm(
     assert verdicts == [], "a notice is not written"
 
 
+@pytest.mark.alone
 def test_slow_first_steps_are_no_alarm(place: Place, fork: Callable[..., Forked]) -> None:
     job = fork("stall_pauses", "--kind", "warm-up", "--steps", "6", "--length", str(3 * STALL_S), "--hold")
     job.wait_for("ON")
@@ -205,6 +212,7 @@ def test_a_job_that_waits_for_input_after_training_is_idle(place: Place, fork: C
     assert alarms(place, job.pid) == []
 
 
+@pytest.mark.alone
 def test_a_pause_that_the_run_went_on_from_before_makes_it_more_patient(
     place: Place, fork: Callable[..., Forked]
 ) -> None:
@@ -235,6 +243,7 @@ def test_without_py_spy_there_is_a_verdict_that_says_so(
     assert any("py-spy" in line for line in verdict.why) and evidence.samples == 0
 
 
+@pytest.mark.alone
 def test_an_unrecorded_process_gets_a_verdict_on_what_can_be_seen(
     place: Place, nursery: Nursery
 ) -> None:

@@ -49,7 +49,7 @@ CHECKOUT: dict[str, tuple[str, str]] = {
     "./tests/run --quick": ("./tests/run --quick", LONG),
     "./tests/run -k hook": ("./tests/run --collect-only -q -k hook tests/startup", LONG),
     ".venv/bin/ruff check": ("ruff check tests/docs", ""),
-    ".venv/bin/mypy": ("mypy cli/probe_cli/core/exit_codes.py", ""),
+    ".venv/bin/mypy": ("mypy cli/probe_cli/core/exit_codes.py", LONG),
     ".venv/bin/pytest tests/cli": ("pytest --collect-only -q tests/cli", LONG),
     ".venv/bin/pytest -m campaign": (
         "pytest --collect-only -q -m campaign tests/agent/test_endings.py", LONG,

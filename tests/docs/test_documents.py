@@ -34,7 +34,7 @@ from probe_cli.command_table import COMMANDS, module_of
 from probe_cli.main import run
 
 RARELY = (
-    "act.md", "alerts.md", "checkpoint.md", "checkpoint-ranks.md", "cli.md", "compare.md",
+    "act.md", "alerts.md", "attach.md", "checkpoint.md", "checkpoint-ranks.md", "cli.md", "compare.md",
     "diagnose-ranks.md", "export.md", "gradients.md", "health.md", "learning.md", "metrics.md",
     "nonfinite.md", "ranks.md", "recipes.md",
 )

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from harness import PATIENCE_S, ROOT, Place, wait_for_end
+from harness import PATIENCE_S, ROOT, SERVER, Place, wait_for_end
 from probe.base import wire
 from probe.base.settings import Settings
 from probe.boot import launch
@@ -108,7 +108,7 @@ class Beside:
         self._monkeypatch = monkeypatch
         for name in [name for name in os.environ if name.startswith("PROBE")]:
             monkeypatch.delenv(name)
-        self.set(PROBE_DIR=str(place.directory), PROBE_RINGS_DIR=str(place.rings))
+        self.set(PROBE_DIR=str(place.directory), PROBE_RINGS_DIR=str(place.rings), **SERVER)
         self.set(PROBE_DRAIN_INTERVAL_S="0.1", PROBE_QUERY_TIMEOUT_S="110")
 
     def set(self, **environ: str) -> None:

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness import PATIENCE_S, ROOT, Place, wait_for_end
+from harness import PATIENCE_S, ROOT, UNSAID_SERVER, Place, wait_for_end
 from probe.base.errors import ServerUnavailable
 from probe.base.settings import Settings
 from probe.boot import launch
@@ -47,6 +47,7 @@ def servers(place: Place) -> list[str]:
     return [line for line in place.processes() if "probe.server" in line and "worker" not in line]
 
 
+@pytest.mark.usefixtures("real_servers")
 def test_many_starters_at_once_make_one_server_and_nobody_its_parent(place: Place) -> None:
     starters = [starter(place, 60.0, PROBE="1", SECRET_KEY="hunter2") for _ in range(6)]
     try:
@@ -80,6 +81,7 @@ def test_the_agent_does_not_wait_for_the_server(place: Place, beside: Beside) ->
     assert beside.start() == pid
 
 
+@pytest.mark.usefixtures("real_servers")
 def test_after_sigkill_the_next_start_works_and_leaves_no_worker(place: Place, beside: Beside) -> None:
     first = beside.start()
     until(lambda: any("worker" in line for line in place.processes()), "a worker is ready")
@@ -89,6 +91,7 @@ def test_after_sigkill_the_next_start_works_and_leaves_no_worker(place: Place, b
     assert beside.start() != first
 
 
+@pytest.mark.usefixtures("real_servers")
 def test_sigterm_ends_it_cleanly(place: Place, beside: Beside) -> None:
     pid = beside.start()
     os.kill(pid, signal.SIGTERM)
@@ -119,7 +122,7 @@ def test_without_its_packages_it_says_so(place: Place, tmp_path: Path) -> None:
         "except ServerUnavailable as error: print(error.message, error.hint)\n"
     )
     bare = subprocess.run(
-        [sys.executable, "-S", "-c", code], env=place.environ(PYTHONPATH=str(ROOT)),
+        [sys.executable, "-S", "-c", code], env=place.environ(PYTHONPATH=str(ROOT), **UNSAID_SERVER),
         capture_output=True, text=True, check=True,
     )
     assert "fastapi" in bare.stdout and "PROBE_SERVER_PYTHON" in bare.stdout
@@ -139,6 +142,7 @@ def test_another_python_can_run_it(place: Place, beside: Beside) -> None:
     assert beside.call("GET", "/v1/health")["status"] == "ok"
 
 
+@pytest.mark.usefixtures("real_servers")
 def test_a_server_that_does_not_answer_is_named(place: Place, beside: Beside) -> None:
     pid = beside.start()
     os.kill(pid, signal.SIGSTOP)
@@ -190,6 +194,7 @@ def test_a_server_that_has_no_room_is_not_started_and_the_error_says_so(
     assert servers(place) == []
 
 
+@pytest.mark.usefixtures("real_servers")
 def test_a_server_keeps_open_nothing_that_it_inherited(place: Place, beside: Beside) -> None:
     read, write = os.pipe()
     environ = launch.server_environment(place.directory, Settings(), os.environ)

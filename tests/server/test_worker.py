@@ -68,6 +68,7 @@ def test_a_worker_reads_the_recordings_and_nothing_else(outcome: dict[str, str])
     assert len(refused) == 7 and set(refused.values()) == {"PermissionError"}, refused
 
 
+@pytest.mark.usefixtures("real_servers")
 def test_a_worker_ends_with_its_server_and_carries_nothing_of_its_environment(
     beside: Beside, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

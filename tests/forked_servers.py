@@ -1,0 +1,46 @@
+"""Servers that need no interpreter start: forked from a process that has imported what they import.
+
+`python()` stands for a Python where a server is started, in PROBE_SERVER_PYTHON; `programs/server_nursery.py`
+is the process. A test of how a server starts names the real Python there instead.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+NURSERY = ROOT / "tests" / "programs" / "server_nursery.py"
+_BACKLOG = 64
+
+
+@functools.cache
+def python() -> str:
+    """The executable; the process behind it is started now, imports at its first server, and ends with this
+    process, however that ends."""
+    folder = Path(tempfile.mkdtemp(prefix="probe-servers-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    address = folder / "nursery.sock"
+    executable = folder / "python"
+    words = f'"{sys.executable}" -ISE "{NURSERY}" ask "{address}" "{sys.executable}"'
+    executable.write_text(f'#!/bin/sh\nexec {words} "$@"\n')
+    executable.chmod(0o755)
+    quiet = {name: value for name, value in os.environ.items() if not name.startswith("PROBE")}
+    quiet.update(PYTHONPATH=str(ROOT), PYTHONSAFEPATH="1")
+    theirs, _ours = os.pipe()  # ours is closed by our end, and by nothing before
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(address))
+        listener.listen(_BACKLOG)
+        subprocess.Popen(
+            [sys.executable, str(NURSERY), str(listener.fileno()), str(theirs)], env=quiet,
+            pass_fds=[listener.fileno(), theirs], start_new_session=True, stdin=subprocess.DEVNULL,
+        )
+    os.close(theirs)
+    return str(executable)
