@@ -29,8 +29,6 @@ MOST_SHAPES = 4096
 """Distinct batch shapes described; beyond that, shapes and dtypes are NULL."""
 DEEPEST = 4
 """Levels of lists and dictionaries searched for tensors."""
-LOOKED_AT = 16
-"""Sample indices of a batch that its fingerprint is made of, at least."""
 _UNKNOWN = (NULL_INTEGER, NULL_INTEGER, NULL_INTEGER, NULL_BOOLEAN)
 """`epoch`, `place`, `fingerprint` and `shuffled` of a batch that did not arrive."""
 
@@ -68,8 +66,8 @@ class Data:
         self._described: dict[Any, tuple[int, int, int, int]] = {}
         self._sizes: dict[Any, int] = {}
         self._starts: dict[int, Start] = {}
-        self._epochs: dict[int, int] = {}
-        self._order: tuple[Any, int] = (_gone, NULL_BOOLEAN)
+        self._passes: dict[int, tuple[int, int]] = {}
+        """By loader: how often it was exhausted, and whether it shuffles."""
         self._spent = NULL_STRING
         """Label of a loader that was iterated ahead and has no more."""
         self._patches = Patches()
@@ -170,7 +168,9 @@ class Data:
         recorder.data_begins(start)
         recorder.data_ends(_now(), start)
         if drawn_from is not None and hasattr(iterator, "_num_yielded"):
-            self._starts[self._label(iterator)] = Start(weakref.ref(iterator), *drawn_from)
+            label = self._label(iterator)
+            self._note_order(label, iterator)
+            self._starts[label] = Start(weakref.ref(iterator), *drawn_from)
         if not any(reference() is loader for reference in self.loaders):
             self.loaders = [reference for reference in self.loaders if reference() is not None]
             self.loaders.append(weakref.ref(loader))
@@ -216,11 +216,10 @@ class Data:
         samples, tokens, shapes, dtypes = self._describe(key, tensors)
         recorder = self.recorder
         indices = None if self.batches is None else self.batches.indices_of(iterator)
-        place = getattr(iterator, "_num_yielded", 0) - 1
-        which = (
-            self._epochs.get(fetch[4], 0), place if place >= 0 else NULL_INTEGER, fingerprint(indices),
-            self._shuffles(iterator),
-        )
+        label = fetch[4]
+        epoch, shuffled = self._passes.get(label) or self._note_order(label, iterator)
+        place = getattr(iterator, "_num_yielded", NULL_INTEGER + 1) - 1
+        which = (epoch, place, fingerprint(indices), shuffled)
         self._finish(fetch, now, samples, tokens, shapes, dtypes, "done", which)
         recorder.add_batch(samples, tokens)
         if recorder.aside is not None:
@@ -259,7 +258,8 @@ class Data:
         recorder = self.recorder
         recorder.data_ends(now, start)
         if outcome == "exhausted":
-            self._epochs[label] = self._epochs.get(label, 0) + 1
+            epoch, shuffled = self._passes.get(label, (0, NULL_BOOLEAN))
+            self._passes[label] = (epoch + 1, shuffled)
             begun = self._starts.get(label)
             if begun is not None and begun.ahead:  # the last batch is still to be used
                 self._starts[label] = begun._replace(ahead=0)
@@ -274,14 +274,12 @@ class Data:
             samples, tokens, shapes, dtypes, self._states[outcome], *which,
         )
 
-    def _shuffles(self, iterator: Any) -> int:
-        """Whether the iterator's sampler shuffles; looked up once per iterator."""
-        known, shuffles = self._order
-        if known() is not iterator:
-            sampler = getattr(iterator, "_index_sampler", None)
-            shuffles = shuffling(attributes(sampler).get("sampler", sampler))
-            self._order = (weakref.ref(iterator), shuffles)
-        return shuffles
+    def _note_order(self, label: int, iterator: Any) -> tuple[int, int]:
+        """Once a pass, or at the first batch of one whose beginning was not seen."""
+        epoch, _ = self._passes.get(label, (0, NULL_BOOLEAN))
+        sampler = getattr(iterator, "_index_sampler", None)
+        found = self._passes[label] = (epoch, shuffling(attributes(sampler).get("sampler", sampler)))
+        return found
 
     def _feeds_training(self) -> bool:
         """Whether a batch that comes now is one to train on: an evaluation may end before its loader does."""
@@ -330,15 +328,15 @@ def _fetches_ahead(caller: FrameType) -> int:
 
 
 def fingerprint(indices: Any) -> int:
-    """A number for a batch's sample indices: equal for equal batches, in every process. HOT PATH: of long
-    batches 16 evenly spaced ones count, which tells any two shuffled batches apart."""
+    """A number for a batch's sample indices: equal for equal batches, in every process. HOT PATH: the first
+    three, the one in the middle and the last count, which tells any two shuffled batches apart."""
     if type(indices) is not list or not indices:
         return NULL_INTEGER
     size = len(indices)
-    chosen = indices if size <= LOOKED_AT else indices[:: size // LOOKED_AT]
-    if type(chosen[0]) is not int or type(chosen[-1]) is not int:
+    chosen = (size, *indices[:3], indices[size // 2], indices[-1])
+    if type(chosen[1]) is not int or type(chosen[-1]) is not int:
         return NULL_INTEGER
-    return hash((size, *chosen))  # of integers: the same in every process
+    return hash(chosen)  # of integers: the same in every process
 
 
 def shuffling(sampler: Any) -> int:

@@ -221,8 +221,16 @@ class Optimizers:
         self._closure_ns = 0
         self.finish_sample = None
         recorder.cost_ns += _now() - now
-        self._tell_before(optimizer, args, kwargs)
-        if recorder.step >= self.sample_from_step:
+        step, updates, sums, watch = recorder.step, self.updates, self.sums, self.put_back
+        if watch is not None and watch.leader == id(optimizer):
+            parameter = watch.parameter()
+            if parameter is not None and parameter._version != watch.version:
+                watch.written(parameter)
+        if sums is not None and step >= sums.due:
+            sums.step_begins(optimizer)
+        if updates is not None and step >= updates.due:
+            updates.step_begins(optimizer, args, kwargs)
+        if step >= self.sample_from_step:
             sample = self.sample
             if sample is not None:
                 sample(optimizer, args, kwargs)
@@ -279,7 +287,15 @@ class Optimizers:
             return
         self._depth = 0
         self._finished += 1
-        self._tell_after(optimizer)
+        step, updates, sums, watch = recorder.step, self.updates, self.sums, self.put_back
+        if updates is not None and step >= updates.due:
+            updates.step_ends(optimizer)
+        if sums is not None and step >= sums.due:
+            sums.step_ends(optimizer)
+        if watch is not None and watch.leader == id(optimizer):
+            parameter = watch.parameter()
+            if parameter is not None:
+                watch.version = parameter._version
         self.made_any = True
         if self._start_ns:
             known = recorder.forward_ns + recorder.backward_ns + recorder.data_ns + recorder.comm_ns
@@ -302,24 +318,6 @@ class Optimizers:
             recorder.cost_ns += _now() - now
             if self.after_step is not None:
                 self.after_step(optimizer)
-
-    def _tell_before(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        step, updates, sums = self.recorder.step, self.updates, self.sums
-        if self.put_back is not None:
-            self.put_back.step_begins(optimizer)
-        if sums is not None and step >= sums.due:
-            sums.step_begins(optimizer)
-        if updates is not None and step >= updates.due:
-            updates.step_begins(optimizer, args, kwargs)
-
-    def _tell_after(self, optimizer: Any) -> None:
-        step, updates, sums = self.recorder.step, self.updates, self.sums
-        if updates is not None and step >= updates.due:
-            updates.step_ends(optimizer)
-        if sums is not None and step >= sums.due:
-            sums.step_ends(optimizer)
-        if self.put_back is not None:
-            self.put_back.step_ends(optimizer)
 
     def _leads(self, optimizer: Any) -> bool:
         leader = self.leader()

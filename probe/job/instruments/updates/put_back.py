@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from probe.base.isolation import Isolation
@@ -32,6 +33,10 @@ MOST_ROWS = 500
 BEGINNING, EVALUATION, CHANGED = range(3)
 
 
+def _none() -> None:
+    """No parameter is watched."""
+
+
 class PutBack:
     """Watches one parameter of the leading optimizer."""
 
@@ -44,9 +49,13 @@ class PutBack:
         self._optimizers, self._forward = optimizers, forward
         self._watched, self._journal = watched, journal
         self._one: Watched | None = None
-        self._version = self._kept_step = self._next_step = 0
+        self.leader = 0
+        """`id` of the optimizer around whose steps `parameter` is looked at, by `Optimizers`."""
+        self.parameter: Callable[[], Any] = _none
+        self.version = 0
+        """torch's count of in-place writes to the parameter when the last step ended; 0 before the first."""
+        self._kept_step = self._next_step = 0
         self._pause = 1
-        self._leader = 0
         self._taken: deque[tuple[int, int, int, Any]] = deque(maxlen=MOST_KEPT)
         self._delivery = Delivery()
         # The agent's thread.
@@ -57,46 +66,36 @@ class PutBack:
     def install(self) -> None:
         """Watch from the next step on; off the hot path."""
         guard = self._isolation.guard
-        self.step_begins = guard("put back", self._step_begins)
-        self.step_ends = guard("put back", self._step_ends)
+        self.written = guard("put back", self._was_written)
         self._optimizers.put_back = self
         self._forward.evaluates = guard("put back", self._evaluates)
 
     def uninstall(self) -> None:
         """Stop watching, and let everything go."""
         self._optimizers.put_back = self._forward.evaluates = None
-        self._one = None
+        self._one, self.parameter = None, _none
         self._taken.clear()
         self._history.clear()
         self._delivery.clear()
 
     # HOT PATH ---------------------------------------------------------------
 
-    def _step_begins(self, optimizer: Any) -> None:
+    def _was_written(self, parameter: Any) -> None:
+        """A step begins, and somebody other than the optimizer wrote to the parameter since the last one."""
         one = self._one
-        if one is None or id(optimizer) != self._leader:
+        if one is None:
             return
-        parameter = one.parameter()
-        if parameter is None:
-            self._one = None
-        elif not self._version:
+        if not self.version:
             self._take(BEGINNING, one, parameter)
-        elif parameter._version != self._version and self._recorder.step >= self._next_step:
+        elif self._recorder.step >= self._next_step:
             self._take(CHANGED, one, parameter)
             self._next_step = self._recorder.step + self._pause
             self._pause = min(2 * self._pause, MOST_PAUSE_STEPS)
 
-    def _step_ends(self, optimizer: Any) -> None:
-        one = self._one
-        if one is not None and id(optimizer) == self._leader:
-            parameter = one.parameter()
-            if parameter is not None:
-                self._version = parameter._version
-
     def _evaluates(self) -> None:
         """The first call of a module without gradients since the last step."""
         one, step = self._one, self._recorder.step
-        if one is None or not self._version or step < self._kept_step + EVALUATION_STEPS:
+        if one is None or not self.version or step < self._kept_step + EVALUATION_STEPS:
             return
         parameter = one.parameter()
         if parameter is not None:
@@ -126,13 +125,14 @@ class PutBack:
             self._compare(*self._taken.popleft())
         leader = self._optimizers.expected_leader()
         one = self._one
-        if leader is not None and (one is None or one.parameter() is None or id(leader) != self._leader):
+        if leader is not None and (one is None or one.parameter() is None or id(leader) != self.leader):
             chosen = self._watched.largest_of(leader)
             if chosen is not None:
                 self._history.clear()
                 self._first = None
-                self._version, self._leader = 0, id(leader)
-                self._one = chosen
+                self.parameter, self.version = _none, 0
+                self._one, self.leader = chosen, id(leader)
+                self.parameter = chosen.parameter  # last: from here on the training thread looks
 
     def _compare(self, kind: int, step: int, t_ns: int, found: Any) -> None:
         values = found if isinstance(found, list) else found.tolist()
