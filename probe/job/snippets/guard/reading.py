@@ -91,7 +91,9 @@ class Reader(Special):
         if not isinstance(node, _UNDERSTOOD):
             self.note(node, f"`{type(node).__name__}` is not understood")
         for name in _bound_by(node):
-            self.assign(name, Kind.ANY if isinstance(node, ast.pattern) else Kind.DATA, node)
+            self.assign(name, Kind.DATA, node)
+            if isinstance(node, ast.pattern):
+                self.note(node, "takes what a pattern finds, which is not followed here")
         for child in ast.iter_child_nodes(node):
             found = self.value(child)
             if isinstance(child, ast.expr):
@@ -253,7 +255,7 @@ class Reader(Special):
         self.iterate(Kind.DATA, True, node)
         self._read_all(node.patterns)
         for name in _bound_by(node):
-            self.assign(name, Kind.ANY, node)
+            self.assign(name, Kind.DATA, node)
 
     _MatchMapping = _MatchSequence
 
