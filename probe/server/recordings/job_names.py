@@ -5,9 +5,11 @@ Pure; any thread of the server.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import difflib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from probe.base.errors import EndpointAmbiguous
 from probe.recording.recording import Meta
 
 
@@ -35,3 +37,33 @@ def shown_names(found: Iterable[Meta]) -> dict[str, str]:
     for meta in found:
         folders.setdefault(meta.job, set()).add(script_folder(meta))
     return {meta.run: name_with_folder(meta) if len(folders[meta.job]) > 1 else meta.job for meta in found}
+
+
+def several_runs(found: Sequence[Meta]) -> bool:
+    """Whether processes belong to different runs."""
+    return len({meta.run for meta in found}) > 1
+
+
+def several_folders(found: Sequence[Meta]) -> bool:
+    """Whether the programs of processes of one host lie in different folders."""
+    return len({script_folder(meta) for meta in found}) > 1 and len({meta.host for meta in found}) == 1
+
+
+def ambiguous(name: str, found: Sequence[Meta], what: str) -> EndpointAmbiguous:
+    """The error for a name that means several `running` or `ended` jobs, with names that tell them apart."""
+    by_run = {meta.run: meta for meta in found}
+    apart = several_folders(found)
+    choices = [f"{name_with_folder(meta) if apart else run} (pid {meta.pid})" for run, meta in by_run.items()]
+    return EndpointAmbiguous(
+        f"{name} means {len(by_run)} {what} jobs: {', '.join(choices[-8:])}",
+        hint="Use one of these names, or a pid.",
+    )
+
+
+def near(job: str, everything: Iterable[Meta]) -> str:
+    """A hint for a name that no job has."""
+    names = list(dict.fromkeys(meta.job for meta in reversed([*everything])))
+    close = difflib.get_close_matches(job, names, 3) or names[:5]
+    if not close:
+        return "Nothing is recorded here yet: start a job with PROBE=1."
+    return f"Recorded here: {', '.join(close)}. `probe ps --all` lists everything."

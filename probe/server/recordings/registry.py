@@ -6,7 +6,6 @@ days. Used by several threads at once. Standard library, and numpy through the r
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 import threading
@@ -428,7 +427,8 @@ class Registry:
             job, rank = text, ""
         found = [recorded for recorded in everything if job_names.answers_to(recorded.meta, job)]
         if not found:
-            raise EndpointUnknown(f"there is no job {job!r}", hint=_near(job, everything))
+            hint = job_names.near(job, [recorded.meta for recorded in everything])
+            raise EndpointUnknown(f"there is no job {job!r}", hint=hint)
         newest = self._newest_of_one_job(job, found).meta
         attempts = [recorded for recorded in found if recorded.meta.run == newest.run]
         attempt = max(recorded.meta.attempt for recorded in attempts)
@@ -447,23 +447,10 @@ class Registry:
         running jobs, or only ended ones of several folders."""
         live = [recorded for recorded in found if self.lives(recorded)]
         newest = (live or found)[-1]
-        folders = {job_names.script_folder(recorded.meta) for recorded in live or found}
-        hosts = {recorded.meta.host for recorded in live or found}
-        if live and len({recorded.attempt[0] for recorded in live}) > 1:
-            what = "running"
-        elif not live and len(folders) > 1 and len(hosts) == 1:
-            what = "ended"
-        else:
-            return newest
-        by_run = {recorded.meta.run: recorded.meta for recorded in live or found}
-        choices = [
-            f"{job_names.name_with_folder(meta) if len(folders) > 1 else run} (pid {meta.pid})"
-            for run, meta in by_run.items()
-        ]
-        raise EndpointAmbiguous(
-            f"{name} means {len(by_run)} {what} jobs: {', '.join(choices[-8:])}",
-            hint="Use one of these names, or a pid.",
-        )
+        metas = [recorded.meta for recorded in live or found]
+        if job_names.several_runs(metas) if live else job_names.several_folders(metas):
+            raise job_names.ambiguous(name, metas, "running" if live else "ended")
+        return newest
 
 
 def latest_ranks(processes: Iterable[Recorded]) -> list[Recorded]:
@@ -478,14 +465,6 @@ def latest_ranks(processes: Iterable[Recorded]) -> list[Recorded]:
         latest[rank] for rank in sorted(latest)
         if world_size is None or rank < world_size or (latest[rank].meta.world_size or 0) <= world_size
     ]
-
-
-def _near(job: str, everything: list[Recorded]) -> str:
-    names = list(dict.fromkeys(recorded.meta.job for recorded in reversed(everything)))
-    near = difflib.get_close_matches(job, names, 3) or names[:5]
-    if not near:
-        return "Nothing is recorded here yet: start a job with PROBE=1."
-    return f"Recorded here: {', '.join(near)}. `probe ps --all` lists everything."
 
 
 def _meta(folder: Path) -> Meta:
