@@ -74,7 +74,7 @@ class Writer:
                 step, 0, now, intern("Text/0"), 0.001, 8, 512, intern("(8, 64)"), intern("int64"),
                 intern("done"), 0, step, N, B,
             )
-            rings["python.losses"].append(step, 0, now, 1.0 / (step + 1), 1)
+            rings["python.losses"].append(step, 0, now, 1.0 / (step + 1), 1, D)
             self.modules(step, now)
             rings["python.steps"].append(*self.step_row(step, now))
             self.steps += 1
