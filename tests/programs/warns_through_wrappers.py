@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import io
 import os
 import sys
 import threading
@@ -70,6 +71,9 @@ def places() -> Iterator[tuple[Any, str, bool]]:
     yield torch.amp.GradScaler, "step", True
     yield torch.amp.GradScaler, "scale", True
     yield torch.autograd, "backward", True
+    yield nn.Module, "zero_grad", True
+    yield torch, "save", True
+    yield torch.serialization, "save", True
     yield dataloader.DataLoader, "__iter__", True
     yield dataloader._BaseDataLoaderIter, "__next__", True
     yield dataloader._BaseDataLoaderIter, "_next_index", True
@@ -141,6 +145,9 @@ class Calls:
         yield lambda: nn.utils.clip_grad_norm_(parameters, 1.0)
         yield lambda: nn.utils.get_total_norm([one.grad for one in parameters])
         yield lambda: nn.utils.clip_grads_with_norm_(parameters, 1.0, torch.ones(()))
+        yield lambda: self.model.zero_grad(set_to_none=False)
+        yield lambda: torch.save(torch.ones(1), io.BytesIO())
+        yield lambda: torch.serialization.save(torch.ones(1), io.BytesIO())
         yield lambda: faulthandler.enable()
         yield lambda: faulthandler.is_enabled()
         yield lambda: faulthandler.disable()

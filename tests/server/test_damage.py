@@ -169,7 +169,7 @@ def test_numbers_in_a_crash_file_have_an_end() -> None:
 def test_every_changed_byte_of_a_row_costs_the_row_and_is_told(tmp_path: Path) -> None:
     ring = Ring(tmp_path / "python.losses.ring", STEPS, 64, (7, 8))
     for step in range(40):
-        ring.append(step, 0, 10**18 + step, math.nan if step == 20 else step / 7, 1)
+        ring.append(step, 0, 10**18 + step, math.nan if step == 20 else step / 7, 1, 1.0)
     whole = ring.path.read_bytes()
     size = layout.row_bytes(layout.stored_columns(STEPS))
     with RingFile(ring.path, (7, 8)) as reader:
@@ -188,7 +188,7 @@ def test_every_changed_byte_of_a_row_costs_the_row_and_is_told(tmp_path: Path) -
 def test_the_newest_row_is_missed_when_it_is_damaged(tmp_path: Path) -> None:
     ring = Ring(tmp_path / "python.losses.ring", STEPS, 64)
     for step in range(100):
-        ring.append(step, 0, step, 0.5, 1)
+        ring.append(step, 0, step, 0.5, 1, 1.0)
     size = layout.row_bytes(layout.stored_columns(STEPS))
     flip(ring.path, layout.HEADER_BYTES + (100 % 64 + 1) * size - layout.CHECK_BYTES - 8)
     with RingFile(ring.path) as reader:
@@ -200,7 +200,7 @@ def test_a_row_rewritten_from_a_column_on_keeps_its_checksum(tmp_path: Path) -> 
     [*_, (name, _)] = layout.stored_columns(STEPS)
     rest = ring.rest(name)
     for step in range(10):
-        ring.append(step, 0, step, 0.5, 0)
+        ring.append(step, 0, step, 0.5, 0, 1.0)
     rest(4, 1)
     with RingFile(ring.path) as reader:
         rows = reader.read(0)

@@ -57,14 +57,14 @@ class Patches:
     def undo(self) -> None:
         """Put everything back that is still ours."""
         self.live[0] = False
-        for owner, name, stood, wrapper, own in reversed(self._made):
+        while self._made:  # one at a time: another thread may be adding
+            owner, name, stood, wrapper, own = self._made.pop()
             if vars(owner).get(name) is not wrapper:
                 continue
             if own:
                 setattr(owner, name, stood)
             else:
                 delattr(owner, name)
-        self._made.clear()
 
 
 def pass_over(wrapper: Any) -> Any:

@@ -69,13 +69,16 @@ class FrameworkCalls:
         self._loaded = 0
         self._missing = list(KNOWN)
         self._made: dict[Any, Any] = {}
+        self._installed = False
 
     def install(self) -> None:
         """Wrap what is loaded."""
+        self._installed = True
         self.wrap_loaded()
 
     def uninstall(self) -> None:
-        """Put the originals back."""
+        """Put the originals back. The agent's thread may be wrapping: it undoes what it adds from now on."""
+        self._installed = False
         self._patches.undo()
         self._missing = list(KNOWN)
         self._made.clear()
@@ -85,11 +88,13 @@ class FrameworkCalls:
 
     def wrap_loaded(self) -> None:
         """Wrap what was loaded since. A module that is still being imported may lack its function."""
-        if self._loaded != len(sys.modules):
+        if self._installed and self._loaded != len(sys.modules):
             self._loaded = len(sys.modules)
             loaded = [known for known in self._missing if known.module in sys.modules]
             if not all([self._wrap(known) for known in loaded]):  # noqa: C419 - each is tried
                 self._loaded = 0
+            if not self._installed:
+                self._patches.undo()
 
     def _wrap(self, known: Known) -> bool:
         """Wrap one function; whether it is there."""
