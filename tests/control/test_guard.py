@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as some
 
-from control.judged import EXPECTED, FIRST_GUARD, READING, READS_BUT_WAITS, READS_REBOUND
+from control.judged import EXPECTED, FIRST_GUARD, READING, READS_BUT_WAITS
 from control.looked_upon import TOUCHED, job, named
 from control.pythons import interpreter
 from harness import PATIENCE_S, PROGRAMS, ROOT
@@ -70,7 +70,7 @@ def test_there_are_enough_of_them() -> None:
 
 def test_few_that_only_read_wait_now_and_none_is_judged_milder_than_by_the_first_guard() -> None:
     assert len(READING) + len(READS_BUT_WAITS) == FIRST_GUARD["reading"]
-    assert 6 * len((*READS_BUT_WAITS, *READS_REBOUND)) <= FIRST_GUARD["reading"]
+    assert 6 * len(READS_BUT_WAITS) <= FIRST_GUARD["reading"]
     assert all(len(EXPECTED[kind]) >= count for kind, count in FIRST_GUARD.items() if kind != "reading")
 
 
@@ -135,8 +135,6 @@ STATEMENTS = (
     "class B:\n    item = ONE", "@(lambda f: ONE)\ndef d(): pass", "match ONE:\n    case _: pass",
     "match 1:\n    case _ if ONE: pass", "(a.b for a in [ONE])", "lambda: ONE",
 )
-WAITS = ("class ", "def outer")
-"""Shapes with a class, or with a function that a function gives: those wait for a step boundary."""
 HARMLESS = [code for code in READING if "del " not in code and "input" not in code and code]
 
 
@@ -209,10 +207,9 @@ def test_something_that_changes_is_found_in_each_place(change: str) -> None:
 
 def test_the_shapes_are_reading_without_it() -> None:
     wrong = [shape for shape in (*WITHIN, *STATEMENTS) if judge(shape.replace(ONE, "1")).kind != "reading"]
-    assert [shape for shape in wrong if not shape.startswith(WAITS)] == []
+    assert wrong == []
     for shape in AROUND:
-        kind = kind_of(filled(shape, None, ast.parse("print(1)").body))
-        assert kind == ("changing" if shape.startswith(WAITS) else "reading"), shape
+        assert kind_of(filled(shape, None, ast.parse("print(1)").body)) == "reading", shape
 
 
 # Whatever it is given --------------------------------------------------------------------------

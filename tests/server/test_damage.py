@@ -200,7 +200,7 @@ def test_a_row_rewritten_from_a_column_on_keeps_its_checksum(tmp_path: Path) -> 
     [*_, (name, _)] = layout.stored_columns(STEPS)
     rest = ring.rest(name)
     for step in range(10):
-        ring.append(step, 0, step, 0.5, 0, 1.0)
+        ring.append(step, 0, step, 0.5, 0, 0.0)
     rest(4, 1)
     with RingFile(ring.path) as reader:
         rows = reader.read(0)

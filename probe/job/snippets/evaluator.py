@@ -29,8 +29,8 @@ from probe.job.boundary.task_queue import GRACE_S, Task, TaskQueue
 from probe.job.introspection.snippet_names import Scope, names_used
 from probe.job.snippets.evaluation import AT_BOUNDARY, AT_ONCE, Evaluation, explained, parse
 from probe.job.snippets.guard import rules
+from probe.job.snippets.guard.attributes import Finding
 from probe.job.snippets.guard.classify import Judgement, classify
-from probe.job.snippets.guard.kinds import Finding
 from probe.job.snippets.guard.watching import SnippetForbidden, SnippetTimeout
 
 WHEN = ("auto", "now", "step")

@@ -3,7 +3,7 @@
 HOT PATH, but not of an ordinary training step: the recorder and the instruments call in here only while
 `Recorder.aside` is set, or when a batch comes from a pass over a loader that is not known to feed the
 training. Writes python.intervals; what an interval took is taken out of the step under way and counted in its
-`eval_s` or `checkpoint_s` (docs/decisions/0023). Standard library only.
+`eval_s` or `checkpoint_s` (docs/decisions/0022). Standard library only.
 
 An interval is known in one of two ways:
 

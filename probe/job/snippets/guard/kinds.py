@@ -1,32 +1,23 @@
 """What the guard knows of a value in a snippet, and which rule an object of the job falls under.
 
-Standard library only.
+A value is an object that is there now, something that the snippet made, or one of three kinds of
+which only the origin is known. A variable has a set of them. Standard library only.
 """
 
 from __future__ import annotations
 
-import functools
+import ast
 import sys
 import types
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 from probe.job.snippets.guard import lookup
 from probe.job.snippets.guard.rules import COLLECTIVE_CLASSES, GROUPS, REFUSED, Group
 
-
-class Kind(Enum):
-    """Values of which only the origin is known."""
-
-    NEW = "made by the snippet: a number, a text, a tensor"
-    OWN = "a container that the snippet made; what is in it is out of sight"
-    ENDLESS = "an iterator without an end"
-    FUNCTION = "a function of the snippet; its body is judged where it is written"
-    WRAPPER = "gives back what it is called with"
-    DATA = "out of sight: of a library's class, or one of the objects that `Operations.hide` was given"
-    CONTAINER = "a list, set or dictionary of the job that is out of sight, as all that is in it"
-    ANY = "anything"
-    NOTED = "anything, from what is a finding already; or nothing, because it raises"
+_MOST = 64
+"""Values of one container; beyond that one of each class stands for all."""
 
 
 class Known:
@@ -48,62 +39,68 @@ class Known:
         return hash(self._key)
 
 
-class Finding(NamedTuple):
-    """One thing in a snippet that makes it more than reading."""
+class Some(Enum):
+    """Values of which nothing but their origin is known."""
 
-    kind: str
-    line: int
-    what: str
-    """Its source text, cut."""
-    why: str
+    DATA = "of a library's class, from a reading call; maybe the job's own"
+    ANY = "anything"
+    NOTED = "anything, from what is a finding already"
 
 
-class Method(NamedTuple):
+@dataclass(frozen=True)
+class Own:
+    """Made by the snippet at `site`; nobody else has it."""
+
+    site: ast.AST | None
+    kind: str = "container"
+    """`container`: holds what was put in. `fresh`: may hold data, too. `endless`: an iterator without an end.
+    `wrapper`: gives back what it is called with. `instance`: of a class in the snippet."""
+    level: int = 0
+
+
+@dataclass(frozen=True)
+class Code:
+    """A function, lambda or class of the snippet."""
+
+    node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
+
+
+@dataclass(frozen=True)
+class Method:
     """A method of an object of the job."""
 
     receiver: Known
     name: str
 
 
-class Absent(NamedTuple):
+@dataclass(frozen=True)
+class Absent:
     """Something in a module that is not loaded yet."""
 
     dotted: str
 
 
-Value = Known | Kind | Method | Absent
-MINE = (Kind.NEW, Kind.OWN)
-"""What the snippet may change: nobody else has it."""
+Value = Known | Some | Own | Code | Method | Absent
+Values = frozenset[Value]
+NOTHING: Values = frozenset()
+"""An expression that cannot have a value: it raises, or nothing calls the function it is in."""
+DATA: Values = frozenset({Some.DATA})
+ANY: Values = frozenset({Some.ANY})
+NOTED: Values = frozenset({Some.NOTED})
+NUMBER = Own(None, "fresh")
+"""A number, text or the like, which no assignment changes."""
+NUMBERS: Values = frozenset({NUMBER})
 
 
-class Arguments(NamedTuple):
-    """The arguments of a call."""
-
-    positional: tuple[Value, ...] = ()
-    keywords: tuple[tuple[str, Value], ...] = ()
-    unnamed: bool = False
-    """Whether there are others, from `*` or `**`, which are out of sight."""
-
-    @property
-    def everything(self) -> tuple[Value, ...]:
-        """All of them."""
-        hidden = (Kind.DATA,) if self.unnamed else ()
-        return (*self.positional, *(value for _, value in self.keywords), *hidden)
-
-    def get(self, name: str, place: int = 99) -> Value | None:
-        """The argument of that name, or at that place; None when it is not given."""
-        found = dict(self.keywords).get(name)
-        if found is None and place < len(self.positional):
-            found = self.positional[place]
-        return Kind.DATA if found is None and self.unnamed else found
-
-
-UNSEEN = Arguments(unnamed=True)
-
-
-def is_constant(value: Value | None) -> bool:
-    """Whether it is a number, text or the like, which nothing changes."""
-    return isinstance(value, Known) and type(value.thing) in (*lookup.IMMUTABLE, tuple, frozenset)
+def known(*things: Any) -> Values:
+    """Values for objects that are there; many of them by one of each class."""
+    if len(things) <= _MOST:
+        return frozenset(map(Known, things))
+    if lookup.plain(things):
+        return DATA if any(type(thing) not in lookup.IMMUTABLE for thing in things) else NUMBERS
+    first = {type(thing): thing for thing in things}
+    containers = (*lookup.CONTAINERS, *lookup.MAPPINGS)
+    return frozenset(Some.ANY if kind in containers else Known(thing) for kind, thing in first.items())
 
 
 class Rulebook:
@@ -119,9 +116,8 @@ class Rulebook:
             self._add(group, lookup.by_name(group.of))
         found = (lookup.by_name(name) for name in COLLECTIVE_CLASSES)
         self.collective = tuple(cls for cls in found if cls is not None and lookup.is_class(cls))
-        names = ("torch.nn.Module", "torch.utils.data.DataLoader", "torch.Tensor")
-        one_of = (lookup.by_name(name) for name in names)
-        self.module, self.loader, self.tensor = (() if cls is None else (cls,) for cls in one_of)
+        one_of = (lookup.by_name(name) for name in ("torch.nn.Module", "torch.utils.data.DataLoader"))
+        self.module, self.loader = (() if cls is None else (cls,) for cls in one_of)
 
     def _add(self, group: Group, owner: Any) -> None:
         for name in group.names:
@@ -167,11 +163,12 @@ class Rulebook:
         return next((one for table in tables if (one := table.get(name) or table.get("*"))), None)
 
 
-@functools.lru_cache(maxsize=1)
-def _made(_modules: int) -> Rulebook:
-    return Rulebook()
+_made: tuple[int, Rulebook] | None = None
 
 
 def rulebook() -> Rulebook:
     """The rules for the modules that are loaded now."""
-    return _made(len(sys.modules))
+    global _made
+    if _made is None or _made[0] != len(sys.modules):
+        _made = (len(sys.modules), Rulebook())
+    return _made[1]

@@ -189,12 +189,54 @@ def own_special(thing_type: type, names: frozenset[str] = SPECIAL_METHODS) -> st
             continue
         for name, entry in tuple(class_dict(base).items()):
             plain = name[2:-2] if type(name) is str and name[:2] == "__" and name[-2:] == "__" else ""
-            plain = "repr" if name == "extra_repr" else plain  # what a torch module's text asks its class for
             if plain in names and entry is not None and not library_function(entry, base):
                 return f"{class_name(base)}.{name}"
             if plain in names and type(entry) not in (types.FunctionType, *C_CALLABLES, type(None)):
                 return f"{class_name(base)}.{name}"
     return None
+
+
+def own_text(thing: Any, room: int = 2000) -> str | None:
+    """Somebody's own code that making a text of a thing would run; None when there is none.
+
+    Looks at no more than `room` things."""
+    waiting, seen = [thing], set()
+    while waiting and room > 0:
+        room -= 1
+        one = waiting.pop()
+        if type(one) in IMMUTABLE or id(one) in seen:
+            continue
+        seen.add(id(one))
+        found = own_special(type(one), _TEXT) or _own_extra(type(one))
+        if found is not None:
+            return found
+        waiting.extend(_inside(one, room))
+    return None
+
+
+_TEXT = frozenset({"repr", "str", "format", "getattribute"})
+
+
+def _own_extra(kind: type) -> str | None:
+    found = find(kind, "extra_repr")  # what a torch module's text asks its class for
+    return None if found is None or library_function(found[1], found[0]) else f"{class_name(kind)}.extra_repr"
+
+
+def _inside(thing: Any, room: int) -> list[Any]:
+    kind = type(thing)
+    if kind in CONTAINERS:
+        return list(thing)[:room]
+    if kind in MAPPINGS:
+        pairs = list(thing.items())[:room]
+        return [part for pair in pairs for part in pair]
+    entries = instance_dict(thing)
+    if entries is None:
+        return []
+    if type(entries.get("_modules")) in MAPPINGS:
+        return children(thing)[:room]
+    if find(kind, "__dataclass_fields__") is not None or kind is types.SimpleNamespace:
+        return list(entries.values())[:room]
+    return []
 
 
 def modules_within(module: Any, most: int = 3000) -> list[Any]:
@@ -211,28 +253,31 @@ def modules_within(module: Any, most: int = 3000) -> list[Any]:
     return found
 
 
-def module_entries(module: Any) -> Mapping[str, Any]:
-    """The direct children of a torch module by their names, from its dictionary."""
-    within: Any = (instance_dict(module) or {}).get("_modules")
-    return within if type(within) in MAPPINGS else {}
-
-
 def children(module: Any) -> list[Any]:
-    """The direct children of a torch module."""
-    return [one for one in list(module_entries(module).values()) if one is not None]
+    """The direct children of a torch module, from its dictionary."""
+    entries = instance_dict(module) or {}
+    within: Any = entries.get("_modules")
+    return [one for one in within.values() if one is not None] if type(within) in MAPPINGS else []
 
 
-def elements(thing: Any) -> list[Any]:
-    """What is in a container, keys and values of a mapping alike; nothing in what is none."""
-    kind = type(thing)
-    if derives(kind, (dict,)):
-        return [*list(dict.keys(thing)), *list(dict.values(thing))]
-    for base in (list, tuple, set, frozenset, deque):
-        if derives(kind, (base,)):
-            return list(base.__iter__(thing))
-    if find(kind, "__dataclass_fields__") is not None or kind is types.SimpleNamespace:
-        return list((instance_dict(thing) or {}).values())
-    return children(thing)
+def plain(thing: Any, room: int = 20_000) -> bool:
+    """Whether a thing and all that its containers hold is of Python's own types, torch's or numpy's."""
+    waiting = [thing]
+    while waiting:
+        room -= 1
+        if room < 0:
+            return False
+        one = waiting.pop()
+        kind = type(one)
+        if kind in IMMUTABLE:
+            continue
+        if kind in CONTAINERS:
+            waiting.extend(one)
+        elif kind in MAPPINGS:
+            waiting.extend(part for pair in list(one.items()) for part in pair)
+        elif not library_class(kind):
+            return False
+    return True
 
 
 def is_collective(thing: Any) -> bool:

@@ -35,12 +35,13 @@ CLASSES = {
 
 SEVERITY = {kind: number for number, kind in enumerate(CLASSES)}
 
-# What a call gives.
-SOMETHING = "data"  # something that may be the job's
-NEW = "new"  # something new that nobody else has, and that holds nothing of its arguments
-OWN = "own"  # a new container of what is in its arguments
-LAZY = "lazy"  # a new iterator, which goes through its arguments later
-ASK = "ask"  # a number or a text, and nothing in its arguments is looked at
+# What a call gives, as far as the guard follows it.
+SOMETHING = "data"  # something of a library; may be the job's own
+FRESH = "fresh"  # something new that nobody else has
+GATHER = "gather"  # a new iterator over what is in the arguments
+CONSUME = "consume"  # a new container of all that is in the arguments, at once
+PAIR = "pair"  # a new iterator of tuples of it
+TAKE = "take"  # one of the arguments, or of what is in them
 LOOK = "look"  # like SOMETHING, and runs nothing of its arguments'
 SHOW = "show"  # the text of its arguments
 
@@ -172,101 +173,94 @@ data builtins: setattr delattr
 = changing: runs code that cannot be seen beforehand
 special builtins: exec eval compile
 = blocking: runs a program
-own subprocess: run check_output check_call call getoutput getstatusoutput Popen
-new os: system popen posix_spawn posix_spawnp
+fresh subprocess: run check_output check_call call getoutput getstatusoutput Popen
+fresh os: system popen posix_spawn posix_spawnp
 = blocking: waits
-new time: sleep
+fresh time: sleep
 = blocking: reads a file
-own torch torch.jit pickle: load
-own numpy: load loadtxt genfromtxt
-new pathlib.Path: read_text read_bytes exists stat iterdir glob rglob is_file is_dir
-new linecache: getline getlines
+fresh torch torch.jit pickle: load
+fresh numpy: load loadtxt genfromtxt
+fresh pathlib.Path: read_text read_bytes exists stat iterdir glob rglob is_file is_dir
+fresh linecache: getline getlines
 = blocking: waits for the device
-new torch.cuda: synchronize list_gpu_processes
+fresh torch.cuda: synchronize list_gpu_processes
 = blocking: reads the disk
-new os: listdir scandir stat lstat statvfs walk readlink access getxattr
-new posixpath: exists getsize getmtime isfile isdir islink realpath
-new genericpath: exists getsize getmtime isfile isdir
-new glob: glob iglob
-new shutil: disk_usage which
+fresh os: listdir scandir stat lstat statvfs walk readlink access getxattr
+fresh posixpath: exists getsize getmtime isfile isdir islink realpath
+fresh genericpath: exists getsize getmtime isfile isdir
+fresh glob: glob iglob
+fresh shutil: disk_usage which
 = blocking: waits for something outside of the job
-new urllib.request: urlopen
-new socket: create_connection getaddrinfo gethostbyname
+fresh urllib.request: urlopen
+fresh socket: create_connection getaddrinfo gethostbyname
 = reading: reads
-new builtins: abs all any bin bool bytes chr complex divmod float hash hex int oct ord round sum
+fresh builtins: abs all any bin bool bytes chr complex divmod float hash hex int len oct ord round sum
     bytearray
 special builtins: getattr hasattr type vars iter next pow range open __import__
 special importlib: import_module
 special builtins.str: format format_map
-own builtins: list tuple set frozenset dict sorted
-lazy builtins: reversed filter map enumerate zip
-data builtins: max min
-ask builtins: len
-look builtins: callable id isinstance issubclass dir object
-special builtins: locals globals
+consume builtins: list tuple set frozenset dict sorted
+gather builtins: reversed filter map
+pair builtins: enumerate zip
+take builtins: max min
+look builtins: callable id isinstance issubclass dir locals globals object super property staticmethod
+    classmethod
 show builtins: print str repr ascii format
-new builtins.str builtins.bytes builtins.int builtins.float builtins.complex builtins.bool builtins.tuple
+fresh builtins.str builtins.bytes builtins.int builtins.float builtins.complex builtins.bool builtins.tuple
     math: *
-data builtins.tuple builtins.list builtins.dict collections.deque builtins.range builtins.bytearray
-    types.MappingProxyType os._Environ: __getitem__
-new builtins.list builtins.dict collections.deque builtins.range builtins.bytearray types.MappingProxyType
-    os._Environ: __contains__
-new builtins.list collections.deque builtins.range: count index
-ask builtins.list builtins.tuple builtins.set builtins.frozenset builtins.dict collections.deque
-    builtins.range builtins.bytearray types.MappingProxyType os._Environ torch.utils.data.DataLoader
-    torch.Tensor: __len__
-lazy builtins.list builtins.tuple builtins.set builtins.frozenset builtins.dict collections.deque
-    builtins.range builtins.bytearray types.MappingProxyType os._Environ: __iter__
-lazy builtins.list collections.deque: __reversed__
-own builtins.list builtins.dict builtins.set builtins.frozenset collections.deque: copy
-own builtins.dict types.MappingProxyType os._Environ: keys values items
-own builtins.set builtins.frozenset: difference intersection union symmetric_difference
-own builtins.dict: fromkeys
-own collections.Counter: most_common
-data builtins.dict types.MappingProxyType os._Environ: get
-own collections: Counter OrderedDict deque
-special collections: defaultdict
-new collections: namedtuple
-lazy itertools: chain islice compress tee pairwise batched
+gather builtins.tuple: __iter__ __getitem__
+gather builtins.list collections.deque: copy __iter__ __reversed__
+take builtins.list collections.deque builtins.range: __len__ __getitem__ __contains__ count index
+gather builtins.dict: copy keys values __iter__
+pair builtins.dict types.MappingProxyType os._Environ: items
+take builtins.dict: get __getitem__
+fresh builtins.dict: __len__ __contains__ fromkeys
+gather builtins.set builtins.frozenset: copy difference intersection union symmetric_difference __iter__
+gather builtins.range builtins.bytearray types.MappingProxyType os._Environ: __iter__ __len__ __getitem__
+    __contains__
+gather types.MappingProxyType os._Environ: keys values get
+pair collections.Counter: most_common
+consume collections: Counter OrderedDict deque defaultdict
+fresh collections: namedtuple
+gather itertools: chain islice compress
+pair itertools: tee pairwise batched
 endless itertools: count cycle repeat
-wrapper operator: itemgetter
-new operator: add sub mul truediv floordiv mod neg eq ne lt le gt ge contains not_ truth
-new statistics: mean fmean median mode stdev pstdev variance pvariance quantiles
-new time: time time_ns monotonic perf_counter perf_counter_ns monotonic_ns process_time strftime localtime
+getter operator: itemgetter
+fresh operator: add sub mul truediv floordiv mod neg eq ne lt le gt ge contains not_ truth
+fresh statistics: mean fmean median mode stdev pstdev variance pvariance quantiles
+fresh time: time time_ns monotonic perf_counter perf_counter_ns monotonic_ns process_time strftime localtime
     gmtime ctime
-new datetime: datetime timedelta date time
-new datetime.datetime: now utcnow fromtimestamp isoformat strftime today timestamp
-show json: dumps
-own json: loads load
+fresh datetime: datetime timedelta date time
+fresh datetime.datetime: now utcnow fromtimestamp isoformat strftime today timestamp
+show json: dumps loads load
 show pprint: pprint pformat pp
-new re: compile escape findall finditer fullmatch match search split sub
-new io: StringIO BytesIO
-new pathlib: Path PurePath PosixPath
-new os: getpid getppid getcwd cpu_count getloadavg uname getuid getgid sched_getaffinity times fspath
+fresh re: compile escape findall finditer fullmatch match search split sub
+fresh io: StringIO BytesIO
+fresh pathlib: Path PurePath PosixPath
+fresh os: getpid getppid getcwd cpu_count getloadavg uname getuid getgid sched_getaffinity times fspath
     getenv
-new posixpath: join basename dirname split splitext abspath normpath isabs
-new platform: node platform python_version machine release system processor uname
+fresh posixpath: join basename dirname split splitext abspath normpath isabs
+fresh platform: node platform python_version machine release system processor uname
 look sys: getsizeof getrefcount getrecursionlimit getswitchinterval exc_info _current_frames _getframe
 data threading: enumerate active_count current_thread main_thread get_ident get_native_id
-new threading.Thread: is_alive getName isDaemon
-special gc: get_referrers get_referents
+fresh threading.Thread: is_alive getName isDaemon
+anything gc: get_referrers get_referents
 data gc: get_count get_stats get_threshold isenabled is_tracked
 look inspect: getsource getsourcelines getsourcefile getfile getdoc signature getmro isfunction isclass
-    ismethod ismodule currentframe stack
-special inspect: getattr_static
+    ismethod ismodule getattr_static currentframe stack
 data traceback: format_stack format_exc print_exc print_stack extract_stack format_list format_exception
     format_tb
-new resource: getrusage getrlimit
-own contextlib: suppress nullcontext
-new torch: tensor scalar_tensor is_tensor device dtype Size finfo iinfo Generator
+fresh resource: getrusage getrlimit
+fresh contextlib: suppress nullcontext
+fresh torch: tensor scalar_tensor is_tensor device dtype Size finfo iinfo Generator
 data torch: einsum meshgrid tensordot as_tensor from_numpy get_default_dtype get_default_device
     get_num_threads get_num_interop_threads get_rng_state initial_seed is_grad_enabled
     is_inference_mode_enabled is_autocast_enabled is_anomaly_enabled are_deterministic_algorithms_enabled
     get_float32_matmul_precision get_autocast_dtype can_cast result_type
 wrapper torch: no_grad enable_grad inference_mode
-new torch.linalg: norm vector_norm matrix_norm svd svdvals eigh eigvalsh eigvals det slogdet matrix_rank
+fresh torch.linalg: norm vector_norm matrix_norm svd svdvals eigh eigvalsh eigvals det slogdet matrix_rank
     cond inv qr cholesky
-new torch.nn.functional: softmax log_softmax relu gelu sigmoid tanh silu softplus cross_entropy mse_loss
+fresh torch.nn.functional: softmax log_softmax relu gelu sigmoid tanh silu softplus cross_entropy mse_loss
     l1_loss nll_loss cosine_similarity normalize one_hot linear layer_norm
 data torch.cuda: is_available is_initialized device_count current_device get_device_name
     get_device_capability get_device_properties memory_allocated max_memory_allocated memory_reserved
@@ -275,22 +269,23 @@ data torch.cuda: is_available is_initialized device_count current_device get_dev
 data torch.distributed: is_available is_initialized is_backend_available get_rank get_world_size get_backend
     is_nccl_available is_gloo_available is_mpi_available is_torchelastic_launched get_process_group_ranks
     get_node_local_rank
-new torch.nn.Module: parameters buffers
-own torch.nn.Module: named_parameters named_buffers
+fresh torch.nn.Module: parameters buffers
+named torch.nn.Module: named_parameters named_buffers
 modules torch.nn.Module: modules children named_modules named_children get_submodule
 state torch.nn.Module: state_dict
 data torch.nn.Module: get_parameter get_buffer extra_repr _get_name
 modules torch.nn.Sequential torch.nn.ModuleList torch.nn.ModuleDict: __iter__ __getitem__ __len__
 modules torch.nn.ModuleDict: __contains__ keys values items
-new torch.nn.utils: parameters_to_vector get_total_norm
-new torch.optim.Optimizer: state_dict
-new torch.optim.lr_scheduler.LRScheduler torch.optim.lr_scheduler.ReduceLROnPlateau: state_dict
+fresh torch.nn.utils: parameters_to_vector get_total_norm
+fresh torch.optim.Optimizer: state_dict
+fresh torch.optim.lr_scheduler.LRScheduler torch.optim.lr_scheduler.ReduceLROnPlateau: state_dict
 data torch.optim.lr_scheduler.LRScheduler torch.optim.lr_scheduler.ReduceLROnPlateau: get_last_lr
-new torch.amp.grad_scaler.GradScaler: get_scale get_growth_factor get_backoff_factor get_growth_interval
+fresh torch.amp.grad_scaler.GradScaler: get_scale get_growth_factor get_backoff_factor get_growth_interval
     is_enabled state_dict
-new numpy: where
+fresh torch.utils.data.DataLoader: __len__
+fresh numpy: where
 data numpy: asarray ravel reshape squeeze transpose trace
-new numpy.linalg: norm svd eigh eigvalsh det inv matrix_rank
+fresh numpy.linalg: norm svd eigh eigvalsh det inv matrix_rank
 data numpy.ndarray: all any argmax argmin argsort astype copy cumsum diagonal dot flatten item max mean min
     nonzero prod ravel reshape round squeeze std sum tolist trace transpose var view __len__ __getitem__
     __iter__ __contains__
@@ -324,11 +319,11 @@ SETTLED_PREFIXES = ("_saved_", "_raw_saved_")
 LOOKS_AT_GRADIENTS = "reads what backward writes without Python's lock"
 GROUPS = (
     *_groups(_TABLE),
-    _group(READING, "reads", NEW, "torch", _NEW_TENSORS + _FUNCTIONS_OF_TENSORS),
+    _group(READING, "reads", FRESH, "torch", _NEW_TENSORS + _FUNCTIONS_OF_TENSORS),
     _group(READING, "reads", SOMETHING, "torch", _VIEWS_OF_TENSORS),
-    _group(READING, "reads", NEW, "torch.Tensor", _NEW_TENSORS),
+    _group(READING, "reads", FRESH, "torch.Tensor", _NEW_TENSORS),
     _group(READING, "reads", SOMETHING, "torch.Tensor", _VIEWS_OF_TENSORS + _METHODS_OF_TENSORS),
-    _group(READING, "reads", NEW, "numpy", _NUMPY),
+    _group(READING, "reads", FRESH, "numpy", _NUMPY),
 )
 """All, the strictest first: of two groups that name one object the first counts."""
 REFUSED_GROUPS = tuple(group for group in GROUPS if group.kind == REFUSED and group.of != "ctypes")
@@ -338,27 +333,19 @@ NEW_TENSOR_METHODS = _words(_NEW_TENSORS)
 """Methods of tensors that make a new one, which may then be changed in place."""
 STREAM_METHODS = _words("write writelines flush")
 """Methods of the snippet's own output."""
-NEW_METHODS = NEW_TENSOR_METHODS | _words("""
+FRESH_METHODS = NEW_TENSOR_METHODS | _words("""
 item tolist count index find strip rstrip lstrip split rsplit splitlines lower upper title startswith
-endswith replace encode decode format ljust rjust zfill partition rpartition isdigit bit_length is_alive
-read readline readlines getvalue group groups groupdict hex total_seconds isoformat strftime timestamp size
-dim ndimension numel nelement element_size issubset is_integer removeprefix removesuffix capitalize isalpha
-casefold get_scale total as_posix is_absolute span end __len__ __contains__ __repr__ __str__
+endswith  replace encode decode format ljust rjust zfill partition rpartition isdigit bit_length is_alive
+read  readline readlines getvalue group groups groupdict hex total_seconds isoformat strftime timestamp size
+dim  ndimension numel nelement element_size state_dict keys values items union difference intersection
+issubset  most_common is_integer removeprefix removesuffix capitalize isalpha casefold get_scale
+total  named_parameters named_buffers parameters buffers
 """)
-"""Methods that give numbers, texts and new tensors."""
-HOLDING_METHODS = _words("""
-keys values items union difference intersection most_common state_dict named_parameters named_buffers
-parameters buffers named_modules modules children named_children elements findall copy __iter__
-""")
-"""Methods that give new containers of what is in the object."""
-PURE_METHODS = NEW_METHODS | HOLDING_METHODS | _words(_VIEWS_OF_TENSORS, _METHODS_OF_TENSORS, """
-get astype getName match search fullmatch get_last_lr with_suffix relative_to
+PURE_METHODS = FRESH_METHODS | _words(_VIEWS_OF_TENSORS, _METHODS_OF_TENSORS, """
+get named_modules modules children named_children astype getName end span match search fullmatch findall
+get_last_lr as_posix with_suffix relative_to is_absolute __repr__ __str__
 """)
 """Methods that are reading by their name where the object is not known but comes from a reading call."""
-IN_PLACE_ELSEWHERE = frozenset({"sort", "partition", "copy"})
-"""Those of them that change an array of NumPy, or that a class may well define otherwise."""
-TAKING_METHODS = _words("get pop popleft popitem setdefault send throw __next__ __getitem__ __enter__")
-"""Methods that give what is in a container of the snippet."""
 OWN_METHODS = _words("""
 append appendleft extend extendleft insert add update pop popleft popitem remove discard clear sort reverse
 setdefault copy get subtract elements rotate write writelines getvalue seek flush close difference_update

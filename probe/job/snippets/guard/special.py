@@ -8,179 +8,220 @@ from __future__ import annotations
 import ast
 import string
 import sys
+from typing import Any
 
 from probe.job.snippets.guard import lookup, rules
-from probe.job.snippets.guard.kinds import MINE, Absent, Arguments, Kind, Known, Value
-from probe.job.snippets.guard.operations import Operations
+from probe.job.snippets.guard.attributes import is_settled, may_be_torchs
+from probe.job.snippets.guard.calls import Arguments, Calls
+from probe.job.snippets.guard.kinds import (
+    ANY,
+    DATA,
+    NOTED,
+    NOTHING,
+    NUMBERS,
+    Absent,
+    Code,
+    Known,
+    Own,
+    Some,
+    Values,
+    known,
+)
 
 
-class Special(Operations):
+class Special(Calls):
     """The special treatments."""
 
-    def code(self, text: str) -> None:
-        """Read text that the snippet executes; in `reading.py`."""
-        raise NotImplementedError
+    def _gives_getattr(self, name: str, given: Arguments, node: ast.AST) -> Values:
+        if len(given.positional) < 2:
+            return self.note(node, "reads attributes that are not known here")
+        found = NOTHING.union(*given.positional[2:])
+        for wanted in given.positional[1]:
+            if isinstance(wanted, Known) and type(wanted.thing) is str:
+                found = found.union(*(self.attribute(one, wanted.thing, node) for one in given.positional[0]))
+            else:
+                self.any_attribute(given.positional[0], node)
+                found |= ANY
+        return NUMBERS if name == "hasattr" else found
 
-    def fold(self, op: ast.operator, left: Value, right: Value, node: ast.AST) -> Value:
-        """What an operator gives; in `reading.py`."""
-        raise NotImplementedError
+    def any_attribute(self, values: Values, node: ast.AST) -> None:
+        """Reading an attribute whose name is not known."""
+        for value in values:
+            if may_be_torchs(value):
+                self.note(node, rules.LOOKS_AT_GRADIENTS, rules.SETTLED)
+            if isinstance(value, Known):
+                own = [base for base in lookup.mro(type(value.thing)) if not lookup.library_class(base)]
+                entries = [entry for base in own for entry in tuple(lookup.class_dict(base).values())]
+                hooks = lookup.own_special(type(value.thing), frozenset({"getattr", "getattribute"}))
+                if hooks or any(type(entry) is property for entry in entries):
+                    self.note(node, "reads attributes whose names are not known here, and some run code")
+            elif value is Some.ANY:
+                self.note(node, "reads attributes of something that is not known here")
 
-    def load(self, dotted: str, node: ast.AST) -> Value:
-        """What importing a module gives; notes an import of what is not loaded."""
-        if dotted in sys.modules:
-            return Known(sys.modules[dotted])
-        if dotted.partition(".")[0] not in sys.stdlib_module_names:
-            self.note(node, f"imports {dotted}, which the job has not loaded", rules.BLOCKING)
-        return Absent(dotted)
+    def _gives_format(self, _name: str, given: Arguments, node: ast.AST) -> Values:
+        """`"{0.grad}".format(p)` looks up attributes: those that the text names."""
+        arguments = given._replace(positional=given.positional[1:]).everything()
+        within = frozenset(self._all_in(arguments))
+        for text in given.first():
+            whole = text.thing if isinstance(text, Known) and type(text.thing) is str else None
+            if whole is None:
+                self.any_attribute(within, node)
+            for field, form in _fields(whole or ""):
+                self.formatted(form, node)
+                found = within
+                for name in (part.partition("[")[0] for part in field.split(".")[1:]):
+                    if is_settled(name):  # of what is in an argument, perhaps
+                        self.note(node, rules.LOOKS_AT_GRADIENTS, rules.SETTLED)
+                    found = NOTHING.union(*(self.attribute(value, name, node) for value in found))
+                self.shown(found, node)
+        self.shown(arguments, node)
+        return NUMBERS
 
     def formatted(self, form: str, node: ast.AST) -> None:
         """A width or precision in the form of a text."""
         digits = "".join(sign if sign.isdecimal() else " " for sign in form).split()
         self.too_large(max([float(number[:30]) for number in digits], default=0.0), node)
 
-    def _gives_getattr(self, name: str, given: Arguments, node: ast.AST) -> Value:
-        thing, wanted = given.get("", 0), given.get("", 1)
-        if thing is None or wanted is None:
-            return self.note(node, "reads attributes that are not known here")
-        self.hide_each(given._replace(positional=given.positional[2:]), node)
-        if isinstance(wanted, Known) and type(wanted.thing) is str:
-            found = self.attribute(thing, wanted.thing, node)
-        else:
-            found = self.any_attribute(thing, node)
-        missing = found is Kind.NOTED and len(given.positional) > 2
-        return Kind.NEW if name == "hasattr" else Kind.DATA if missing else found
-
-    def _gives_format(self, _name: str, given: Arguments, node: ast.AST) -> Value:
-        """`"{0.grad}".format(p)` looks up attributes: those that the text names."""
-        text, *others = given.everything
-        self.hide_each(given, node)
-        for value in others:
-            self.use(value, rules.SPECIAL_METHODS, node)
-        if not isinstance(text, Known):
-            self.any_attribute(Kind.DATA, node)
-        try:
-            fields = list(string.Formatter().parse(text.thing if isinstance(text, Known) else ""))
-        except ValueError:  # `format` will say so itself
-            fields = []
-        for _, field, form, _ in fields:
-            self.formatted(form or "", node)
-            found: Value = Kind.DATA
-            for name in (field or "").split(".")[1:]:
-                found = self.attribute(found, name.partition("[")[0], node)
-        return Kind.NEW
-
-    def _gives_type(self, _name: str, given: Arguments, node: ast.AST) -> Value:
-        if len(given.positional) != 1 or given.unnamed:
-            self.hide_each(given, node)
+    def _gives_type(self, _name: str, given: Arguments, node: ast.AST) -> Values:
+        if len(given.positional) != 1 or given.others:
             return self.note(node, "makes a class")
-        (value,) = given.positional
-        return Known(type(value.thing)) if isinstance(value, Known) else Kind.DATA
+        return frozenset(
+            Known(type(one.thing)) if isinstance(one, Known) else Some.DATA for one in given.positional[0]
+        )
 
-    def _gives_vars(self, _name: str, given: Arguments, node: ast.AST) -> Value:
-        return self.attribute(given.positional[0], "__dict__", node) if given.positional else Kind.ANY
+    def _gives_vars(self, _name: str, given: Arguments, node: ast.AST) -> Values:
+        if not given.positional:
+            return ANY
+        return NOTHING.union(*(self.attribute(one, "__dict__", node) for one in given.positional[0]))
 
-    def _gives_wrapper(self, _name: str, given: Arguments, node: ast.AST) -> Value:
-        self.hide_each(given, node)
-        return Kind.FUNCTION if Kind.FUNCTION in given.positional else Kind.WRAPPER
+    def _gives_wrapper(self, _name: str, given: Arguments, node: ast.AST) -> Values:
+        return self.made(node, kind="wrapper") | (given.everything() - known(None))
 
-    def _gives_locals(self, _name: str, _given: Arguments, _node: ast.AST) -> Value:
-        return Kind.ANY
+    def _gives_getter(self, _name: str, _given: Arguments, node: ast.AST) -> Values:
+        return self.made(node, kind="wrapper")
 
-    def _gives_get_referrers(self, _name: str, _given: Arguments, node: ast.AST) -> Value:
-        self.hide(Kind.ANY, node)
-        return Kind.OWN
+    def _gives_anything(self, _name: str, _given: Arguments, node: ast.AST) -> Values:
+        return self.made(node, ANY)
 
-    def _gives_defaultdict(self, _name: str, given: Arguments, node: ast.AST) -> Value:
-        for factory in given.positional[:1]:
-            self.hide(self.call(factory, Arguments(), node) if factory != Known(None) else None, node)
-        self.hide_each(given, node)
-        return Kind.OWN
+    def load(self, dotted: str, node: ast.AST) -> Values:
+        """What importing a module gives; notes an import of what is not loaded."""
+        self.imported.add(dotted)
+        module = sys.modules.get(dotted)
+        if module is not None:
+            return frozenset({Known(module)})
+        if dotted.partition(".")[0] not in sys.stdlib_module_names:
+            self.note(node, f"imports {dotted}, which the job has not loaded", rules.BLOCKING)
+        return frozenset({Absent(dotted)})
 
-    def _gives_import_module(self, name: str, given: Arguments, node: ast.AST) -> Value:
-        dotted = given.get("name", 0)
-        if not isinstance(dotted, Known) or type(dotted.thing) is not str:
+    def _gives_import_module(self, name: str, given: Arguments, node: ast.AST) -> Values:
+        dotted = self.constant(given.first())
+        if type(dotted) is not str:
             return self.note(node, "imports a module whose name is not known here")
-        whole = self.load(dotted.thing, node)
-        return self.load(dotted.thing.partition(".")[0], node) if name == "__import__" else whole
+        whole = self.load(dotted, node)
+        return self.load(dotted.partition(".")[0], node) if name == "__import__" else whole
 
-    def _gives_modules(self, name: str, given: Arguments, node: ast.AST) -> Value:
-        for receiver in given.positional[:1]:
-            for part in lookup.modules_within(receiver.thing) if isinstance(receiver, Known) else ():
-                self.hide(Known(part), node)
-        self.hide_each(given, node)
-        return Kind.DATA if name in ("__getitem__", "get_submodule") else Kind.OWN
+    def _gives_modules(self, name: str, given: Arguments, node: ast.AST) -> Values:
+        found = NOTHING
+        for value in given.first():
+            if not isinstance(value, Known):
+                found |= DATA
+            elif name in ("modules", "named_modules", "get_submodule"):
+                found |= _one_of_each(lookup.modules_within(value.thing))
+            else:
+                found |= _one_of_each(lookup.children(value.thing))
+        if name in ("__getitem__", "get_submodule"):
+            return found
+        if name in ("named_modules", "named_children", "items"):
+            found = self.made(node, found | NUMBERS, level=1)
+        return self.made(node, NUMBERS if name == "keys" else found)
 
-    def _gives_state(self, _name: str, given: Arguments, node: ast.AST) -> Value:
-        receiver = given.get("", 0)
-        for part in lookup.modules_within(receiver.thing) if isinstance(receiver, Known) else ():
-            kind = type(part)
-            if any("fsdp" in lookup.module_name(base) for base in lookup.mro(kind)):
-                self.note(node, "the state of a sharded model waits for the ranks", rules.COLLECTIVE)
-            elif self.rules.method(kind, "state_dict") is None:
-                self.note(node, f"`{lookup.class_name(kind)}.state_dict` is not known to be pure")
-        return Kind.OWN
+    def _gives_named(self, _name: str, _given: Arguments, node: ast.AST) -> Values:
+        return self.made(node, self.made(node, DATA | NUMBERS, level=1))
 
-    def _gives_endless(self, name: str, given: Arguments, node: ast.AST) -> Value:
-        self.hide_each(given, node)
-        self.use_all(given, node, Kind.NEW, lazily=name != "cycle")
-        ends = name == "repeat" and given.get("times", 1) is not None
-        return Kind.OWN if ends else Kind.ENDLESS
+    def _gives_state(self, _name: str, given: Arguments, node: ast.AST) -> Values:
+        for value in given.first():
+            for part in lookup.modules_within(value.thing) if isinstance(value, Known) else ():
+                kind = type(part)
+                if any("fsdp" in lookup.module_name(base) for base in lookup.mro(kind)):
+                    self.note(node, "the state of a sharded model waits for the ranks", rules.COLLECTIVE)
+                elif self.rules.method(kind, "state_dict") is None:
+                    self.note(node, f"`{lookup.class_name(kind)}.state_dict` is not known to be pure")
+        return self.made(node, kind="fresh")
 
-    def _gives_cast(self, _name: str, given: Arguments, node: ast.AST) -> Value:
-        address = given.get("", 0)
-        low = isinstance(address, Known) and type(address.thing) is int and address.thing < 4096
-        why = "uses memory at an address that it is given"
-        return self.note(node, why, rules.REFUSED if low else rules.CHANGING)
+    def _gives_endless(self, name: str, given: Arguments, node: ast.AST) -> Values:
+        ends = name == "repeat" and (len(given.positional) > 1 or given.named("times"))
+        inside = given.everything()
+        inside = self.iterate(inside, node) if name == "cycle" else inside | NUMBERS
+        return self.made(node, inside, "container" if ends else "endless")
 
-    def _gives_exec(self, _name: str, given: Arguments, _node: ast.AST) -> Value:
-        text = given.get("", 0)
-        if isinstance(text, Known) and type(text.thing) is str:
-            self.code(text.thing)
-        return Kind.NOTED
+    def _gives_cast(self, _name: str, given: Arguments, node: ast.AST) -> Values:
+        address = self.constant(given.first())
+        kind = rules.REFUSED if type(address) is int and address < 4096 else rules.CHANGING
+        return self.note(node, "uses memory at an address that it is given", kind)
 
-    def _gives_next(self, _name: str, given: Arguments, node: ast.AST) -> Value:
-        self.hide_each(given, node)
-        if given.get("", 0) in (*MINE, Kind.ENDLESS, Kind.NOTED):
-            return Kind.DATA
-        return self.note(node, "takes from an iterator of the job")
+    def _gives_exec(self, _name: str, given: Arguments, _node: ast.AST) -> Values:
+        for value in given.first():
+            if isinstance(value, Known) and type(value.thing) is str:
+                self.code(value.thing)
+        return ANY
 
-    def _gives_iter(self, _name: str, given: Arguments, node: ast.AST) -> Value:
-        callee = given.get("", 0)
-        if callee is None or len(given.positional) < 2:
-            self.use_all(given, node, Kind.NEW, lazily=True)
-            return callee if callee is Kind.ENDLESS else Kind.OWN
-        self.hide(self.call(callee, Arguments(), node), node)
-        return Kind.OWN if callee is Kind.FUNCTION else Kind.ENDLESS
+    def _gives_next(self, _name: str, given: Arguments, node: ast.AST) -> Values:
+        found = NOTHING.union(*given.positional[1:])
+        for one in given.first():
+            if isinstance(one, Own):
+                found |= self.inside(one)
+            else:
+                found |= NOTED if one is Some.NOTED else self.note(node, "takes from an iterator of the job")
+        return found
 
-    def _gives_pow(self, _name: str, given: Arguments, node: ast.AST) -> Value:
-        self.use_all(given, node, Kind.NEW)
-        return self.fold(ast.Pow(), *given.positional, node) if len(given.positional) == 2 else Kind.NEW
+    def _gives_iter(self, _name: str, given: Arguments, node: ast.AST) -> Values:
+        if len(given.positional) < 2:
+            return self._gathered("iter", rules.GATHER, given, node)
+        self.may_call(given.first(), node, strict=True, given=Arguments())
+        python = any(isinstance(one, Code) for one in given.first())
+        return self.made(node, DATA, "container" if python else "endless")
 
-    def _gives_range(self, _name: str, given: Arguments, node: ast.AST) -> Value:
-        self.use_all(given, node, Kind.NEW)
-        limits = [value.thing for value in given.everything if isinstance(value, Known)]
-        if len(limits) < len(given.everything):
-            return self.unseen(self._range, node)
-        known = 1 <= len(limits) <= 3 and all(type(limit) is int for limit in limits) and 0 not in limits[2:]
-        return Known(range(*limits)) if known else Kind.NEW
+    def _gives_pow(self, _name: str, given: Arguments, node: ast.AST) -> Values:
+        constants = [self.constant(values) for values in given.positional]
+        base, exponent = (*constants, None, None)[:2]
+        if type(base) is int and type(exponent) is int and len(constants) == 2 and abs(base) > 1:
+            self.too_large(base.bit_length() * float(exponent), node)
+        self._check(given, node)
+        return NUMBERS
 
-    def _range(self, hidden: Value, _node: ast.AST) -> Value | None:
-        """The range up to a large number that is out of sight."""
-        large = isinstance(hidden, Known) and type(hidden.thing) is int
-        return Known(range(hidden.thing)) if large and isinstance(hidden, Known) else None
+    def _gives_range(self, _name: str, given: Arguments, node: ast.AST) -> Values:
+        limits: list[Any] = [self.constant(values) for values in given.positional]
+        if all(type(limit) is int for limit in limits) and 1 <= len(limits) <= 3 and 0 not in limits[2:]:
+            return known(range(*limits))
+        self._check(given, node)
+        return self.made(node, NUMBERS)
 
-    def _gives_open(self, _name: str, given: Arguments, node: ast.AST) -> Value:
-        mode = given.get("mode", 1) or Known("r")
-        if not isinstance(mode, Known) or type(mode.thing) is not str or set(mode.thing) & set("wax+"):
+    def _gives_open(self, _name: str, given: Arguments, node: ast.AST) -> Values:
+        modes = given.named("mode") or (given.positional[1] if len(given.positional) > 1 else known("r"))
+        mode = self.constant(modes)
+        writes = type(mode) is not str or set(mode) & set("wax+") or given.others
+        if writes:
             self.note(node, "opens a file for writing")
         else:
             self.note(node, "reads a file", rules.BLOCKING)
-        return Kind.NEW
+        return self.made(node, kind="fresh")
 
     _gives_hasattr = _gives_getattr
-    _gives_globals = _gives_getattr_static = _gives_locals
-    _gives_get_referents = _gives_get_referrers
     _gives_import = _gives_import_module
     _gives_format_map = _gives_format
     _gives_eval = _gives_compile = _gives_exec
     _gives_string_at = _gives_wstring_at = _gives_memmove = _gives_memset = _gives_cast
+
+
+def _fields(text: str) -> list[tuple[str, str]]:
+    """What the fields of a format name, and their forms."""
+    try:
+        return [(field or "", form or "") for _, field, form, _ in string.Formatter().parse(text)]
+    except ValueError:
+        return []  # `format` will say so itself
+
+
+def _one_of_each(modules: list[object]) -> Values:
+    """Modules; of very many one for each class."""
+    few = modules if len(modules) <= 400 else {type(module): module for module in modules}.values()
+    return frozenset(map(Known, few))
