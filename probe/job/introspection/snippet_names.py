@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
+from probe.base import package
 from probe.job.introspection import python_frames, training_frameworks
 
 
@@ -39,7 +40,8 @@ class Scope:
         found: Iterable[FrameType] = failed
         if training_thread is not None and not failed:
             found = python_frames.walk(sys._current_frames().get(training_thread))
-        self._all = list(found)
+        # Without our own: at a boundary they lead to this object, a ring that would wait for the collector.
+        self._all = [frame for frame in found if not frame.f_code.co_filename.startswith(package.FOLDER)]
         self._frames = [frame for frame in self._all if python_frames.is_user_code(frame.f_code.co_filename)]
         self._seen = seen
         self._job = job
