@@ -206,9 +206,14 @@ def taken(tensor: Any, one: Watched) -> Any:
     PATH."""
     if tensor is None or tensor.numel() != one.numel or tensor.layout is not _strided():
         return None
-    if tensor.device != one.index.device:
+    if tensor.device != one.index.device or not is_allocated(tensor):
         return None
     return sys.modules["torch"].take(tensor.detach(), one.index)
+
+
+def is_allocated(tensor: Any) -> bool:
+    """Whether its elements are there: FSDP frees those of other ranks between two uses."""
+    return bool(tensor.untyped_storage().size())
 
 
 def _strided() -> Any:

@@ -28,7 +28,7 @@ from probe.job.instruments.facts.hyperparameters import models_in_frames
 from probe.job.instruments.loop.optimizers import NEVER, Optimizers
 from probe.job.instruments.modules.module_names import ModuleNames
 from probe.job.instruments.tensors.gradient_norm import usual_wall_ns
-from probe.job.instruments.updates.update_rows import wall_ns
+from probe.job.instruments.updates.update_rows import is_allocated, wall_ns
 from probe.job.instruments.updates.watched_parameters import WatchedParameters
 from probe.recording.layout import NULL_DOUBLE, NULL_INTEGER, NULL_STRING
 
@@ -161,6 +161,8 @@ class WeightSums:
                         return None
                     continue
                 if tensor.layout is not torch.strided or tensor.device != places.device:
+                    return None
+                if not is_allocated(tensor):
                     return None
                 pieces.append(torch.take(tensor.detach(), places))
             return torch.cat(pieces) if pieces else None
