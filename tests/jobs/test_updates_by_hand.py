@@ -62,3 +62,8 @@ def test_a_job_that_only_calls_backward_is_said_to_have_no_step(place: Place) ->
         losses = rows(place, job.pid, "SELECT step, micro_step FROM python.losses ORDER BY t_ns")
     assert f"running: {STEPS} backwards, no optimizer step seen" in listed
     assert losses == [[0, number] for number in range(STEPS)]
+
+
+def test_a_graph_compiled_whole_may_clear_gradients(place: Place) -> None:
+    with running(place, "clears_in_a_graph", "--steps", "4") as job:
+        assert len(job.result()["losses"]) == 4

@@ -9,6 +9,7 @@ own.
 
 from __future__ import annotations
 
+import sys
 import time
 import weakref
 from collections.abc import Callable
@@ -46,15 +47,17 @@ class ManualUpdates:
         import torch
 
         cleared = self._isolation.guard("updates", self._cleared)
+        live, tracing = self._patches.live, torch.compiler.is_compiling
 
         def wrap_zero_grad(original: Any) -> Any:
             def zero_grad(module: Any, *args: Any, **kwargs: Any) -> Any:
-                cleared(module)
+                if not tracing() and live[0]:
+                    cleared(module)
                 return original(module, *args, **kwargs)
 
             return zero_grad
 
-        self._patches.wrap(torch.nn.Module, "zero_grad", wrap_zero_grad)
+        self._patches.wrap(torch.nn.Module, "zero_grad", wrap_zero_grad, traced=True)
 
     def uninstall(self) -> None:
         """Put the original back."""
@@ -122,8 +125,10 @@ class ManualUpdates:
 
 
 def _is_plain(parameter: Any) -> bool:
-    """Whether reading some elements neither waits for a device nor runs code of a subclass."""
-    return type(parameter).__module__.startswith("torch") and parameter.is_cpu and parameter.is_contiguous()
+    """Whether reading some elements neither waits for a device or other ranks nor runs code of a subclass."""
+    torch = sys.modules["torch"]
+    plain = type(parameter) in (torch.Tensor, torch.nn.Parameter) and parameter.is_cpu
+    return bool(plain and parameter.is_contiguous() and not torch._C._len_torch_dispatch_stack())
 
 
 def _largest_leaf(root: Any) -> weakref.ref[Any] | None:
