@@ -208,6 +208,13 @@ def test_a_rank_that_waits_for_another_is_in_a_collective_and_the_other_is_not(
         assert f"rank 1 (pid {ranks[1].pid}) has not entered it" in said
 
 
+def test_the_training_thread_of_a_forked_job_is_known_by_its_number_in_that_job(hung: Hung) -> None:
+    for way, seen in hung.seen.items():
+        if way != "in a thread":
+            number = Registry(hung.place.directory).training_thread(seen.recorded)
+            assert number == seen.job.pid, "with its parent's number nobody can see that it sleeps"
+
+
 def test_threads_of_ours_are_never_suspected(hung: Hung) -> None:
     for seen in hung.seen.values():
         ours = [thread for thread in seen.evidence.threads if str(thread.name).startswith("probe-")]

@@ -173,9 +173,12 @@ class Facts:
         """Whether its training thread wrote a row of any kind recently."""
         if not self.lives or self.quiet_s is None or self.usual_step_s is None:
             return False
-        if self.usual_quiet_s is not None:
-            return self.quiet_s <= self.usual_quiet_s
-        return self.quiet_s <= max(DEFAULTS.quiet_s, DEFAULTS.quiet_steps * self.usual_step_s)
+        usual_s = self.usual_quiet_s
+        if usual_s is None:
+            usual_s = max(DEFAULTS.quiet_s, DEFAULTS.quiet_steps * self.usual_step_s)
+        if self.late_s is not None:  # where little patience is asked for, a second is not "recently"
+            usual_s = min(usual_s, self.late_s / 4)
+        return self.quiet_s <= usual_s
 
     @property
     def off(self) -> bool:

@@ -144,7 +144,7 @@ class Endings:
         found = main_failure() if self.holding else None
         if found is None:
             return None
-        main = threading.main_thread().native_id
+        main = thread_stacks.native_id(threading.main_thread())
         return thread_stacks.thread_entry(main, FAILED_THREAD, True, self._frames_of(found[1]))
 
     def _note_main(self) -> None:
@@ -202,7 +202,7 @@ class Endings:
     def _capture(
         self, thread: threading.Thread, training: bool, found: list[dict[str, Any]]
     ) -> dict[str, Any]:
-        entry = thread_stacks.thread_entry(thread.native_id, thread.name, training, found)
+        entry = thread_stacks.thread_entry(thread_stacks.native_id(thread), thread.name, training, found)
         return thread_stacks.captured(self._recorder.counted_step, self._recorder.phase, [entry])
 
 

@@ -33,7 +33,7 @@ from probe.job.instruments.comm.flight_recorder import keep_entries
 from probe.job.instruments.core.patch import Patches
 from probe.job.instruments.installation import Installation
 from probe.job.introspection.snippet_names import Scope, place_in_job
-from probe.job.introspection.thread_stacks import capture, whereabouts
+from probe.job.introspection.thread_stacks import capture, native_id, whereabouts
 from probe.recording.captures import journal_rows
 
 if TYPE_CHECKING:
@@ -258,7 +258,7 @@ class Agent:
             self.recording.journal.append(
                 {
                     "event": "training thread", "ident": ident,
-                    "native_id": None if thread is None else thread.native_id,
+                    "native_id": None if thread is None else native_id(thread),
                     "name": None if thread is None else thread.name,
                 }
             )

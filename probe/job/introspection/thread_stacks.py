@@ -40,10 +40,18 @@ def capture(
         if training or all_threads:
             thread = names.get(ident)
             name = thread.name if thread is not None else f"thread {ident}"
-            number = (thread.native_id if thread is not None else None) or ident
+            number = (native_id(thread) if thread is not None else None) or ident
             threads.append(thread_entry(number, name, training, frames(frame, module_path)))
     threads.sort(key=lambda entry: not entry["training"])
     return captured(step, phase, threads)
+
+
+def native_id(thread: threading.Thread) -> int | None:
+    """The kernel's number of a thread. In a forked child the only thread that is left is the process's
+    first, but `Thread.native_id` still has its number in the parent (Python 3.10 to 3.13)."""
+    number = thread.native_id
+    known = number is None or os.path.isdir(f"/proc/self/task/{number}")
+    return number if known else os.getpid()
 
 
 def captured(step: int | None, phase: str, threads: list[dict[str, Any]]) -> dict[str, Any]:
