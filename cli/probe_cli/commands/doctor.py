@@ -199,8 +199,9 @@ def check_directory(directory: Path) -> CheckResult:
             "fail", "PROBE_DIR", f"{directory} is on a network file system ({kind})",
             "Set PROBE_DIR to a folder on a local disk.",
         )
-    if not os.access(directory, os.W_OK | os.X_OK):
-        return CheckResult("fail", "PROBE_DIR", f"{directory} cannot be written", DirectoryRefused.hint)
+    refused = places.write_refusal(directory)
+    if refused:
+        return CheckResult("fail", "PROBE_DIR", f"{directory} {refused}", DirectoryRefused.hint)
     unwritable = places.why_not_writable(directory)
     if unwritable:
         return CheckResult(
