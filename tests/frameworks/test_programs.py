@@ -142,7 +142,7 @@ def test_every_step_is_counted(ran: Ran) -> None:
 def test_losses_are_bit_identical_until_something_is_changed(ran: Ran) -> None:
     each = len(ran.plain["losses"]) // ran.plain["steps"]
     until = ran.changed["step"] * each
-    assert until >= 10
+    assert until > 0, "it was changed before its first step: nothing is compared"
     assert ran.watched["losses"][:until] == ran.plain["losses"][:until]
 
 
