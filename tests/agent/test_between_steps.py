@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from agent.asking import query
-from agent.nursery import Forked, Nursery, forked
+from agent.nursery import Forked
 from diagnose.hung import recorded_of
 from harness import Place
 from probe.diagnose.process.progress import History, interval_under_way
@@ -20,13 +19,6 @@ SHAPES = (
     "two loaders and a teacher", "stays in eval mode",
 )
 STEPS = 18
-
-
-@pytest.fixture
-def fork(nursery: Nursery, place: Place) -> Iterator[Callable[..., Forked]]:
-    """`fork(program, *options)`: a job in a fork; killed after the test."""
-    with contextlib.ExitStack() as stack:
-        yield lambda *command: stack.enter_context(forked(nursery, place, command))[0]
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from agent.asking import query
-from agent.nursery import Forked, Nursery, forked
+from agent.nursery import Forked
 from harness import Place
 
 WAYS = ("divided", "multiplied", "by items", "whole", "weighted", "packed", "scaled")
 CLOSURE_S = 0.02
 """As in the program."""
-
-
-@pytest.fixture
-def fork(nursery: Nursery, place: Place) -> Iterator[Callable[..., Forked]]:
-    """`fork(program, *options)`: a job in a fork; killed after the test."""
-    with contextlib.ExitStack() as stack:
-        yield lambda *command: stack.enter_context(forked(nursery, place, command))[0]
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from agent.asking import query
-from agent.nursery import Forked, Nursery, forked
+from agent.nursery import Forked
 from diagnose.hung import recorded_of, until
 from harness import Place
 from probe.base import clock
 from probe.diagnose.process.progress import History, Progress
 
 HOUR_NS = 3600 * 10**9
-
-
-@pytest.fixture
-def fork(nursery: Nursery, place: Place) -> Iterator[Callable[..., Forked]]:
-    """`fork(program, *options)`: a job in a fork; killed after the test."""
-    with contextlib.ExitStack() as stack:
-        yield lambda *command: stack.enter_context(forked(nursery, place, command))[0]
 
 
 def read(history: History, now_ns: int | None = None) -> Progress:
