@@ -189,6 +189,11 @@ def _loader(prefix: str, loader: Any) -> Iterator[tuple[str, Value]]:
         shuffles = attributes(sampler).get("shuffle")
     if isinstance(shuffles, bool):
         yield f"{prefix}.shuffle", shuffles
+    if type(sampler).__name__ == "DistributedSampler":
+        own = attributes(sampler)
+        for name, attribute in (("sampler_seed", "seed"), ("sampler_replicas", "num_replicas")):
+            if (value := plain(own.get(attribute))) is not None:
+                yield f"{prefix}.{name}", value
     dataset = found.get("dataset")
     yield f"{prefix}.dataset", type(dataset).__name__
     length = dataset_length(dataset)

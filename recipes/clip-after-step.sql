@@ -1,0 +1,42 @@
+-- title = "clipping after the step"
+-- severity = "alarm"
+-- symptoms = ["gradients", "loss"]
+-- order = 224
+-- scope = "rank"
+-- needs = "gradients after backward and at the step, of a few sampled steps in which the job's own clip_grad_norm_ cut them"
+-- what = "clip_grad_norm_ runs after the optimizer's step, so the step never sees the clipped gradients: clipping by {ratio:.2g} left them as they were ({steps} of {looked} steps looked at)"
+-- why = [
+--   "in step {seen} clip_grad_norm_ multiplied gradients with {ratio:.3g}, and the step used those of the backward: {entered:.4g} of their size (median over {n} parameters)",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT step, param, gradient_rms, step_rms, clip_ratio FROM python.updates WHERE clip_ratio < 1 ORDER BY step DESC, place LIMIT 20\"",
+--   "probe {endpoint} checkpoint before-restart.pt",
+-- ]
+-- false_positives = "gradients that the job keeps elsewhere and clips there"
+-- explains = ["gradients-exploding", "gradient-exploding-layer", "loss-spike", "divergence", "no-warm-up", "learning-rate-too-high", "loss-nan", "clipping"]
+-- [parameters.least]
+-- value = 2
+-- unit = "steps looked at"
+-- source = "ours: each compares two dozen parameters with themselves"
+-- [parameters.cut]
+-- value = 0.9
+-- unit = "ratio that clipping leaves"
+-- source = "ours: below that the difference between clipped and not is far from rounding"
+-- [parameters.same]
+-- value = 0.01
+-- unit = "ratio"
+-- source = "ours: a gradient that nobody touched is the same to the last bit; hooks and a scaler's factor round"
+WITH looked AS (
+    SELECT step, clip_ratio, step_rms / gradient_rms AS entered FROM python.updates
+    WHERE optimizer IS NOT NULL AND after_backward = 'present' AND at_step = 'present' AND gradient_rms > 0 AND clip_ratio < $cut AND clip_ratio > 0
+        AND abs(direction - 1) < 0.001
+), by_step AS (
+    SELECT step, MEDIAN(clip_ratio) AS ratio, MEDIAN(entered) AS entered, COUNT(*) AS n, abs(MEDIAN(entered) - 1) < $same AS untouched
+    FROM looked GROUP BY step ORDER BY step DESC LIMIT 8
+), counted AS (
+    SELECT COUNT(*) AS looked, COUNT(*) FILTER (untouched) AS steps, MIN(step) AS step, MAX(step) AS seen, ARG_MAX(ratio, step) AS ratio,
+        ARG_MAX(entered, step) AS entered, ARG_MAX(n, step) AS n FROM by_step
+)
+SELECT NULL AS unknown, * FROM counted WHERE looked >= $least AND steps >= 0.9 * looked
+UNION ALL BY NAME
+SELECT format('{} sampled steps in which clipping cut the gradients, {} are needed', looked, $least) AS unknown FROM counted WHERE looked < $least

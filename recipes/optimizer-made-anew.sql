@@ -1,0 +1,52 @@
+-- title = "optimizer state starts anew"
+-- severity = "notice"
+-- symptoms = ["loss", "gradients"]
+-- order = 218
+-- scope = "rank"
+-- needs = "an optimizer that counts the steps of its state (Adam and its kin), looked at a few times"
+-- what = "the state of {optimizer} (momentum, second moments) starts anew again and again: in {anew} of {n} looks its count of steps was lower than before, and never above {oldest}"
+-- why = [
+--   "at step {seen} its state had seen {state_steps} steps, at step {before} {state_before}",
+--   "an optimizer made in the loop, or a state that is cleared, has this effect",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT step, optimizer, param_group, state_steps, momentum_norm FROM python.optimizers ORDER BY t_ns DESC LIMIT 20\"",
+--   "probe {endpoint} backtrace --locals",
+-- ]
+-- false_positives = "a method that restarts its optimizer on purpose, such as a new one for each task or each stage"
+-- explains = ["slow-decrease", "oscillation", "loss-spike"]
+-- [parameters.least]
+-- value = 4
+-- unit = "pairs of looks"
+-- source = "ours: one restart is a resumed run or a new stage"
+-- [parameters.share]
+-- value = 0.3
+-- unit = "ratio of the pairs"
+-- source = "ours: looks at any moment of an epoch find a lower count than before in half of the cases"
+-- [parameters.young]
+-- value = 8
+-- unit = "steps"
+-- source = "ours: closer looks, and older states of the same age, prove nothing"
+WITH looks AS (
+    SELECT optimizer, param_group, parameters, step, state_steps, COUNT(*) OVER (PARTITION BY optimizer, param_group, parameters, step) AS twins,
+        COUNT(DISTINCT (optimizer, parameters)) OVER (PARTITION BY step, param_group) AS beside
+    FROM python.optimizers WHERE state_steps IS NOT NULL AND step IS NOT NULL
+), pairs AS (
+    SELECT *, LAG(step) OVER w AS before, LAG(state_steps) OVER w AS state_before FROM looks
+    WINDOW w AS (PARTITION BY optimizer, param_group, parameters ORDER BY step)
+), judged AS (
+    SELECT *, state_steps - state_before AS counted, step - before AS steps,
+        state_steps < state_before OR (state_steps = state_before AND state_steps < $young AND beside = 1) AS anew
+    FROM pairs WHERE before IS NOT NULL AND step - before >= $young
+), counted AS (
+    SELECT optimizer, param_group, COUNT(*) AS n, COUNT(*) FILTER (anew) AS anew, MEDIAN(counted) AS counted, MEDIAN(steps) AS steps,
+        MIN(step) FILTER (anew) AS step, MAX(step) FILTER (anew) AS seen, ARG_MAX(state_steps, step) FILTER (anew) AS state_steps,
+        ARG_MAX(before, step) FILTER (anew) AS before, ARG_MAX(state_before, step) FILTER (anew) AS state_before,
+        MAX(state_steps) AS oldest, MAX(twins) AS twins
+    FROM judged GROUP BY ALL
+), newest AS (
+    SELECT * FROM counted WHERE n >= $least AND anew >= $share * n AND anew >= $least AND twins = 1
+)
+SELECT NULL AS unknown, * FROM newest WHERE param_group = (SELECT MIN(param_group) FROM newest)
+UNION ALL BY NAME
+SELECT 'the state of an optimizer was looked at too rarely' AS unknown WHERE NOT EXISTS (SELECT 1 FROM counted WHERE n >= $least)

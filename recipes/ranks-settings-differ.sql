@@ -1,0 +1,56 @@
+-- title = "ranks have different settings"
+-- severity = "notice"
+-- symptoms = ["loss", "gradients", "data"]
+-- order = 213
+-- scope = "job"
+-- needs = "the settings of two ranks or more that train one replicated model"
+-- what = "{fact}"
+-- why = [
+--   "{evidence}",
+--   "{consequence}",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT rank, COUNT(clip_norm) AS clipped, COUNT(*) AS steps FROM python.steps GROUP BY rank ORDER BY rank\"",
+--   "probe {endpoint} query \"SELECT name, rank, value FROM probe.facts WHERE kind = 'hyperparameter' ORDER BY name, rank\"",
+-- ]
+-- false_positives = "settings by rank on purpose"
+-- explains = ["replicas-part"]
+-- [parameters.recent]
+-- value = 200
+-- unit = "steps"
+-- source = "ours"
+-- [parameters.least]
+-- value = 20
+-- unit = "steps"
+-- source = "ours"
+WITH replicated AS (
+    SELECT COUNT(DISTINCT rank) AS ranks FROM python.weights WHERE replicated
+), newest AS (
+    SELECT rank, name, ARG_MAX(value, t_ns) AS value FROM probe.facts
+    WHERE kind = 'hyperparameter' AND regexp_matches(name, '^(optimizer[0-9]*\.(lr|weight_decay|momentum|betas|eps)|.*loader[0-9]*\.(sampler_seed|sampler_replicas))$')
+    GROUP BY rank, name
+), settings AS (
+    SELECT name, COUNT(*) AS ranks, COUNT(DISTINCT value) AS kinds, array_to_string(list(format('{} (rank {})', value, rank) ORDER BY rank)[:8], ', ') AS listed
+    FROM newest GROUP BY name
+), last AS (
+    SELECT MAX(step) AS step FROM python.steps
+), clipping AS (
+    SELECT rank, COUNT(*) AS n, COUNT(clip_norm) / COUNT(*) AS share FROM python.steps, last WHERE python.steps.step > last.step - $recent GROUP BY rank
+), clipped AS (
+    SELECT MIN(n) AS n, list(rank ORDER BY rank) FILTER (share > 0.9) AS clip, list(rank ORDER BY rank) FILTER (share = 0) AS plain, COUNT(*) AS ranks FROM clipping
+)
+SELECT NULL AS unknown, 'clipping' AS subject,
+    format('only rank{} {} clip{} gradients: the same averaged gradients become different steps', CASE WHEN len(clip) > 1 THEN 's' ELSE '' END, array_to_string(clip, ', '), CASE WHEN len(clip) > 1 THEN '' ELSE 's' END) AS fact,
+    format('clip_grad_norm_ ran in nearly all of the last {} steps there, and in none on rank{} {}', n, CASE WHEN len(plain) > 1 THEN 's' ELSE '' END, array_to_string(plain, ', ')) AS evidence,
+    'the replicas part at the first step that is cut' AS consequence
+FROM clipped, replicated WHERE replicated.ranks > 1 AND clipped.ranks > 1 AND n >= $least AND len(clip) > 0 AND len(plain) > 0 AND len(clip) + len(plain) = clipped.ranks
+UNION ALL BY NAME
+SELECT NULL AS unknown, name AS subject,
+    CASE WHEN name LIKE '%sampler_seed' THEN 'the seed of the DistributedSampler differs between the ranks: their parts of the data overlap, and some samples are in none'
+        WHEN name LIKE '%sampler_replicas' THEN 'the DistributedSamplers divide the data among different numbers of ranks'
+        ELSE format('{} differs between the ranks that train one replicated model', name) END AS fact,
+    format('{}: {}', name, listed) AS evidence,
+    CASE WHEN name LIKE '%sampler%' THEN 'each rank shuffles all samples with its seed and takes every n-th: only with one seed are the parts disjoint' END AS consequence
+FROM settings, replicated WHERE replicated.ranks > 1 AND settings.ranks > 1 AND kinds > 1
+UNION ALL BY NAME
+SELECT 'no model in DistributedDataParallel on two ranks is known' AS unknown FROM replicated WHERE ranks < 2
