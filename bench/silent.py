@@ -1,6 +1,7 @@
 """Plants each silent error of tests/programs/silent in ordinary programs and judges what `diagnose` says.
 
-    python bench/silent.py [--only KIND …] [--programs NAME …] [--seeds N] [--again SECONDS] [--json OUT]
+    python bench/silent.py [--half development|held-out] [--only KIND …] [--programs NAME …] [--seeds N]
+                           [--again SECONDS] [--json OUT]
     python bench/silent.py --clean [--seconds S]     # the programs as they stand: false alarms per hour
 
 A trial asks `probe PID diagnose` again and again until the mechanism is named or the time is up, and with
@@ -12,7 +13,7 @@ A trial asks `probe PID diagnose` again and again until the mechanism is named o
     wrong     something else is said above `info`, and the mechanism is not
     silent    nothing is said above `info`; right where no process can know it from within ("honest")
 
-The words that count are declared in kinds.toml. One job at a time; a trial takes 20-60 s.
+The words that count are declared with the kinds (plant.py). One job at a time; a trial takes 20-60 s.
 """
 
 from __future__ import annotations
@@ -56,6 +57,8 @@ class Answer:
     """The finding that decided it."""
     others: list[str] = field(default_factory=list)
     """Findings above `info` that are neither right nor a symptom."""
+    found: list[str] = field(default_factory=list)
+    """All findings, so that an answer can be judged again by eye."""
     elapsed_s: float = 0.0
 
 
@@ -78,7 +81,7 @@ def matches(patterns: list[str], sentence: str) -> bool:
 
 
 class Judge:
-    """What kinds.toml says of one kind in one program."""
+    """What is declared of one kind in one program."""
 
     def __init__(self, name: str, program: str) -> None:
         kind = plant.kinds()[name]
@@ -93,6 +96,7 @@ class Judge:
         answer, symptoms = Answer(), []
         for one in found:
             sentence = f"{one['state']}: {one['what']} ({one['subject']})"
+            answer.found.append(f"{one['severity']} {one['recipe']}: {sentence}")
             if matches(self.right, sentence):
                 placed = not self.places or matches(self.places, sentence)
                 if answer.outcome != RIGHT or (placed and not answer.place):
@@ -201,6 +205,12 @@ def table(trials: list[Trial]) -> list[str]:
     return [*lines, "| " + " | ".join(["all", str(len(trials)), *counted(trials)]) + " |"]
 
 
+def write(path: Path | None, result: dict[str, Any]) -> None:
+    """Keep what is known so far."""
+    if path:
+        path.write_text(json.dumps(result, indent=1))
+
+
 def run_clean(arguments: argparse.Namespace) -> dict[str, Any]:
     """The clean programs."""
     false: list[dict[str, Any]] = []
@@ -220,13 +230,14 @@ def run_clean(arguments: argparse.Namespace) -> dict[str, Any]:
 def run_planted(arguments: argparse.Namespace) -> dict[str, Any]:
     """The planted ones."""
     trials = []
-    for name in arguments.only:
+    for name in arguments.only or plant.kinds(arguments.half):
         for program in plant.kinds()[name]["programs"]:
             if arguments.programs and program not in arguments.programs:
                 continue
             for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds):
                 done = trial(name, program, seed, arguments.watch, arguments.again)
                 trials.append(done)
+                write(arguments.json, {"trials": [asdict(one) for one in trials]})
                 after = "" if done.verdict_s is None else f" after {done.verdict_s} s"
                 later = f", later {done.later.outcome}" if done.later else ""
                 print(
@@ -241,8 +252,8 @@ def main() -> None:
     """Run the trials and print the table."""
     as_is = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=as_is)
-    kinds = list(plant.kinds())
-    parser.add_argument("--only", nargs="+", choices=kinds, default=kinds, metavar="KIND")
+    parser.add_argument("--half", choices=[*plant.HALVES, "all"], default="all", help="of the kinds")
+    parser.add_argument("--only", nargs="+", choices=list(plant.kinds()), metavar="KIND")
     parser.add_argument("--programs", nargs="+", choices=plant.PROGRAMS, metavar="NAME")
     parser.add_argument("--seeds", type=int, default=1, help="trials of each kind in each program")
     parser.add_argument("--first-seed", type=int, default=0)
@@ -252,9 +263,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="each clean program is asked so long")
     parser.add_argument("--json", type=Path, help="file for every trial")
     arguments = parser.parse_args()
-    result = run_clean(arguments) if arguments.clean else run_planted(arguments)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(result, indent=1))
+    write(arguments.json, run_clean(arguments) if arguments.clean else run_planted(arguments))
 
 
 if __name__ == "__main__":

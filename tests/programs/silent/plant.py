@@ -1,4 +1,4 @@
-"""Plants a silent error of kinds.toml in one of the programs here and becomes that program.
+"""Plants a silent error of kinds.toml or kinds_heldout.toml in a program here and becomes that program.
 
     python plant.py PROGRAM [--fault KIND] [--seed N] [--steps N] [--folder DIR]
     python plant.py --check        # every edit applies once and compiles
@@ -28,6 +28,7 @@ else:
 HERE = Path(__file__).resolve().parent
 SHARED = ("progress.py", "synthetic.py")
 """What the programs import; copied beside a planted one."""
+HALVES = {"development": "kinds.toml", "held-out": "kinds_heldout.toml"}
 DISTRIBUTED = ("ddp_cnn", "ddp_gpt")
 PROGRAMS = (
     "image_cnn", "nano_gpt", "lstm_lm", "house_prices", "vae", "dcgan", "actor_critic", "dqn", "unet",
@@ -43,19 +44,20 @@ class Script(NamedTuple):
 
 
 @functools.cache
-def declared() -> dict[str, Any]:
-    """What kinds.toml holds."""
-    return tomllib.loads((HERE / "kinds.toml").read_text())
+def declared(half: str) -> dict[str, Any]:
+    """What the file of a half holds."""
+    return tomllib.loads((HERE / HALVES[half]).read_text())
 
 
-def kinds() -> dict[str, dict[str, Any]]:
-    """All kinds by name, in the file's order."""
-    return {kind["name"]: kind for kind in declared()["kind"]}
+def kinds(half: str = "all") -> dict[str, dict[str, Any]]:
+    """The kinds of a half (or of both) by name, in the files' order."""
+    halves = HALVES if half == "all" else [half]
+    return {kind["name"]: kind for each in halves for kind in declared(each)["kind"]}
 
 
 def symptoms() -> list[str]:
     """What only describes what follows from an error, whatever its kind."""
-    return list(declared()["symptoms"])
+    return list(declared("development")["symptoms"])
 
 
 def edited(program: str, edits: list[list[str]]) -> str:
@@ -89,8 +91,8 @@ def write(program: str, kind: str, folder: Path, seed: int) -> Script:
 
 
 def check() -> list[str]:
-    """What is wrong with kinds.toml."""
-    wrong = []
+    """What is wrong with the files of kinds."""
+    wrong = [f"{name}: in both halves" for name in kinds("development") if name in kinds("held-out")]
     for name, kind in kinds().items():
         if len(kind["programs"]) < 2:
             wrong.append(f"{name}: one program")
@@ -111,7 +113,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=0, help="0: until it is stopped")
     parser.add_argument("--folder", type=Path, help="where to write the script; a temporary one without it")
-    parser.add_argument("--check", action="store_true", help="check kinds.toml")
+    parser.add_argument("--check", action="store_true", help="check the files of kinds")
     wanted = parser.parse_args()
     if wanted.check:
         found = check()
