@@ -16,7 +16,7 @@ SHAPES = (
     "in the epoch", "after the epoch", "one batch", "without a loader", "saves",
     "the loader of the training", "with gradients", "with gradients in training mode",
     "a pass without the model", "one backward for a pass", "a metric in each step",
-    "two loaders and a teacher", "stays in eval mode",
+    "two loaders and a teacher", "stays in eval mode", "without eval mode",
 )
 STEPS = 18
 
@@ -29,6 +29,9 @@ def test_only_batches_trained_on_are_the_steps_and_the_rest_are_intervals(
     result = job.result()
     sql = "SELECT kind, batches, samples FROM python.intervals ORDER BY t_ns"
     assert query(place, job.pid, sql) == result["intervals"]
+    said = query(place, job.pid, "SELECT DISTINCT recognised_by LIKE '%in train mode' FROM python.intervals")
+    assert [True] not in said or shape == "without eval mode", "only of calls without gradients is it certain"
+    assert [True] in said or shape != "without eval mode"
     steps = query(
         place, job.pid,
         "SELECT samples, wall_s, coalesce(eval_s, 0) + coalesce(checkpoint_s, 0), coalesce(data_s, 0) + "

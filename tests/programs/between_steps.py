@@ -92,6 +92,8 @@ class Loop:
             self._evaluate(self.held_out, gradients=True)
         elif epoch_ends and shape == "with gradients in training mode":
             self._evaluate(self.held_out, gradients=True, mode=True)
+        elif epoch_ends and shape == "without eval mode":
+            self._evaluate(self.held_out, mode=True)
         elif epoch_ends and shape == "a pass without the model":
             batches = [len(rows) for rows, _ in self.held_out]
             self.intervals.append(("reading", len(batches), sum(batches)))

@@ -40,6 +40,7 @@ INFERENCE, READING = "inference", "reading"
 KINDS = (EVALUATION, PREDICTION, CHECKPOINT, INFERENCE, READING)
 _BY = {
     "gradless": "no gradients, no backward",
+    "train mode": "no gradients, no backward, in train mode",
     "eval mode": "eval mode, no backward",
     "no backward": "a pass without a backward",
     INFERENCE: "eval mode, no gradients, no loader",
@@ -56,7 +57,7 @@ class Interval:
 
     __slots__ = ("batches", "before", "began_ns", "by", "data_ns", "eval_mode", "forward", "gradless",
                  "held_ns", "inner_ns", "kind", "loader", "micro_step", "number", "outer", "own_ns", "passes",
-                 "sampled", "samples", "state", "step", "sure", "tokens", "trained")
+                 "sampled", "samples", "state", "step", "sure", "tokens", "train_mode", "trained")
 
     def __init__(self, recorder: Recorder, state: int, now_ns: int) -> None:
         self.state = state
@@ -74,9 +75,9 @@ class Interval:
         self.number = 0
         """Of its row."""
         self.inner_ns = self.own_ns = self.data_ns = 0
-        self.gradless = self.sure = self.forward = self.eval_mode = False
+        self.gradless = self.sure = self.forward = self.eval_mode = self.train_mode = False
         """Signs: a module call without gradients; one of a root of the training, in eval mode; one with
-        gradients; one with gradients in eval mode."""
+        gradients; one with gradients in eval mode; one of a root without gradients, in train mode."""
         self.trained = self.sampled = False
 
     def listens(self, recorder: Recorder) -> bool:
@@ -234,6 +235,7 @@ class Intervals:
         if one is not None and one.state == WATCHED and one.passes:
             one.gradless = True
             one.sure = one.sure or sure
+            one.train_mode = one.train_mode or (root and training)
         elif sure and not recorder.forward_start_ns and (one is None or one.state == ENDED):
             recorder.aside = None
             recorder.aside = Interval(recorder, STRETCH, now_ns)
@@ -285,7 +287,10 @@ class Intervals:
         trained.update(passes)
 
     def _sign(self, one: Interval) -> int:
-        key = "gradless" if one.proven else "eval mode" if one.eval_mode else "no backward"
+        if one.proven:
+            key = "train mode" if one.train_mode and not one.sure else "gradless"
+        else:
+            key = "eval mode" if one.eval_mode else "no backward"
         return self._texts[key]
 
     def _decide(self, one: Interval, kind: str, by: int) -> None:
