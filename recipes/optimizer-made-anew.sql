@@ -4,7 +4,7 @@
 -- order = 218
 -- scope = "rank"
 -- needs = "an optimizer that counts the steps of its state (Adam and its kin), looked at a few times"
--- what = "the state of {optimizer} (momentum, second moments) starts anew again and again: in {anew} of {n} looks its count of steps was lower than before, and never above {oldest}"
+-- what = "the state of {optimizer} (momentum, second moments) starts anew again and again: in {anew} of {n} looks its count of steps was no higher than at the look before, and it never passed {oldest}"
 -- why = [
 --   "at step {seen} its state had seen {state_steps} steps, at step {before} {state_before}",
 --   "an optimizer made in the loop, or a state that is cleared, has this effect",
