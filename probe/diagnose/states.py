@@ -88,5 +88,10 @@ HELD_UP = frozenset({
     SWAPPING, STARVED, UNINTERRUPTIBLE, HELD,
 })
 """States of a rank that is not waiting for others: something of its own holds it up."""
+STALLS = frozenset({
+    DEADLOCK, LOCK_WAIT, HOLDS_GIL, BLOCKED, BUSY, UNINTERRUPTIBLE, WAITING_FOR_DATA, IN_COLLECTIVE, STOPPED,
+    TRACED, UNKNOWN, MISSING_RANK, DEAD_RANK, OP_MISMATCH, SIZE_MISMATCH, DTYPE_MISMATCH, ORDER_MISMATCH,
+})
+"""As an alarm, no step is to be expected in these; starved, swapping or saving, a job still gets on."""
 JOINS_LATER = frozenset({CHECKPOINT, EVALUATION, SLOW_STEP, WARM_UP, PAUSED, ACTED_ON})
 """States of a rank that will join the collective once it is done or resumed."""

@@ -154,6 +154,13 @@ class Watch:
         tracked = self._tracked.get(folder)
         return None if tracked is None else tracked.verdict
 
+    def stall(self, folder: Path) -> Finding | None:
+        """The present verdict, if it says that no step is to be expected of the process. Any thread."""
+        found = self.current(folder)
+        if found is None or found.severity != ALARM or found.state not in states.STALLS:
+            return None
+        return found
+
     def other_ranks(self, folder: Path) -> list[Peer]:
         """The other ranks on this host of the job recorded in `folder`. Any thread."""
         tracked = self._tracked.get(folder)
