@@ -59,7 +59,7 @@ STATES: dict[str, str] = {
     DEADLOCK: "two or more threads wait for locks and none moves",
     HOLDS_GIL: "one thread holds the GIL in C code, so no other Python code runs",
     BLOCKED: "the training thread waits in C code with the GIL released",
-    BUSY: "it keeps running without completing a step or batch",
+    BUSY: "it keeps running in one function, and no step or batch comes: an endless loop, or long work",
     STARVED: "it is ready to run but gets no CPU",
     SWAPPING: "it is paging in from swap",
     STOPPED: "stopped by a signal (SIGSTOP, Ctrl-Z)",
@@ -93,5 +93,5 @@ STALLS = frozenset({
     TRACED, UNKNOWN, MISSING_RANK, DEAD_RANK, OP_MISMATCH, SIZE_MISMATCH, DTYPE_MISMATCH, ORDER_MISMATCH,
 })
 """As an alarm, no step is to be expected in these; starved, swapping or saving, a job still gets on."""
-JOINS_LATER = frozenset({CHECKPOINT, EVALUATION, SLOW_STEP, WARM_UP, PAUSED, ACTED_ON})
-"""States of a rank that will join the collective once it is done or resumed."""
+JOINS_LATER = frozenset({CHECKPOINT, EVALUATION, SLOW_STEP, BUSY, WARM_UP, PAUSED, ACTED_ON})
+"""States of a rank that joins the collective once it is done or resumed, unless they are an alarm."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -162,6 +164,28 @@ def test_what_runs_for_ever_is_told_from_what_hangs(
     else:
         assert (verdict.state, verdict.severity) == (states.SLOW_STEP, NOTICE)
         assert "hang_in_python (stall_hangs.py:" in verdict.what
+
+
+@pytest.mark.alone
+def test_an_endless_loop_is_busy_without_a_step_with_hardly_any_cpu_too(
+    place: Place, fork: Callable[..., Forked]
+) -> None:
+    job = fork("stall_hangs", "--way", "python")
+    hang(job)
+
+    def busy() -> dict[str, Any] | None:
+        done = run_probe(place, str(job.pid), "diagnose", "--format", "json")
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found if found["state"] == states.BUSY else None
+
+    until(lambda: "makes no step" in run_probe(
+        place, str(job.pid), "eval", "--at-step", "1", PROBE_ACT_WAIT_S="0.5"
+    ).stderr, "a refusal of what needs the end of a step")
+    with beside_burners(job.pid):
+        found = until(busy, "busy without a step")
+    assert found is not None and found["severity"] == NOTICE, "it may be long work"
+    assert "running in hang_in_python (stall_hangs.py:" in found["what"] and "no step for" in found["what"]
+    assert found["evidence"]["threads"][0]["run_delay_ratio"] > 0.5, "a test of a starved machine"
 
 
 @pytest.mark.alone

@@ -21,7 +21,7 @@ from probe.diagnose.ranks.rank_evidence import Call, Facts
 from probe.diagnose.ranks.slower import slower
 from probe.diagnose.states import ALARM, NOTICE, OK
 
-OWN_CAUSE = states.HELD_UP | {states.SLOW_STEP, states.WARM_UP}
+OWN_CAUSE = states.HELD_UP | {states.SLOW_STEP, states.BUSY, states.WARM_UP}
 """States of a rank that explain why the others wait for it: they become the state of the job."""
 _MOST_LINES = 8
 

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from probe.base import wire
 from probe.base.errors import AgentUnreachable, NoBoundary, ProbeError, TooMany
 from probe.diagnose.finding import Finding
+from probe.diagnose.states import HOLDS_GIL
 from probe.recording.process import life
 from probe.server.agents import asking
 from probe.server.agents.asking import who, why_silent
@@ -44,8 +45,8 @@ _FULL_QUEUE_S = 0.01
 _STALLED_S = 0.2
 """How long a request waits for the end of a step in a job that is known to be stalled: it may have gone on
 since it was looked at."""
-_STALLED_HEARS_S = 1.0
-"""After so long without an answer of a stalled process, check whether its agent hears."""
+_SHUT_OUT_S = 1.0
+"""The same as `Request.patient_s` where something is known to keep the GIL."""
 
 
 class Request(NamedTuple):
@@ -106,8 +107,9 @@ class Forwarder:
         begun = time.monotonic() if begun is None else begun
         stall = None if request.body.get("wait_anyway") else self._stall(recorded.folder)
         if stall is not None:
-            body = {**request.body, "boundary_s": _STALLED_S}
-            request = request._replace(body=body, patient_s=min(request.patient_s, _STALLED_HEARS_S))
+            request = request._replace(body={**request.body, "boundary_s": _STALLED_S})
+            if stall.state == HOLDS_GIL:
+                request = request._replace(patient_s=min(request.patient_s, _SHUT_OUT_S))
         async with self._sending.setdefault(recorded.meta.socket, asyncio.Lock()):
             await _require_running(recorded)
             connection = await _send(recorded, request, begun + SEND_S)
