@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from probe.base.errors import ProbeError
 from probe.base.settings import BY_NAME
 from probe.diagnose.process import kernel_waits
+from probe.diagnose.process.handled import Handled, handled
 from probe.diagnose.process.kernel_waits import Snapshot
 from probe.diagnose.process.pause_owner import HELD, Held, who_holds
 from probe.diagnose.process.progress import History, Progress
@@ -136,6 +137,8 @@ class Evidence:
     progress: Progress | None = None
     held: Held | None = None
     """The action that holds the training thread, if the journal names one."""
+    handled: Handled | None = None
+    """The exception that the training thread catches again and again, while no step ends."""
     world_size: int | None = None
     threads: tuple[Thread, ...] = ()
     workers: tuple[Worker, ...] = ()
@@ -220,8 +223,10 @@ def gather(
         used_s += rested.used_s
     progress = rings.read() if rings else None
     phase = progress.phase if progress is not None else None
+    since_s = (progress.last_step_s if progress is not None else None) or 0.0
     return replace(
         found,
+        handled=handled(pid, folder, since_s) if folder is not None and since_s > found.stall_s else None,
         progress=progress, held=who_holds(folder, phase) if folder is not None and phase in HELD else None,
         state=after.state, window_s=window_s, threads=threads, workers=_workers(captures, before, after),
         still_s=None if training is None else still_s, watched_s=watched_s, used_s=used_s,

@@ -15,6 +15,7 @@ from probe.diagnose import states
 from probe.diagnose.finding import Finding
 from probe.diagnose.process import stack_patterns, wording
 from probe.diagnose.process.evidence import Evidence, Thread, Worker
+from probe.diagnose.process.handled import with_exception
 from probe.diagnose.process.pause_owner import ACTING, PAUSED
 from probe.diagnose.process.progress import WARM_UP_STEPS, Progress
 from probe.diagnose.process.stall_thresholds import DEFAULTS, Case, usual_quiet_s
@@ -35,7 +36,8 @@ _LET_IN_S = 0.25
 def diagnose_process(evidence: Evidence, thresholds: StallThresholds = DEFAULTS) -> Finding:
     """The state of the process."""
     case = Case(evidence, thresholds)
-    return next(found for rule in RULES if (found := rule(case)) is not None)
+    found = next(found for rule in RULES if (found := rule(case)) is not None)
+    return found if evidence.handled is None else with_exception(found, evidence.handled)
 
 
 def _finding(

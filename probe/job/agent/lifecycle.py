@@ -26,6 +26,7 @@ from probe.job.agent import new_recording
 from probe.job.agent.control_socket import ControlSocket
 from probe.job.agent.deleted import Deleted
 from probe.job.agent.endings import Endings
+from probe.job.agent.handling import Handling
 from probe.job.agent.identity import identify, several_hosts
 from probe.job.agent.late_imports import proven_imports
 from probe.job.agent.tracing import name_tracer
@@ -103,6 +104,7 @@ class Agent:
                 (lambda: _SERVER_LOOK_S, self._deleted.check),
                 (lambda: _INSIST_S, self._note_training_thread),
                 (lambda: _INSIST_S, self.endings.check),
+                (lambda: _INSIST_S, Handling(self.instruments.recorder, self.recording.journal.append).check),
                 (lambda: _INSIST_S, self._tidy_requests),
                 *([(lambda: _INSIST_S, self.announcing.check)] if self.announcing else []),
             ],
