@@ -143,8 +143,25 @@ def test_a_receive_without_a_send_names_the_peer() -> None:
 
 def test_a_rank_of_which_nothing_is_known_is_named_too() -> None:
     found = diagnose_job([rank(0, *WAITS), rank(2, *WAITS)], ["host b does not answer"])
-    assert (found.state, found.culprits) == (states.MISSING_RANK, (1,))
+    assert (found.state, found.severity, found.culprits) == (states.UNKNOWN, ALARM, (1,))
+    assert found.what == (
+        "ranks 0,2 wait in all_reduce #41 (default group), and why is unknown: rank 1 not seen"
+    ), "whether it joined, nobody knows"
     assert "host b does not answer" in found.why
+
+
+NETWORK = "check the network"
+
+
+def test_the_network_is_blamed_only_when_every_rank_is_seen_in_the_same_call() -> None:
+    found = judged(rank(0, *WAITS), rank(1, *WAITS), rank(2, *WAITS))
+    assert (found.state, found.severity) == (states.IN_COLLECTIVE, ALARM) and NETWORK in found.what
+    left = (*HISTORY, call(41))  # it has left: a broadcast ends for its source first
+    elsewhere = rank(1, *left, verdict=looked(states.BLOCKED), frame="sleep (train.py:7)")
+    found = judged(rank(0, *WAITS), elsewhere, rank(2, *WAITS))
+    assert (found.state, found.severity) == (states.UNKNOWN, ALARM) and NETWORK not in found.what
+    assert "ranks 0,2 wait in all_reduce #41" in found.what and "rank 1 not seen in it" in found.what
+    assert any("sleep (train.py:7)" in line for line in found.why)
 
 
 def test_a_call_that_is_made_this_instant_is_no_hang() -> None:
