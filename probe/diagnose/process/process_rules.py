@@ -354,7 +354,10 @@ def _collective(case: Case) -> Finding | None:
 
 def _deadlock(case: Case) -> Finding | None:
     e = case.evidence
-    waiting = [thread for thread in e.threads if thread.still and stack_patterns.mutex_wait(thread)]
+    waiting = [
+        thread for thread in e.threads
+        if thread.still and stack_patterns.mutex_wait(thread) and not stack_patterns.serves_notebook(thread)
+    ]
     if len(waiting) < 2 or not any(thread.training for thread in waiting):
         return None
     places = "; ".join(f"{thread.name} in {wording.place_of(thread.frames)}" for thread in waiting)
@@ -485,7 +488,9 @@ def _named(thread: Thread) -> str:
 
 def _other_threads(case: Case) -> list[str]:
     others = [
-        one for one in case.evidence.threads if not one.training and not str(one.name).startswith("probe-")
+        one for one in case.evidence.threads
+        if not one.training and not str(one.name).startswith("probe-")
+        and not stack_patterns.serves_notebook(one)
     ]
     return [f"{_named(one)} is at {wording.at(one.frames)}" for one in others[:_MOST_LINES]]
 
