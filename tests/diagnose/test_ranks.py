@@ -294,6 +294,36 @@ def test_a_slow_rank_is_named_with_the_phase_and_since_when(phase: str, kind: st
     assert f"({kind} in {phase})" in found.what and "since step 100" in found.what
 
 
+def late(more_s: float, waits_s: float, since: int) -> tuple[tuple[Step, ...], tuple[Call, ...]]:
+    """The last 150 of 2,150 steps whose gradients C++ averages in backward, and the calls of Python's own:
+    one a step, while the group counts two. From `since` on the forward takes longer, or backward waits."""
+    rows, calls = [], []
+    for step in steps({"forward": more_s}, since, waits_s=0.0):
+        waits = waits_s if step.step >= since else 0.0
+        number = step.step + 2000
+        timed = {"backward_s": (step.backward_s or 0.0) + waits, "wall_s": step.wall_s + waits}
+        rows.append(step._replace(step=number, **timed))
+        calls.append(call(number * 2, step=number, t_ns=step.t_ns, wait_s=0.001))
+    return tuple(rows), tuple(calls)
+
+
+@pytest.mark.parametrize(("since", "said"), [
+    (100, "since step 2,100, for"), (0, "on the last 150 steps and before step 2,000 already"),
+])
+def test_a_rank_that_becomes_slow_late_is_found_although_no_row_of_c_plus_plus_is_left(
+    since: int, said: str
+) -> None:
+    """Its forward is longer, the others wait in backward: the group's numbers show that C++ averages."""
+    slow, own = late(0.06, 0.0, since)
+    waits, others = late(0.0, 0.06, since)
+    found = judged(
+        rank(0, *others, quiet_s=0.01, steps=waits), rank(1, *own, quiet_s=0.01, steps=slow),
+        rank(2, *others, quiet_s=0.01, steps=waits),
+    )
+    assert (found.state, found.culprits) == (states.STRAGGLER, (1,)), found
+    assert "(compute in forward)" in found.what and said in found.what, found.what
+
+
 def test_a_rank_that_is_slow_now_and_then_is_named_so() -> None:
     found = judged(
         running(0, steps(waits_s=0.5, every=10, since=20)), running(1, steps({"forward": 0.5}, 20, every=10))
