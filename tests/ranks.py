@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from agent.nursery import forked, shared
 from harness import Job, Place
@@ -61,9 +61,10 @@ def free_port() -> int:
 @contextlib.contextmanager
 def running_ranks(
     place: Place, world_size: int, program: str, *options: str, watched: bool = True, ready: str = "READY",
-    name: str = "", interpreters: bool = False, **environ: str,
+    name: str = "", interpreters: bool = False, unrecorded: Collection[int] = (), **environ: str,
 ) -> Iterator[Ranks]:
-    """All ranks of a program, each having said `ready` (empty: not waited for); killed at the end."""
+    """All ranks of a program, each having said `ready` (empty: not waited for); killed at the end. Those in
+    `unrecorded` run without probe."""
     name = name or f"{program}-{uuid.uuid4().hex[:6]}"
     port, run_id = free_port(), uuid.uuid4().hex
     jobs: list[Job] = []
@@ -76,7 +77,8 @@ def running_ranks(
                 stack.callback(jobs[-1].kill)
             else:
                 command = (program, *options)
-                jobs += stack.enter_context(forked(shared(), place, command, watched=watched, **more))
+                with_probe = watched and rank not in unrecorded
+                jobs += stack.enter_context(forked(shared(), place, command, watched=with_probe, **more))
         ranks = Ranks(name, jobs)
         if ready:
             ranks.wait_for(ready)

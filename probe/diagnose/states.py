@@ -22,6 +22,7 @@ DEADLOCK = "deadlock suspected"
 HOLDS_GIL = "holds the GIL"
 BLOCKED = "blocked in C"
 BUSY = "busy without a step"
+RETRYING = "retrying"
 STARVED = "starved of CPU"
 SWAPPING = "swapping"
 STOPPED = "stopped"
@@ -59,7 +60,8 @@ STATES: dict[str, str] = {
     DEADLOCK: "two or more threads wait for locks and none moves",
     HOLDS_GIL: "one thread holds the GIL in C code, so no other Python code runs",
     BLOCKED: "the training thread waits in C code with the GIL released",
-    BUSY: "it keeps running without completing a step or batch",
+    BUSY: "it keeps running in one function, and no step or batch comes: an endless loop, or long work",
+    RETRYING: "it catches the same exception again and again, and no step or batch comes",
     STARVED: "it is ready to run but gets no CPU",
     SWAPPING: "it is paging in from swap",
     STOPPED: "stopped by a signal (SIGSTOP, Ctrl-Z)",
@@ -85,8 +87,14 @@ STATES: dict[str, str] = {
 
 HELD_UP = frozenset({
     STOPPED, TRACED, HOLDS_GIL, WAITING_FOR_DATA, CHECKPOINT, EVALUATION, PAUSED, ACTED_ON, DEADLOCK,
-    SWAPPING, STARVED, UNINTERRUPTIBLE, HELD,
+    SWAPPING, STARVED, UNINTERRUPTIBLE, HELD, RETRYING,
 })
 """States of a rank that is not waiting for others: something of its own holds it up."""
-JOINS_LATER = frozenset({CHECKPOINT, EVALUATION, SLOW_STEP, WARM_UP, PAUSED, ACTED_ON})
-"""States of a rank that will join the collective once it is done or resumed."""
+STALLS = frozenset({
+    DEADLOCK, LOCK_WAIT, HOLDS_GIL, BLOCKED, BUSY, RETRYING, UNINTERRUPTIBLE, WAITING_FOR_DATA, IN_COLLECTIVE,
+    STOPPED, TRACED, UNKNOWN, MISSING_RANK, DEAD_RANK, OP_MISMATCH, SIZE_MISMATCH, DTYPE_MISMATCH,
+    ORDER_MISMATCH,
+})
+"""As an alarm, no step is to be expected in these; starved, swapping or saving, a job still gets on."""
+JOINS_LATER = frozenset({CHECKPOINT, EVALUATION, SLOW_STEP, BUSY, WARM_UP, PAUSED, ACTED_ON})
+"""States of a rank that joins the collective once it is done or resumed, unless they are an alarm."""

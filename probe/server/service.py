@@ -52,7 +52,7 @@ class Service:
         self.last_request = time.monotonic()
         self.queries = Counter[str]()
         self.facts = FactsGatherer(registry)
-        self.forwarder = Forwarder(self._find, self._status)
+        self.forwarder = Forwarder(self._find, self._status, watch.stall)
         self.threads = Threads(16, "probe-request")
         self.agents = Threads(2 * IN_FLIGHT, "probe-agents")
 

@@ -67,7 +67,7 @@ ASKED: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("lr --set 0", "lr", {"set": 0.0}, {}),
     ("lr --set 3e-5 --group 1 --optimizer generator --force", "lr",
      {"set": 3e-5, "group": 1, "optimizer": "generator", "force": True}, {}),
-    ("lr --scale 2 --wait 5", "lr", {"scale": 2.0}, {"wait_s": 5.0}),
+    ("lr --scale 2 --wait 5", "lr", {"scale": 2.0}, {"wait_s": 5.0, "wait_anyway": True}),
     ("checkpoint rescue.pt", "checkpoint", {"path": "rescue.pt"}, {}),
     ("checkpoint /abs/rescue.pt --now --overwrite", "checkpoint",
      {"path": "/abs/rescue.pt", "overwrite": True}, {"now": True}),
@@ -181,7 +181,7 @@ def test_an_action_says_what_came_of_it_where_it_ran_and_what_undoes_it(
 def test_an_undo_names_the_action_and_says_what_was_put_back(command: Callable[..., Result]) -> None:
     wire = Wire(**{"/v1/undo": {"id": "7-3", "step": 50, "what": "lr 0.1 again", "notes": []}})
     assert command("7", "undo", "7-3", "--wait", "2", transport=wire) == Result(0, "lr 0.1 again\n", "")
-    assert wire.asked == [("/v1/undo", {"endpoint": "7", "id": "7-3", "wait_s": 2.0})]
+    assert wire.asked == [("/v1/undo", {"endpoint": "7", "id": "7-3", "wait_s": 2.0, "wait_anyway": True})]
 
 
 def test_the_error_of_an_action_is_said_with_its_exit_code(command: Callable[..., Result]) -> None:
@@ -479,7 +479,7 @@ def test_eval_says_what_a_snippet_was_taken_for_when_it_did_not_just_read(
     ("words", "more"),
     [
         ("", {}), ("--now", {"when": "now"}), ("--at-step", {"when": "step"}), ("--force", {"force": True}),
-        ("--wait 2 --timeout 3", {"wait_s": 2.0, "timeout_s": 3.0}),
+        ("--wait 2 --timeout 3", {"wait_s": 2.0, "wait_anyway": True, "timeout_s": 3.0}),
     ],
 )
 def test_eval_asks_for_the_place_that_is_wanted(

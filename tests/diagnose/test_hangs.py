@@ -206,6 +206,10 @@ def test_a_rank_that_waits_for_another_is_in_a_collective_and_the_other_is_not(
         assert "the cause: rank 1" in waits_too["what"] and "sleep_on_storage" in waits_too["what"]
         said = run_probe(place, str(ranks[0].pid), "diagnose").stdout
         assert f"rank 1 (pid {ranks[1].pid}) has not entered it" in said
+        for endpoint in (first.meta.job, str(ranks[0].pid)):
+            refused = run_probe(place, endpoint, "eval", "--at-step", "1")
+            assert refused.returncode == 5 and "makes no step" in refused.stderr, refused
+            assert "sleep_on_storage" in refused.stderr, "the cause is said, also of a rank that only waits"
 
 
 def test_the_training_thread_of_a_forked_job_is_known_by_its_number_in_that_job(hung: Hung) -> None:

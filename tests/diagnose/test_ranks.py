@@ -143,8 +143,25 @@ def test_a_receive_without_a_send_names_the_peer() -> None:
 
 def test_a_rank_of_which_nothing_is_known_is_named_too() -> None:
     found = diagnose_job([rank(0, *WAITS), rank(2, *WAITS)], ["host b does not answer"])
-    assert (found.state, found.culprits) == (states.MISSING_RANK, (1,))
+    assert (found.state, found.severity, found.culprits) == (states.UNKNOWN, ALARM, (1,))
+    assert found.what == (
+        "ranks 0,2 wait in all_reduce #41 (default group), and why is unknown: rank 1 not seen"
+    ), "whether it joined, nobody knows"
     assert "host b does not answer" in found.why
+
+
+NETWORK = "check the network"
+
+
+def test_the_network_is_blamed_only_when_every_rank_is_seen_in_the_same_call() -> None:
+    found = judged(rank(0, *WAITS), rank(1, *WAITS), rank(2, *WAITS))
+    assert (found.state, found.severity) == (states.IN_COLLECTIVE, ALARM) and NETWORK in found.what
+    left = (*HISTORY, call(41))  # it has left: a broadcast ends for its source first
+    elsewhere = rank(1, *left, verdict=looked(states.BLOCKED), frame="sleep (train.py:7)")
+    found = judged(rank(0, *WAITS), elsewhere, rank(2, *WAITS))
+    assert (found.state, found.severity) == (states.UNKNOWN, ALARM) and NETWORK not in found.what
+    assert "ranks 0,2 wait in all_reduce #41" in found.what and "rank 1 not seen in it" in found.what
+    assert any("sleep (train.py:7)" in line for line in found.why)
 
 
 def test_a_call_that_is_made_this_instant_is_no_hang() -> None:
@@ -275,6 +292,36 @@ def test_a_slow_rank_is_named_with_the_phase_and_since_when(phase: str, kind: st
     )
     assert (found.state, found.severity, found.culprits) == (states.STRAGGLER, NOTICE, (1,))
     assert f"({kind} in {phase})" in found.what and "since step 100" in found.what
+
+
+def late(more_s: float, waits_s: float, since: int) -> tuple[tuple[Step, ...], tuple[Call, ...]]:
+    """The last 150 of 2,150 steps whose gradients C++ averages in backward, and the calls of Python's own:
+    one a step, while the group counts two. From `since` on the forward takes longer, or backward waits."""
+    rows, calls = [], []
+    for step in steps({"forward": more_s}, since, waits_s=0.0):
+        waits = waits_s if step.step >= since else 0.0
+        number = step.step + 2000
+        timed = {"backward_s": (step.backward_s or 0.0) + waits, "wall_s": step.wall_s + waits}
+        rows.append(step._replace(step=number, **timed))
+        calls.append(call(number * 2, step=number, t_ns=step.t_ns, wait_s=0.001))
+    return tuple(rows), tuple(calls)
+
+
+@pytest.mark.parametrize(("since", "said"), [
+    (100, "since step 2,100, for"), (0, "on the last 150 steps and before step 2,000 already"),
+])
+def test_a_rank_that_becomes_slow_late_is_found_although_no_row_of_c_plus_plus_is_left(
+    since: int, said: str
+) -> None:
+    """Its forward is longer, the others wait in backward: the group's numbers show that C++ averages."""
+    slow, own = late(0.06, 0.0, since)
+    waits, others = late(0.0, 0.06, since)
+    found = judged(
+        rank(0, *others, quiet_s=0.01, steps=waits), rank(1, *own, quiet_s=0.01, steps=slow),
+        rank(2, *others, quiet_s=0.01, steps=waits),
+    )
+    assert (found.state, found.culprits) == (states.STRAGGLER, (1,)), found
+    assert "(compute in forward)" in found.what and said in found.what, found.what
 
 
 def test_a_rank_that_is_slow_now_and_then_is_named_so() -> None:

@@ -46,6 +46,21 @@ def alarms(place: Place, ranks: Ranks) -> list[tuple[int, str]]:
 
 
 @pytest.mark.alone
+def test_a_rank_without_probe_is_not_seen_and_neither_it_nor_the_network_is_blamed(place: Place) -> None:
+    options = ("--fault", "sleep", "--rank", "1", "--at", "12", "--forever")
+    settings = {"PROBE_STALL_S": "1", **SERVER}
+    with running_ranks(place, 2, "faulty_ranks", *options, unrecorded=(1,), **settings) as ranks:
+        ranks[1].wait_for("FAULT")
+        recorded = recorded_of(place, ranks[0].pid)
+        until(lambda: any(row["severity"] == ALARM for row in noted(recorded)), "the server's alarm")
+        found = diagnosed(place, ranks.name)
+        assert (found["state"], found["severity"]) == (states.UNKNOWN, ALARM), found
+        assert found["what"].startswith("rank 0 waits in all_reduce #")
+        assert found["what"].endswith("and why is unknown: rank 1 not seen")
+        assert [row["state"] for row in noted(recorded)] == [states.UNKNOWN], "and one alarm, there"
+
+
+@pytest.mark.alone
 def test_the_rank_that_hangs_the_others_gets_the_only_alarm_and_is_named_wherever_one_asks(
     place: Place,
 ) -> None:

@@ -115,6 +115,45 @@ def test_only_who_hardly_ever_gets_a_core_is_starved(delay: float, cpu: float, e
     assert found.state == expected
 
 
+ROUND = Frame("on_step", "/home/u/callbacks.py", 31, True)
+
+
+@pytest.mark.parametrize(("used_s", "expected"), [(0.1, states.STARVED), (0.3, states.BUSY)])
+def test_who_has_had_the_cpu_for_several_steps_and_ends_none_is_busy_and_not_starved(
+    used_s: float, expected: str
+) -> None:
+    loop = replace(working(ROUND, MAIN), run_delay_ratio=0.98, cpu_ratio=0.02, stays_in=ROUND, in_torch=False)
+    found = diagnose_process(evidence(loop, still_s=0.0, used_s=used_s, progress=progress(30.0)))
+    assert found.state == expected
+    if expected == states.BUSY:
+        assert found.what.startswith("running in on_step (callbacks.py:31) without completing a step")
+        assert "no step for 30 s" in found.what and "waiting for a CPU 98 %" in "\n".join(found.why)
+
+
+@pytest.mark.parametrize(("changes", "quiet_s", "expected"), [
+    ({}, 30.0, states.BUSY),
+    ({}, 14.0, states.SLOW_STEP),  # three times the limit of five seconds, or what it went on from before
+    ({"in_torch": True}, 30.0, states.SLOW_STEP),
+    ({"stays_in": None}, 30.0, states.SLOW_STEP),
+])
+def test_work_in_one_function_and_none_of_torch_is_busy_without_a_step_once_it_lasts(
+    changes: dict[str, object], quiet_s: float, expected: str
+) -> None:
+    one = replace(working(ROUND, MAIN), **{"stays_in": ROUND, "in_torch": False, **changes})  # type: ignore[arg-type]
+    assert state_of(evidence(one, progress=progress(quiet_s))) == (expected, NOTICE)
+    saving = progress(quiet_s, interval="evaluation", interval_s=quiet_s)
+    assert state_of(evidence(one, progress=saving)) == (states.EVALUATION, NOTICE)
+
+
+def test_a_python_loop_is_not_taken_for_a_call_into_c_that_keeps_the_gil() -> None:
+    loop = replace(working(ROUND, MAIN), changed=False, held_gil=True)
+    other = Thread(PID + 1, "tqdm", frames=(MAIN,), waits_for_gil=True)
+    assert state_of(evidence(loop, threads=(loop, other)))[0] == states.SLOW_STEP
+    shut_out = progress(sample_s=11.9)
+    found = diagnose_process(evidence(loop, threads=(loop, other), progress=shut_out))
+    assert found.state == states.HOLDS_GIL
+
+
 def test_a_thread_that_sleeps_in_a_throttled_group_is_not_starved() -> None:
     assert diagnose_process(evidence(throttled_ratio=0.9)).state != states.STARVED
 

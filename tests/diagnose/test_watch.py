@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -11,13 +12,14 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agent.asking import query, tell
 from agent.nursery import Forked, Nursery, forked
 from diagnose.hung import STALL_S, alarms, look, noted, recorded_of, until
-from harness import SERVER, Job, Place, wait_for_end
+from harness import SERVER, Job, Place, run_probe, wait_for_end
 from probe.diagnose import states
 from probe.diagnose.process.evidence import gather
 from probe.diagnose.process.process_rules import diagnose_process
@@ -165,6 +167,28 @@ def test_what_runs_for_ever_is_told_from_what_hangs(
 
 
 @pytest.mark.alone
+def test_an_endless_loop_is_busy_without_a_step_with_hardly_any_cpu_too(
+    place: Place, fork: Callable[..., Forked]
+) -> None:
+    job = fork("stall_hangs", "--way", "python")
+    hang(job)
+
+    def busy() -> dict[str, Any] | None:
+        done = run_probe(place, str(job.pid), "diagnose", "--format", "json")
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found if found["state"] == states.BUSY else None
+
+    until(lambda: "makes no step" in run_probe(
+        place, str(job.pid), "eval", "--at-step", "1", PROBE_ACT_WAIT_S="0.5"
+    ).stderr, "a refusal of what needs the end of a step")
+    with beside_burners(job.pid):
+        found = until(busy, "busy without a step")
+    assert found is not None and found["severity"] == NOTICE, "it may be long work"
+    assert "running in hang_in_python (stall_hangs.py:" in found["what"] and "no step for" in found["what"]
+    assert found["evidence"]["threads"][0]["run_delay_ratio"] > 0.5, "a test of a starved machine"
+
+
+@pytest.mark.alone
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=pytest.mark.campaign) if kind in RARELY else kind for kind in CLEAN]
 )
@@ -223,6 +247,42 @@ def test_a_pause_that_the_run_went_on_from_before_makes_it_more_patient(
     assert evidence.progress is not None and evidence.progress.longest_pause_s is not None
     assert evidence.progress.longest_pause_s >= 3 * STALL_S
     assert verdict.severity == NOTICE and "longest step before this one" in "\n".join(verdict.why)
+
+
+# Waiting for the end of a step ----------------------------------------------------
+
+
+def test_what_needs_the_end_of_a_step_is_refused_at_once_by_a_stalled_job(
+    place: Place, fork: Callable[..., Forked]
+) -> None:
+    job = fork("stall_hangs", "--way", "read")
+    hang(job)
+    recorded, pid = recorded_of(place, job.pid), str(job.pid)
+    until(lambda: any(row["severity"] == ALARM for row in noted(recorded)), "the server's alarm")
+    for command in (["lr", "--scale", "0.5"], ["eval", "model.noted = 1"], ["pause"]):
+        done = run_probe(place, pid, *command, PROBE_ACT_WAIT_S="20")
+        assert done.returncode == 5, (command, done)
+        assert "makes no step" in done.stderr and "hang_in_read (stall_hangs.py:" in done.stderr
+        assert "no step for" in done.stderr and "--wait S" in done.stderr
+    done = run_probe(place, pid, "eval", "len(model)")
+    assert (done.returncode, done.stdout) == (0, "3\n"), "what only reads is answered"
+    done = run_probe(place, pid, "eval", "--now", "model.noted = 1; model.noted")
+    assert (done.returncode, done.stdout) == (0, "1\n"), "what does not wait is done"
+    done = run_probe(place, pid, "lr", "--scale", "0.5", "--wait", "0.4")
+    assert done.returncode == 5 and "no step ended within 0.4 s" in done.stderr, "who insists may wait"
+    states_of = query(place, job.pid, "SELECT DISTINCT state FROM probe.actions WHERE action = 'lr'")
+    assert sorted(states_of) == [["asked"], ["cancelled"]]
+
+
+@pytest.mark.alone
+def test_what_needs_the_end_of_a_step_waits_for_one_that_is_only_long(
+    place: Place, fork: Callable[..., Forked]
+) -> None:
+    job = fork("stall_pauses", "--kind", "checkpoint", "--forever", "--length", str(4 * STALL_S))
+    job.wait_for("PAUSE")
+    look(place, job)
+    done = run_probe(place, str(job.pid), "eval", "model.noted = 1; model.noted")
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
 
 
 # Without stacks, without rings, without a process ---------------------------------

@@ -61,6 +61,7 @@ def command(
         "code": snippet, "timeout_s": timeout_s, "wait_s": wait_s,
         "when": "now" if now else "step" if at_step else None,
         "force": force or None, "together": together or None,
+        "wait_anyway": wait is not None or None,
     }
     body = {name: value for name, value in asked.items() if value is not None}
     with waiting(session, wait_s):

@@ -50,6 +50,7 @@ def request_undo(session: Session, action_id: str, wait_s: float | None) -> dict
 
 
 def _request(session: Session, path: str, asked: dict[str, Any], wait_s: float | None) -> dict[str, Any]:
+    asked = {**asked, "wait_anyway": wait_s is not None or None}
     wait_s = session.settings.act_wait_s if wait_s is None else wait_s
     body = {name: value for name, value in {**asked, "wait_s": wait_s}.items() if value is not None}
     try:

@@ -22,7 +22,8 @@ Wait = Annotated[
     float | None,
     typer.Option(
         "--wait", metavar="S", min=0.001,
-        help="Seconds to wait for the current step to end (default: PROBE_ACT_WAIT_S).",
+        help="Seconds to wait for the current step to end, even if the job is known to be stalled (default: "
+        "PROBE_ACT_WAIT_S, and a stalled job is refused at once).",
     ),
 ]
 JobName = Annotated[str | None, typer.Option("--name", metavar="JOB", help="Job name.")]

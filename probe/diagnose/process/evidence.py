@@ -9,20 +9,20 @@ command. May import numpy (through the ring reader).
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from probe.base.errors import ProbeError
-from probe.base.redaction import redact
 from probe.base.settings import BY_NAME
 from probe.diagnose.process import kernel_waits
+from probe.diagnose.process.handled import Handled, handled
 from probe.diagnose.process.kernel_waits import Snapshot
 from probe.diagnose.process.pause_owner import HELD, Held, who_holds
 from probe.diagnose.process.progress import History, Progress
+from probe.diagnose.process.source_lines import line_of
 from probe.outside.processes import tasks
 from probe.outside.stacks import outside_view
 from probe.recording.process import alive
@@ -39,8 +39,6 @@ GIL_WAITER_SWITCHES_PER_S = 50.0
 """A thread that waits for the GIL wakes every 5 ms to ask for it (sys.getswitchinterval): 200 times a
 second. One that waits for anything else wakes rarely."""
 _GIL_WAITER_CPU_RATIO = 0.1
-_LONGEST_SOURCE_BYTES = 4 << 20
-_SOURCE_TIMEOUT_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -82,6 +80,11 @@ class Thread:
     held_gil: bool | None = None
     """Whether it held the GIL in every sample."""
     waits_for_gil: bool | None = None
+    stays_in: Frame | None = None
+    """The innermost frame that was there in every sample, called from the same lines: what does not return.
+    None with fewer than two samples."""
+    in_torch: bool | None = None
+    """Whether any sample was in a module, a backward, an optimizer or a loader."""
 
     @property
     def wanted_ratio(self) -> float:
@@ -108,6 +111,15 @@ class Worker:
     frames: tuple[Frame, ...] = ()
 
 
+class Rested(NamedTuple):
+    """How a thread was while it was watched, in seconds: asleep without a break until now, watched, and CPU
+    time that it used."""
+
+    still_s: float
+    watched_s: float
+    used_s: float
+
+
 @dataclass(frozen=True)
 class Evidence:
     """Everything measured about a process, without interpretation."""
@@ -125,6 +137,8 @@ class Evidence:
     progress: Progress | None = None
     held: Held | None = None
     """The action that holds the training thread, if the journal names one."""
+    handled: Handled | None = None
+    """The exception that the training thread catches again and again, while no step ends."""
     world_size: int | None = None
     threads: tuple[Thread, ...] = ()
     workers: tuple[Worker, ...] = ()
@@ -132,6 +146,8 @@ class Evidence:
     """How long the training thread has been asleep without a break, as far as it was watched."""
     watched_s: float | None = None
     """How long it was watched for that."""
+    used_s: float | None = None
+    """CPU time of the training thread meanwhile: at least that since the last sign of training."""
     cpu_ratio: float | None = None
     """CPU time of all threads over time, in cores."""
     major_faults_per_s: float | None = None
@@ -169,7 +185,7 @@ def gather(
     meta: Meta | None = None,
     *,
     history: History | None = None,
-    rested: tuple[float, float] | None = None,
+    rested: Rested | None = None,
     training_thread: int | None = None,
     how: str | None = None,
     closed: bool | None = None,
@@ -177,8 +193,8 @@ def gather(
 ) -> Evidence:
     """Observe a process for about a second. Raises nothing: `missing` names what failed.
 
-    `meta`: if it is recorded; `history`: if its rings were read before; `rested`: (seconds asleep, seconds
-    watched) of its training thread, if it was watched before; `training_thread`: its native id, if known;
+    `meta`: if it is recorded; `history`: if its rings were read before; `rested`: how its training
+    thread was, if it was watched before; `training_thread`: its native id, if known;
     `how`, `closed`: if it is known to have ended; `folder`: of its recording."""
     rings = history or (None if meta is None else History(meta))
     found = Evidence(
@@ -201,14 +217,19 @@ def gather(
     still_s = 0.0 if training is None or not training.still else window_s
     watched_s = window_s
     if rested is not None and still_s:
-        still_s, watched_s = still_s + rested[0], watched_s + rested[1]
+        still_s, watched_s = still_s + rested.still_s, watched_s + rested.watched_s
+    used_s = None if training is None or training.cpu_ratio is None else training.cpu_ratio * window_s
+    if rested is not None and used_s is not None:
+        used_s += rested.used_s
     progress = rings.read() if rings else None
     phase = progress.phase if progress is not None else None
+    since_s = (progress.last_step_s if progress is not None else None) or 0.0
     return replace(
         found,
+        handled=handled(pid, folder, since_s) if folder is not None and since_s > found.stall_s else None,
         progress=progress, held=who_holds(folder, phase) if folder is not None and phase in HELD else None,
         state=after.state, window_s=window_s, threads=threads, workers=_workers(captures, before, after),
-        still_s=None if training is None else still_s, watched_s=watched_s,
+        still_s=None if training is None else still_s, watched_s=watched_s, used_s=used_s,
         cpu_ratio=_cpu_ratio(before, after, window_s),
         major_faults_per_s=_rate(before.major_faults, after.major_faults, window_s),
         swap_bytes=after.swap_bytes, rss_bytes=after.rss_bytes,
@@ -293,8 +314,25 @@ def _over_samples(raw: Mapping[str, Any], captures: Sequence[Mapping[str, Any]])
         tid=raw["thread_id"], name=raw["thread_name"], training=bool(raw["training"]), frames=_frames(raw),
         changed=_changed(seen),
         held_gil=None if None in owners else len(seen) == len(captures) and all(owners),
-        waits_for_gil=raw["waits_for_gil"],
+        waits_for_gil=raw["waits_for_gil"], stays_in=_stays_in([_frames(one) for one in seen]),
+        in_torch=any(
+            name in frame["file"] for one in seen for frame in one["frames"] for name in _TRAINING_FILES
+        ),
     )
+
+
+def _stays_in(stacks: Sequence[tuple[Frame, ...]]) -> Frame | None:
+    """The innermost frame in all stacks whose callers are at the same lines in all of them."""
+    if len(stacks) < 2:
+        return None
+    found = None
+    for level in zip(*(stack[::-1] for stack in stacks), strict=False):
+        if len({(frame.func, frame.file) for frame in level}) > 1:
+            break
+        found = level[-1]
+        if len({frame.lineno for frame in level}) > 1:
+            break
+    return found
 
 
 def _changed(seen: Sequence[Mapping[str, Any]]) -> bool | None:
@@ -418,31 +456,9 @@ def _with_source(pid: int, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
         return frames
     wanted = {0, next((depth for depth, frame in enumerate(frames) if frame.is_user), 0)}
     return tuple(
-        replace(frame, line=_line(pid, frame)) if depth in wanted else frame
+        replace(frame, line=line_of(pid, frame.file, frame.lineno)) if depth in wanted else frame
         for depth, frame in enumerate(frames)
     )
-
-
-def _line(pid: int, frame: Frame) -> str | None:
-    """The text of a frame's line. Read on a thread that is abandoned if the file system hangs, which may be
-    what the process hangs on."""
-    if frame.lineno is None or frame.file.startswith("<"):
-        return None
-    lines: list[str] = []
-    path = Path(f"/proc/{pid}/cwd", frame.file) if not frame.file.startswith("/") else Path(frame.file)
-    reader = threading.Thread(target=_read_lines, args=(path, lines), name="probe-source", daemon=True)
-    reader.start()
-    reader.join(_SOURCE_TIMEOUT_S)
-    known = not reader.is_alive() and frame.lineno <= len(lines)
-    return redact(lines[frame.lineno - 1].strip()) if known else None  # code has passwords in it, too
-
-
-def _read_lines(path: Path, lines: list[str]) -> None:
-    try:
-        if path.is_file() and path.stat().st_size <= _LONGEST_SOURCE_BYTES:
-            lines += path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except (OSError, ValueError):
-        return
 
 
 def _capture(

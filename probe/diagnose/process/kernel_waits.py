@@ -99,6 +99,14 @@ def switches(pid: int, tid: int) -> int | None:
     return None if None in counts else sum(int(count[0]) for count in counts if count)
 
 
+def run_s(pid: int, tid: int) -> float | None:
+    """CPU time that one thread has used so far; None where the kernel does not count it, or it is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/task/{tid}/schedstat").read_text().split()[0]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return None
+
+
 def syscall_name(number: int | None) -> str | None:
     """Name of a system call of this machine; its number as text when we have no name for it."""
     if number is None:

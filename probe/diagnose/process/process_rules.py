@@ -15,6 +15,7 @@ from probe.diagnose import states
 from probe.diagnose.finding import Finding
 from probe.diagnose.process import stack_patterns, wording
 from probe.diagnose.process.evidence import Evidence, Thread, Worker
+from probe.diagnose.process.handled import with_exception
 from probe.diagnose.process.pause_owner import ACTING, PAUSED
 from probe.diagnose.process.progress import WARM_UP_STEPS, Progress
 from probe.diagnose.process.stall_thresholds import DEFAULTS, Case, usual_quiet_s
@@ -28,12 +29,15 @@ _NATIVE = "probe {pid} backtrace --native --all-threads"
 _CPU = ("ps -o pid,ni,psr,pcpu,stat,args -p {pid}", "taskset -cp {pid}", "top -H")
 """Next commands; `{pid}` is filled in."""
 _MOST_LINES = 8
+_LET_IN_S = 0.25
+"""The agent ran after the last sign of training if that is this much older: both are read at one moment."""
 
 
 def diagnose_process(evidence: Evidence, thresholds: StallThresholds = DEFAULTS) -> Finding:
     """The state of the process."""
     case = Case(evidence, thresholds)
-    return next(found for rule in RULES if (found := rule(case)) is not None)
+    found = next(found for rule in RULES if (found := rule(case)) is not None)
+    return found if evidence.handled is None else with_exception(found, evidence.handled)
 
 
 def _finding(
@@ -161,7 +165,7 @@ def _swapping(case: Case) -> Finding | None:
 
 def _starved(case: Case) -> Finding | None:
     lacking = _lacking_cpu(case)
-    if not lacking:
+    if not lacking or case.had_cpu:
         return None
     what = f"{lacking[0]}; not hung in Python{case.since}"
     return _finding(case, states.STARVED, ALARM if case.late else NOTICE, what, *lacking, ask=_CPU)
@@ -205,6 +209,8 @@ def _holds_gil(case: Case) -> Finding | None:
     asleep = holder.still or rests
     if not (asleep or any(thread.waits_for_gil for thread in threads) or _shut_out(case)):
         return None
+    if holder.training and not asleep and _lets_in(case):
+        return None
     doing = "asleep" if asleep else "computing"
     what = f"{_named(holder)} holds the GIL in C code, {doing}, in {wording.place_of(holder.frames)}"
     alone = ALARM if asleep else NOTICE
@@ -222,6 +228,15 @@ def _shut_out(case: Case) -> bool:
     if p is None or p.sample_s is None or p.sample_interval_s is None:
         return False
     return p.sample_s > case.thresholds.samples_missed * p.sample_interval_s
+
+
+def _lets_in(case: Case) -> bool:
+    """Whether the agent's own thread has run since the last sign of training: a Python loop gives the GIL
+    away every few milliseconds, a call into C does not."""
+    p = case.progress
+    if p is None or p.sample_s is None or case.quiet_s is None or _shut_out(case):
+        return False
+    return p.sample_s < case.quiet_s - _LET_IN_S
 
 
 def _checkpoint(case: Case) -> Finding | None:
@@ -339,7 +354,10 @@ def _collective(case: Case) -> Finding | None:
 
 def _deadlock(case: Case) -> Finding | None:
     e = case.evidence
-    waiting = [thread for thread in e.threads if thread.still and stack_patterns.mutex_wait(thread)]
+    waiting = [
+        thread for thread in e.threads
+        if thread.still and stack_patterns.mutex_wait(thread) and not stack_patterns.serves_notebook(thread)
+    ]
     if len(waiting) < 2 or not any(thread.training for thread in waiting):
         return None
     places = "; ".join(f"{thread.name} in {wording.place_of(thread.frames)}" for thread in waiting)
@@ -427,9 +445,17 @@ def _working(case: Case) -> Finding | None:
     if case.quiet_s is None:
         what = f"{doing}; steps are unknown without a recording"
         return _finding(case, states.RUNNING, OK, what, *own, ask=["probe {pid} attach"])
-    if case.working(moving=bool(thread.changed)) == ALARM:
+    lacking = _lacking_cpu(case)
+    if lacking:
+        own.append(f"{lacking[0]}; it has had CPU for more than {case.thresholds.stall_steps:g} usual steps")
+    frame = None if case.progress is None or case.progress.interval is not None else case.circles
+    severity = case.working(moving=bool(thread.changed) and frame is None)
+    if severity == ALARM or frame is not None:
+        if frame is not None:
+            doing = f"running in {wording.short_with_caller(frame, thread.frames)}"
+            own.insert(0, f"all {e.samples} samples are in {frame.func}, none in a module or backward")
         what = f"{doing} without completing a step or batch{case.since}"
-        return _finding(case, states.BUSY, ALARM, what, *own, ask=ask)
+        return _finding(case, states.BUSY, severity, what, *own, ask=ask)
     if not case.trains:
         return _finding(case, states.RUNNING, OK, doing + case.since, *own, ask=ask)
     if case.progress is not None and case.progress.interval is not None:
@@ -462,7 +488,9 @@ def _named(thread: Thread) -> str:
 
 def _other_threads(case: Case) -> list[str]:
     others = [
-        one for one in case.evidence.threads if not one.training and not str(one.name).startswith("probe-")
+        one for one in case.evidence.threads
+        if not one.training and not str(one.name).startswith("probe-")
+        and not stack_patterns.serves_notebook(one)
     ]
     return [f"{_named(one)} is at {wording.at(one.frames)}" for one in others[:_MOST_LINES]]
 

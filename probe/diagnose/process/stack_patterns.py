@@ -32,6 +32,7 @@ _WAIT_LINE = re.compile(r"\.(wait|join|result|get|acquire)\(")
 _LOOP_FILES = (
     "asyncio/base_events.py", "socketserver.py", "ipykernel/", "tornado/", "uvicorn/", "http/server.py",
 )
+_KERNEL_FILES = ("/ipykernel/", "/IPython/core/history.py")
 _CHILD_FILES = ("subprocess.py", "multiprocessing/popen_fork.py", "multiprocessing/popen_spawn_posix.py",
                 "multiprocessing/connection.py", "multiprocessing/process.py",
                 "torch/multiprocessing/spawn.py", "torch/distributed/elastic/")
@@ -121,6 +122,12 @@ def idle(thread: Thread) -> str | None:
         return None
     loop = next((frame for frame in thread.frames if any(name in frame.file for name in _LOOP_FILES)), None)
     return None if loop is None else f"events of a loop, {loop}"
+
+
+def serves_notebook(thread: Thread) -> bool:
+    """A thread of a notebook kernel's own (heartbeat, channels, history), in which the user has no frame."""
+    inside = any(name in frame.file for frame in thread.frames for name in _KERNEL_FILES)
+    return inside and not thread.training and not any(frame.is_user for frame in thread.frames)
 
 
 def waits_for_children(thread: Thread) -> bool:

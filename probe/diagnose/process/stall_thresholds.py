@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from probe.diagnose.process import wording
-from probe.diagnose.process.evidence import Evidence, Thread
+from probe.diagnose.process.evidence import Evidence, Frame, Thread
 from probe.diagnose.process.progress import WARM_UP_STEPS, Progress
 from probe.diagnose.stall_parameters import StallThresholds
 from probe.diagnose.states import ALARM, NOTICE
@@ -65,6 +65,24 @@ class Case:
         if thread is None:
             return False
         return bool(thread.changed) or thread.wanted_ratio >= self.thresholds.busy_ratio
+
+    @property
+    def had_cpu(self) -> bool:
+        """Whether the training thread has had the CPU time for the step: more would not have ended it."""
+        used_s, usual_s = self.evidence.used_s, self.progress.usual_step_s if self.progress else None
+        if used_s is None or usual_s is None:
+            return False
+        return used_s >= self.thresholds.stall_steps * usual_s
+
+    @property
+    def circles(self) -> Frame | None:
+        """The function in which the training thread works without end, by all signs: every sample is in it,
+        none is in torch's own training code, and nothing else says what it does. None: no sign of that."""
+        thread, quiet_s = self.training, self.quiet_s
+        if thread is None or thread.in_torch or quiet_s is None or not self.trains:
+            return None
+        too_long = quiet_s > self.patience_s * self.thresholds.unsure_factor
+        return thread.stays_in if too_long else None
 
     @property
     def sleeps(self) -> bool:

@@ -148,3 +148,13 @@ def short(frame: Frame | None) -> str:
     if frame is None:
         return "an unknown place"
     return f"{frame.func} ({frame.file.rpartition('/')[2]}:{frame.lineno})"
+
+
+def short_with_caller(frame: Frame, frames: Frames) -> str:
+    """A frame of a stack, and the user's own caller of it where it is not the user's."""
+    names = [(one.func, one.file) for one in frames]
+    if frame.is_user or (frame.func, frame.file) not in names:
+        return short(frame)
+    callers = frames[names.index((frame.func, frame.file)) + 1 :]
+    caller = next((one for one in callers if one.is_user), None)
+    return short(frame) if caller is None else f"{short(frame)}, called in {short(caller)}"

@@ -21,7 +21,7 @@ from probe.diagnose.ranks.rank_evidence import Call, Facts
 from probe.diagnose.ranks.slower import slower
 from probe.diagnose.states import ALARM, NOTICE, OK
 
-OWN_CAUSE = states.HELD_UP | {states.SLOW_STEP, states.WARM_UP}
+OWN_CAUSE = states.HELD_UP | {states.SLOW_STEP, states.BUSY, states.WARM_UP}
 """States of a rank that explain why the others wait for it: they become the state of the job."""
 _MOST_LINES = 8
 
@@ -128,8 +128,9 @@ def _missing_rank(ranks: list[Facts], waiting: dict[int, Wait], missing: list[in
     state, severity = states.MISSING_RANK, _severity(ranks, waiting)
     if culprit is not None and culprit.killed:
         return None  # its end is what there is to say
-    if culprit is None:
-        what = f"{joined}; rank {first} is not known here"
+    if culprit is None:  # it may be in the call, or be gone
+        state = states.UNKNOWN
+        what = f"{_waiting(wait, waiting)}, and why is unknown: {rank_sets.named(culprits)} not seen"
     elif culprit.state == "finished":
         what = f"{joined}: rank {first} has finished ({culprit.how}), at {deaths.step(culprit)}"
     else:
@@ -170,14 +171,23 @@ def _wait_for(rank: int, waiting: dict[int, Wait]) -> Wait:
     return min(direct, key=lambda wait: (wait.call is None, wait.call.t_ns if wait.call else 0))
 
 
+def _waiting(wait: Wait, waiting: dict[int, Wait]) -> str:
+    """`ranks 0,2 wait in all_reduce #41 (default group)`."""
+    ranks = sorted(one.rank for one in waiting.values() if one is wait or _same_call(one, wait))
+    name = "backward (gradient averaging)" if wait.call is None else wait.call.name
+    return f"{rank_sets.named(ranks)} {wording.verb(ranks, 'waits', 'wait')} in {name}"
+
+
+def _same_call(one: Wait, other: Wait) -> bool:
+    if one.call is None or other.call is None:
+        return one.call is other.call
+    return (one.call.pg, one.call.seq) == (other.call.pg, other.call.seq)
+
+
 def _not_joined(culprits: Sequence[int], wait: Wait, waiting: Iterable[Wait]) -> str:
     """`rank 1 never joined all_reduce #54,611 (default group); ranks 0,2-3 wait in it`."""
     whom = rank_sets.named(culprits)
-    victims = [
-        one.rank for one in waiting
-        if one is wait or (one.call is not None and wait.call is not None
-                           and (one.call.pg, one.call.seq) == (wait.call.pg, wait.call.seq))
-    ]
+    victims = [one.rank for one in waiting if one is wait or (wait.call and _same_call(one, wait))]
     wait_verb = wording.verb(victims, "waits", "wait")
     if wait.call is None:
         victims = [one.rank for one in waiting]
@@ -267,17 +277,36 @@ def _against_the_order(ranks: Sequence[Facts], calls: dict[int, Call]) -> tuple[
 
 
 def _complete(ranks: list[Facts], waiting: dict[int, Wait]) -> Finding | None:
-    """All ranks have entered the call, but it does not complete."""
+    """No rank is missing from the call, but it does not complete. Only of a call that every member is seen in
+    it can be said that what is between them is the cause."""
     named = [wait for wait in waiting.values() if wait.call is not None]
     if not named or any(facts.killed for facts in ranks) or _severity(ranks, waiting) != ALARM:
         return None
     by_rank = {facts.rank: facts for facts in ranks}
     call = named[0].call
     assert call is not None
-    inside = f"{rank_sets.named(waiting)} {wording.verb(waiting, 'is', 'are')} in {call.name}"
-    what = f"{inside} but it does not complete: check the network and the communication library"
+    inside = {rank for rank, wait in waiting.items() if wait is named[0] or _meets(wait, named[0])}
+    members = {named[0].rank, call.peer} if call.point_to_point else call.members(ranks[0].world_size)
     lines = [_wait_line(by_rank[rank], wait) for rank, wait in list(waiting.items())[:_MOST_LINES]]
+    unseen = sorted(rank for rank in members if rank is not None and rank not in inside)
+    if unseen or None in members:
+        others = [by_rank[rank] for rank in unseen if rank in by_rank]
+        lines = [*(f"{one.name}: {one.line()}{_instead(one)}" for one in others[:_MOST_LINES]), *lines]
+        what = f"{_waiting(named[0], waiting)}, and why is unknown: "
+        what += f"{rank_sets.named(unseen)} not seen in it" if unseen else "its peer is not known"
+        return Finding(states.UNKNOWN, ALARM, what, lines, _next(ranks, min(waiting)))
+    said = f"{rank_sets.named(inside)} {wording.verb(inside, 'is', 'are')} in {call.name}"
+    what = f"{said} but it does not complete: check the network and the communication library"
     return Finding(states.IN_COLLECTIVE, ALARM, what, lines, _next(ranks, min(waiting)))
+
+
+def _meets(one: Wait, other: Wait) -> bool:
+    """Whether two waits are in the same call; of a send and a receive, whether they are each other's."""
+    if one.call is None or other.call is None:
+        return False
+    if other.call.point_to_point:
+        return one.call.point_to_point and one.rank == other.call.peer and one.call.peer in (other.rank, None)
+    return not one.call.point_to_point and _same_call(one, other)
 
 
 def _severity(ranks: Sequence[Facts], waiting: dict[int, Wait]) -> str:

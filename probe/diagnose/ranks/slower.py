@@ -37,6 +37,8 @@ def _straggler(ranks: list[Facts], found: Straggler) -> Finding:
         lasts = "periodically"
     else:
         when = f"since step {found.since_step:,}, for {found.steps} steps"
+        if found.from_before and found.since_step > stragglers.WARM_UP_STEPS:
+            when = f"on the last {found.steps} steps and before step {found.since_step:,} already"
         lasts = "persistently"
     phase = f" in {found.phase}" if found.phase else ""
     others = [facts.rank for facts in ranks if facts.rank != found.rank]

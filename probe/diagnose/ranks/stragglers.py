@@ -18,6 +18,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -49,6 +50,8 @@ EXPLAINED_RATIO = 0.6
 """A rank's excess is due to its data if its tokens explain at least this share."""
 TURNS_RATIO = 0.6
 """Imbalance: no rank is last on more than this share of the steps (two ranks in turns: half)."""
+GAPS_RATIO = 0.5
+"""C++ issues collectives that are not on record if numbers are left out on this share of the steps."""
 PAUSE_S, PAUSE_STEPS = 0.5, 5.0
 """A single step on which one rank held up the others is mentioned if it took this much longer."""
 WARM_UP_STEPS = 3
@@ -78,6 +81,8 @@ class Straggler:
     evidence: tuple[str, ...]
     period_steps: float | None = None
     """Every how many steps it is slow, where it is not on each."""
+    from_before: bool = False
+    """Whether it was slow already on the first steps that were compared: `since_step` is no beginning."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +132,7 @@ class Table:
         }
         self.more_s = {phase: beyond_others(self.phase_s[phase]) for phase in PHASES}
         self.tokens = _tokens([[rows[step] for rows in by_rank] for step in self.timed], ranks)
-        by_cpp = any(call.source == "flight" for facts in ranks for call in facts.calls)
+        by_cpp = any(by_cpp_too(facts.calls) for facts in ranks)
         waits = bool(self.phase_s["comm"].any())
         self.own = PHASES if waits and not by_cpp else tuple(one for one in PHASES if one != "backward")
         """Phases in which a rank does not wait for others: backward is not one when C++ averages in it."""
@@ -157,6 +162,22 @@ def beyond_others(figures: _Matrix) -> _Matrix:
         index = np.where(place <= middle, middle + 1, middle)
         found += np.take_along_axis(order, index, axis=1) / 2
     return np.asarray(figures - found)
+
+
+def by_cpp_too(calls: Sequence[Call]) -> bool:
+    """Whether C++ issues collectives, as DistributedDataParallel does within backward: the Flight Recorder
+    has some, or, where it is read too rarely for that, numbers of a group are left out on most steps."""
+    if any(call.source == "flight" for call in calls):
+        return True
+    numbers: dict[str, dict[int, int]] = defaultdict(dict)
+    for call in calls:
+        if call.pg is not None and call.seq is not None and call.step is not None and not call.point_to_point:
+            numbers[call.pg][call.seq] = call.step
+    for of_group in numbers.values():
+        gaps = {of_group[after] for before, after in pairwise(sorted(of_group)) if after > before + 1}
+        if len(gaps) >= FEWEST_STEPS and len(gaps) >= GAPS_RATIO * len(set(of_group.values())):
+            return True
+    return False
 
 
 def _matrix(lines: list[list[float]], ranks: Sequence[Facts]) -> _Matrix:
@@ -246,6 +267,8 @@ class _Slow(NamedTuple):
     column: int
     excess_s: float
     since: list[int]
+    from_before: bool = False
+    """Whether that is about as long as was looked back."""
 
 
 def find(ranks: Sequence[Facts]) -> Straggler | Imbalance | None:
@@ -283,7 +306,8 @@ def _persistent(table: Table, steps: list[int], figures: _Matrix) -> _Slow | Non
     if len(since) < FEWEST_STEPS or table.lasted_s(since) < SHORTEST_S:
         return None
     median_s = float(np.median(excess_s[-len(since) :, column]))
-    return _Slow(column, median_s, since) if median_s >= least_s else None
+    from_before = len(since) >= len(steps) - FEWEST_STEPS
+    return _Slow(column, median_s, since, from_before) if median_s >= least_s else None
 
 
 def _since(steps: Sequence[int], slow: Sequence[bool]) -> list[int]:
@@ -320,6 +344,7 @@ def _straggler(table: Table, slow: _Slow) -> Straggler:
     return Straggler(
         rank, KINDS[phase] if seen else "late arrival", phase if seen else None, slow.excess_s, table.fast_s,
         slow.since[0], slow.since[-1], slow.since[-1] - slow.since[0] + 1, tuple(evidence),
+        from_before=slow.from_before and table.steps[0] > 2 * WARM_UP_STEPS,
     )
 
 

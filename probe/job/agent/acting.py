@@ -88,7 +88,7 @@ class Acting:
     def act(self, body: dict[str, Any], caller: dict[str, Any]) -> Answer:
         """Queue an action; the returned function waits for its answer."""
         kind, arguments, site = self._asked(body, together=bool(body.get("all_ranks")))
-        wait_s = seconds(body, "wait_s", self._site.settings.act_wait_s)
+        wait_s = self._wait_s(body)
         if body.get("now") and not (kind.begins_anywhere or kind.reading):
             raise BadRequest(f"{kind.name} begins only between two steps", hint="Leave out `now`.")
         action_id = f"{self._prefix}-{next(self._numbers)}"
@@ -103,7 +103,7 @@ class Acting:
 
     def undo(self, body: dict[str, Any], caller: dict[str, Any]) -> Answer:
         """Queue the undoing of an action; the returned function waits for its answer."""
-        wait_s = seconds(body, "wait_s", self._site.settings.act_wait_s)
+        wait_s = self._wait_s(body)
         entry = self._undoable(body.get("id"))
         if entry.action.site.together:
             raise ActionRefused(
@@ -141,6 +141,10 @@ class Acting:
             take_back=(lambda: self._take_back(entry)) if action.can_take_back else None,
             answer=answer, give_up=lambda error: self._give_up(entry, error),
         )
+
+    def _wait_s(self, body: dict[str, Any]) -> float:
+        """How long to wait for a boundary: `boundary_s` if the server knows that none is to come."""
+        return seconds(body, "boundary_s", seconds(body, "wait_s", self._site.settings.act_wait_s))
 
     def prepare_undo(self, body: dict[str, Any], caller: dict[str, Any]) -> Prepared:
         """Validate the undoing of an action, which every rank is to do at the same step."""

@@ -26,7 +26,9 @@ from probe.job.agent import new_recording
 from probe.job.agent.control_socket import ControlSocket
 from probe.job.agent.deleted import Deleted
 from probe.job.agent.endings import Endings
+from probe.job.agent.handling import Handling
 from probe.job.agent.identity import identify, several_hosts
+from probe.job.agent.kernel_shutdown import KernelShutdown
 from probe.job.agent.late_imports import proven_imports
 from probe.job.agent.tracing import name_tracer
 from probe.job.instruments.comm.flight_recorder import keep_entries
@@ -84,6 +86,7 @@ class Agent:
         self._tracer = 0
         self._deleted = Deleted(self.recording, self._leave_deleted)
         self.announcing = self._to_announce() if several_hosts(settings.environ) else None
+        self._kernel_shutdown = KernelShutdown(self.recording.journal.append)
         self.control = ControlSocket(
             Path(self.recording.meta.socket),
             {
@@ -98,11 +101,13 @@ class Agent:
             },
             [
                 (self._round_s, self.instruments.collect),
+                (lambda: _ROUND_S, self._kernel_shutdown.check),
                 (lambda: settings.memory_interval_s, self.instruments.sample_memory),
                 (lambda: _SERVER_LOOK_S, self._see_to_server),
                 (lambda: _SERVER_LOOK_S, self._deleted.check),
                 (lambda: _INSIST_S, self._note_training_thread),
                 (lambda: _INSIST_S, self.endings.check),
+                (lambda: _INSIST_S, Handling(self.instruments.recorder, self.recording.journal.append).check),
                 (lambda: _INSIST_S, self._tidy_requests),
                 *([(lambda: _INSIST_S, self.announcing.check)] if self.announcing else []),
             ],
@@ -159,6 +164,7 @@ class Agent:
         self.isolation.end()
         if requests is not None:
             self.ended_actions = requests.close()
+        self._kernel_shutdown.check()
         if event == "exit":
             self.endings.leave()
         else:

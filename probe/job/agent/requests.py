@@ -171,9 +171,10 @@ class Requests:
         code, when = body.get("code"), body.get("when") or "auto"
         timeout_s = seconds(body, "timeout_s", self._settings.eval_timeout_s, LONGEST_SNIPPET_S)
         wait_s = seconds(body, "wait_s", self._settings.act_wait_s)
+        boundary_s = seconds(body, "boundary_s", wait_s)
         if not isinstance(code, str) or when not in WHEN:
             raise BadRequest(f"`code` must be a text, `when` one of {', '.join(WHEN)}")
-        return Snippet(code, timeout_s, wait_s, when, bool(body.get("force")), client)
+        return Snippet(code, timeout_s, wait_s, when, bool(body.get("force")), client, boundary_s=boundary_s)
 
 
 def caller_of(body: dict[str, Any], peer: wire.Peer) -> dict[str, Any]:

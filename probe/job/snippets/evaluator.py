@@ -53,6 +53,8 @@ class Snippet(NamedTuple):
     """Who asked: what one client asks for runs in order. None: not known."""
     together: str = ""
     """Not empty when every rank runs it at the same boundary: names it alike on all of them."""
+    boundary_s: float | None = None
+    """How long it waits for a boundary, if that is not `wait_s`: the server knows that none is to come."""
 
 
 class Surroundings(NamedTuple):
@@ -196,7 +198,9 @@ class Evaluator:
 
     def _at_boundary(self, run: _Run, task: Task) -> float | None:
         """Wait until it ran between two steps; how long the training thread was held."""
-        self._queue.wait(task, run.snippet.wait_s, self._job.where)
+        snippet = run.snippet
+        wait_s = snippet.wait_s if snippet.boundary_s is None else snippet.boundary_s
+        self._queue.wait(task, wait_s, self._job.where)
         run.evaluation.step = task.step
         task.outcome()
         return task.held_s

@@ -37,7 +37,7 @@ def evaluation(body: EvalBody, caller: Caller, settings: Settings) -> Request:
     wait_s = body.wait_s or settings.act_wait_s
     asked = {
         "code": body.code, "timeout_s": timeout_s, "wait_s": wait_s, "when": body.when,
-        "force": body.force, "caller": caller._asdict(),
+        "force": body.force, "wait_anyway": body.wait_anyway, "caller": caller._asdict(),
     }
     return Request("/v1/eval", asked, timeout_s + _WAY_BACK_S, wait_s + timeout_s + _LONGEST_ACTION_S)
 
@@ -51,7 +51,7 @@ def action(body: ActBody, caller: Caller, settings: Settings) -> Request:
     wait_s = body.wait_s or settings.act_wait_s
     asked = {
         "action": body.action, "arguments": body.arguments, "wait_s": wait_s, "now": body.now,
-        "force": body.force, "caller": caller._asdict(),
+        "force": body.force, "wait_anyway": body.wait_anyway, "caller": caller._asdict(),
     }
     return Request("/v1/act", asked, _ACTION_S, wait_s + _LONGEST_ACTION_S)
 
@@ -59,5 +59,7 @@ def action(body: ActBody, caller: Caller, settings: Settings) -> Request:
 def undoing(body: UndoBody, caller: Caller, settings: Settings) -> Request:
     """The agent's side of `POST /v1/undo`."""
     wait_s = body.wait_s or settings.act_wait_s
-    asked = {"id": body.id, "wait_s": wait_s, "caller": caller._asdict()}
+    asked = {
+        "id": body.id, "wait_s": wait_s, "wait_anyway": body.wait_anyway, "caller": caller._asdict(),
+    }
     return Request("/v1/undo", asked, _ACTION_S, wait_s + _LONGEST_ACTION_S)

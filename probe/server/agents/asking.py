@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from probe.base import wire
-from probe.base.errors import AgentMissing, AgentUnreachable, ProcessDead
+from probe.base.errors import AgentMissing, AgentUnreachable, NoBoundary, ProcessDead
 from probe.recording.process import alive, life
 from probe.server.recordings import exit_report
 from probe.server.recordings.registry import LIVE, Recorded, Registry, Status
@@ -82,6 +82,15 @@ def without_socket(recorded: Recorded) -> AgentMissing:
     """The error about a living process whose agent has no socket."""
     return AgentMissing(
         f"{who(recorded)} is alive, but its agent has no socket (it is starting, or was stopped)"
+    )
+
+
+def stalled(name: str, why: str) -> NoBoundary:
+    """The error of what needs the end of a step, in a job that is known to be stalled; `why`: the verdict."""
+    return NoBoundary(
+        f"{name} makes no step, and is not waited for: {why}. Nothing was changed",
+        hint="What only reads still works: `diagnose`, `backtrace --native --all-threads`, `query`, `eval` "
+        "of an expression. `--now` (eval, checkpoint) waits for no step; `--wait S` waits all the same.",
     )
 
 

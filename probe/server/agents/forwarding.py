@@ -22,7 +22,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from probe.base import wire
-from probe.base.errors import AgentUnreachable, ProbeError, TooMany
+from probe.base.errors import AgentUnreachable, NoBoundary, ProbeError, TooMany
+from probe.diagnose.finding import Finding
+from probe.diagnose.states import HOLDS_GIL
 from probe.recording.process import life
 from probe.server.agents import asking
 from probe.server.agents.asking import who, why_silent
@@ -40,6 +42,11 @@ _HELD_S = 1.0
 """How long reading native frames may stop a process: 0.3 s, and longer with many threads."""
 _CHECK_AGAIN_S = 10.0
 _FULL_QUEUE_S = 0.01
+_STALLED_S = 0.2
+"""How long a request waits for the end of a step in a job that is known to be stalled: it may have gone on
+since it was looked at."""
+_SHUT_OUT_S = 1.0
+"""The same as `Request.patient_s` where something is known to keep the GIL."""
 
 
 class Request(NamedTuple):
@@ -59,11 +66,13 @@ class Forwarder:
         self,
         find: Callable[[str], Awaitable[Recorded | None]],
         status: Callable[[Recorded], Awaitable[Status]],
+        stall: Callable[[Path], Finding | None],
     ) -> None:
         """`find` gives the one living process of this host that an endpoint means, None when it means
-        others or several, or raises."""
+        others or several, or raises. `stall` gives the verdict on a recording's process that is stalled."""
         self._find = find
         self._status = status
+        self._stall = stall
         self._finding = asyncio.Lock()
         self._sending: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self.pending = 0
@@ -93,13 +102,23 @@ class Forwarder:
     async def forward_to(
         self, recorded: Recorded, request: Request, begun: float | None = None
     ) -> dict[str, Any]:
-        """The answer of one living process; `begun`, monotonic, is when the request came."""
+        """The answer of one living process; `begun`, monotonic, is when the request came. Raises `NoBoundary`
+        at once if it needs the end of a step and the process is known to be stalled."""
         begun = time.monotonic() if begun is None else begun
+        stall = None if request.body.get("wait_anyway") else self._stall(recorded.folder)
+        if stall is not None:
+            request = request._replace(body={**request.body, "boundary_s": _STALLED_S})
+            if stall.state == HOLDS_GIL:
+                request = request._replace(patient_s=min(request.patient_s, _SHUT_OUT_S))
         async with self._sending.setdefault(recorded.meta.socket, asyncio.Lock()):
             await _require_running(recorded)
             connection = await _send(recorded, request, begun + SEND_S)
         try:
             return asking.answer_of(recorded, await self._receive(recorded, connection, request, begun))
+        except NoBoundary:
+            if stall is not None:
+                raise asking.stalled(who(recorded), f"{stall.state}: {stall.what}") from None
+            raise
         finally:
             connection.close()
 

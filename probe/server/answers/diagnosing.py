@@ -116,7 +116,10 @@ def diagnose_one(registry: Registry, watch: Watch, subject: Recorded | int) -> E
         about = {**_who(subject), "evidence": None, "capture": None}
         return Examined(verdict_of_end(subject, status), about, [])
     thread = registry.training_thread(subject)
-    evidence = gather(subject.meta.pid, subject.meta, training_thread=thread, folder=subject.folder)
+    evidence = gather(
+        subject.meta.pid, subject.meta, rested=watch.rested(subject.folder, thread), training_thread=thread,
+        folder=subject.folder,
+    )
     step = None if evidence.progress is None else evidence.progress.step
     found = diagnose_process(evidence, registry.stall_thresholds())
     state = explain_wait(found, step, watch.other_ranks(subject.folder))

@@ -32,6 +32,7 @@ from probe.base.errors import (
     from_dict,
 )
 from probe.base.rank_sets import named
+from probe.server.agents import asking
 from probe.server.hosts import agreed_step, vote_relay
 from probe.server.hosts.agreed_step import Place
 from probe.server.hosts.rank_group import RankGroup, Reply, ask_phase, by_text
@@ -101,6 +102,8 @@ class _Try:
         if all(one.get("can_take_back") for one in told):
             self._questions = (GO, STAY)
         try:
+            if not self._asked.get("wait_anyway"):
+                _require_no_stall(prepared)
             agreed = agreed_step.agree(_places(prepared), lead_s, clock.wall_ns())
         except ProbeError as error:
             await self._drop(prepared, error.message)
@@ -190,6 +193,13 @@ class _Try:
 
     def _phase(self, phase: str, asked: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         return {"id": self._name, "phase": phase, "asked": asked, "timeout_s": timeout_s}
+
+
+def _require_no_stall(prepared: Sequence[Reply]) -> None:
+    """Raise `NoBoundary` if a rank is known to be stalled: all wait for it, or with it."""
+    said = [(reply.rank, str(why)) for reply in prepared if (why := (reply.answer or {}).get("stalled"))]
+    if said:
+        raise asking.stalled("the job", _each(by_text(said)))
 
 
 def _places(prepared: Sequence[Reply]) -> dict[int, Place]:

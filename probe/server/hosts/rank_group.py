@@ -125,6 +125,8 @@ async def ask_phase(service: Service, ranks: Sequence[Recorded], body: dict[str,
         reply = await ask_rank(service, recorded, request)
         if phase == "prepare" and reply.answer is not None:
             reply.answer["ends"] = await service.call(recent_ends, recorded)
+            stall = service.watch.stall(recorded.folder)
+            reply.answer["stalled"] = None if stall is None else f"{stall.state}: {stall.what}"
         return reply
 
     return list(await asyncio.gather(*(one(recorded) for recorded in ranks)))

@@ -33,6 +33,10 @@ LIVES_ON = (STOPPED, REPLACED)
 DAMAGE = "damage"
 """Name of the record in `watch.bin` about damage that was found when rows were sealed."""
 _LONGEST_HOW = 200
+KERNEL_SHUTDOWN = "kernel shutdown"
+"""Event of the job's journal: a front end asked the notebook kernel to end, and ends it a moment later."""
+_AFTER_SHUTDOWN = (None, 0, -signal.SIGTERM, -signal.SIGKILL)
+"""Exit statuses of a kernel that was asked to end: front ends send these signals if it takes seconds."""
 _END_EVENTS = ("exit", "stop", "os._exit")
 
 
@@ -43,19 +47,24 @@ class OwnReport(NamedTuple):
     """The record that the recording was closed (`exit`, `stop`) or that `os._exit` was called."""
     exception: dict[str, Any] | None
     """The last row of python.exceptions that may have ended the process, or its training."""
+    shutdown: dict[str, Any] | None = None
+    """The record that the front end asked the notebook kernel to end."""
 
 
 def read_own_report(folder: Path) -> OwnReport:
     """What the process recorded in `folder` wrote about its end."""
     end: dict[str, Any] | None = None
     exception: dict[str, Any] | None = None
+    shutdown: dict[str, Any] | None = None
     for record in read_journal(places.journals(folder)[0]):
         if record.get("event") in _END_EVENTS:
             end = record
+        elif record.get("event") == KERNEL_SHUTDOWN:
+            shutdown = record
         elif record.get("table") == "python.exceptions":
             rows = [row for row in record.get("rows", []) if row.get("main") or row.get("training")]
             exception = rows[-1] if rows else exception
-    return OwnReport(end, exception)
+    return OwnReport(end, exception, shutdown)
 
 
 class _NotYet(Exception):
@@ -169,6 +178,9 @@ def classify_exit(
     exception = report.exception
     if event == "stop":
         return FINISHED, STOPPED
+    if report.shutdown is not None and exit_status in _AFTER_SHUTDOWN and not out_of_memory:
+        how = "restarted" if report.shutdown.get("restart") else "shut down"
+        return FINISHED, f"its notebook kernel was {how}"
     by_main = exception if exception is not None and exception.get("main") else None
     if exit_status is not None and exit_status < 0:
         return _killed(exit_status, by_main, out_of_memory)

@@ -59,7 +59,8 @@ class RowsBody(Body):
 
 
 class EvalBody(Body):
-    """Body of `POST /v1/eval`. `wait_s`: how long a snippet that changes the job waits for a step's end.
+    """Body of `POST /v1/eval`. `wait_s`: how long a snippet that changes the job waits for a step's end;
+    `wait_anyway`: also of a job that is known to be stalled.
 
     `when`: `auto` as the guard decides, `now` at once on its own thread, `step` between two steps. `force`:
     run what the guard refuses, where it may be forced. `together`: on all ranks at the same step, with
@@ -69,6 +70,7 @@ class EvalBody(Body):
     code: str = Field(max_length=512 << 10)
     timeout_s: float | None = Field(None, gt=0, le=LONGEST_WAIT_S)
     wait_s: float | None = Field(None, gt=0, le=LONGEST_WAIT_S)
+    wait_anyway: bool = False
     when: Literal["auto", "now", "step"] = "auto"
     force: bool = False
     together: bool = False
@@ -82,6 +84,7 @@ class ActBody(Body):
     action: str = Field(min_length=1, max_length=64)
     arguments: dict[str, Any] = Field(default_factory=dict)
     wait_s: float | None = Field(None, gt=0, le=LONGEST_WAIT_S)
+    wait_anyway: bool = False
     now: bool = False
     force: bool = False
     scope: Scope = "job"
@@ -93,6 +96,7 @@ class UndoBody(Body):
     endpoint: str = Field("", max_length=4096)
     id: str = Field(min_length=1, max_length=64)
     wait_s: float | None = Field(None, gt=0, le=LONGEST_WAIT_S)
+    wait_anyway: bool = False
     scope: Scope = "job"
 
 

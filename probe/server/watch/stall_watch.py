@@ -23,7 +23,7 @@ from probe.base import clock
 from probe.diagnose import states
 from probe.diagnose.finding import Finding
 from probe.diagnose.process import kernel_waits, stall_thresholds, wording
-from probe.diagnose.process.evidence import Evidence, gather, stall_setting
+from probe.diagnose.process.evidence import Evidence, Rested, gather, stall_setting
 from probe.diagnose.process.pause_owner import PAUSED, who_holds
 from probe.diagnose.process.process_rules import diagnose_process
 from probe.diagnose.process.progress import History, Progress
@@ -61,30 +61,38 @@ _FROM_OUTSIDE = frozenset({states.STOPPED, states.TRACED, states.STARVED, states
 
 @dataclass
 class _Rest:
-    """How long a thread has slept without a break, from its count of context switches."""
+    """How long a thread has slept without a break, from its count of context switches, and its CPU time."""
 
     watched_since_s: float | None = None
     still_since_s: float = 0.0
     switches: int | None = None
+    run_s: float | None = None
+    """Its CPU time when watching began."""
+    used_s: float = 0.0
 
     def update(self, pid: int, tid: int, now_s: float) -> None:
         """Read the count again."""
         switches = kernel_waits.switches(pid, tid)
         if self.watched_since_s is None:
             self.watched_since_s = self.still_since_s = now_s
+            self.run_s = kernel_waits.run_s(pid, tid)
+        if self.run_s is not None:
+            self.used_s = max(0.0, (kernel_waits.run_s(pid, tid) or self.run_s) - self.run_s)
         if switches is None or switches != self.switches:
             self.still_since_s = now_s
         self.switches = switches
 
     def forget(self) -> None:
         """It does not rest: start anew."""
-        self.watched_since_s = self.switches = None
+        self.watched_since_s = self.switches = self.run_s = None
+        self.used_s = 0.0
 
-    def seconds(self, now_s: float) -> tuple[float, float] | None:
-        """Seconds asleep, and seconds watched."""
-        if self.watched_since_s is None:
+    def until(self, now_s: float) -> Rested | None:
+        """How it was until now; None while it is not watched. Any thread."""
+        since_s = self.watched_since_s
+        if since_s is None:
             return None
-        return now_s - self.still_since_s, now_s - self.watched_since_s
+        return Rested(now_s - self.still_since_s, now_s - since_s, self.used_s)
 
 
 @dataclass
@@ -153,6 +161,20 @@ class Watch:
         """The present verdict on the process recorded in `folder`; None while all is well. Any thread."""
         tracked = self._tracked.get(folder)
         return None if tracked is None else tracked.verdict
+
+    def stall(self, folder: Path) -> Finding | None:
+        """The present verdict, if it says that no step is to be expected of the process. Any thread."""
+        found = self.current(folder)
+        if found is None or found.state not in states.STALLS:
+            return None
+        return found if found.severity == ALARM or found.state == states.BUSY else None
+
+    def rested(self, folder: Path, thread: int | None) -> Rested | None:
+        """How that training thread was since the process became quiet, if it is watched. Any thread."""
+        tracked = self._tracked.get(folder)
+        if tracked is None or tracked.thread != thread:
+            return None
+        return tracked.rest.until(time.monotonic())
 
     def other_ranks(self, folder: Path) -> list[Peer]:
         """The other ranks on this host of the job recorded in `folder`. Any thread."""
@@ -337,7 +359,7 @@ class Watch:
             tracked.thread = thread
             tracked.rest.forget()
         evidence = gather(
-            meta.pid, meta, history=tracked.history, rested=tracked.rest.seconds(time.monotonic()),
+            meta.pid, meta, history=tracked.history, rested=tracked.rest.until(time.monotonic()),
             training_thread=tracked.thread, folder=tracked.recorded.folder,
         )
         thresholds = self._registry.stall_thresholds()
