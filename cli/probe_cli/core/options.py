@@ -22,8 +22,7 @@ Wait = Annotated[
     float | None,
     typer.Option(
         "--wait", metavar="S", min=0.001,
-        help="Seconds to wait for the current step to end, even if the job is known to be stalled (default: "
-        "PROBE_ACT_WAIT_S, and a stalled job is refused at once).",
+        help="Seconds to wait for the current step to end, even in a stalled job (default: PROBE_ACT_WAIT_S).",
     ),
 ]
 JobName = Annotated[str | None, typer.Option("--name", metavar="JOB", help="Job name.")]
