@@ -22,7 +22,7 @@ Wait = Annotated[
     float | None,
     typer.Option(
         "--wait", metavar="S", min=0.001,
-        help="Seconds to wait for the current step to end, even in a stalled job (default: PROBE_ACT_WAIT_S).",
+        help="Seconds to wait for the step to end, even of a stalled job (default: PROBE_ACT_WAIT_S).",
     ),
 ]
 JobName = Annotated[str | None, typer.Option("--name", metavar="JOB", help="Job name.")]
