@@ -29,8 +29,7 @@ _NATIVE = "probe {pid} backtrace --native --all-threads"
 _CPU = ("ps -o pid,ni,psr,pcpu,stat,args -p {pid}", "taskset -cp {pid}", "top -H")
 """Next commands; `{pid}` is filled in."""
 _MOST_LINES = 8
-_LET_IN_S = 0.25
-"""The agent ran after the last sign of training if that is this much older: both are read at one moment."""
+_LET_IN_S = 0.25  # both signs are read at one moment
 
 
 def diagnose_process(evidence: Evidence, thresholds: StallThresholds = DEFAULTS) -> Finding:
@@ -207,9 +206,8 @@ def _holds_gil(case: Case) -> Finding | None:
         return None
     rests = holder.cpu_ratio is not None and holder.wanted_ratio <= case.thresholds.rest_ratio
     asleep = holder.still or rests
-    if not (asleep or any(thread.waits_for_gil for thread in threads) or _shut_out(case)):
-        return None
-    if holder.training and not asleep and _lets_in(case):
+    shut_out = asleep or any(thread.waits_for_gil for thread in threads) or _shut_out(case)
+    if not shut_out or (holder.training and not asleep and _lets_in(case)):
         return None
     doing = "asleep" if asleep else "computing"
     what = f"{_named(holder)} holds the GIL in C code, {doing}, in {wording.place_of(holder.frames)}"
@@ -234,6 +232,9 @@ def _lets_in(case: Case) -> bool:
     """Whether the agent's own thread has run since the last sign of training: a Python loop gives the GIL
     away every few milliseconds, a call into C does not."""
     p = case.progress
+    ours = any(one.waits_for_gil for one in case.evidence.threads if one.name == "probe-agent")
+    if ours and not _lacking_cpu(case):  # without a CPU the holder cannot give it away either
+        return False
     if p is None or p.sample_s is None or case.quiet_s is None or _shut_out(case):
         return False
     return p.sample_s < case.quiet_s - _LET_IN_S
