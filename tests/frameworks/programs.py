@@ -19,6 +19,11 @@ QUERIES = {
 }
 
 
+_BARS = re.compile(r"(?:([^\n:]*): +\d+%\|[^\n]*\n)+")
+"""A progress bar as a file has it, read with `\\r` as the end of a line: how often it is drawn depends on the
+time that its work takes."""
+
+
 def figureless(text: str) -> str:
     """Warnings and progress carry times, paths and pids."""
-    return re.sub(r"\d+|[\w./]*probe-\w+[\w./-]*|it/s|[^\n]*\r", "#", text)
+    return re.sub(r"\d+|[\w./]*probe-\w+[\w./-]*|it/s", "#", _BARS.sub(r"\1: a bar\n", text))

@@ -21,8 +21,9 @@ STEPS = 200
 TORCHRUN = (
     sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"
 )
+# With --cpu it starts one process, or mpirun; the program asks for the CPU, and so for gloo.
 ACCELERATE = (
-    str(Path(sys.executable).parent / "accelerate"), "launch", "--cpu", "--num_processes", "2",
+    str(Path(sys.executable).parent / "accelerate"), "launch", "--multi_gpu", "--num_processes", "2",
     "--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--no_python",
 )
 
