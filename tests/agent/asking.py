@@ -51,6 +51,14 @@ def evaluate(
     return answer
 
 
+def answer(place: Place, pid: int, *words: str) -> dict[str, Any]:
+    """What a command says, as JSON."""
+    done = run_probe(place, str(pid), *words, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
 def wait_for_names(place: Place, pid: int) -> None:
     """Until the agent knows the modules of the model: from then on steps can be sampled."""
     ready = "__import__('probe.job.agent.lifecycle', fromlist=['_']).agent_here().instruments.names.ready"

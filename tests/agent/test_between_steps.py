@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
 
-from agent.asking import query
+from agent.asking import query, tell
 from agent.nursery import Forked
 from diagnose.hung import recorded_of
-from harness import Place
+from harness import Place, probe_process
 from probe.diagnose.process.progress import History, interval_under_way
 
 SHAPES = (
@@ -59,6 +60,7 @@ def test_an_evaluation_under_way_is_seen_and_is_no_usual_step(
     assert found is not None and found[0] == "evaluation"
     progress = History(meta).read()
     assert progress is not None and progress.interval == "evaluation" and progress.step == 1
+    assert_shown(place, job.pid, "evaluating")
     assert job._process.stdin is not None
     job._process.stdin.write(b"\n")
     job._process.stdin.flush()
@@ -70,3 +72,19 @@ def test_an_evaluation_under_way_is_seen_and_is_no_usual_step(
     )
     progress = History(meta).read()
     assert progress is not None and progress.usual_step_s == pytest.approx(usual_s)
+
+
+def test_saving_is_shown_while_it_lasts(place: Place, fork: Callable[..., Forked]) -> None:
+    job = fork("between_steps", "--shape", "saves", "--steps", "3", "--pause", "--hold")
+    job.wait_for("SAVING")
+    assert_shown(place, job.pid, "saving")
+    tell(job)
+    job.result()
+    assert "saving" not in probe_process(place, "ps").stdout
+
+
+def assert_shown(place: Place, pid: int, doing: str) -> None:
+    """`ps` and `health`, as a user calls them, say since when the job does that."""
+    for words in ((), (str(pid),)):
+        shown = probe_process(place, *words, "health" if words else "ps")
+        assert re.search(rf"running: {doing} for \d+ s", shown.stdout), shown

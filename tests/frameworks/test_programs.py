@@ -7,16 +7,17 @@ campaign `frameworks` makes the table of docs/frameworks.md from what these test
 from __future__ import annotations
 
 import importlib.util
-import json
-import re
+import itertools
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from agent.asking import tell
-from harness import Place, run_probe, run_program, running
+from agent.asking import answer, query, tell
+from frameworks.programs import ASKED, QUERIES, figureless
+from harness import PATIENCE_S, Place, run_probe, run_program, running
 
 STEPS = 300
 
@@ -47,10 +48,16 @@ PROGRAMS = {
         ("lightning_gan",), ("lightning",), scheduler=False, scalars="d_loss", resumes=False
     ),
     "torchvision's loop": Program(("torchvision_loop",)),
+    "LBFGS": Program(("lbfgs_loop",), scheduler=False, loader=False),
+    "REINFORCE, no loader": Program(("reinforce",), scheduler=False, loader=False),
     "nanoGPT": Program(("nano_gpt", "--no-compile"), scheduler=False, loader=False),
     "nanoGPT, compiled": Program(("nano_gpt",), scheduler=False, loader=False, heavy=True),
 }
 """By the name that the table has for it."""
+
+
+LOSSES = ("CrossEntropyLoss", "MSELoss")
+"""Modules that are no part of a model."""
 
 
 class Ran(NamedTuple):
@@ -66,34 +73,6 @@ class Ran(NamedTuple):
     found: dict[str, str]
     changed: dict[str, Any]
     tables: dict[str, list[list[Any]]]
-
-
-ASKED = {
-    "model": "print(sum(1 for _ in model.parameters()))",
-    "optimizer": "print(optimizer.param_groups[0]['lr'])",
-    "scheduler": "print(scheduler.get_last_lr())",
-    "lr_scheduler": "print(lr_scheduler.get_last_lr())",
-    "train_dataloader": "print(len(train_dataloader))",
-}
-"""By the usual name of an object, a snippet that uses it."""
-QUERIES = {
-    "steps": "SELECT step, lr FROM python.steps ORDER BY step",
-    "modules": "SELECT DISTINCT module FROM python.torch_trace WHERE stage = 'forward'",
-    "scalars": "SELECT name, value, step FROM python.scalars ORDER BY t_ns",
-}
-
-
-def answer(place: Place, pid: int, *words: str) -> dict[str, Any]:
-    """What a command says, as JSON."""
-    done = run_probe(place, str(pid), *words, "--format", "json")
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
-def figureless(text: str) -> str:
-    """Warnings and progress carry times, paths and pids."""
-    return re.sub(r"\d+|[\w./]*probe-\w+[\w./-]*|it/s|[^\n]*\r", "#", text)
 
 
 @pytest.fixture(
@@ -153,7 +132,7 @@ def test_it_says_the_same_on_stderr(ran: Ran) -> None:
 def test_modules_have_one_name_and_it_is_that_of_the_model(ran: Ran) -> None:
     named = {row[0] for row in ran.tables["modules"]}
     assert named
-    assert named <= {*ran.watched["modules"], *ran.watched["roots"], "GPT (compiled)", "CrossEntropyLoss"}
+    assert named <= {*ran.watched["modules"], *ran.watched["roots"], "GPT (compiled)", *LOSSES}
 
 
 def test_objects_are_found_by_their_usual_names(ran: Ran) -> None:
@@ -203,3 +182,28 @@ def test_what_the_framework_logs_is_recorded_without_a_logger(ran: Ran) -> None:
     if not ran.program.scalars:
         pytest.skip("it logs nothing by itself")
     assert ran.program.scalars in {row[0] for row in ran.tables["scalars"]}
+
+
+def test_parts_that_are_tried_before_or_made_during_the_training_have_one_name(place: Place) -> None:
+    """`0` of the module that was tried out, and `Sequential` of the one that was new, stood in the rows."""
+    pytest.importorskip("lightning")
+    place.start_server()
+    with running(place, "frameworks/lightning_parts", "--hold", PROBE_MODULES_INTERVAL="1") as job:
+        job.result()
+        wanted = {f"{part}{inner}" for part, inner in itertools.product(
+            ("backbone", "head", "late"), ("", ".0", ".1")) if part + inner != "head.1"}
+        deadline = time.monotonic() + PATIENCE_S
+        named: set[str] = set()
+        while not wanted <= named and time.monotonic() < deadline:
+            named |= {row[0] for row in query(place, job.pid, QUERIES["modules"])}
+        given = query(place, job.pid, "SELECT DISTINCT module FROM python.model_inputs")
+        parameters = query(place, job.pid, "SELECT DISTINCT param FROM python.gradients")
+        [[late, steps]] = query(
+            place, job.pid,
+            "SELECT count(*) FILTER (module = 'late.0'), count(*) FILTER (module = 'head.0' AND step >= 16) "
+            "FROM python.torch_trace WHERE stage = 'forward'",
+        )
+    assert named == {*wanted, "CrossEntropyLoss"}
+    assert {row[0] for row in given} == {"backbone", "batch"}
+    assert {row[0].rpartition(".")[0] for row in parameters} <= wanted
+    assert late == steps > 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import sys
 import time
+from typing import Any
 
 import torch
 from torch import nn
@@ -80,7 +81,7 @@ class Loop:
                 self._call(rows)
             self.intervals.append(("inference", None, None))
         elif shape == "saves" and number == 2:
-            torch.save(self.model.state_dict(), io.BytesIO())
+            torch.save(self.model.state_dict(), Slow() if self.ledger.asks else io.BytesIO())
             self.intervals.append(("checkpoint", None, None))
         elif shape == "stays in eval mode" and self.ledger.steps == PER_EPOCH:
             self.model.eval()
@@ -131,8 +132,18 @@ class Loop:
         self.ledger.step()
 
 
+class Slow(io.BytesIO):
+    """A file whose disk waits for a line on stdin when the first bytes come."""
+
+    def write(self, content: Any) -> int:
+        if not self.tell():
+            print("SAVING", flush=True)
+            sys.stdin.readline()
+        return super().write(content)
+
+
 class Asking(Ledger):
-    """With --pause it waits in the first evaluation instead of after READY."""
+    """With --pause it waits in the first evaluation, and in each saving, instead of after READY."""
 
     asks = False
 

@@ -16,6 +16,7 @@ from probe_cli.core.figures import UNKNOWN, duration, figure, share, short, size
 from probe_cli.core.options import TextFormat
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import Output, cut, escape_controls
+from probe_cli.render.process_state import state_text
 from probe_cli.render.verdict_lines import verdict_lines
 
 EXAMPLES = (
@@ -80,8 +81,8 @@ def lines(answer: dict[str, Any], out: Output) -> Iterator[str]:
 
 def _title(answer: dict[str, Any], out: Output) -> str:
     steps = answer["steps"]
-    state = escape_controls(str(answer.get("state") or UNKNOWN))
-    colour = {"running": "green", "idle": "yellow", "finished": "dim"}.get(state, "red")
+    colour = {"running": "green", "idle": "yellow", "finished": "dim"}.get(str(answer.get("state")), "red")
+    state = escape_controls(state_text({**answer, "state": answer.get("state") or UNKNOWN}))
     parts = [
         out.style(escape_controls(str(answer.get("name") or answer.get("job"))), "bold"),
         f"pid {answer['pid']}" if answer.get("pid") else "", out.style(state, colour),
@@ -150,7 +151,7 @@ def _speed(speed: dict[str, Any]) -> list[str]:
     step = speed["step_s"]
     if step is None:
         return [UNKNOWN]
-    parts = [f"{duration(step['median'])} a step (p95 {duration(step['p95'])})"]
+    parts = [f"{duration(step['median'])} a step (median; p95 {duration(step['p95'])})"]
     for name in ("samples", "tokens"):
         if speed[f"{name}_per_s"] is not None:
             parts.append(f"{short(speed[f'{name}_per_s'])} {name}/s")

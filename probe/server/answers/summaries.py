@@ -80,16 +80,17 @@ def _who(service: Service, found: fanout.Found) -> dict[str, Any]:
     if lead is None:
         return {"job": found.endpoint, "world_size": found.world_size, "state": None, "verdict": None}
     meta, status = lead.meta, service.registry.status(lead)
-    state = status.state
+    state, how = status.state, status.how
     verdict = service.watch.current(lead.folder)
     if state not in LIVE:
         verdict = verdict_of_end(lead, status)
     else:
-        state = str(next(iter(rank_rows(service.registry, service.watch.current, [lead])))["state"])
+        row = next(iter(rank_rows(service.registry, service.watch.current, [lead])))
+        state, how = str(row["state"]), str(row["how"])
     return {
         "job": meta.job, "run": meta.run, "attempt": meta.attempt, "rank": meta.rank, "pid": meta.pid,
         "host": meta.host, "world_size": found.world_size or meta.world_size, "folder": str(lead.folder),
-        "state": state, "how": status.how, "started_ns": meta.started_ns, "ended_ns": status.ended_ns,
+        "state": state, "how": how, "started_ns": meta.started_ns, "ended_ns": status.ended_ns,
         "whole": found.several, "verdict": None if verdict is None else verdict.as_dict(),
         "name": meta.job if found.several else lead.name,
     }

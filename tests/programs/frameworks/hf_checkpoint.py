@@ -21,7 +21,11 @@ def as_trainers(path: str, trainer: Any) -> str:
     rng = content["probe"]["rng"]
     drawn = rng["numpy"]["state"]
     numpys = ("MT19937", numpy.array(drawn["key"], numpy.uint32), drawn["pos"], 0, 0.0)
-    torch.save({"python": rng["python"], "numpy": numpys, "cpu": rng["torch"]}, folder / "rng_state.pth")
+    data = content["probe"]["data"]
+    # Before the first batch of an epoch the Trainer restores the states first and then makes the loader's
+    # iterator, which draws from them.
+    states = rng["torch"] if data is None or data["batches"] else data["torch_state"]
+    torch.save({"python": rng["python"], "numpy": numpys, "cpu": states}, folder / "rng_state.pth")
     args = trainer.args
     state = TrainerState(
         global_step=content["step"], train_batch_size=args.train_batch_size,

@@ -82,7 +82,7 @@ class Forward:
         """Set by the put-back instrument: called at the first module call without gradients after a step."""
         self.inputs: Looks | None = None
         """Set by the installation: looks at the arguments of a model on some steps."""
-        self._made_optimizer = made_optimizer
+        self.made_optimizer = made_optimizer
         self._isolation = isolation
         self._patches = Patches()
         self._hooks: Any = {}
@@ -159,11 +159,11 @@ class Forward:
 
     def trains(self) -> bool:
         """Whether a module call now belongs to the training, not to an evaluation."""
-        return self._grad_enabled() or not self._made_optimizer()
+        return self._grad_enabled() or not self.made_optimizer()
 
     def note_gradless(self, module: Any) -> None:
         """The training thread calls an outermost module without gradients."""
-        if self.intervals is not None and self._made_optimizer():
+        if self.intervals is not None and self.made_optimizer():
             training = module.__dict__.get("training") is not False
             self.intervals.gradless(root=id(module) in self.roots, training=training, now_ns=_now())
 

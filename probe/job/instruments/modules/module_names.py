@@ -7,7 +7,9 @@ before the first walk.
 A root is named by its class. Modules of the first root have plain paths, those of further roots begin with
 their root's class, so the two networks of a GAN share no names. `DistributedDataParallel` and `DataParallel`
 are skipped. A part that a framework calls by itself is named, from the first walk on, as a part of the model
-that the framework's trainer holds.
+that the framework's trainer holds. A module keeps one name: nothing is sampled between the making of the
+first optimizer and the next walk, and what is called before a walk has found it waits for its name
+(`settled`).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 import sys
 import time
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 from probe.job.instruments.core.object_access import attributes, entries, unwrapped
 from probe.job.instruments.core.recorder import Recorder
@@ -28,11 +30,20 @@ _SHARE, _MISSED_SHARE = 1000, 100
 """A walk holds the GIL: at most 0.1 % of the time, 1 % when names are missing."""
 
 
+class Unnamed(NamedTuple):
+    """A module that was called before its path was known."""
+
+    module: weakref.ref[Any]
+    label: int
+    """String number of its class."""
+    walk: int
+    """Number of the last walk that had begun by then."""
+
+
 class ModuleNames:
     """Names of the modules of all roots that were seen."""
 
     def __init__(self, recorder: Recorder, forward: Forward) -> None:
-        self.ready = False
         self._recorder = recorder
         self._intern = recorder.intern
         self._forward = forward
@@ -41,17 +52,33 @@ class ModuleNames:
         self._holders: dict[int, weakref.ref[Any]] = {}
         """Models of a framework's trainer, of which parts were called."""
         self._first: weakref.ref[Any] | None = None
+        self._loose: dict[int, tuple[weakref.ref[Any], int]] = {}
+        """Modules that belong to no root, such as a loss: string numbers of their classes."""
+        self.training = False
+        """Whether a walk came after the making of the first optimizer."""
+        self._walks = 0
         self._missed = False
         self._walked_s = self._took_s = 0.0
         self._walked_step = 0
 
-    def of(self, module: Any) -> int:
-        """String number of a module's path, or of its class while the path is unknown."""
-        known = self._numbers.get(id(module))
+    @property
+    def ready(self) -> bool:
+        """Whether the roots have their names. What is called before there is an optimizer may turn out to be
+        a part of what a framework trains."""
+        return bool(self._walked) and (self.training or not self._forward.made_optimizer())
+
+    def of(self, module: Any) -> int | None:
+        """String number of a module's path, or of its class if it is known to be in no root; None while
+        unknown."""
+        known = self._numbers.get(id(module)) or self._loose.get(id(module))
         if known is not None and known[0]() is module:
             return known[1]
         self._missed = True
-        return self._intern(type(module).__name__)
+        return None
+
+    def unnamed(self, module: Any) -> Unnamed:
+        """What `settled` needs for a module that is still unknown."""
+        return Unnamed(weakref.ref(module), self._intern(type(module).__name__), self._walks)
 
     def path(self, module: Any) -> str | None:
         """A module's path; None when unknown."""
@@ -86,14 +113,27 @@ class ModuleNames:
 
     # The agent's thread -----------------------------------------------------
 
+    def settled(self, unnamed: Unnamed) -> int | None:
+        """The same as `of` for a module that was unknown when it was called; None until a walk has looked for
+        it since."""
+        module = unnamed.module()
+        if module is None:
+            return unnamed.label
+        number = self.of(module)
+        if number is None and self._walks > unnamed.walk:
+            self._loose[id(module)] = (unnamed.module, unnamed.label)
+            return unnamed.label
+        return number
+
     def collect(self) -> None:
         """Walk new roots, and all roots again from time to time: modules are renamed too."""
         begun_s = time.monotonic()
         again = self._rewalk_due(begun_s)
-        new = [root for key, one in list(self._forward.roots.items())
-               if key not in self._walked and (root := one()) is not None]
-        if new:
-            self._hold(new)
+        self._walks += again
+        training = self._forward.made_optimizer()
+        roots = {key: root for key, one in list(self._forward.roots.items()) if (root := one()) is not None}
+        if training > self.training or not roots.keys() <= self._walked.keys():
+            self._hold(list(roots.values()))
         for key, reference in list({**self._holders, **self._forward.roots}.items()):
             root = reference()
             if root is None:
@@ -102,9 +142,11 @@ class ModuleNames:
                 self._walked.pop(key, None)
             elif again or key not in self._walked or self._walked[key][0]() is not root:
                 self._walk(key, root)
+        self.training = training
         if again:
-            named = list(self._numbers.items())
+            named, loose = list(self._numbers.items()), list(self._loose.items())
             self._numbers = {key: entry for key, entry in named if entry[0]() is not None}
+            self._loose = {key: entry for key, entry in loose if entry[0]() is not None}
             self._walked_s = time.monotonic()
             self._took_s = self._walked_s - begun_s
 
@@ -139,7 +181,7 @@ class ModuleNames:
             return
         has_children = len(modules) > 1
         first = self._first() if self._first is not None else None
-        if first is None and has_children:
+        if has_children and (first is None or any(first is module for _, module in modules)):
             self._first = weakref.ref(inner)
             first = inner
         label = type(inner).__name__
@@ -153,7 +195,6 @@ class ModuleNames:
         if root is not inner:
             self._name(root, type(root).__name__, key)
         self._walked[key] = (weakref.ref(root), len(modules))
-        self.ready = True
 
     def _inside_another(self, root: Any) -> bool:
         """Whether another root's walk named this one: part of a model that is also called by itself."""

@@ -5,7 +5,8 @@ step begins, `_stop` removes them when it ends; in between a module call costs a
 is timed by pre-hooks on the graph nodes of the calls' inputs and outputs; they vanish with the graph. Hooks
 on tensors would move with in-place operations, and full backward hooks wrap outputs. In a job that compiles
 there are no hooks, and a compiled module is one row. Nothing is recorded during the capture of a CUDA graph.
-On CUDA, times come from events that the agent's thread resolves (`collect`); nothing waits for the device.
+On CUDA, times come from events; nothing waits for the device. The agent's thread writes such rows once the
+events are done, and those of a module without a name once it has one (`collect`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 import threading
 import time
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 from probe.base import descriptors
 from probe.base.clock import ANCHOR_NS
@@ -24,7 +25,7 @@ from probe.job.instruments.core.object_access import contents
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.loop.forward import Forward
 from probe.job.instruments.loop.losses import Losses
-from probe.job.instruments.modules.module_names import ModuleNames
+from probe.job.instruments.modules.module_names import ModuleNames, Unnamed
 from probe.recording.layout import NULL_DOUBLE
 
 _now = time.monotonic_ns
@@ -33,23 +34,37 @@ _STATM = "/proc/self/statm"
 _PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20
 MOST_CALLS = 8192
 """Module calls recorded in one sampled step, at most."""
-MOST_DEVICE_ROWS = 20_000
+MOST_LATE_ROWS = 20_000
 
 
 class Call:
     """One module call of the sampled step."""
 
     __slots__ = ("end_event", "end_ns", "input_event", "input_ns", "micro_step", "module", "name",
-                 "output_event", "output_ns", "recompute", "start_event", "start_ns")
+                 "output_event", "output_ns", "recompute", "start_event", "start_ns", "unnamed")
 
-    def __init__(self, module: Any, name: int, start_ns: int, micro_step: int, recompute: bool) -> None:
+    def __init__(
+        self, module: Any, name: int, unnamed: Unnamed | None, start_ns: int, micro_step: int,
+        recompute: bool,
+    ) -> None:
         self.module = module
         self.name = name
+        self.unnamed = unnamed
+        """Set while there is no name yet."""
         self.start_ns = start_ns
         self.micro_step = micro_step
         self.recompute = recompute
         self.end_ns = self.output_ns = self.input_ns = 0
         self.start_event = self.end_event = self.output_event = self.input_event = None
+
+
+class LateRow(NamedTuple):
+    """A row that waits for its device or for its module's name."""
+
+    start_event: Any
+    end_event: Any
+    unnamed: Unnamed | None
+    fields: list[Any]
 
 
 class Modules:
@@ -77,7 +92,7 @@ class Modules:
         self._highest_mb = 0.0
         self._cuda: Any = None
         self._tensor: Any = None
-        self._device_rows: deque[tuple[Any, Any, list[Any]]] = deque(maxlen=MOST_DEVICE_ROWS)
+        self._late_rows: deque[LateRow] = deque(maxlen=MOST_LATE_ROWS)
 
     def install(self) -> None:
         """Offer sampling to the recorder; off the hot path."""
@@ -93,9 +108,14 @@ class Modules:
         self.losses.nested_backward = guard("modules", self.nested_backward)
 
     def uninstall(self) -> None:
-        """Remove the hooks and drop pending rows."""
+        """Remove the hooks. Of rows that wait, those that lack only a name are written with a class's."""
         self.recorder.start_sampling = None
         self._stop()
+        for row in self._late_rows:
+            if row.unnamed is not None and row.end_event is None:
+                row.fields[_MODULE] = row.unnamed.label
+                self._append(*row.fields)
+        self._late_rows.clear()
         self.losses.after_backward = self.losses.nested_backward = None
         statm, self._statm = self._statm, None
         if statm is not None:
@@ -157,7 +177,9 @@ class Modules:
         elif not stack and not inside_backward and not recorder.forward_start_ns:
             self.forward.begin(module, args)
         self._calls += 1
-        call = Call(module, self.names.of(module), start, recorder.micro_step, inside_backward)
+        name = self.names.of(module)
+        unnamed = self.names.unnamed(module) if name is None else None
+        call = Call(module, name or 0, unnamed, start, recorder.micro_step, inside_backward)
         stack.append(call)
         tensor = self._first_tensor(args)
         if tensor is not None and tensor.grad_fn is not None:
@@ -284,7 +306,7 @@ class Modules:
         self._trace("forward", region, start, end)
 
     def _trace(self, stage: str, name: str, start: int, end: int) -> None:
-        call = Call(None, self.recorder.intern(name), start, self.recorder.micro_step, False)
+        call = Call(None, self.recorder.intern(name), None, start, self.recorder.micro_step, False)
         self._write(call, stage, start, end, None, None)
 
     def _write(self, call: Call, stage: str, start: int, end: int, first: Any, last: Any) -> None:
@@ -298,8 +320,8 @@ class Modules:
             (end - start) / 1e9 if end else NULL_DOUBLE,
             call.recompute, start + ANCHOR_NS,
         ]
-        if first is not None and last is not None:
-            self._device_rows.append((first, last, fields))
+        if call.unnamed is not None or (first is not None and last is not None):
+            self._late_rows.append(LateRow(first, last, call.unnamed, fields))
         else:
             self._append(*fields)
 
@@ -328,15 +350,24 @@ class Modules:
     # The agent's thread -----------------------------------------------------
 
     def collect(self) -> None:
-        """Write the rows whose CUDA events are done."""
-        rows = self._device_rows
-        duration = _DURATION
-        while rows and rows[0][1].query():
-            first, last, fields = rows.popleft()
-            fields[duration] = first.elapsed_time(last) * 1e-3
+        """Write the rows whose CUDA events are done and whose modules have names."""
+        rows = self._late_rows
+        while rows:
+            first, last, unnamed, fields = rows[0]
+            timed = first is not None and last is not None
+            if timed and not last.query():
+                return
+            if unnamed is not None:
+                name = self.names.settled(unnamed)
+                if name is None:
+                    return
+                fields[_MODULE] = name
+            if timed:
+                fields[_DURATION] = first.elapsed_time(last) * 1e-3
+            rows.popleft()
             self._append(*fields)
 
 
-_DURATION = 10
-"""Place of `duration` in a row of python.torch_trace."""
+_MODULE, _DURATION = 3, 10
+"""Places in a row of python.torch_trace."""
 

@@ -5,7 +5,7 @@ The agent's thread walks the models (`collect`) without calling their code. Name
 `named_parameters()`, with the prefixes of `module_names`.
 
 FSDP puts other tensors into modules while they compute: names once found stay, and a missing one starts
-another walk.
+another walk. Only those of before the first optimizer are found anew, as `module_names` does.
 """
 
 from __future__ import annotations
@@ -43,9 +43,15 @@ class ParameterNames:
         self._modules = names
         self._known: dict[int, tuple[weakref.ref[Any], Known]] = {}
         self._walked: set[int] = set()
+        self._training = False
         self._bytes = 0
         self._missed = True
         self._next_s = 0.0
+
+    @property
+    def ready(self) -> bool:
+        """Whether the names are those of the training."""
+        return self._training and self._modules.ready
 
     def of(self, parameter: Any) -> Known | None:
         """Name and place; None while unknown."""
@@ -64,6 +70,11 @@ class ParameterNames:
     def collect(self) -> None:
         """Walk the models when they changed or a name was missing."""
         now_s = time.monotonic()
+        if self._modules.training > self._training:
+            self._training = True
+            self._known.clear()
+            self._walked.clear()
+            self._next_s = now_s
         roots = self._modules.roots()
         same = {id(root) for root in roots} == self._walked
         if not roots or (same and not self._missed) or now_s < self._next_s:

@@ -131,9 +131,10 @@ class Activations:
         self.rows += 1
         moments = statistics.moments(values.flat)
         dead, saturated = _dead(module, tensor), _saturated(module, values.flat)
+        label, name = recorder.intern(type(module).__name__), self._names.of(module)
         fields = [
-            recorder.step, recorder.micro_step, begun + ANCHOR_NS, self._names.of(module),
-            recorder.intern(type(module).__name__), place, recorder.intern(str(list(tensor.shape))),
+            recorder.step, recorder.micro_step, begun + ANCHOR_NS, label if name is None else name,
+            label, place, recorder.intern(str(list(tensor.shape))),
         ]
         if values.flat.is_cpu:
             ends = [math.nan if one is None else float(one) for one in (dead, saturated)]

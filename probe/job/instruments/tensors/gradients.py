@@ -184,7 +184,7 @@ class Gradients:
         if step >= NAMES_WAIT_STEPS and now - self._since_ns > NAMES_WAIT_NS:
             return True
         parameters = (one for group in optimizer.param_groups for one in group["params"])
-        return all(self.names.of(one) is not None for one in parameters)
+        return self.names.ready and all(self.names.of(one) is not None for one in parameters)
 
     def _is_over(self, optimizer: Any, step: int) -> bool:
         """Whether every optimizer was sampled: the leading one steps again, or a step has passed."""

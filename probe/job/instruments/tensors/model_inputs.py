@@ -52,21 +52,23 @@ class ModelInputs:
         self._batch = recorder.intern(BATCH)
         self.pace = pace
         self.look = isolation.guard("model inputs", self._look)
-        """Called, when it is due, with the first module that is called, and its arguments."""
+        """Called, when it is due, with the first module that is called, and its arguments. It waits for the
+        module's name, which may change when the training begins."""
 
     # HOT PATH ---------------------------------------------------------------
 
     def _look(self, module: Any, args: Any) -> None:
         recorder = self._recorder
         torch: Any = sys.modules["torch"]
-        if recorder.micro_step or transformed(torch):
+        number = self._names.of(module) if recorder.step or self._names.training else None
+        if recorder.micro_step or transformed(torch) or number is None:
             return
         begun, begun_cpu = _now(), _cpu()
         given = list(enumerate(args)) + list((keywords() or {}).items())
         tensors = [(str(name), value) for name, item in given for value in _flat(item, torch.Tensor)]
         with torch.no_grad(), torch._C.DisableTorchFunction():
             for name, tensor in tensors[:MOST_TENSORS]:
-                self._write(self._names.of(module), name, tensor)
+                self._write(number, name, tensor)
             self._look_at_batch()
         self.pace.took(_cpu() - begun_cpu)
         recorder.cost_ns += _now() - begun
