@@ -103,10 +103,10 @@ class Trial:
     asked_s: list[float] = field(default_factory=list)
 
 
-def diagnose(place: Place, pid: int) -> tuple[list[dict[str, Any]], float]:
-    """The findings of the recipes, and the seconds until the answer."""
+def ask(place: Place, asked: str) -> tuple[list[dict[str, Any]], float]:
+    """The findings of the recipes about a pid or a job, and the seconds until the answer."""
     began_s = time.monotonic()
-    done = probe_process(place, str(pid), "diagnose", "--format", "json")
+    done = probe_process(place, asked, "diagnose", "--format", "json")
     elapsed_s = time.monotonic() - began_s
     try:
         found: list[dict[str, Any]] = json.loads(done.stdout)["findings"]
@@ -134,7 +134,7 @@ def plant(name: str, seed: int) -> Trial:
                 probe_process(place, str(job.pid), "watch", *fault.watched)
             while time.time_ns() < int(began_ns) + fault.watch_s * 1e9:
                 time.sleep(PAUSE_S)
-                found, elapsed_s = diagnose(place, job.pid)
+                found, elapsed_s = ask(place, str(job.pid))
                 trial.asked_s.append(round(elapsed_s, 2))
                 right = [one for one in found if fits(one, fault, trial.step)]
                 others = [one for one in found if one not in right and one["severity"] != "info"]
@@ -159,7 +159,7 @@ def clean(name: str, seed: int, seconds: float) -> tuple[list[dict[str, Any]], i
             ends_s = time.monotonic() + seconds
             while time.monotonic() < ends_s:
                 time.sleep(2 * PAUSE_S)
-                for one in diagnose(place, job.pid)[0]:
+                for one in ask(place, str(job.pid))[0]:
                     if one["severity"] != "info":
                         found[one["recipe"], one["subject"]] = one
             last = "SELECT MAX(step) FROM python.steps"
