@@ -2,9 +2,8 @@
 
 Writes python.weights. HOT PATH on the training thread, in a few steps: copies `SAMPLED` elements of at most
 `MOST_PARAMETERS` parameters of each model after the leading optimizer's step, and of their gradients before
-it. The steps have the same numbers on every rank: 2, 8, 32, then the multiples of `EVERY`, or of 8 times as
-much wherever that would cost more than `SHARE` of the budget. Nothing waits for a device. The agent's thread
-finds the models and works out the rows.
+it. The steps have the same numbers on every rank: 2, 8, 32, then multiples of 128, 256, …, as `tensors/pace`
+allows. Nothing waits for a device. The agent's thread finds the models and works out the rows.
 """
 
 from __future__ import annotations
@@ -27,17 +26,13 @@ from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.facts.hyperparameters import models_in_frames
 from probe.job.instruments.loop.optimizers import NEVER, Optimizers
 from probe.job.instruments.modules.module_names import ModuleNames
-from probe.job.instruments.tensors.gradient_norm import usual_wall_ns
+from probe.job.instruments.tensors.pace import Pace
 from probe.job.instruments.updates.update_rows import is_allocated, wall_ns
 from probe.job.instruments.updates.watched_parameters import WatchedParameters
 from probe.recording.layout import NULL_DOUBLE, NULL_INTEGER, NULL_STRING
 
 _now = time.monotonic_ns
-SHARE = 0.05
-"""Part of the budget."""
-FIRST_STEPS = (2, 8, 32)
-EVERY, COARSER = 128, 8
-LONGEST = EVERY * COARSER**4
+FIRST_STEP, EARLY, SHORTEST_STEPS = 2, (8, 32), 128
 SAMPLED, MOST_PARAMETERS, MOST_MODELS = 8, 64, 4
 SEARCH_S = 2.0
 """Between two looks for models in the variables of the training thread."""
@@ -72,11 +67,13 @@ class WeightSums:
         self._recorder = recorder
         self._isolation = isolation
         self._optimizers, self._modules, self._watched = optimizers, modules, watched
-        self._budget_ratio, self._spend = budget_ratio, spend
+        self.pace = Pace(
+            recorder, budget_ratio, first=FIRST_STEP, early=EARLY, shortest=SHORTEST_STEPS, common=True
+        )
+        self._spend = spend
         self._from_start = from_start
         self._append = recorder.rings["python.weights"].append
         self._models: list[Model] = []
-        self._every = EVERY
         self._leader = 0
         self._gradients: dict[int, Any] = {}
         self._finished: deque[tuple[int, int, Model, int, bool, Any]] = deque(maxlen=64)
@@ -111,8 +108,8 @@ class WeightSums:
         self._gradients = {}
         if id(optimizer) != self._leader or not recorder.owns_gradients():
             return
-        if not self._is_due(recorder.step):
-            self.due = self._next_due(recorder.step)
+        if recorder.step != self.pace.due:
+            self._hold()
             return
         begun = _now()
         for model in self._models:
@@ -123,7 +120,7 @@ class WeightSums:
     def _step_ends(self, optimizer: Any) -> None:
         recorder = self._recorder
         step = recorder.step
-        if id(optimizer) != self._leader or not self._is_due(step):
+        if id(optimizer) != self._leader or step != self.pace.due:
             return
         begun = _now()
         for model in self._models:
@@ -131,20 +128,18 @@ class WeightSums:
             if weights is not None:
                 self._send(step, model, weights, self._gradients.get(model.number))
         self._gradients = {}
-        self.due = self._next_due(step)
         cost = _now() - begun
         recorder.cost_ns += cost
         self._spend(cost)
-        allowed = self._budget_ratio * SHARE * usual_wall_ns(recorder)
-        if step >= EVERY and cost > allowed * self._every and self._every < LONGEST:
-            self._every *= COARSER
+        self.pace.took(cost)
+        self.due = self.pace.due
 
-    def _is_due(self, step: int) -> bool:
-        return step in FIRST_STEPS or (step > 0 and step % self._every == 0)
-
-    def _next_due(self, step: int) -> int:
-        early = [one for one in FIRST_STEPS if one > step]
-        return early[0] if early else (step // self._every + 1) * self._every
+    def _hold(self) -> None:
+        """It is not the step to look at: the one that was is over when it was told of too late."""
+        step = self._recorder.step
+        if step > self.pace.due:
+            self.pace.wait(next((one for one in EARLY if one > step), SHORTEST_STEPS))
+        self.due = self.pace.due
 
     def _take(self, model: Model, *, gradients: bool) -> Any:
         """Elements of all its parameters in a row; None when one has gone, or has no gradient."""
