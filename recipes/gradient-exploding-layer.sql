@@ -42,6 +42,10 @@
 -- value = 0.01
 -- unit = "ratio of the median parameter's norm"
 -- source = "ours: what a normalization takes off again (a bias before it) has only rounding for a gradient"
+-- [parameters.rounding]
+-- value = 1e-4
+-- unit = "ratio of the median parameter's norm"
+-- source = "float32 leaves 1e-7 to 1e-5 of the others where all cancels: no usual to compare with, such as once the normalization is in eval mode"
 WITH steps AS (
     SELECT step, ROW_NUMBER() OVER (ORDER BY step DESC) AS ago FROM (SELECT DISTINCT step FROM python.gradients)
 ), seen AS (
@@ -52,7 +56,7 @@ WITH steps AS (
 ), grown AS (
     SELECT *, norm / usual AS times, MEDIAN(norm / usual) OVER (PARTITION BY step) AS others, MEDIAN(norm) OVER (PARTITION BY step) AS level, COUNT(*) OVER (PARTITION BY step) AS params FROM seen WHERE n >= $least
 ), found AS (
-    SELECT * FROM grown WHERE times > $times * CASE WHEN n < 3 THEN 3 ELSE 1 END AND norm > 3 * highest AND times > $apart * others AND params >= 3 AND step >= $first AND norm > $beside * level
+    SELECT * FROM grown WHERE times > $times * CASE WHEN n < 3 THEN 3 ELSE 1 END AND norm > 3 * highest AND times > $apart * others AND params >= 3 AND step >= $first AND norm > $beside * level AND usual > $rounding * level
     QUALIFY ROW_NUMBER() OVER (PARTITION BY param ORDER BY step DESC) = 1
 ), later AS (
     SELECT param, MEDIAN(s.norm) AS later, COUNT(*) AS later_n, MEDIAN(s.norm) FILTER (s.ago <= 5) AS lately FROM found JOIN seen s USING (param) WHERE s.step >= found.step GROUP BY param
