@@ -128,10 +128,11 @@ class Installation:
         """Only on requested steps."""
         if "losses" in wanted:
             delivery, pace = self.gradients.delivery, Pace(recorder, settings.budget_ratio)
-            self.losses.roots = LossFunctions(recorder, isolation, delivery, pace)
+            functions = self.losses.roots = LossFunctions(recorder, isolation, delivery, pace)
             pace = Pace(recorder, settings.budget_ratio)
             batches = None if self.data is None else self.data.batches
-            self.forward.inputs = ModelInputs(recorder, isolation, self.names, delivery, pace, batches)
+            inputs = ModelInputs(recorder, isolation, self.names, delivery, pace, batches)
+            self.forward.inputs, functions.given_in = inputs, inputs.given_in
         self.from_start = not midway
         """Whether counting began with the job's first step."""
         self.governor = Governor(

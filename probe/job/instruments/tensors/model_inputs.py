@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import sys
 import time
+import weakref
 from typing import Any
 
 from probe.base.clock import ANCHOR_NS
@@ -51,8 +52,14 @@ class ModelInputs:
         self._batches = batches
         self._batch = recorder.intern(BATCH)
         self.pace = pace
+        self._given: tuple[int, list[weakref.ref[Any]]] = (-1, [])
         self.look = isolation.guard("model inputs", self._look)
         """Called, when it is due, with the first module that is called, and its arguments."""
+
+    def given_in(self, step: int) -> list[Any]:
+        """The tensors that the first module was given in this step, where they were looked at."""
+        known, references = self._given
+        return [one for reference in references if (one := reference()) is not None] if known == step else []
 
     # HOT PATH ---------------------------------------------------------------
 
@@ -64,6 +71,7 @@ class ModelInputs:
         begun, begun_cpu = _now(), _cpu()
         given = list(enumerate(args)) + list((keywords() or {}).items())
         tensors = [(str(name), value) for name, item in given for value in _flat(item, torch.Tensor)]
+        self._given = recorder.step, [weakref.ref(one) for _, one in tensors[:MOST_TENSORS]]
         with torch.no_grad(), torch._C.DisableTorchFunction():
             for name, tensor in tensors[:MOST_TENSORS]:
                 self._write(self._names.of(module), name, tensor)
