@@ -147,8 +147,8 @@ def _open(torch: Any, node: Any, lengths: set[int]) -> Any:
 
 def _plain(node: Any, name: str) -> Any:
     """A tensor that a node saved; False without it, None when it cannot be told or read."""
-    raw = getattr(node, f"_raw_saved_{name}", False)
-    if raw is False or raw is None:
+    raw: Any = getattr(node, f"_raw_saved_{name}", None)
+    if raw is None:
         return False
     if getattr(raw, "unpack_hook", raw) is not None:
         return None
