@@ -9,9 +9,10 @@
 --   "measured on the fastest fifth of {block} steps, which other work on the machine did not delay; it was {before:,.0f} for most of the last {seen} steps",
 --   "a step takes {wall_now:.1f} ms ({wall_before:.1f} before) and has {size_now:,.0f} {unit} ({size_before:,.0f} before)",
 --   "the machine: {busy_before:.0f} threads wanted a CPU before, {busy:.0f} since",
+--   "the training thread waited for a CPU {waited_before:.0%} of the time before, {waited:.0%} since",
 -- ]
 -- next = ["probe {endpoint} diagnose slow", "probe {endpoint} profile --steps 3 -o slow.json"]
--- false_positives = "changed data; another job on the same machine, which slows all phases alike, or lets more threads want a CPU: the finding is then one level less severe, and `info` where these are so many more that they explain half of it"
+-- false_positives = "changed data; another job on the same machine, which slows all phases alike, lets more threads want a CPU, or lets the training wait for one: the finding is then one level less severe, and `info` where that explains half of it"
 -- explains = ["low-mfu"]
 -- [parameters.drop]
 -- value = 0.5
@@ -47,14 +48,16 @@ WITH ends AS (
     SELECT MIN(b.step) AS step FROM blocks b, since WHERE b.ago < since.ago
 ), machine AS (
     SELECT *, COALESCE(busy > 1.3 * busy_before + 1, false) AS busier FROM (
-        SELECT MEDIAN(runnable) FILTER (m.step < change.step) AS busy_before, MEDIAN(runnable) FILTER (m.step >= change.step) AS busy FROM process.memory m, change)
+        SELECT MEDIAN(runnable) FILTER (m.step < change.step) AS busy_before, MEDIAN(runnable) FILTER (m.step >= change.step) AS busy,
+            MEDIAN(waited) FILTER (m.step < change.step) AS waited_before, MEDIAN(waited) FILTER (m.step >= change.step) AS waited
+        FROM (SELECT *, (cpu_wait_ns - LAG(cpu_wait_ns) OVER w) / NULLIF(t_ns - LAG(t_ns) OVER w, 0) AS waited FROM process.memory WINDOW w AS (ORDER BY t_ns)) m, change)
 ), judged AS (
     SELECT COALESCE(LEAST(now.forward / old.forward, now.backward / old.backward, now.optimizer / old.optimizer) > 1 + 0.3 * (old.rate / now.rate - 1), false) OR busier AS alike,
-        busier AND busy > 0.5 * busy_before * old.rate / now.rate AS explained, now.best < (1 - $severe) * old.rate AS severe FROM now, old, machine
+        busier AND busy > 0.5 * busy_before * old.rate / now.rate OR COALESCE((1 - waited) / (1 - waited_before) < 1 - 0.5 * (1 - now.rate / old.rate), false) AS explained, now.best < (1 - $severe) * old.rate AS severe FROM now, old, machine
 )
 SELECT NULL AS unknown, change.step, now.rate AS now, old.rate AS before, 1 - now.rate / old.rate AS drop,
     CASE WHEN by_tokens THEN 'tokens' ELSE 'samples' END AS unit, 1e3 * now.wall AS wall_now, 1e3 * old.wall AS wall_before, now.size AS size_now, old.size AS size_before,
-    (SELECT COUNT(*) FROM seen) AS seen, busy_before, busy, CASE WHEN explained OR alike AND NOT severe THEN 'info' WHEN alike OR NOT severe THEN 'notice' ELSE 'alarm' END AS severity
+    (SELECT COUNT(*) FROM seen) AS seen, busy_before, busy, waited_before, waited, CASE WHEN explained OR alike AND NOT severe THEN 'info' WHEN alike OR NOT severe THEN 'notice' ELSE 'alarm' END AS severity
 FROM now, old, ends, change, machine, judged WHERE now.n >= 3 AND old.n >= 5 AND now.best < (1 - $drop) * old.rate
 UNION ALL BY NAME
 SELECT 'samples and tokens of too few steps are known' AS unknown FROM old WHERE n < 5

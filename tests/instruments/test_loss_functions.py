@@ -192,11 +192,11 @@ def test_targets_that_are_the_input_are_told_by_place_column_and_padding() -> No
     logits = Reader(lambda one: one)(x)
     assert compared([x], F.cross_entropy(logits, x.reshape(-1)))["same"] == 1.0
     padded = TEXT.clone()
-    padded[1, 6:], padded[2, 9:], padded[3, 4:] = 0, 0, 0
+    padded[2, 9:], padded[3, 4:] = 0, 0  # most rows are full
     x, y = padded[:, :-1], padded[:, 1:]
     logits = Reader(lambda one: one)(x)
     share = compared([x], F.cross_entropy(logits, y.reshape(-1)))["padding"]
-    assert share == pytest.approx((6 + 3 + 8) / 48)  # of 48, where input and target are padding
+    assert share == pytest.approx((3 + 8) / 48)  # of 48, where input and target are padding
     left_out = F.cross_entropy(logits, y.reshape(-1), ignore_index=0)
     assert compared([x], left_out, 0)["padding"] == 0.0
     table = torch.randn(64, 5, generator=torch.Generator().manual_seed(2))

@@ -122,7 +122,7 @@ class Installation:
             self.learning = [
                 Updates(recorder, isolation, self.optimizers, self.losses, watched, norm, ratio, spend),
                 WeightSums(
-                    recorder, isolation, self.optimizers, self.names, watched, ratio, spend,
+                    recorder, isolation, self.optimizers, self.losses, self.names, watched, ratio, spend,
                     lambda: self.from_start,
                 ),
                 PutBack(recorder, isolation, self.optimizers, self.forward, watched, journal),

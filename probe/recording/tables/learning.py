@@ -169,6 +169,7 @@ LEARNING: tuple[Table, ...] = (
             Column("looked_at", "BIGINT", "", "elements looked at: 8 of each of at most 64 parameters"),
             Column("weights_hash", "BIGINT", "", "CRC-32 of these elements after the step: equal weights have equal hashes"),
             Column("gradients_hash", "BIGINT", "", "CRC-32 of their gradients at the entry of the step; NULL for models that are not the optimizer's"),
+            Column("backward_hash", "BIGINT", "", "CRC-32 of their gradients when the last backward before it ended; NULL likewise, or when it was not seen"),
             Column("weights_rms", "DOUBLE", "", "root mean square of these elements"),
             Column("moved_ratio", "DOUBLE", "ratio", "how far they are from the first ones seen, relative to those"),
             Column("writes", "BIGINT", "", "in-place writes to the first of these parameters, by torch's count, since first seen"),

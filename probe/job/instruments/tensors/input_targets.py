@@ -73,8 +73,9 @@ def _of_tokens(torch: Any, given: Any, target: Any, ignored: int | None) -> Any:
 
 
 def _tail(torch: Any, tokens: Any) -> Any:
-    """Where rows end in one token again and again: that with which most of them end."""
-    last = tokens[:, -1].mode().values
+    """Where rows end in one token again and again: that which is repeated the most at the end of a row."""
+    repeated = (tokens == tokens[:, -1:]).flip(1).cumprod(1).sum(1)
+    last = tokens[repeated.argmax(), -1]
     return (tokens == last).flip(1).cumprod(1).flip(1).bool()
 
 

@@ -13,17 +13,17 @@ from probe.job.instruments.tensors.gradient_norm import interval_for, usual_wall
 
 SHARE = 0.05
 """Part of the budget: 0.05 % of step time at the default of 1 %."""
-EVENLY = (10, 10, 10, 10, 10)
+EVENLY = (8, 8, 8, 8, 8)
 """Steps between the first looks, whatever they cost: they warm caches, and answers need a few soon."""
-SHORTEST_STEPS = 10
+SHORTEST_STEPS = 8
 """Between two later looks."""
 
 
 class Pace:
     """When to look next. `due`: the step from which on to look.
 
-    `common`: on steps with the same numbers on every rank, which are the multiples of a power of two. A rank
-    for which looks cost more takes a larger one, and still meets the others.
+    `common`: on steps with the same numbers on every rank and for whatever else is compared, which are the
+    multiples of a power of two. Where looks cost more it is a larger one, and they still meet the others.
     """
 
     __slots__ = (
@@ -33,7 +33,7 @@ class Pace:
 
     def __init__(
         self, recorder: Recorder, budget_ratio: float, *, first: int = FIRST_SAMPLE,
-        early: tuple[int, ...] = EVENLY, shortest: int = SHORTEST_STEPS, common: bool = False,
+        early: tuple[int, ...] = EVENLY, shortest: int = SHORTEST_STEPS, common: bool = True,
     ) -> None:
         self.due = first
         self.fixed_interval: int | None = None

@@ -51,7 +51,9 @@ class Updates:
     ) -> None:
         self.recorder = recorder
         self.due = NEVER
-        self.pace = Pace(recorder, budget_ratio, first=FIRST_STEP, early=EARLY, shortest=SHORTEST_STEPS)
+        self.pace = Pace(
+            recorder, budget_ratio, first=FIRST_STEP, early=EARLY, shortest=SHORTEST_STEPS, common=False
+        )
         self._isolation = isolation
         self._optimizers, self._losses, self._norm = optimizers, losses, norm
         self._watched = watched
