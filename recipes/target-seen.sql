@@ -43,7 +43,7 @@ WITH seen AS (
     SELECT 'attention' AS subject, 'the future is seen: there is no causal mask, so each position attends to the token that it is to predict' AS fact,
         format('{:.1f} % of the targets are the next token of the input, and every attention looked at lets a position see later ones', 100 * next) AS evidence, * FROM judged WHERE next >= $share AND told = n AND later
     UNION ALL BY NAME
-    SELECT 'column ' || input_column' AS subject, format('the target is part of the input: it is the same as column {} but for scale', input_column) AS fact,
+    SELECT 'column ' || input_column AS subject, format('the target is part of the input: it is the same as column {} but for scale', input_column) AS fact,
         format('their correlation over the samples of a batch is {:.7f}', r) AS evidence, * FROM judged WHERE r >= $r AND input_column = other_column
 )
 SELECT NULL AS unknown, facts.*, losses.* FROM facts, losses
