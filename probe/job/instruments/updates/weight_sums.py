@@ -290,7 +290,7 @@ class WeightSums:
     ) -> None:
         known = values if isinstance(values, list) else values.tolist()
         weights, gradients = known[: sizes[0]], known[sizes[0] :]
-        made, gradients = gradients[: sizes[1]], gradients[sizes[1] :]
+        backward, gradients = gradients[: sizes[1]], gradients[sizes[1] :]
         first = self._first.get(model.number)
         if first is None or len(first[0]) != len(weights):
             first = self._first[model.number] = (weights, writes)
@@ -300,7 +300,7 @@ class WeightSums:
         self._append(
             step, t_ns, model.label, model.number, model.optimizer, model.replicated,
             self._from_start(), len(weights),
-            _hash(weights), *(_hash(one) if one else NULL_INTEGER for one in (gradients, made)),
+            _hash(weights), *(_hash(one) if one else NULL_INTEGER for one in (gradients, backward)),
             _finite(_norm(weights) / len(weights) ** 0.5), _finite(apart / size if size else float("nan")),
             made, model.precision * made,
         )
