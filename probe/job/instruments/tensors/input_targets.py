@@ -66,8 +66,8 @@ def _of_tokens(torch: Any, given: Any, target: Any, ignored: int | None) -> Any:
     same = ((given == wanted) & counts).sum().double() / total
     across = ((given[:, 1:] == wanted[:, :-1]) & counts[:, :-1]).sum().double() / counts[:, :-1].sum()
     along = ((given[1:] == wanted[:-1]) & counts[:-1]).sum().double() / counts[:-1].sum()
-    behind = _tail(torch, given)[:, 1:] & _tail(torch, wanted)[:, 1:] & counts[:, 1:]
-    uneven = behind.any(1) & ~behind[:, 0]
+    behind = _tail(torch, wanted) & counts
+    uneven = _tail(torch, given).any(1) & ~behind[:, 0]
     padding = (behind & uneven[:, None]).sum().double() / total
     return torch.stack([same, torch.fmax(across, along), padding])
 
