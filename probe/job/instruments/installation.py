@@ -137,7 +137,8 @@ class Installation:
             pace = Pace(recorder, settings.budget_ratio)
             batches = None if self.data is None else self.data.batches
             inputs = ModelInputs(recorder, isolation, self.names, delivery, pace, batches)
-            self.forward.inputs, functions.given_in = inputs, inputs.given_in
+            self.forward.inputs = inputs
+            functions.given_in, functions.label_in = inputs.given_in, inputs.label_in
         self.from_start = not midway
         """Whether counting began with the job's first step."""
         self.governor = Governor(

@@ -78,7 +78,7 @@ LEARNING: tuple[Table, ...] = (
             Column("same_ratio", "DOUBLE", "ratio", "share of the targets that are the token at their own place of the model's input; this and what follows is NULL where they cannot be compared, or on steps without a row of python.model_inputs"),
             Column("next_ratio", "DOUBLE", "ratio", "share of them that are the next token of the input: a language model"),
             Column("padding_ratio", "DOUBLE", "ratio", "share of them behind the end of a sequence, where input and target repeat one token"),
-            Column("column_r", "DOUBLE", "", "largest correlation of a target with a column of the input, without sign"),
+            Column("column_r", "DOUBLE", "", "largest correlation of a target (or, where the loss function saved none, the loader's one label per sample) with a column of the input, without sign"),
             Column("input_column", "BIGINT", "", "that column"),
             Column("sees_later", "BOOLEAN", "", "whether every attention over the tokens of the input lets a place see later ones; NULL when none was seen or one cannot tell"),
         ),

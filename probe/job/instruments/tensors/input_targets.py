@@ -76,7 +76,8 @@ def _tail(torch: Any, tokens: Any) -> Any:
     """Where rows end in one token again and again: that which is repeated the most at the end of a row."""
     repeated = (tokens == tokens[:, -1:]).flip(1).cumprod(1).sum(1)
     last = tokens[repeated.argmax(), -1]
-    return (tokens == last).flip(1).cumprod(1).flip(1).bool()
+    tail = (tokens == last).flip(1).cumprod(1).flip(1)
+    return (tail * (tail.sum(1, keepdim=True) > 1)).bool()
 
 
 def _columns(given: Any, target: Any) -> list[Any]:

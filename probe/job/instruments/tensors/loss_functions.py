@@ -82,6 +82,8 @@ class LossFunctions:
         self.pace = pace
         self.given_in: Callable[[int], list[Any]] = _nothing
         """The tensors that the first module was given in a step, where they were looked at."""
+        self.label_in: Callable[[int], Any] = _nothing
+        """The label of each sample of the batch in a step, where there is one."""
         self.look = isolation.guard("loss functions", self._look)
         """Called right before a backward, when due, with its root and whether a GradScaler scaled it."""
 
@@ -128,8 +130,12 @@ class LossFunctions:
         ]
         with torch.no_grad(), torch._C.DisableTorchFunction():
             figures = _figures(torch, node, kept, classes)
-            inputs = self.given_in(recorder.step) if root is not None and figures is not None else []
-            if inputs:
+            inputs = (self.given_in(recorder.step) or []) if root is not None else []
+            if inputs and kept is None:  # written out, nothing is saved: the batch's own label
+                kept, none = self.label_in(recorder.step), [float("nan")] * FIGURES
+                if kept is not None:
+                    figures = torch.tensor(none, dtype=torch.float64, device=kept.device)
+            if inputs and figures is not None:
                 index = getattr(node, "_saved_ignore_index", None)
                 ignored = None if index is None else _signed(index)
                 compared = input_targets.relation(torch, inputs, kept, ignored, root)
@@ -161,9 +167,9 @@ class LossFunctions:
         )
 
 
-def _nothing(_step: int) -> list[Any]:
+def _nothing(_step: int) -> Any:
     """No inputs are looked at."""
-    return []
+    return None
 
 
 # The graph -------------------------------------------------------------------
