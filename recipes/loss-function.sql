@@ -81,6 +81,10 @@ WITH recent AS (
         'operations from the loss back to the last layer: ' || behind || ', ' || layer AS evidence, calls.*
     FROM calls WHERE behind IN ('Relu', 'LogSoftmax < Relu') AND layer IS NOT NULL
     UNION ALL BY NAME
+    SELECT 'probabilities' AS subject, 'notice' AS severity, 'nll_loss is given probabilities and not their logarithms: a softmax stands where a log_softmax belongs' AS fact,
+        'its value is minus the probability of the right class, between -1 and 0; use log_softmax, or cross_entropy on the logits' AS evidence, calls.*
+    FROM calls WHERE function = 'nll_loss' AND behind LIKE 'Softmax%'
+    UNION ALL BY NAME
     SELECT 'label_smoothing' AS subject, 'notice' AS severity, format('label smoothing is {:.2g}: the targets are nearly uniform', smoothing) AS fact,
         format('the right class gets {:.0f} % of the target; usual is a smoothing of 0.1', 100 * (1 - smoothing + smoothing / classes)) AS evidence, calls.*
     FROM calls WHERE smoothing > $smoothing

@@ -28,7 +28,12 @@
 -- value = 0.01
 -- unit = "update ratio"
 -- source = "practice: 1e-3 to 1e-2 in the first 1,000 steps; a loss that rises under smaller updates rises for another reason"
-WITH seen AS (
+WITH adversarial AS (
+    SELECT COALESCE(MEDIAN(micro_steps) > 1, false) AND (
+        EXISTS (SELECT 1 FROM probe.facts WHERE kind = 'hyperparameter' AND name = 'optimizer2')
+        OR EXISTS (SELECT 1 FROM python.torch_trace WHERE stage = 'step' GROUP BY step HAVING COUNT(*) > 1)) AS yes
+    FROM python.steps
+), seen AS (
     SELECT step, loss, lr, grad_norm FROM python.steps WHERE step < 3 * $window
 ), rates AS (
     SELECT ARG_MIN(lr, step) AS lr_first, MIN(step) AS step, MAX(lr) AS highest, COUNT(*) AS n FROM seen WHERE lr IS NOT NULL
@@ -47,7 +52,8 @@ WITH seen AS (
 ), updates AS (
     SELECT MAX(ratio) AS ratio FROM (SELECT step, MEDIAN(update_ratio) AS ratio FROM python.gradients WHERE step < $window AND isfinite(update_ratio) GROUP BY step)
 )
-SELECT CASE WHEN NOT EXISTS (SELECT 1 FROM python.batches WHERE state = 'done') AND NOT EXISTS (SELECT 1 FROM python.loss_functions WHERE function = 'cross_entropy')
+SELECT CASE WHEN (SELECT yes FROM adversarial) THEN 'several optimizers have a backward each: their losses compete'
+        WHEN NOT EXISTS (SELECT 1 FROM python.batches WHERE state = 'done') AND NOT EXISTS (SELECT 1 FROM python.loss_functions WHERE function = 'cross_entropy')
         THEN 'the loss rose at first, but without a DataLoader or classes its targets may move with the model (reinforcement learning)' END AS unknown,
     rates.step, lr_first, lr_first AS lr, highest, loss_first, worst, worst_step, loss_after, norm, ratio AS first_ratio,
     CASE WHEN recovered THEN '' ELSE '; whether that is why was not shown: it has not come down again' END AS doubt, CASE WHEN recovered THEN 'notice' ELSE 'info' END AS severity
