@@ -61,6 +61,7 @@ def test_what_is_loaded_before_the_first_step_is_told_from_what_the_file_holds(
     assert "loaded.optimizer" not in dict(resumption.facts())
     recorder.step = 0
     training.optimizer.load_state_dict(state["optimizer"])
+    assert "loaded.scheduler" not in dict(resumption.facts())
     training.scheduler.load_state_dict(state["scheduler"])
     assert dict(resumption.facts()) == {
         **held, "loaded.model": "Sequential", "loaded.optimizer": "AdamW",

@@ -39,8 +39,10 @@ class Resumption:
         self._watch(torch, "load", self._read)
         self._watch(torch.nn.Module, "load_state_dict", self._model)
         self._watch(torch.optim.Optimizer, "load_state_dict", self._optimizer)
-        for kind in vars(torch.optim.lr_scheduler).values():
-            if isinstance(kind, type) and "load_state_dict" in vars(kind):
+        schedulers = torch.optim.lr_scheduler
+        for kind in vars(schedulers).copy().values():
+            own = isinstance(kind, type) and kind.__module__ == schedulers.__name__
+            if own and "load_state_dict" in vars(kind):
                 self._watch(kind, "load_state_dict", self._scheduler)
 
     def uninstall(self) -> None:
