@@ -51,7 +51,10 @@
 -- value = 1e-4
 -- unit = "ratio of the median parameter's norm"
 -- source = "float32 leaves 1e-7 to 1e-5 of the others where all cancels: no usual to compare with, such as once the normalization is in eval mode"
-WITH steps AS (
+WITH moving AS (
+    -- No loader, and a loss that compares with no classes: its targets may be the model's own (reinforcement learning).
+    SELECT COUNT(*) > 0 AND COUNT(*) FILTER (function = 'cross_entropy') = 0 AND NOT EXISTS (SELECT 1 FROM python.batches WHERE state = 'done') AS yes FROM python.loss_functions
+), steps AS (
     SELECT step, ROW_NUMBER() OVER (ORDER BY step DESC) AS ago FROM (SELECT DISTINCT step FROM python.gradients)
 ), seen AS (
     SELECT g.param, g.step, g.norm, g.numel, g.abs_max, g.update_ratio, steps.ago,
@@ -67,8 +70,8 @@ WITH steps AS (
     SELECT param, MEDIAN(s.norm) AS later, COUNT(*) AS later_n, MEDIAN(s.norm) FILTER (s.ago <= 5) AS lately FROM found JOIN seen s USING (param) WHERE s.step >= found.step GROUP BY param
 )
 SELECT NULL AS unknown, found.param, found.param AS subject, step, norm, times, usual, n, others, later, later_n, abs_max, update_ratio AS ratio, norm / total AS part,
-    CASE WHEN norm < $dominates * total THEN 'info' WHEN later_n >= 3 AND later > 0.5 * $times * usual THEN 'alarm' ELSE 'notice' END AS severity,
+    CASE WHEN norm < $dominates * total OR moving.yes THEN 'info' WHEN later_n >= 3 AND later > 0.5 * $times * usual THEN 'alarm' ELSE 'notice' END AS severity,
     ago > $past AND COALESCE(lately, later) <= 0.5 * $times * usual AS over
-FROM found JOIN later USING (param) QUALIFY ROW_NUMBER() OVER (ORDER BY ago <= $past DESC, times DESC) <= 3
+FROM found JOIN later USING (param), moving QUALIFY ROW_NUMBER() OVER (ORDER BY ago <= $past DESC, times DESC) <= 3
 UNION ALL BY NAME
 SELECT format('gradients of {} steps, {} are needed', COUNT(*), $least + 1) AS unknown FROM steps HAVING COUNT(*) <= $least
