@@ -2,6 +2,8 @@
 
     python bench/faults.py [--seeds N] [--only NAME …] [--clean-seconds S] [--json OUT]
     python bench/faults.py --learning [--help]         # learning faults: bench/learning.py
+    python bench/faults.py --silent [--help]           # silent errors in ordinary programs: bench/silent.py
+    python bench/faults.py --silent --former JSON …    # one table of its former runs: bench/silent_report.py
 
 A seed chooses the number of ranks, the faulty rank, the step, and how gradients are averaged. Measured in
 each trial: how long after the fault the server raised an alarm by itself (detection), when `diagnose` first
@@ -28,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import learning  # noqa: E402
+import silent_report  # noqa: E402
 
 from harness import DEPLOYED, Place  # noqa: E402
 from probe.base import wire  # noqa: E402
@@ -278,6 +281,8 @@ def main() -> int:
     """Run the trials; 1 when a bar is missed."""
     if "--learning" in sys.argv[1:]:
         return learning.main()
+    if "--silent" in sys.argv[1:]:
+        return silent_report.main()
     as_is = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=as_is)
     parser.add_argument("--seeds", type=int, default=3, help="trials of each fault")

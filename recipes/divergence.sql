@@ -17,7 +17,7 @@
 --   "probe {endpoint} clip --max-norm 1.0",
 --   "probe {endpoint} query \"SELECT param, norm, update_ratio FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY update_ratio DESC LIMIT 10\"",
 -- ]
--- false_positives = "a curriculum of increasing difficulty; loss weights changed during training; adversarial training (several optimizers with their own backward are excluded)"
+-- false_positives = "a curriculum of increasing difficulty; loss weights changed during training; reinforcement learning (`info` without a DataLoader and without classes); adversarial training (several optimizers with their own backward are excluded)"
 -- explains = ["loss-spike", "loss-nan"]
 -- dated = true
 -- [parameters.share]
@@ -36,7 +36,10 @@
 -- value = 20
 -- unit = "steps"
 -- source = "ours"
-WITH ends AS (SELECT MAX(step) AS last FROM python.steps WHERE isfinite(loss)),
+WITH moving AS (
+    -- No loader, and a loss that compares with no classes: its targets may be the model's own (reinforcement learning).
+    SELECT COUNT(*) > 0 AND COUNT(*) FILTER (function = 'cross_entropy') = 0 AND NOT EXISTS (SELECT 1 FROM python.batches WHERE state = 'done') AS yes FROM python.loss_functions
+), ends AS (SELECT MAX(step) AS last FROM python.steps WHERE isfinite(loss)),
 adversarial AS (
     SELECT COALESCE(MEDIAN(micro_steps) > 1, false) AND (
         EXISTS (SELECT 1 FROM probe.facts WHERE kind = 'hyperparameter' AND name = 'optimizer2')
@@ -65,8 +68,8 @@ adversarial AS (
 SELECT CASE WHEN adversarial.yes THEN 'several optimizers have a backward each: their losses compete' END AS unknown,
     step AS best_step, (SELECT MAX(blocks.step) FROM blocks WHERE level <= best + 0.1 * rise) AS step, best, now, start, 3 * $block AS recent, $block AS block, rise / NULLIF(spread, 0) AS rise_sigmas,
     CASE WHEN norm_before IS NOT NULL THEN norm_now END AS norm_now,
-    CASE WHEN norm_now IS NOT NULL THEN norm_before END AS norm_before, lr, lr_before
-FROM judged, adversarial
+    CASE WHEN norm_now IS NOT NULL THEN norm_before END AS norm_before, lr, lr_before, CASE WHEN moving.yes THEN 'info' ELSE 'alarm' END AS severity
+FROM judged, adversarial, moving
 WHERE n = 3 AND rise > $sigmas * spread
     AND rise > GREATEST($share * (start - best), $relative * ABS(best))
 UNION ALL BY NAME

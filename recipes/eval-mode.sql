@@ -15,7 +15,7 @@
 --   "probe {endpoint} eval --at-step \"model.train()\"",
 -- ]
 -- false_positives = "fine-tuning with frozen batch-norm statistics; `info` if no layer behaves differently in eval mode"
--- explains = ["divergence", "loss-spike", "validation-rising", "train-validation-gap"]
+-- explains = ["divergence", "loss-spike", "gradient-exploding-layer", "validation-rising", "train-validation-gap"]
 -- dated = true
 -- [parameters.least]
 -- value = 20

@@ -30,9 +30,11 @@ WITH steps AS (
     FROM seen WHERE optimizer IS NOT NULL AND param IS NOT NULL GROUP BY param
 ), called AS (
     SELECT DISTINCT module FROM python.torch_trace WHERE stage = 'forward' AND step >= (SELECT MIN(step) - 1000 FROM steps)
+), frozen AS (
+    SELECT param FROM python.parameters GROUP BY param HAVING NOT ARG_MAX(requires_grad, t_ns)
 ), cut AS (
     SELECT p.*, regexp_replace(param, '\.[^.]*$', '') AS owner FROM params p
-    WHERE n >= $least AND walked >= n AND NOT reached AND NOT gradient
+    WHERE n >= $least AND walked >= n AND NOT reached AND NOT gradient AND param NOT IN (SELECT param FROM frozen)
 ), found AS (
     SELECT *, split_part(owner, '.', 1) AS module FROM cut WHERE EXISTS (SELECT 1 FROM called WHERE called.module = owner)
 ), others AS (

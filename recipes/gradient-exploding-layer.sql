@@ -9,6 +9,7 @@
 -- why = [
 --   "its previous norms: {usual:.3g} (median of {n}); the other parameters' norms grew {others:.1f} times in the same steps (median)",
 --   "since then: {later:.3g} (median of {later_n} norms)",
+--   "it makes {part:.0%} of the norm of all parameters looked at in that step",
 --   "largest element {abs_max:.3g}, update ratio {ratio:.2g}",
 -- ]
 -- next = [
@@ -42,7 +43,18 @@
 -- value = 0.01
 -- unit = "ratio of the median parameter's norm"
 -- source = "ours: what a normalization takes off again (a bias before it) has only rounding for a gradient"
-WITH steps AS (
+-- [parameters.dominates]
+-- value = 0.5
+-- unit = "ratio of the total norm"
+-- source = "ours: a layer that is a smaller part of the gradient than this does not set the step, however much it grew: `info`"
+-- [parameters.rounding]
+-- value = 1e-4
+-- unit = "ratio of the median parameter's norm"
+-- source = "float32 leaves 1e-7 to 1e-5 of the others where all cancels: no usual to compare with, such as once the normalization is in eval mode"
+WITH moving AS (
+    -- No loader, and a loss that compares with no classes: its targets may be the model's own (reinforcement learning).
+    SELECT COUNT(*) > 0 AND COUNT(*) FILTER (function = 'cross_entropy') = 0 AND NOT EXISTS (SELECT 1 FROM python.batches WHERE state = 'done') AS yes FROM python.loss_functions
+), steps AS (
     SELECT step, ROW_NUMBER() OVER (ORDER BY step DESC) AS ago FROM (SELECT DISTINCT step FROM python.gradients)
 ), seen AS (
     SELECT g.param, g.step, g.norm, g.numel, g.abs_max, g.update_ratio, steps.ago,
@@ -50,16 +62,16 @@ WITH steps AS (
     FROM python.gradients g JOIN steps USING (step) WHERE isfinite(g.norm) AND g.norm > 0 AND g.numel > 1
     WINDOW w AS (PARTITION BY g.param ORDER BY g.step ROWS BETWEEN 40 PRECEDING AND 1 PRECEDING)
 ), grown AS (
-    SELECT *, norm / usual AS times, MEDIAN(norm / usual) OVER (PARTITION BY step) AS others, MEDIAN(norm) OVER (PARTITION BY step) AS level, COUNT(*) OVER (PARTITION BY step) AS params FROM seen WHERE n >= $least
+    SELECT *, norm / usual AS times, MEDIAN(norm / usual) OVER (PARTITION BY step) AS others, MEDIAN(norm) OVER (PARTITION BY step) AS level, SQRT(SUM(norm * norm) OVER (PARTITION BY step)) AS total, COUNT(*) OVER (PARTITION BY step) AS params FROM seen WHERE n >= $least
 ), found AS (
-    SELECT * FROM grown WHERE times > $times * CASE WHEN n < 3 THEN 3 ELSE 1 END AND norm > 3 * highest AND times > $apart * others AND params >= 3 AND step >= $first AND norm > $beside * level
+    SELECT * FROM grown WHERE times > $times * CASE WHEN n < 3 THEN 3 ELSE 1 END AND norm > 3 * highest AND times > $apart * others AND params >= 3 AND step >= $first AND norm > $beside * level AND usual > $rounding * level
     QUALIFY ROW_NUMBER() OVER (PARTITION BY param ORDER BY step DESC) = 1
 ), later AS (
     SELECT param, MEDIAN(s.norm) AS later, COUNT(*) AS later_n, MEDIAN(s.norm) FILTER (s.ago <= 5) AS lately FROM found JOIN seen s USING (param) WHERE s.step >= found.step GROUP BY param
 )
-SELECT NULL AS unknown, found.param, found.param AS subject, step, norm, times, usual, n, others, later, later_n, abs_max, update_ratio AS ratio,
-    CASE WHEN later_n >= 3 AND later > 0.5 * $times * usual THEN 'alarm' ELSE 'notice' END AS severity,
+SELECT NULL AS unknown, found.param, found.param AS subject, step, norm, times, usual, n, others, later, later_n, abs_max, update_ratio AS ratio, norm / total AS part,
+    CASE WHEN norm < $dominates * total OR moving.yes THEN 'info' WHEN later_n >= 3 AND later > 0.5 * $times * usual THEN 'alarm' ELSE 'notice' END AS severity,
     ago > $past AND COALESCE(lately, later) <= 0.5 * $times * usual AS over
-FROM found JOIN later USING (param) QUALIFY ROW_NUMBER() OVER (ORDER BY ago <= $past DESC, times DESC) <= 3
+FROM found JOIN later USING (param), moving QUALIFY ROW_NUMBER() OVER (ORDER BY ago <= $past DESC, times DESC) <= 3
 UNION ALL BY NAME
 SELECT format('gradients of {} steps, {} are needed', COUNT(*), $least + 1) AS unknown FROM steps HAVING COUNT(*) <= $least

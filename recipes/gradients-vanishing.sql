@@ -49,6 +49,6 @@ SELECT NULL AS unknown, COALESCE(since.step, 0) AS step, early, now, now / NULLI
     CASE WHEN highest = 0 THEN 'alarm' ELSE 'notice' END AS severity
 FROM norms, since, losses
 WHERE n >= $least AND (highest < $ratio * early OR highest < $floor)
-    AND COALESCE(loss_now > $kept * loss_early OR loss_early <= 0, true)
+    AND COALESCE(loss_now > loss_early - (1 - $kept) * ABS(loss_early), true)
 UNION ALL BY NAME
 SELECT format('{} gradient norms, {} are needed', COALESCE(n, 0), $least) AS unknown FROM ends WHERE COALESCE(n, 0) < $least

@@ -14,7 +14,7 @@
 --   "probe {endpoint} memory-snapshot -o memory.pickle",
 --   "probe {endpoint} eval \"import collections, gc, torch; print(collections.Counter(tuple(o.shape) for o in gc.get_referrers(torch.Tensor) if type(o) is torch.Tensor).most_common(10))\"",
 -- ]
--- false_positives = "caches that fill once; data read into memory in the first epoch; growing batches"
+-- false_positives = "caches and replay buffers that fill once, data read into memory in the first epoch, growing batches: `info` until it has lasted, or has taken a tenth of what is left"
 -- explains = ["host-memory-near-limit", "out-of-memory"]
 -- [parameters.samples]
 -- value = 24
@@ -32,6 +32,14 @@
 -- value = 1.0
 -- unit = "h left"
 -- source = "ours: an alarm from here on"
+-- [parameters.lasts]
+-- value = 600.0
+-- unit = "s"
+-- source = "ours: what fills once looks like a leak until it is full"
+-- [parameters.taken]
+-- value = 0.1
+-- unit = "ratio of what is left"
+-- source = "ours"
 WITH samples AS (
     SELECT step, t_ns, rss_bytes AS bytes, COALESCE(available_bytes, limit_bytes - rss_bytes) AS left_bytes FROM process.memory WHERE rss_bytes IS NOT NULL AND step IS NOT NULL AND step > 10
 ), recent AS (
@@ -42,12 +50,12 @@ WITH samples AS (
 ), rises AS (
     SELECT COUNT(*) AS pairs, COUNT(*) FILTER (bytes > before) AS rises FROM (SELECT bytes, LAG(bytes) OVER (ORDER BY part) AS before FROM parts) WHERE before IS NOT NULL
 ), line AS (
-    SELECT CORR(bytes, step) AS r, REGR_SLOPE(bytes, step) AS per_step, REGR_SLOPE(bytes, t_ns) AS per_ns, MAX(n) AS n, MIN(step) AS step, ARG_MIN(bytes, t_ns) AS bytes_then, ARG_MAX(bytes, t_ns) AS bytes_now,
+    SELECT CORR(bytes, step) AS r, REGR_SLOPE(bytes, step) AS per_step, REGR_SLOPE(bytes, t_ns) AS per_ns, MAX(n) AS n, MIN(step) AS step, ARG_MIN(bytes, t_ns) AS bytes_then, ARG_MAX(bytes, t_ns) AS bytes_now, (MAX(t_ns) - MIN(t_ns)) / 1e9 AS lasted_s,
         ARG_MAX(left_bytes, t_ns) AS left_bytes FROM recent
 )
 SELECT NULL AS unknown, step, r, per_step / 1024 AS per_step_kib, bytes_then / 1048576 AS then_mib, bytes_now / 1048576 AS now_mib, rises, pairs,
     left_bytes / 1048576 AS left_mib, left_bytes / per_step AS steps_left, left_bytes / per_ns / 3.6e12 AS hours_left,
-    CASE WHEN left_bytes / per_ns / 3.6e12 < $soon THEN 'alarm' ELSE 'notice' END AS severity
+    CASE WHEN left_bytes / per_ns / 3.6e12 < $soon THEN 'alarm' WHEN lasted_s >= $lasts OR bytes_now - bytes_then > $taken * left_bytes THEN 'notice' ELSE 'info' END AS severity
 FROM line, rises
 WHERE n >= $samples AND r >= $r AND rises >= pairs - 1 AND bytes_now - bytes_then > GREATEST($growth * bytes_then, 32 << 20)
 UNION ALL BY NAME

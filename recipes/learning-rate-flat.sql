@@ -3,11 +3,11 @@
 -- symptoms = ["loss"]
 -- order = 330
 -- scope = "rank"
--- needs = "a known scheduler, its count of steps, and an epoch that is over"
--- what = "there is a {scheduler}, but its step() has never been called: the learning rate has been {lr:.6g} for all {n} steps"
+-- needs = "a known scheduler, its count of steps, and an epoch that is over or a schedule that is known to count steps"
+-- what = "there is a {scheduler}, but its step() has never been called: the learning rate has been {lr:.6g} for all {n} steps{doubt}"
 -- why = [
 --   "learning rate {lr:.6g} on every step from {step} to {last}",
---   "the scheduler has counted no step, and {epochs} epochs are over: it changes the rate only when its step() is called, after each step or epoch",
+--   "the scheduler has counted no step, and {due}: it changes the rate only when its step() is called, after each step or epoch",
 -- ]
 -- next = [
 --   "probe {endpoint} lr",
@@ -18,6 +18,10 @@
 -- value = 200
 -- unit = "steps"
 -- source = "ours: warm-ups and cosines, stepped after each step, differ within two; an epoch may be longer"
+-- [parameters.epochs]
+-- value = 500
+-- unit = "counts of the scheduler"
+-- source = "practice: trainings last 1 to 300 epochs; a schedule that is longer counts steps (`info`, as it may not)"
 WITH known AS (
     SELECT ANY_VALUE(value) AS scheduler FROM probe.facts
     WHERE kind = 'hyperparameter' AND regexp_matches(LOWER(name), '^(lr_)?scheduler([.]class)?$') AND NOT regexp_matches(value, 'Plateau|ConstantLR')
@@ -27,12 +31,19 @@ WITH known AS (
     SELECT loader FROM python.batches WHERE state = 'done' GROUP BY loader HAVING COUNT(DISTINCT step) > 0.5 * (MAX(step) - MIN(step) + 1)
 ), passes AS (
     SELECT COALESCE(MAX(epoch) FILTER (step < (SELECT until FROM called) - 5), 0) AS epochs, COUNT(*) AS batches FROM python.batches JOIN feeding USING (loader) WHERE state = 'done'
+), lengths AS (
+    SELECT MAX(number) AS length FROM probe.facts WHERE kind = 'hyperparameter' AND name IN ('scheduler.T_max', 'scheduler.total_steps', 'scheduler.total_iters', 'scheduler.step_size')
 ), rates AS (
     SELECT COUNT(*) AS n, MIN(lr) AS lowest, MAX(lr) AS lr, MIN(step) AS step, MAX(step) AS last FROM python.steps WHERE lr IS NOT NULL
 )
-SELECT CASE WHEN COALESCE(stepped, 'True') <> 'False' THEN NULLIF(CASE WHEN stepped IS NULL THEN 'whether the scheduler was stepped is not known' ELSE '' END, '')
-        WHEN batches = 0 THEN 'without a DataLoader it is not known whether an epoch is over' WHEN epochs = 0 THEN 'the first epoch is not over' END AS unknown,
-    scheduler, lr, n, step, last, epochs FROM known, rates, called, passes
+SELECT CASE WHEN stepped IS NULL THEN 'whether the scheduler was stepped is not known' WHEN epochs > 0 OR by_step OR long THEN NULL
+        WHEN batches = 0 THEN 'without a DataLoader it is not known whether an epoch is over' ELSE 'the first epoch is not over' END AS unknown,
+    scheduler, lr, n, step, last, CASE WHEN epochs > 0 OR by_step THEN '' ELSE '; whether it is meant for epochs, of which none is over, is not known' END AS doubt,
+    CASE WHEN epochs > 0 THEN format('{} epochs are over', epochs) WHEN by_step THEN format('{} is made to be stepped after each batch', scheduler)
+        ELSE format('its {:.0f} counts would be very many epochs', length) END AS due,
+    CASE WHEN epochs > 0 OR by_step THEN 'notice' ELSE 'info' END AS severity
+FROM (SELECT *, scheduler IN ('OneCycleLR', 'CyclicLR') AND COALESCE(stepped = 'False' AND until >= $steps, false) AS by_step, COALESCE(stepped = 'False' AND until >= $steps AND length >= $epochs, false) AS long
+    FROM known, rates, called, passes, lengths)
 WHERE scheduler IS NOT NULL AND n >= $steps AND lowest = lr AND COALESCE(stepped = 'False', true)
     AND NOT EXISTS (SELECT 1 FROM probe.actions WHERE action = 'lr' AND state = 'standing')
 UNION ALL BY NAME

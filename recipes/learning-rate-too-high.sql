@@ -17,7 +17,7 @@
 --   "probe {endpoint} lr --scale {scale:.1g}",
 --   "probe {endpoint} query \"SELECT param, update_ratio, weight_norm, norm FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY update_ratio DESC LIMIT 10\"",
 -- ]
--- false_positives = "`info` where the updates are large but neither grew the weights tenfold nor raised the loss, and the optimizer is not an adaptive one, whose updates are as large as the rate whatever the gradient: another reason may keep the loss from falling; weights initialized to zero, such as adapters; the first steps from scratch with a high rate and a short warm-up"
+-- false_positives = "`info` where the updates are large or the weights grew tenfold but the loss did not rise, and the optimizer is not an adaptive one, whose updates are as large as the rate whatever the gradient: another reason may keep the loss from falling; weights initialized to zero, such as adapters; the first steps from scratch with a high rate and a short warm-up"
 -- explains = ["divergence", "oscillation", "loss-spike", "dead-units", "saturated-units", "plateau", "slow-decrease", "loss-nan", "amp-overflow"]
 -- [parameters.limit]
 -- value = 0.1
@@ -35,7 +35,12 @@
 -- value = 3
 -- unit = "steps looked at"
 -- source = "ours"
-WITH steps AS (
+WITH adversarial AS (
+    SELECT COALESCE(MEDIAN(micro_steps) > 1, false) AND (
+        EXISTS (SELECT 1 FROM probe.facts WHERE kind = 'hyperparameter' AND name = 'optimizer2')
+        OR EXISTS (SELECT 1 FROM python.torch_trace WHERE stage = 'step' GROUP BY step HAVING COUNT(*) > 1)) AS yes
+    FROM python.steps
+), steps AS (
     SELECT DISTINCT step FROM python.gradients WHERE update_ratio IS NOT NULL AND step >= 10 ORDER BY step DESC LIMIT 5
 ), seen AS (
     SELECT step, MEDIAN(update_ratio) AS ratio, ANY_VALUE(update_kind) AS kind, MAX(update_ratio) AS most, ARG_MAX(param, update_ratio) AS param
@@ -62,18 +67,19 @@ WITH steps AS (
 ), optimizer AS (
     SELECT COALESCE(ARG_MAX(optimizer, t_ns) NOT IN ('SGD', 'ASGD', 'Rprop', 'LBFGS'), false) AS adaptive FROM python.optimizers
 ), judged AS (
-    SELECT *, COALESCE(loss_now > loss_best + GREATEST(0.2 * ABS(loss_best), 3 * spread), false) AS risen FROM losses, best, optimizer
+    SELECT *, NOT adversarial.yes AND COALESCE(loss_now > loss_best + GREATEST(0.2 * ABS(loss_best), 3 * spread), false) AS risen FROM losses, best, optimizer, adversarial
 )
 SELECT NULL AS unknown, COALESCE(worst_step, step) AS step, ratio, n, kind, most, param, phase, high / 10 AS low, high, lr,
     loss_best, loss_then, loss_now,
-    CASE WHEN grown > $growth OR risen OR (worst IS NOT NULL AND adaptive) THEN format('learning rate {:.3g} is too high for {} training', lr, phase)
+    CASE WHEN risen OR (worst IS NOT NULL AND adaptive) THEN format('learning rate {:.3g} is too high for {} training', lr, phase)
+        WHEN grown > $growth THEN format('whether the learning rate {:.3g} is why was not shown', lr)
         ELSE format('large for {} training, and the loss is not falling; whether the learning rate {:.3g} is why was not shown', phase, lr) END AS verdict,
-    CASE WHEN grown > $growth OR risen THEN 0.1 END AS scale,
+    CASE WHEN risen THEN 0.1 END AS scale,
     CASE WHEN grown > $growth THEN grown END AS grown,
     worst, worst_step,
     CASE WHEN grown > $growth THEN format('the weights have grown {:.0f} times', grown) WHEN worst > ratio THEN format('step {} changed the weights by {:.0f} %', worst_step, 100 * worst)
         ELSE format('each step changes the weights by {:.2f} %', 100 * ratio) END AS seen,
-    CASE WHEN least_ratio > $limit AND risen THEN 'alarm' WHEN grown > $growth OR risen OR (worst IS NOT NULL AND adaptive) THEN 'notice' ELSE 'info' END AS severity
+    CASE WHEN least_ratio > $limit AND risen THEN 'alarm' WHEN risen OR (worst IS NOT NULL AND adaptive) THEN 'notice' ELSE 'info' END AS severity
 FROM phase CROSS JOIN judged CROSS JOIN grown LEFT JOIN worst ON true
 WHERE worst IS NOT NULL OR n >= $least AND (least_ratio > $limit OR grown > $growth
     OR (least_ratio > $over * high AND loss_now > loss_then - 0.02 * ABS(loss_then) - 0.2 * spread))

@@ -34,6 +34,10 @@
 -- value = 0.95
 -- unit = "ratio of the targets"
 -- source = "practice: masked language models leave out 85 %"
+-- [parameters.padding]
+-- value = 0.2
+-- unit = "ratio of the targets"
+-- source = "ours: a fifth of what is averaged and learned is to predict padding"
 -- [parameters.step_size]
 -- value = 1.0
 -- unit = "learning rate times summed elements"
@@ -50,6 +54,9 @@ WITH recent AS (
         MIN(ignored_ratio) AS ignored, MIN(top_ratio) AS top, MAX(classes) AS classes, MIN(target_mean) AS target_mean, MAX(target_mean) AS target_most,
         BOOL_AND(COALESCE(target_mean < target_std, false)) AS below_zero
     FROM recent WHERE ago <= 6 GROUP BY ALL HAVING COUNT(*) >= $least
+), padded AS (
+    SELECT function, ANY_VALUE(behind) AS behind, ANY_VALUE(layer) AS layer, COUNT(*) AS n, MIN(step) AS step, MAX(step) AS last, ARG_MAX(shape, step) AS shape, MEDIAN(padding_ratio) AS padding, MIN(padding_ratio) AS least
+    FROM (SELECT * FROM recent WHERE padding_ratio IS NOT NULL ORDER BY step DESC LIMIT 8) GROUP BY function HAVING COUNT(*) >= $least
 ), rate AS (
     SELECT ARG_MAX(optimizer, t_ns) AS optimizer, ARG_MAX(lr, t_ns) AS lr FROM python.optimizers WHERE param_group = 0
 ), facts AS (
@@ -74,6 +81,10 @@ WITH recent AS (
         'operations from the loss back to the last layer: ' || behind || ', ' || layer AS evidence, calls.*
     FROM calls WHERE behind IN ('Relu', 'LogSoftmax < Relu') AND layer IS NOT NULL
     UNION ALL BY NAME
+    SELECT 'probabilities' AS subject, 'notice' AS severity, 'nll_loss is given probabilities and not their logarithms: a softmax stands where a log_softmax belongs' AS fact,
+        'its value is minus the probability of the right class, between -1 and 0; use log_softmax, or cross_entropy on the logits' AS evidence, calls.*
+    FROM calls WHERE function = 'nll_loss' AND behind LIKE 'Softmax%'
+    UNION ALL BY NAME
     SELECT 'label_smoothing' AS subject, 'notice' AS severity, format('label smoothing is {:.2g}: the targets are nearly uniform', smoothing) AS fact,
         format('the right class gets {:.0f} % of the target; usual is a smoothing of 0.1', 100 * (1 - smoothing + smoothing / classes)) AS evidence, calls.*
     FROM calls WHERE smoothing > $smoothing
@@ -89,6 +100,10 @@ WITH recent AS (
     SELECT 'targets' AS subject, 'info' AS severity, format('{:.1f} % of the targets are ignored by the loss', 100 * ignored) AS fact,
         'the loss is the mean over the few that are left; padding and prompts are often left out' AS evidence, calls.*
     FROM calls WHERE ignored > $ignored
+    UNION ALL BY NAME
+    SELECT 'padding' AS subject, 'notice' AS severity, format('padding counts in the loss: {:.0f} % of the targets that count are padding', 100 * padding) AS fact,
+        'behind the end of each sequence the input repeats one token, and so does the target: leave it out with ignore_index' AS evidence, padded.* EXCLUDE (padding, least)
+    FROM padded WHERE padding >= $padding AND least > 0
     UNION ALL BY NAME
     SELECT 'reduction' AS subject, CASE WHEN optimizer = 'SGD' AND lr * elements > $step_size THEN 'notice' ELSE 'info' END AS severity,
         format('the loss is summed over {:.0f} elements, not averaged: the gradient is that much larger', elements) AS fact,

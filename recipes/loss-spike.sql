@@ -19,7 +19,7 @@
 --   "probe {endpoint} spike-guard --threshold 5",
 --   "probe {endpoint} lr --scale 0.5",
 -- ]
--- false_positives = "a harder part of the data; loss terms switched on later; reinforcement learning"
+-- false_positives = "a harder part of the data; loss terms switched on later; reinforcement learning (`info` without a DataLoader and without classes)"
 -- dated = true
 -- [parameters.sigmas]
 -- value = 6.0
@@ -53,7 +53,10 @@
 -- value = 2000
 -- unit = "steps"
 -- source = "ours: a spike that has recovered is over after this; one that has not stays"
-WITH seen AS (
+WITH moving AS (
+    -- No loader, and a loss that compares with no classes: its targets may be the model's own (reinforcement learning).
+    SELECT COUNT(*) > 0 AND COUNT(*) FILTER (function = 'cross_entropy') = 0 AND NOT EXISTS (SELECT 1 FROM python.batches WHERE state = 'done') AS yes FROM python.loss_functions
+), seen AS (
     SELECT step, loss, grad_norm, lr, LAG(lr) OVER (ORDER BY step) AS lr_before FROM python.steps
     WHERE isfinite(loss)
 ), before AS (
@@ -89,9 +92,9 @@ SELECT NULL AS unknown, step, loss, usual, spread, known, grad_norm,
     (loss - usual) / GREATEST(spread, 0.002 * ABS(usual)) AS sigmas_above,
     CASE WHEN recovered THEN 'it recovered' WHEN passed < $patience THEN 'not recovered yet'
         ELSE format('not recovered after {} steps', passed) END AS outcome,
-    CASE WHEN recovered AND loss - usual < 2 * $sigmas * GREATEST(spread, 0.002 * ABS(usual)) THEN 'info'
+    CASE WHEN moving.yes OR recovered AND loss - usual < 2 * $sigmas * GREATEST(spread, 0.002 * ABS(usual)) THEN 'info'
         WHEN recovered OR passed < $patience THEN 'notice' ELSE 'alarm' END AS severity
-FROM judged
+FROM judged, moving
 UNION ALL BY NAME
 SELECT format('{} steps with a loss, {} are needed', COUNT(*), $enough + 1) AS unknown FROM seen
 HAVING COUNT(*) <= $enough

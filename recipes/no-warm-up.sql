@@ -4,7 +4,7 @@
 -- order = 360
 -- scope = "rank"
 -- needs = "loss and learning rate from the first step of training on, and targets that are fixed: batches of a DataLoader, or classes"
--- what = "training began with its highest learning rate, {lr:.3g}, without a warm-up, and the loss rose to {worst:.4g} in its first {window} steps"
+-- what = "training began with its highest learning rate, {lr:.3g}, without a warm-up, and the loss rose to {worst:.4g} in its first {window} steps{doubt}"
 -- why = [
 --   "learning rate {lr_first:.3g} on step {step} and {highest:.3g} at most afterwards",
 --   "loss: {loss_first:.4g} at first, {worst:.4g} at its worst around step {worst_step}, {loss_after:.4g} after {window} steps",
@@ -14,7 +14,7 @@
 -- next = [
 --   "probe {endpoint} query \"SELECT step, lr, loss, grad_norm FROM python.steps ORDER BY step LIMIT 50\"",
 -- ]
--- false_positives = "losses that the model itself moves, such as those of reinforcement learning (unknown without a DataLoader or classes); training resumed without its optimizer state: that needs a warm-up, too"
+-- false_positives = "`info` where the loss has not come down again with the same rate: then the rate, or the size of the gradients, may be wrong, with a warm-up or without; losses that the model itself moves, such as those of reinforcement learning (unknown without a DataLoader or classes); training resumed without its optimizer state: that needs a warm-up, too"
 -- explains = ["loss-spike", "divergence", "learning-rate-too-high", "gradients-exploding", "gradient-exploding-layer", "dead-units", "saturated-units", "plateau", "slow-decrease", "loss-nan"]
 -- [parameters.window]
 -- value = 100
@@ -28,7 +28,12 @@
 -- value = 0.01
 -- unit = "update ratio"
 -- source = "practice: 1e-3 to 1e-2 in the first 1,000 steps; a loss that rises under smaller updates rises for another reason"
-WITH seen AS (
+WITH adversarial AS (
+    SELECT COALESCE(MEDIAN(micro_steps) > 1, false) AND (
+        EXISTS (SELECT 1 FROM probe.facts WHERE kind = 'hyperparameter' AND name = 'optimizer2')
+        OR EXISTS (SELECT 1 FROM python.torch_trace WHERE stage = 'step' GROUP BY step HAVING COUNT(*) > 1)) AS yes
+    FROM python.steps
+), seen AS (
     SELECT step, loss, lr, grad_norm FROM python.steps WHERE step < 3 * $window
 ), rates AS (
     SELECT ARG_MIN(lr, step) AS lr_first, MIN(step) AS step, MAX(lr) AS highest, COUNT(*) AS n FROM seen WHERE lr IS NOT NULL
@@ -38,15 +43,21 @@ WITH seen AS (
 ), levels AS (
     SELECT (SELECT MEDIAN(loss) FROM (SELECT loss FROM seen WHERE isfinite(loss) ORDER BY step LIMIT 2)) AS loss_first,
         MAX(level) AS worst, ARG_MAX(step, level) AS worst_step, ARG_MAX(level, step) AS loss_after FROM blocks
+), later AS (
+    -- With the same rate the training goes well later on: only its start was too fast.
+    SELECT COALESCE(MEDIAN(loss) < ANY_VALUE(loss_first) AND COUNT(*) >= 10, false) AS recovered FROM (
+        SELECT loss, loss_first FROM python.steps, rates, levels WHERE isfinite(loss) AND python.steps.step >= $window // 2 AND lr >= 0.5 * highest ORDER BY python.steps.step DESC LIMIT 20)
 ), norms AS (
     SELECT MAX(grad_norm) FILTER (isfinite(grad_norm)) AS norm FROM seen WHERE step < $window
 ), updates AS (
     SELECT MAX(ratio) AS ratio FROM (SELECT step, MEDIAN(update_ratio) AS ratio FROM python.gradients WHERE step < $window AND isfinite(update_ratio) GROUP BY step)
 )
-SELECT CASE WHEN NOT EXISTS (SELECT 1 FROM python.batches WHERE state = 'done') AND NOT EXISTS (SELECT 1 FROM python.loss_functions WHERE function = 'cross_entropy')
+SELECT CASE WHEN (SELECT yes FROM adversarial) THEN 'several optimizers have a backward each: their losses compete'
+        WHEN NOT EXISTS (SELECT 1 FROM python.batches WHERE state = 'done') AND NOT EXISTS (SELECT 1 FROM python.loss_functions WHERE function = 'cross_entropy')
         THEN 'the loss rose at first, but without a DataLoader or classes its targets may move with the model (reinforcement learning)' END AS unknown,
-    rates.step, lr_first, lr_first AS lr, highest, loss_first, worst, worst_step, loss_after, norm, ratio AS first_ratio
-FROM rates, levels, norms, updates
+    rates.step, lr_first, lr_first AS lr, highest, loss_first, worst, worst_step, loss_after, norm, ratio AS first_ratio,
+    CASE WHEN recovered THEN '' ELSE '; whether that is why was not shown: it has not come down again' END AS doubt, CASE WHEN recovered THEN 'notice' ELSE 'info' END AS severity
+FROM rates, levels, norms, updates, later
 WHERE COALESCE(ratio >= $ratio, true) AND n >= 20 AND rates.step <= 2 AND lr_first > 0 AND lr_first >= 0.9 * highest AND worst - loss_first > $rise * ABS(loss_first)
 UNION ALL BY NAME
 SELECT 'the first steps of the training are not recorded' AS unknown FROM rates WHERE COALESCE(n < 20 OR step > 2, true)

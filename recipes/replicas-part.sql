@@ -3,11 +3,12 @@
 -- symptoms = ["loss", "gradients"]
 -- order = 214
 -- scope = "job"
--- needs = "hashes of the weights of every rank at the same steps, of a model in DistributedDataParallel"
+-- needs = "hashes of the weights of every rank at the same steps, of a model in DistributedDataParallel, and of what is trained beside it"
 -- what = "the replicas differ: after step {step} the ranks hold {kinds} different sets of weights of {model}{because}"
 -- why = [
 --   "{differ} of {looked} steps at which all {ranks} ranks were looked at differ; the first one looked at was step {first}",
---   "gradients at the step differed between the ranks in {gradients} of them: they are not averaged over the ranks",
+--   "gradients at the step differed between the ranks in {gradients} of them",
+--   "gradients right after backward differed in {made} of {made_looked} of them",
 --   "learning rates at step {step}: {rates}",
 --   "root mean square of the weights: {sizes}",
 -- ]
@@ -21,24 +22,27 @@
 -- unit = "steps looked at"
 -- source = "ours: one moment could be caught between two writes"
 WITH rows AS (
-    SELECT DISTINCT ON (step, rank, number) step, rank, number, model, weights_hash, gradients_hash, weights_rms FROM python.weights
-    WHERE replicated AND from_start AND optimizer IS NOT NULL
+    SELECT DISTINCT ON (step, rank, number) replicated, step, rank, number, model, weights_hash, gradients_hash, backward_hash, weights_rms FROM python.weights
+    WHERE from_start AND optimizer IS NOT NULL AND (replicated OR EXISTS (SELECT 1 FROM python.weights w WHERE w.replicated))
 ), world AS (
     SELECT COUNT(DISTINCT rank) AS ranks FROM rows
 ), by_step AS (
-    SELECT step, number, ANY_VALUE(model) AS model, COUNT(DISTINCT rank) AS ranks, COUNT(DISTINCT weights_hash) AS kinds, COUNT(DISTINCT gradients_hash) AS gradients,
+    SELECT step, number, ANY_VALUE(model) AS model, BOOL_AND(replicated) AS replicated, COUNT(DISTINCT rank) AS ranks, COUNT(DISTINCT weights_hash) AS kinds, COUNT(DISTINCT gradients_hash) AS gradients, COUNT(DISTINCT backward_hash) AS made,
         array_to_string(list(format('{:.6g}', weights_rms) ORDER BY rank)[:8], ', ') AS sizes
     FROM rows GROUP BY step, number
 ), counted AS (
-    SELECT number, COUNT(*) AS looked, COUNT(*) FILTER (kinds > 1) AS differ, NULLIF(COUNT(*) FILTER (kinds > 1 AND gradients > 1), 0) AS gradients, MIN(step) AS first,
+    SELECT number, COUNT(*) AS looked, COUNT(*) FILTER (kinds > 1) AS differ, NULLIF(COUNT(*) FILTER (kinds > 1 AND gradients > 1), 0) AS gradients, COUNT(*) FILTER (kinds > 1 AND made > 1) AS made, NULLIF(COUNT(*) FILTER (kinds > 1 AND made > 0), 0) AS made_looked, MIN(step) AS first,
         MIN(step) FILTER (kinds > 1) AS step, ANY_VALUE(by_step.ranks) AS ranks
     FROM by_step, world WHERE by_step.ranks = world.ranks AND by_step.ranks > 1 GROUP BY number
 ), rates AS (
     SELECT step, COUNT(DISTINCT lr) AS kinds, array_to_string(list(format('{:.6g} (rank {})', lr, rank) ORDER BY rank)[:8], ', ') AS rates FROM python.steps WHERE lr IS NOT NULL GROUP BY step
 )
-SELECT NULL AS unknown, c.step, c.first, c.looked, c.differ, c.gradients, c.ranks, b.kinds, b.model, b.model AS subject, b.sizes, CASE WHEN r.kinds > 1 THEN r.rates END AS rates,
-    CASE WHEN r.kinds > 1 THEN ': each rank has another learning rate'
-        WHEN c.gradients > 0 AND b.gradients > 1 THEN ': their gradients differ and are not averaged (the forward goes past DistributedDataParallel, or every backward runs under no_sync)'
+SELECT NULL AS unknown, c.step, c.first, c.looked, c.differ, c.gradients, CASE WHEN c.made_looked > 0 THEN c.made END AS made, c.made_looked, c.ranks, b.kinds, b.model, b.model AS subject, b.sizes, CASE WHEN r.kinds > 1 THEN r.rates END AS rates,
+    CASE WHEN NOT b.replicated THEN ': it is outside of DistributedDataParallel, so nothing averages its gradients'
+        WHEN r.kinds > 1 THEN ': each rank has another learning rate'
+        WHEN b.made > 1 THEN ': their gradients differ after backward and are not averaged (the forward goes past DistributedDataParallel, or every backward runs under no_sync)'
+        WHEN b.gradients > 1 AND b.made = 1 THEN ': their gradients are averaged, and then changed before the step on some ranks only (a clip or a scale that not all ranks apply)'
+        WHEN b.gradients > 1 THEN ': their gradients differ at the step; whether they are not averaged or were changed after that was not seen'
         WHEN c.step = c.first THEN ': they differ from the first step looked at, with equal gradients or none to compare (initialised after DistributedDataParallel had sent the weights?)'
         ELSE '' END AS because
 FROM counted c JOIN by_step b ON b.step = c.step AND b.number = c.number LEFT JOIN rates r ON r.step = c.step

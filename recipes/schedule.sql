@@ -28,13 +28,13 @@
 -- unit = "steps"
 -- source = "ours"
 -- [parameters.warming]
--- value = 500
+-- value = 200
 -- unit = "steps"
--- source = "ours: nobody can tell a long warm-up from one that is too long before"
--- [parameters.reached]
--- value = 0.01
--- unit = "ratio of the scheduler's rate"
--- source = "practice: warm-ups last 100 to 10,000 steps; 1 % after 500 steps means 50,000 or more"
+-- source = "ours: `info`, as nobody can tell a long warm-up from one that is too long where its end is not known"
+-- [parameters.longest]
+-- value = 50000
+-- unit = "steps"
+-- source = "practice: warm-ups last 100 to 10,000 steps; a straight rise tells its length as soon as it is seen to be straight"
 WITH seen AS (
     SELECT step, lr, LAG(lr) OVER (ORDER BY step) AS before FROM python.steps WHERE lr IS NOT NULL
 ), rates AS (
@@ -53,6 +53,8 @@ WITH seen AS (
 ), turns AS (
     SELECT COUNT(*) AS turns, MIN(step) AS step FROM (
         SELECT step, lr > before AS up, LAG(lr > before) OVER (ORDER BY step) AS was FROM seen WHERE lr <> before) WHERE up AND NOT was
+), line AS (
+    SELECT COALESCE(CORR(lr, step) > 0.999, false) AS straight FROM seen
 ), facts AS (
     SELECT 'ended' AS subject, 'notice' AS severity, format('the schedule is over before the first epoch is: the rate fell to {:.2g} of its highest by step {}', lr / highest, ended.step) AS fact,
         format('step {} is batch {} of the first pass over {}, and the training went on: a schedule counted in epochs is stepped for each batch', ended.step, place, loader) AS evidence,
@@ -65,14 +67,14 @@ WITH seen AS (
         turns.step AS step, last, lr, highest, peak
     FROM rates, turns, scheduler WHERE class = 'CosineAnnealingLR' AND t_max > 0 AND turns >= 2 AND last - rates.step > 2 * t_max
     UNION ALL BY NAME
-    SELECT 'warm-up' AS subject, CASE WHEN class IS NOT NULL AND lr < $reached * base THEN 'notice' ELSE 'info' END AS severity,
-        CASE WHEN class IS NOT NULL AND lr < $reached * base
-            THEN format('the warm-up is too long: after {} steps the rate is {:.2g}, {:.2g} of the {:.2g} it rises to', n, lr, lr / base, base)
+    SELECT 'warm-up' AS subject, CASE WHEN long THEN 'notice' ELSE 'info' END AS severity,
+        CASE WHEN long THEN format('the warm-up is too long: after {} steps the rate is {:.2g}, {:.2g} of the {:.2g} it rises to', n, lr, lr / base, base)
             ELSE format('the warm-up is not over: the learning rate still rises after {} steps, {:.2g} now', n, lr) END AS fact,
-        CASE WHEN class IS NOT NULL AND lr < $reached * base THEN format('at this pace it takes {:.0f} steps; warm-ups are counted in steps, not in samples', (last + 1) * base / lr)
-            ELSE format('it has risen on {} steps and fallen on none, by {:.2g} a step', rises, (lr - first) / (last - rates.step)) END AS evidence,
-        rates.step, last, lr, highest, peak
-    FROM rates, scheduler WHERE rates.step <= 2 AND n >= $warming AND falls = 0 AND rises > 0.9 * (n - 1) AND lr > 0
+        CASE WHEN long THEN format('at this pace it takes {:.0f} steps; warm-ups are counted in steps, not in samples', (last + 1) * base / lr)
+            ELSE format('it has risen on {} steps and fallen on none, by {:.2g} a step', rises, (lr - first) / (last - step)) END AS evidence,
+        step, last, lr, highest, peak
+    FROM (SELECT *, COALESCE(class IS NOT NULL AND (last + 1) * base / lr > $longest AND straight, false) AS long FROM rates, scheduler, line)
+    WHERE step <= 2 AND falls = 0 AND rises > 0.9 * (n - 1) AND lr > 0 AND (n >= $warming OR long AND n >= $least)
 )
 SELECT NULL AS unknown, * FROM facts
 UNION ALL BY NAME

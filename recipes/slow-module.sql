@@ -9,13 +9,14 @@
 --   "median of the last {n} sampled steps against the {n_before} before; it changed between steps {last_fast} and {step}",
 --   "that is {added_ms:.1f} ms more in each step",
 --   "the machine: {busy_before:.0f} threads wanted a CPU before, {busy:.0f} since; the other phases of a step take {rest:.1f} times",
+--   "the training thread waited for a CPU {waited:.0%} of the time since",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, duration FROM python.torch_trace WHERE module = '{module}' AND stage = '{stage}' ORDER BY step DESC LIMIT 20\"",
 --   "probe {endpoint} profile --steps 3 -o slow.json",
 --   "probe {endpoint} capture {module} -o slow.pt",
 -- ]
--- false_positives = "a module that does more work for some inputs; `info` where the machine has more to do since then, or the rest of the step became slower as well"
+-- false_positives = "a module that does more work for some inputs; `info` where the machine has more to do since then, or the rest of the step became slower as well, or where the training waits for a CPU and fewer than eight slow steps were sampled: a call that had to wait looks slow"
 -- explains = ["slow-step", "throughput-drop", "low-mfu"]
 -- [parameters.times]
 -- value = 1.6
@@ -25,6 +26,10 @@
 -- value = 0.05
 -- unit = "ratio of the step"
 -- source = "ours: less is not worth a notice"
+-- [parameters.starved]
+-- value = 0.2
+-- unit = "ratio of the time"
+-- source = "ours: from here on one call in five is interrupted"
 WITH steps AS (
     SELECT step, ROW_NUMBER() OVER (ORDER BY step) AS i, COUNT(*) OVER () AS n FROM (SELECT DISTINCT step FROM python.torch_trace WHERE step > 2 ORDER BY step DESC LIMIT 64)
 ), times AS (
@@ -32,7 +37,7 @@ WITH steps AS (
     FROM python.torch_trace t JOIN steps s USING (step) WHERE t.stage <> 'step' AND t.duration IS NOT NULL AND NOT COALESCE(t.recompute, false)
     GROUP BY t.module, t.stage, t.step
 ), sides AS (
-    SELECT module, stage, MEDIAN(duration) FILTER (i > n - 3) AS now, MIN(duration) FILTER (i > n - 3) AS least,
+    SELECT module, stage, MEDIAN(duration) FILTER (i > n - 3) AS now, MIN(duration) FILTER (i > n - 3) AS least, MIN(duration) FILTER (i > n - 8) AS least_longer,
         MEDIAN(duration) FILTER (i <= n - 3 AND i <= GREATEST(n // 2, 4)) AS before, QUANTILE_CONT(duration, 0.8) FILTER (i <= GREATEST(n // 2, 4)) AS high, COUNT(*) FILTER (i > n - 3) AS recent, COUNT(*) FILTER (i <= n - 3) AS earlier
     FROM times GROUP BY module, stage
 ), changes AS (
@@ -51,14 +56,15 @@ WITH steps AS (
 , changed AS (
     SELECT last_fast, (SELECT MIN(step) FROM times t WHERE t.step > last_fast) AS step FROM since
 ), machine AS (
-    SELECT MEDIAN(runnable) FILTER (m.step <= last_fast) AS busy_before, MEDIAN(runnable) FILTER (m.step >= changed.step) AS busy FROM process.memory m, changed
+    SELECT MEDIAN(runnable) FILTER (m.step <= last_fast) AS busy_before, MEDIAN(runnable) FILTER (m.step >= changed.step) AS busy, MEDIAN(waits) FILTER (m.step >= last_fast) AS waited
+    FROM (SELECT *, (cpu_wait_ns - LAG(cpu_wait_ns) OVER w) / NULLIF(t_ns - LAG(t_ns) OVER w, 0) AS waits FROM process.memory WINDOW w AS (ORDER BY t_ns)) m, changed
 ), rest AS (
     SELECT MEDIAN(o) FILTER (s.step >= changed.step) / NULLIF(MEDIAN(o) FILTER (s.step <= last_fast), 0) AS rest
     FROM (SELECT step, CASE WHEN (SELECT stage FROM leaf) = 'forward' THEN COALESCE(backward_s, 0) ELSE COALESCE(forward_s, 0) END + COALESCE(optimizer_s, 0) AS o FROM python.steps WHERE NOT shadow) s, changed
 )
 SELECT NULL AS unknown, module || ' ' || stage AS subject, module, stage, 1e3 * now AS now_ms, 1e3 * before AS before_ms, now / before AS times, others, recent AS n, earlier AS n_before,
-    last_fast, step, 1e3 * (now - before) AS added_ms, busy_before, busy, rest,
-    CASE WHEN COALESCE(busy > 1.3 * busy_before + 1, false) OR COALESCE(rest > 1.25, false) THEN 'info' ELSE 'notice' END AS severity
+    last_fast, step, 1e3 * (now - before) AS added_ms, busy_before, busy, waited, rest,
+    CASE WHEN COALESCE(busy > 1.3 * busy_before + 1, false) OR COALESCE(rest > 1.25, false) OR COALESCE(waited > $starved AND NOT least_longer > $times * before, false) THEN 'info' ELSE 'notice' END AS severity
 FROM leaf, changed, machine, rest WHERE last_fast IS NOT NULL
 UNION ALL BY NAME
 SELECT format('modules of {} steps, 7 are needed', COUNT(*)) AS unknown FROM steps HAVING COUNT(*) < 7

@@ -8,9 +8,11 @@
 -- why = [
 --   "measured on the fastest fifth of {block} steps, which other work on the machine did not delay; it was {before:,.0f} for most of the last {seen} steps",
 --   "a step takes {wall_now:.1f} ms ({wall_before:.1f} before) and has {size_now:,.0f} {unit} ({size_before:,.0f} before)",
+--   "the machine: {busy_before:.0f} threads wanted a CPU before, {busy:.0f} since",
+--   "the training thread waited for a CPU {waited_before:.0%} of the time before, {waited:.0%} since",
 -- ]
 -- next = ["probe {endpoint} diagnose slow", "probe {endpoint} profile --steps 3 -o slow.json"]
--- false_positives = "changed data; another job on the same machine, which slows all phases alike: the finding is then one level less severe"
+-- false_positives = "changed data; another job on the same machine, which slows all phases alike, lets more threads want a CPU, or lets the training wait for one: the finding is then one level less severe, and `info` where that explains half of it"
 -- explains = ["low-mfu"]
 -- [parameters.drop]
 -- value = 0.5
@@ -42,12 +44,20 @@ WITH ends AS (
     SELECT GREATEST(QUANTILE_CONT(rate, 0.75), MEDIAN(rate) FILTER (ago > oldest - 5)) AS rate, MEDIAN(wall) AS wall, MEDIAN(size) AS size, QUANTILE_CONT(forward, 0.25) AS forward, QUANTILE_CONT(backward, 0.25) AS backward, QUANTILE_CONT(optimizer, 0.25) AS optimizer, COUNT(*) AS n FROM blocks, (SELECT MAX(ago) AS oldest FROM blocks) WHERE NOT lately
 ), since AS (
     SELECT COALESCE(MIN(blocks.ago), 1000000) AS ago FROM blocks, now, old WHERE blocks.rate > (now.rate + old.rate) / 2
+), change AS (
+    SELECT MIN(b.step) AS step FROM blocks b, since WHERE b.ago < since.ago
+), machine AS (
+    SELECT *, COALESCE(busy > 1.3 * busy_before + 1, false) AS busier FROM (
+        SELECT MEDIAN(runnable) FILTER (m.step < change.step) AS busy_before, MEDIAN(runnable) FILTER (m.step >= change.step) AS busy,
+            MEDIAN(waited) FILTER (m.step < change.step) AS waited_before, MEDIAN(waited) FILTER (m.step >= change.step) AS waited
+        FROM (SELECT *, (cpu_wait_ns - LAG(cpu_wait_ns) OVER w) / NULLIF(t_ns - LAG(t_ns) OVER w, 0) AS waited FROM process.memory WINDOW w AS (ORDER BY t_ns)) m, change)
+), judged AS (
+    SELECT COALESCE(LEAST(now.forward / old.forward, now.backward / old.backward, now.optimizer / old.optimizer) > 1 + 0.3 * (old.rate / now.rate - 1), false) OR busier AS alike,
+        busier AND busy > 0.5 * busy_before * old.rate / now.rate OR COALESCE((1 - waited) / (1 - waited_before) < 1 - 0.5 * (1 - now.rate / old.rate), false) AS explained, now.best < (1 - $severe) * old.rate AS severe FROM now, old, machine
 )
-SELECT NULL AS unknown, (SELECT MIN(b.step) FROM blocks b WHERE b.ago < since.ago) AS step, now.rate AS now, old.rate AS before, 1 - now.rate / old.rate AS drop,
+SELECT NULL AS unknown, change.step, now.rate AS now, old.rate AS before, 1 - now.rate / old.rate AS drop,
     CASE WHEN by_tokens THEN 'tokens' ELSE 'samples' END AS unit, 1e3 * now.wall AS wall_now, 1e3 * old.wall AS wall_before, now.size AS size_now, old.size AS size_before,
-    (SELECT COUNT(*) FROM seen) AS seen, CASE WHEN COALESCE(LEAST(now.forward / old.forward, now.backward / old.backward, now.optimizer / old.optimizer) > 1 + 0.3 * (old.rate / now.rate - 1), false)
-        THEN CASE WHEN now.best < (1 - $severe) * old.rate THEN 'notice' ELSE 'info' END
-        WHEN now.best < (1 - $severe) * old.rate THEN 'alarm' ELSE 'notice' END AS severity
-FROM now, old, since, ends WHERE now.n >= 3 AND old.n >= 5 AND now.best < (1 - $drop) * old.rate
+    (SELECT COUNT(*) FROM seen) AS seen, busy_before, busy, waited_before, waited, CASE WHEN explained OR alike AND NOT severe THEN 'info' WHEN alike OR NOT severe THEN 'notice' ELSE 'alarm' END AS severity
+FROM now, old, ends, change, machine, judged WHERE now.n >= 3 AND old.n >= 5 AND now.best < (1 - $drop) * old.rate
 UNION ALL BY NAME
 SELECT 'samples and tokens of too few steps are known' AS unknown FROM old WHERE n < 5

@@ -15,7 +15,7 @@
 --   "probe {endpoint} stop",
 -- ]
 -- false_positives = "a loop that accumulates over optimizer steps on purpose"
--- explains = ["gradients-exploding", "gradient-exploding-layer", "gradient-shifted", "learning-rate-too-high", "divergence", "oscillation", "plateau", "slow-decrease", "loss-spike", "layer-not-learning", "nan-origin", "loss-nan", "amp-overflow"]
+-- explains = ["gradients-exploding", "gradient-exploding-layer", "gradient-shifted", "learning-rate-too-high", "no-warm-up", "divergence", "oscillation", "plateau", "slow-decrease", "loss-spike", "layer-not-learning", "nan-origin", "loss-nan", "amp-overflow"]
 -- [parameters.share]
 -- value = 0.9
 -- unit = "ratio of the steps looked at"

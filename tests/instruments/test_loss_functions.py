@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
 from probe.job.instruments.loop.data import fingerprint, shuffling
+from probe.job.instruments.tensors.input_targets import relation
 from probe.job.instruments.tensors.loss_functions import Found, _kept, behind, functions_in
 from probe.job.instruments.tensors.model_inputs import part
 from probe.recording.layout import NULL_BOOLEAN, NULL_INTEGER
@@ -136,3 +137,70 @@ def test_it_is_known_whether_a_sampler_shuffles() -> None:
     assert shuffling(BatchSampler(RandomSampler(range(10)), 2, drop_last=False)) == NULL_BOOLEAN
     assert shuffling(torch.utils.data.DistributedSampler(range(10), 2, 0, shuffle=True)) == 1
     assert shuffling(Own()) == NULL_BOOLEAN
+
+
+def compared(inputs: list[Any], loss: Any, ignored: int | None = None) -> dict[str, float]:
+    """The relation of inputs and the target that the loss function saved, without what is missing."""
+    target = _kept(functions_in(loss.grad_fn)[0].node, "target")
+    found = relation(torch, inputs, target, ignored, loss.grad_fn)
+    names = ("same", "next", "padding", "r", "column", "later")
+    known = [] if found is None else found.tolist()
+    return {name: value for name, value in zip(names, known, strict=False) if value == value}
+
+
+class Reader(torch.nn.Module):
+    """A language model of one layer of attention."""
+
+    def __init__(self, attend: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.tokens, self.head = torch.nn.Embedding(50, 8), torch.nn.Linear(8, 50)
+        self.attend = attend
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.attend(self.tokens(x)[:, None]).squeeze(1)).flatten(0, 1)
+
+
+def written_out(x: Any) -> Any:
+    scores = x @ x.transpose(-1, -2)
+    closed = torch.ones(x.shape[-2], x.shape[-2], dtype=torch.bool).triu(1)
+    return scores.masked_fill(closed, float("-inf")).softmax(-1) @ x
+
+
+TEXT = torch.randint(1, 50, (4, 13), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize(("attend", "later"), [
+    (lambda x: F.scaled_dot_product_attention(x, x, x), {"later": 1.0}),
+    (lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True), {"later": 0.0}),
+    (lambda x: F.scaled_dot_product_attention(
+        x, x, x, attn_mask=torch.ones(12, 12).tril().bool()), {"later": 0.0}),
+    (lambda x: (x @ x.transpose(-1, -2)).softmax(-1) @ x, {"later": 1.0}),
+    (written_out, {"later": 0.0}),
+    (lambda x: x.cumsum(-2), {}),
+])
+def test_a_language_model_is_known_by_its_targets_and_whether_it_sees_them_by_its_attention(
+    attend: Callable[[Any], Any], later: dict[str, float]
+) -> None:
+    x, y = TEXT[:, :-1], TEXT[:, 1:]
+    found = compared([x], F.cross_entropy(Reader(attend)(x), y.reshape(-1)))
+    assert found.pop("same") < 0.5
+    assert found == {"next": 1.0, "padding": 0.0, **later}
+
+
+def test_targets_that_are_the_input_are_told_by_place_column_and_padding() -> None:
+    x = TEXT[:, :-1]
+    logits = Reader(lambda one: one)(x)
+    assert compared([x], F.cross_entropy(logits, x.reshape(-1)))["same"] == 1.0
+    padded = TEXT.clone()
+    padded[2, 9:], padded[3, 4:] = 0, 0  # most rows are full
+    x, y = padded[:, :-1], padded[:, 1:]
+    logits = Reader(lambda one: one)(x)
+    share = compared([x], F.cross_entropy(logits, y.reshape(-1)))["padding"]
+    assert share == pytest.approx((4 + 9) / 48)
+    left_out = F.cross_entropy(logits, y.reshape(-1), ignore_index=0)
+    assert compared([x], left_out, 0)["padding"] == 0.0
+    table = torch.randn(64, 5, generator=torch.Generator().manual_seed(2))
+    output = torch.nn.Linear(5, 1)(table)
+    scaled = compared([table], F.mse_loss(output, 3 * table[:, 2:3] - 1))
+    assert scaled == {"r": pytest.approx(1.0), "column": 2.0}
+    assert compared([table], F.mse_loss(output, torch.randn(64, 1)))["r"] < 0.9

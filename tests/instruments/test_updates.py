@@ -27,7 +27,7 @@ FINE = (
 )
 LATER = ("unused", "normalized", "copied")
 JUDGES = (
-    *WRONG.values(), "gradient-cut-off", "clipping", "decay-outweighs",
+    *WRONG.values(), "gradient-cut-off", "clipping", "weight-decay",
     "updates-rounded-away", "equal-units", "copy-never-moves", "parameters-forgotten", "layer-not-learning",
 )
 STEPS = "16"

@@ -72,7 +72,7 @@ def sample_often() -> Callable[[], None]:
     if agent is None:
         return lambda: None
     updates = agent.instruments.learning[0]
-    updates.fixed_interval = 1
+    updates.pace.fixed_interval = 1
 
     def wait() -> None:
         deadline = time.monotonic() + 10

@@ -29,6 +29,7 @@ from probe.job.instruments.core.intervals import Intervals
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.facts.memory import Memory
 from probe.job.instruments.facts.model_facts import ModelFacts
+from probe.job.instruments.facts.resumption import Resumption
 from probe.job.instruments.facts.run_facts import RunFacts
 from probe.job.instruments.governor import Governor
 from probe.job.instruments.loop.data import Data
@@ -86,10 +87,14 @@ class Installation:
         self.scalars = Scalars(recorder, isolation, journal) if "scalars" in wanted else None
         self.model_facts: ModelFacts | None = None
         self.run_facts: RunFacts | None = None
+        self.resumption: Resumption | None = None
         if "facts" in wanted:
             known = (self.names, self.optimizers, self.forward)
             self.model_facts = ModelFacts(recorder, *known, journal)
-            self.run_facts = RunFacts(recorder, self.optimizers, self.forward, self.data, journal)
+            self.resumption = Resumption(recorder, isolation, self.optimizers)
+            self.run_facts = RunFacts(
+                recorder, self.optimizers, self.forward, self.data, self.resumption, journal
+            )
         self.modules: Modules | None = None
         if "modules" in wanted:
             self.modules = Modules(recorder, isolation, self.forward, self.losses, self.names)
@@ -117,7 +122,7 @@ class Installation:
             self.learning = [
                 Updates(recorder, isolation, self.optimizers, self.losses, watched, norm, ratio, spend),
                 WeightSums(
-                    recorder, isolation, self.optimizers, self.names, watched, ratio, spend,
+                    recorder, isolation, self.optimizers, self.losses, self.names, watched, ratio, spend,
                     lambda: self.from_start,
                 ),
                 PutBack(recorder, isolation, self.optimizers, self.forward, watched, journal),
@@ -128,10 +133,12 @@ class Installation:
         """Only on requested steps."""
         if "losses" in wanted:
             delivery, pace = self.gradients.delivery, Pace(recorder, settings.budget_ratio)
-            self.losses.roots = LossFunctions(recorder, isolation, delivery, pace)
+            functions = self.losses.roots = LossFunctions(recorder, isolation, delivery, pace)
             pace = Pace(recorder, settings.budget_ratio)
             batches = None if self.data is None else self.data.batches
-            self.forward.inputs = ModelInputs(recorder, isolation, self.names, delivery, pace, batches)
+            inputs = ModelInputs(recorder, isolation, self.names, delivery, pace, batches)
+            self.forward.inputs = inputs
+            functions.given_in, functions.label_in = inputs.given_in, inputs.label_in
         self.from_start = not midway
         """Whether counting began with the job's first step."""
         self.governor = Governor(
@@ -143,8 +150,8 @@ class Installation:
             # Optimizers last: the others then see the first step that is counted from its beginning.
             parts = (
                 self.forward, self.losses, self.manual_updates, self.nan_detector, self.modules, self.data,
-                self.collectives, self.flight, self.scalars, self.calls, self.gradients, *self.learning,
-                self.optimizers,
+                self.collectives, self.flight, self.scalars, self.calls, self.resumption, self.gradients,
+                *self.learning, self.optimizers,
             )
             self._parts = [part for part in parts if part is not None]
 

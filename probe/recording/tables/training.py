@@ -146,6 +146,7 @@ TRAINING: tuple[Table, ...] = (
             Column("limit_bytes", "BIGINT", "bytes", "total host memory, or the limit of its control group if that is less"),
             Column("device_total_bytes", "BIGINT", "bytes", "total memory of the device; NULL without a device"),
             Column("runnable", "BIGINT", "", "threads of the machine that ran or waited for a CPU; NULL when it cannot be read"),
+            Column("cpu_wait_ns", "BIGINT", "ns", "time that the training thread has been ready and waited for a CPU so far; NULL when the kernel does not tell"),
         ),
         "SELECT t_ns, rss_bytes / 1048576 AS rss_mb FROM process.memory ORDER BY t_ns DESC LIMIT 10",
         rows=4096,

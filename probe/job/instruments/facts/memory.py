@@ -1,4 +1,4 @@
-"""Memory: samples of the process's and the device's memory.
+"""Memory: samples of the process's and the device's memory, and of how the machine's CPUs are shared.
 
 Writes process.memory and gives the recorder the last figures for python.steps. Runs on the agent's thread:
 small reads from /proc and, with CUDA in use, one read of the allocator's counters (no device call).
@@ -7,6 +7,7 @@ small reads from /proc and, with CUDA in use, one read of the allocator's counte
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from probe.base import descriptors
 from probe.base.clock import wall_ns
 from probe.job.instruments.core.host_memory import HostMemoryReader
 from probe.job.instruments.core.recorder import Recorder
+from probe.job.introspection.thread_stacks import native_id
 from probe.recording.layout import NULL_INTEGER
 
 _STATUS = Path("/proc/self/status")
@@ -41,6 +43,17 @@ def runnable() -> int | None:
     """Threads of the machine that run or wait for a CPU now; None when /proc cannot be read."""
     try:
         return int(descriptors.read_lines(_LOAD)[0].split()[3].partition("/")[0])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def cpu_wait_ns(ident: int | None) -> int | None:
+    """Time that a thread has been ready to run and waited for a CPU so far; None when the kernel does not
+    tell."""
+    thread = next((one for one in threading.enumerate() if one.ident == ident), None)
+    number = None if thread is None else native_id(thread)
+    try:
+        return int(descriptors.read_lines(Path(f"/proc/self/task/{number}/schedstat"))[0].split()[1])
     except (OSError, ValueError, IndexError):
         return None
 
@@ -88,5 +101,7 @@ class Memory:
             found.get("rss_peak_bytes", NULL_INTEGER),
             *device,
             found.get("threads", NULL_INTEGER),
-            *(NULL_INTEGER if value is None else value for value in (*host, device_total(), runnable())),
+            *(NULL_INTEGER if value is None else value for value in (
+                *host, device_total(), runnable(), cpu_wait_ns(recorder.thread)
+            )),
         )

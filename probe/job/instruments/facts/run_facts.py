@@ -19,6 +19,7 @@ from probe.job.instruments.core.object_access import attributes, entries
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.facts.hyperparameters import Value, from_frames, plain
 from probe.job.instruments.facts.model_facts import FIRST_STEPS, fact
+from probe.job.instruments.facts.resumption import Resumption
 from probe.job.instruments.loop.data import Data
 from probe.job.instruments.loop.forward import Forward
 from probe.job.instruments.loop.optimizers import Optimizers
@@ -50,8 +51,9 @@ class RunFacts:
 
     def __init__(
         self, recorder: Recorder, optimizers: Optimizers, forward: Forward, data: Data | None,
-        journal: Journal,
+        resumption: Resumption, journal: Journal,
     ) -> None:
+        self._resumption = resumption
         self._recorder = recorder
         self._optimizers = optimizers
         self._forward = forward
@@ -95,6 +97,8 @@ class RunFacts:
         yield from self._device()
         for name, value in self._training():
             yield "hyperparameter", name, value
+        for name, value in self._resumption.facts():
+            yield "resumption", name, value
         for name, value in from_frames(self._recorder.thread):
             seed = name.rpartition(".")[2] in _SEEDS
             yield ("seed" if seed else "hyperparameter"), name, value

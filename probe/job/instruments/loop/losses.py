@@ -47,6 +47,8 @@ class Losses:
         self.updates: Any = None
         """Set by the updates instrument: `backward_begins`, with the root, and `backward_ends`, called from
         step `due` on."""
+        self.sums: Any = None
+        """Set by the sums of weights where there are replicas: `backward_ends`, called from step `due` on."""
         self._depth = 0
         self._start_ns = 0
         self._unscaled: tuple[int, Any, float] | None = None
@@ -158,6 +160,9 @@ class Losses:
         updates = self.updates
         if updates is not None and recorder.step >= updates.due:
             updates.backward_ends()
+        sums = self.sums
+        if sums is not None and recorder.step >= sums.due:
+            sums.backward_ends()
         recorder.cost_ns += _now() - now
 
     def _note_scaled(self, outputs: Any, result: Any) -> None:

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from probe.base.clock import ANCHOR_NS
 from probe.base.isolation import Isolation
 from probe.job.instruments.core.delivery import Delivery, capturing
 from probe.job.instruments.core.recorder import Recorder
+from probe.job.instruments.tensors import input_targets
 from probe.job.instruments.tensors.activations import transformed
 from probe.job.instruments.tensors.pace import Pace
 from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_INTEGER, NULL_STRING
@@ -78,6 +80,10 @@ class LossFunctions:
         self._append = recorder.rings["python.loss_functions"].append
         self._shapes: dict[tuple[int, ...], int] = {}
         self.pace = pace
+        self.given_in: Callable[[int], list[Any]] = _nothing
+        """The tensors that the first module was given in a step, where they were looked at."""
+        self.label_in: Callable[[int], Any] = _nothing
+        """The label of each sample of the batch in a step, where there is one."""
         self.look = isolation.guard("loss functions", self._look)
         """Called right before a backward, when due, with its root and whether a GradScaler scaled it."""
 
@@ -93,11 +99,11 @@ class LossFunctions:
             first = first.next_functions[0][0]
         found = functions_in(first) if first is not None else []
         for number in range(min(len(found), MOST_FUNCTIONS)):
-            self._write(found[number])
+            self._write(found[number], None if number else first)
         self.pace.took(_cpu() - begun_cpu)
         recorder.cost_ns += _now() - begun
 
-    def _write(self, one: Found) -> None:
+    def _write(self, one: Found, root: Any) -> None:
         recorder, intern = self._recorder, self._recorder.intern
         node = one.node
         operations, softmax, layer = behind(node)
@@ -124,8 +130,18 @@ class LossFunctions:
         ]
         with torch.no_grad(), torch._C.DisableTorchFunction():
             figures = _figures(torch, node, kept, classes)
+            inputs = (self.given_in(recorder.step) or []) if root is not None else []
+            if inputs and kept is None:  # written out, nothing is saved: the batch's own label
+                kept, none = self.label_in(recorder.step), [float("nan")] * FIGURES
+                if kept is not None:
+                    figures = torch.tensor(none, dtype=torch.float64, device=kept.device)
+            if inputs and figures is not None:
+                index = getattr(node, "_saved_ignore_index", None)
+                ignored = None if index is None else _signed(index)
+                compared = input_targets.relation(torch, inputs, kept, ignored, root)
+                figures = figures if compared is None else torch.cat([figures, compared])
         if figures is None:
-            self._put(fields, [float("nan")] * FIGURES)
+            self._put(fields, [])
         elif figures.is_cpu:
             self._put(fields, figures.tolist())
         elif not capturing():
@@ -142,7 +158,18 @@ class LossFunctions:
         return self._shapes[sizes]
 
     def _put(self, fields: list[Any], figures: list[float]) -> None:
-        self._append(*fields, *[NULL_DOUBLE if one != one else one for one in figures])
+        missing = [float("nan")] * (FIGURES + input_targets.FIGURES - len(figures))
+        *known, column, later = [*figures, *missing]
+        self._append(
+            *fields, *[NULL_DOUBLE if one != one else one for one in known],
+            NULL_INTEGER if column != column else int(column),
+            NULL_BOOLEAN if later != later else later > 0.0,
+        )
+
+
+def _nothing(_step: int) -> Any:
+    """No inputs are looked at."""
+    return None
 
 
 # The graph -------------------------------------------------------------------

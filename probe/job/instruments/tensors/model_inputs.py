@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import sys
 import time
+import weakref
 from typing import Any
 
 from probe.base.clock import ANCHOR_NS
@@ -51,9 +52,20 @@ class ModelInputs:
         self._batches = batches
         self._batch = recorder.intern(BATCH)
         self.pace = pace
+        self._given: tuple[int, list[weakref.ref[Any]]] = (-1, [])
+        self._labels: list[weakref.ref[Any]] = []
         self.look = isolation.guard("model inputs", self._look)
         """Called, when it is due, with the first module that is called, and its arguments. It waits for the
         module's name, which may change when the training begins."""
+
+    def given_in(self, step: int) -> list[Any]:
+        """The tensors that the first module was given in this step, where they were looked at."""
+        known, references = self._given
+        return [one for reference in references if (one := reference()) is not None] if known == step else []
+
+    def label_in(self, step: int) -> Any:
+        """The one tensor of the loader's batch with a value per sample; None without one, or with several."""
+        return self._labels[0]() if self._given[0] == step and len(self._labels) == 1 else None
 
     # HOT PATH ---------------------------------------------------------------
 
@@ -66,6 +78,8 @@ class ModelInputs:
         begun, begun_cpu = _now(), _cpu()
         given = list(enumerate(args)) + list((keywords() or {}).items())
         tensors = [(str(name), value) for name, item in given for value in _flat(item, torch.Tensor)]
+        self._labels = []
+        self._given = recorder.step, [weakref.ref(one) for _, one in tensors[:MOST_TENSORS]]
         with torch.no_grad(), torch._C.DisableTorchFunction():
             for name, tensor in tensors[:MOST_TENSORS]:
                 self._write(number, name, tensor)
@@ -82,6 +96,7 @@ class ModelInputs:
         samples = next((len(tensor) for _, tensor in tensors if tensor.dim()), 0)
         for name, tensor in tensors:
             if tensor.dim() and tensor.is_cpu and tensor.numel() == samples:
+                self._labels.append(weakref.ref(tensor))
                 self._write(self._batch, name or BATCH, tensor.reshape(-1, 1)[:MOST_ELEMENTS])
 
     def _write(self, module: int, name: str, tensor: Any) -> None:

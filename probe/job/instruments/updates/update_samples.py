@@ -3,8 +3,7 @@
 Writes python.updates. HOT PATH on the training thread, on sampled steps: a copy of `ELEMENTS` elements of at
 most `MOST_PARAMETERS` parameters at each of five moments, and a walk over the graph of the loss. Gradients
 are touched only where this thread alone trains. Nothing waits for a device. Figures and rows are made on the
-agent's thread, which also chooses what the next sample looks at. The cost of a sample is measured, and the
-next one comes when that is `SHARE` of the budget.
+agent's thread, which also chooses what the next sample looks at. `tensors/pace` says when it comes.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from statistics import median
 from typing import Any
 
 from probe.base.isolation import Isolation
@@ -21,7 +19,8 @@ from probe.job.instruments.core.delivery import Delivery, capturing, host_number
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.loop.losses import Losses
 from probe.job.instruments.loop.optimizers import NEVER, Optimizers
-from probe.job.instruments.tensors.gradient_norm import GradientNorm, interval_for, usual_wall_ns
+from probe.job.instruments.tensors.gradient_norm import GradientNorm, usual_wall_ns
+from probe.job.instruments.tensors.pace import Pace
 from probe.job.instruments.updates.reached_parameters import reached
 from probe.job.instruments.updates.update_rows import Entry, UpdateRows, taken, wall_ns
 from probe.job.instruments.updates.watched_parameters import Plan, WatchedParameters
@@ -29,11 +28,9 @@ from probe.recording.layout import NULL_DOUBLE
 
 _now = time.monotonic_ns
 _cpu = time.thread_time_ns
-SHARE = 0.05
-"""Part of the budget for samples: 0.05 % of step time at the default of 1 %."""
-FIRST_STEP, FIRST_SAMPLES = 3, 6
-"""The first samples are in steps 3, 6, 12, 24, …, whatever they cost."""
-LEAST_STEPS = 24
+FIRST_STEP, EARLY = 3, (3, 6, 12, 24, 48)
+"""The first sample, and the steps between it and those after it: most errors are there from the start."""
+SHORTEST_STEPS = 24
 """Between two later samples."""
 LATE_STEPS = 2
 """A sample ends so many steps after it began, also when some parameter was not stepped."""
@@ -54,12 +51,12 @@ class Updates:
     ) -> None:
         self.recorder = recorder
         self.due = NEVER
-        self.fixed_interval: int | None = None
-        """Steps between samples regardless of cost, for measurements and tests."""
+        self.pace = Pace(
+            recorder, budget_ratio, first=FIRST_STEP, early=EARLY, shortest=SHORTEST_STEPS, common=False
+        )
         self._isolation = isolation
         self._optimizers, self._losses, self._norm = optimizers, losses, norm
         self._watched = watched
-        self._budget_ratio = budget_ratio
         self._spend = spend
         self._rows = UpdateRows(recorder)
         self._delivery = Delivery()
@@ -72,9 +69,7 @@ class Updates:
         self._began = 0
         self._stepped = False
         """Whether an optimizer has stepped since the last backward."""
-        self._cost_ns = self._too_large = self._samples = 0
-        self._costs: deque[int] = deque(maxlen=5)
-        self._next_step = FIRST_STEP
+        self._cost_ns = self._too_large = 0
 
     def install(self) -> None:
         """Listen to backwards and steps; off the hot path."""
@@ -176,7 +171,7 @@ class Updates:
 
     def _give_up(self) -> None:
         self._entries, self._plan = [], None
-        self._next_step = max(self.recorder.step, 0) + RETRY_STEPS
+        self.pace.wait(RETRY_STEPS)
         self.due = NEVER
 
     def _open(self, plan: Plan) -> None:
@@ -255,16 +250,7 @@ class Updates:
                 )
         cost = self._cost_ns + _cpu() - begun_cpu
         self._spend(cost)
-        self._costs.append(cost)
-        self._samples += 1
-        step = self.recorder.step
-        if self.fixed_interval is not None:
-            self._next_step = step + self.fixed_interval
-        elif self._samples < FIRST_SAMPLES:
-            self._next_step = max(2 * self._began, step)
-        else:
-            allowed_ns = self._budget_ratio * SHARE * usual_wall_ns(self.recorder)
-            self._next_step = step + max(LEAST_STEPS, interval_for(int(median(self._costs)), allowed_ns))
+        self.pace.took(cost)
 
     def _on_host(self, row: list[float]) -> Any:
         return self._torch.tensor(row, dtype=self._torch.float64)
@@ -284,7 +270,7 @@ class Updates:
             plan = self._watched.plan()
             if plan is not None:
                 self._plan = plan
-                self.due = self._next_step
+                self.due = self.pace.due
 
 
 def _state(gradient: Any, values: Any) -> str:

@@ -1,10 +1,10 @@
 """Weight sums: hashes of a few weights of each model, to compare ranks, and how far models have moved.
 
 Writes python.weights. HOT PATH on the training thread, in a few steps: copies `SAMPLED` elements of at most
-`MOST_PARAMETERS` parameters of each model after the leading optimizer's step, and of their gradients before
-it. The steps have the same numbers on every rank: 2, 8, 32, then the multiples of `EVERY`, or of 8 times as
-much wherever that would cost more than `SHARE` of the budget. Nothing waits for a device. The agent's thread
-finds the models and works out the rows.
+`MOST_PARAMETERS` parameters of each model after the leading optimizer's step, and of replicas their
+gradients after backward and before the step. The steps have the same numbers on every rank: 2, 8, 32, then
+multiples of 128, 256, …, as `tensors/pace` allows. Nothing waits for a device. The agent's thread finds the
+models and works out the rows.
 """
 
 from __future__ import annotations
@@ -25,19 +25,16 @@ from probe.job.instruments.core.delivery import Delivery, capturing
 from probe.job.instruments.core.object_access import attributes, entries, unwrapped
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.facts.hyperparameters import models_in_frames
+from probe.job.instruments.loop.losses import Losses
 from probe.job.instruments.loop.optimizers import NEVER, Optimizers
 from probe.job.instruments.modules.module_names import ModuleNames
-from probe.job.instruments.tensors.gradient_norm import usual_wall_ns
+from probe.job.instruments.tensors.pace import Pace
 from probe.job.instruments.updates.update_rows import is_allocated, wall_ns
 from probe.job.instruments.updates.watched_parameters import WatchedParameters
 from probe.recording.layout import NULL_DOUBLE, NULL_INTEGER, NULL_STRING
 
 _now = time.monotonic_ns
-SHARE = 0.05
-"""Part of the budget."""
-FIRST_STEPS = (2, 8, 32)
-EVERY, COARSER = 128, 8
-LONGEST = EVERY * COARSER**4
+FIRST_STEP, EARLY, SHORTEST_STEPS = 2, (8, 32), 128
 SAMPLED, MOST_PARAMETERS, MOST_MODELS = 8, 64, 4
 SEARCH_S = 2.0
 """Between two looks for models in the variables of the training thread."""
@@ -64,22 +61,25 @@ class WeightSums:
     """Takes the weights. `due`: the step from which on to be told of optimizer steps."""
 
     def __init__(
-        self, recorder: Recorder, isolation: Isolation, optimizers: Optimizers, modules: ModuleNames,
-        watched: WatchedParameters, budget_ratio: float, spend: Callable[[int], None],
+        self, recorder: Recorder, isolation: Isolation, optimizers: Optimizers, losses: Losses,
+        modules: ModuleNames, watched: WatchedParameters, budget_ratio: float, spend: Callable[[int], None],
         from_start: Callable[[], bool],
     ) -> None:
         self.due = NEVER
         self._recorder = recorder
         self._isolation = isolation
-        self._optimizers, self._modules, self._watched = optimizers, modules, watched
-        self._budget_ratio, self._spend = budget_ratio, spend
+        self._optimizers, self._losses = optimizers, losses
+        self._modules, self._watched = modules, watched
+        self.pace = Pace(recorder, budget_ratio, first=FIRST_STEP, early=EARLY, shortest=SHORTEST_STEPS)
+        self._spend = spend
         self._from_start = from_start
         self._append = recorder.rings["python.weights"].append
         self._models: list[Model] = []
-        self._every = EVERY
         self._leader = 0
         self._gradients: dict[int, Any] = {}
-        self._finished: deque[tuple[int, int, Model, int, bool, Any]] = deque(maxlen=64)
+        self._made: dict[int, Any] = {}
+        """Gradients as the last backward left them, and as the step found them."""
+        self._finished: deque[tuple[int, int, Model, int, list[int], Any]] = deque(maxlen=64)
         self._delivery = Delivery()
         # The agent's thread.
         self._known: dict[int, tuple[weakref.ref[Any], int]] = {}
@@ -91,6 +91,7 @@ class WeightSums:
 
     def install(self) -> None:
         """Listen to optimizer steps; off the hot path."""
+        self.backward_ends = self._isolation.guard("weights", self._backward_ends)
         self.step_begins = self._isolation.guard("weights", self._step_begins)
         self.step_ends = self._isolation.guard("weights", self._step_ends)
         self._optimizers.sums = self
@@ -98,21 +99,33 @@ class WeightSums:
     def uninstall(self) -> None:
         """Stop listening, and let everything go."""
         self.due = NEVER
-        self._optimizers.sums = None
+        self._losses.sums = self._optimizers.sums = None
         self._models = []
         self._gradients.clear()
+        self._made.clear()
         self._finished.clear()
         self._delivery.clear()
 
     # HOT PATH ---------------------------------------------------------------
+
+    def _backward_ends(self) -> None:
+        """A backward ended, from step `due` on."""
+        recorder = self._recorder
+        if recorder.step != self.pace.due or not recorder.owns_gradients():
+            return
+        begun = _now()
+        for model in self._models:
+            if model.optimizer and model.replicated:
+                self._made[model.number] = self._take(model, gradients=True)
+        recorder.cost_ns += _now() - begun
 
     def _step_begins(self, optimizer: Any) -> None:
         recorder = self._recorder
         self._gradients = {}
         if id(optimizer) != self._leader or not recorder.owns_gradients():
             return
-        if not self._is_due(recorder.step):
-            self.due = self._next_due(recorder.step)
+        if recorder.step != self.pace.due:
+            self._hold()
             return
         begun = _now()
         for model in self._models:
@@ -123,28 +136,27 @@ class WeightSums:
     def _step_ends(self, optimizer: Any) -> None:
         recorder = self._recorder
         step = recorder.step
-        if id(optimizer) != self._leader or not self._is_due(step):
+        if id(optimizer) != self._leader or step != self.pace.due:
             return
         begun = _now()
         for model in self._models:
             weights = self._take(model, gradients=False)
             if weights is not None:
-                self._send(step, model, weights, self._gradients.get(model.number))
-        self._gradients = {}
-        self.due = self._next_due(step)
+                made, gradients = self._made.get(model.number), self._gradients.get(model.number)
+                self._send(step, model, [weights, made, gradients])
+        self._gradients, self._made = {}, {}
         cost = _now() - begun
         recorder.cost_ns += cost
         self._spend(cost)
-        allowed = self._budget_ratio * SHARE * usual_wall_ns(recorder)
-        if step >= EVERY and cost > allowed * self._every and self._every < LONGEST:
-            self._every *= COARSER
+        self.pace.took(cost)
+        self.due = self.pace.due
 
-    def _is_due(self, step: int) -> bool:
-        return step in FIRST_STEPS or (step > 0 and step % self._every == 0)
-
-    def _next_due(self, step: int) -> int:
-        early = [one for one in FIRST_STEPS if one > step]
-        return early[0] if early else (step // self._every + 1) * self._every
+    def _hold(self) -> None:
+        """It is not the step to look at: the one that was is over when it was told of too late."""
+        step = self._recorder.step
+        if step > self.pace.due:
+            self.pace.wait(next((one for one in EARLY if one > step), SHORTEST_STEPS))
+        self.due = self.pace.due
 
     def _take(self, model: Model, *, gradients: bool) -> Any:
         """Elements of all its parameters in a row; None when one has gone, or has no gradient."""
@@ -167,20 +179,20 @@ class WeightSums:
                 pieces.append(torch.take(tensor.detach(), places))
             return torch.cat(pieces) if pieces else None
 
-    def _send(self, step: int, model: Model, weights: Any, gradients: Any) -> None:
+    def _send(self, step: int, model: Model, taken: list[Any]) -> None:
+        """Hand over the weights, their gradients after backward, and at the step."""
         first = model.parameters[0][0]()
         writes = 0 if first is None else first._version
-        has = gradients is not None
         torch: Any = sys.modules["torch"]
-        whole = torch.cat([weights, gradients]).double() if has else weights.double()
-        size = weights.numel()
+        whole = torch.cat([one for one in taken if one is not None]).double()
+        sizes = [0 if one is None else one.numel() for one in taken]
         t_ns = wall_ns()
 
-        def arrived(row: list[float]) -> None:
-            self._finished.append((step, t_ns, model, writes, has, (row[:size], row[size:])))
+        def arrived(row: Any) -> None:
+            self._finished.append((step, t_ns, model, writes, sizes, row))
 
         if whole.is_cpu:
-            self._finished.append((step, t_ns, model, writes, has, (whole[:size], whole[size:])))
+            arrived(whole)
         else:
             self._delivery.send(whole, arrived)
 
@@ -199,6 +211,7 @@ class WeightSums:
             return
         self._search()
         self._models = self._described()
+        self._losses.sums = self if any(model.replicated for model in self._models) else None
         self._leader = id(leader)
         if self.due == NEVER:
             self.due = 0
@@ -273,9 +286,11 @@ class WeightSums:
         )
 
     def _put(
-        self, step: int, t_ns: int, model: Model, writes: int, has_gradients: bool, values: Any
+        self, step: int, t_ns: int, model: Model, writes: int, sizes: list[int], values: Any
     ) -> None:
-        weights, gradients = (one if isinstance(one, list) else one.tolist() for one in values)
+        known = values if isinstance(values, list) else values.tolist()
+        weights, gradients = known[: sizes[0]], known[sizes[0] :]
+        backward, gradients = gradients[: sizes[1]], gradients[sizes[1] :]
         first = self._first.get(model.number)
         if first is None or len(first[0]) != len(weights):
             first = self._first[model.number] = (weights, writes)
@@ -285,7 +300,7 @@ class WeightSums:
         self._append(
             step, t_ns, model.label, model.number, model.optimizer, model.replicated,
             self._from_start(), len(weights),
-            _hash(weights), _hash(gradients) if has_gradients else NULL_INTEGER,
+            _hash(weights), *(_hash(one) if one else NULL_INTEGER for one in (gradients, backward)),
             _finite(_norm(weights) / len(weights) ** 0.5), _finite(apart / size if size else float("nan")),
             made, model.precision * made,
         )

@@ -1,0 +1,120 @@
+"""Resumption: what a checkpoint held, and what of it was loaded before the first step.
+
+Wraps `torch.load` and the `load_state_dict` of modules, optimizers and schedulers, which run outside of
+training steps: each notes a few names and numbers and keeps nothing alive. `run_facts` writes them on the
+agent's thread. Nothing is unpickled or called that the job does not call. torch inside functions.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from probe.base.isolation import Isolation
+from probe.job.instruments.core.object_access import attributes, entries
+from probe.job.instruments.core.patch import Patches
+from probe.job.instruments.core.recorder import Recorder
+from probe.job.instruments.facts.hyperparameters import Value, plain
+from probe.job.instruments.loop.optimizers import Optimizers
+
+LATEST_STEP = 1
+"""What is loaded later is no resumption."""
+MOST_KEYS, MOST_PARAMETERS, MOST_MODULES = 64, 8, 64
+
+
+class Resumption:
+    """Notes what is loaded."""
+
+    def __init__(self, recorder: Recorder, isolation: Isolation, optimizers: Optimizers) -> None:
+        self._recorder, self._isolation, self._optimizers = recorder, isolation, optimizers
+        self._patches = Patches()
+        self._found: dict[str, Value] = {}
+        self._models: list[tuple[str, list[weakref.ref[Any]]]] = []
+
+    def install(self) -> None:
+        """Wrap; off the hot path."""
+        torch = sys.modules["torch"]
+        self._watch(torch, "load", self._read)
+        self._watch(torch.nn.Module, "load_state_dict", self._model)
+        self._watch(torch.optim.Optimizer, "load_state_dict", self._optimizer)
+        schedulers = torch.optim.lr_scheduler
+        for kind in vars(schedulers).copy().values():
+            own = isinstance(kind, type) and kind.__module__ == schedulers.__name__
+            if own and "load_state_dict" in vars(kind):
+                self._watch(kind, "load_state_dict", self._scheduler)
+
+    def uninstall(self) -> None:
+        """Put the originals back."""
+        self._patches.undo()
+        self._models.clear()
+
+    def facts(self) -> Iterator[tuple[str, Value]]:
+        """Names and values; the model only when an optimizer trains it."""
+        yield from list(self._found.items())
+        trained = {id(one) for optimizer in self._optimizers.alive() for one in _held(optimizer)}
+        for name, references in list(self._models):
+            if any(id(one()) in trained for one in references):
+                yield "loaded.model", name
+
+    def _watch(self, owner: Any, name: str, note: Callable[..., None]) -> None:
+        note = self._isolation.guard("resumption", note)
+        live, recorder = self._patches.live, self._recorder
+
+        def make(original: Any) -> Any:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                result = original(*args, **kwargs)
+                if live[0] and recorder.step <= LATEST_STEP:
+                    note(result, *args)
+                return result
+
+            return call
+
+        self._patches.wrap(owner, name, make)
+
+    def _read(self, result: Any, *_: Any) -> None:
+        """A file was read: whether it holds the state of an optimizer and of a schedule."""
+        if type(result) is not dict:
+            return
+        for _, value in entries(result)[:MOST_KEYS]:
+            for one in value[:4] if type(value) is list else (value,):
+                held = dict(entries(one)[:MOST_KEYS]) if type(one) is dict else {}
+                state = held.get("state")
+                if "param_groups" in held and type(state) is dict:
+                    self._found["checkpoint.optimizer"] = len(state)
+                elif "last_epoch" in held and "_step_count" in held:
+                    self._found["checkpoint.scheduler"] = plain(held["last_epoch"]) or 0
+
+    def _model(self, _: Any, module: Any, *__: Any) -> None:
+        self._models.append((type(module).__name__, [weakref.ref(one) for one in _first(module)]))
+        del self._models[:-MOST_PARAMETERS]
+
+    def _optimizer(self, _: Any, optimizer: Any, *__: Any) -> None:
+        self._found["loaded.optimizer"] = type(optimizer).__name__
+        groups = attributes(optimizer).get("param_groups")
+        rate = plain(groups[0].get("lr")) if isinstance(groups, list) and groups else None
+        if isinstance(rate, float):
+            self._found["loaded.optimizer.lr"] = rate
+
+    def _scheduler(self, _: Any, scheduler: Any, *__: Any) -> None:
+        self._found["loaded.scheduler"] = type(scheduler).__name__
+
+
+def _first(module: Any) -> list[Any]:
+    """A few parameters of a module, without running its code."""
+    found: list[Any] = []
+    waiting = [module]
+    for one in waiting:
+        held = attributes(one)
+        found += [value for _, value in entries(held.get("_parameters")) if value is not None]
+        if len(found) >= MOST_PARAMETERS or len(waiting) >= MOST_MODULES:
+            break
+        waiting += [child for _, child in entries(held.get("_modules")) if child is not None]
+    return found[:MOST_PARAMETERS]
+
+
+def _held(optimizer: Any) -> Iterator[Any]:
+    groups = attributes(optimizer).get("param_groups")
+    for group in groups if isinstance(groups, list) else []:
+        yield from group.get("params", ())

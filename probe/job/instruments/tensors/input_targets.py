@@ -1,0 +1,161 @@
+"""Input and targets: whether a model is given what it is to predict.
+
+HOT PATH on the training thread, on the steps on which both the model's inputs and the loss function are
+looked at (`model_inputs` keeps the first, `loss_functions` asks): the targets that the loss function saved
+are compared with the inputs, and the attention in the graph is asked whether it sees later positions. Part
+of the tensors, nothing waits for a device. torch inside functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+MOST_ROWS, MOST_ELEMENTS = 64, 16384
+"""Of sequences that are compared."""
+MOST_COLUMNS, MOST_SAMPLES = 1024, 512
+LEAST_SAMPLES, LEAST_TOKENS = 16, 32
+MOST_NODES, MOST_ATTENTION = 1024, 4
+"""Of the graph, nearest to the loss first."""
+FIGURES = 6
+_BEHIND = 1e-4
+"""Share of attention to later positions that is more than rounding."""
+
+
+def relation(torch: Any, inputs: list[Any], target: Any, ignored: int | None, root: Any) -> Any:
+    """Figures of python.loss_functions from `same_ratio` to `sees_later`, on the target's device; NaN for
+    what is missing, None where nothing can be compared."""
+    none = _number(torch, float("nan"), target.device)
+    for given in inputs:
+        if given.device != target.device or given.layout is not torch.strided:
+            continue
+        whole = not given.is_floating_point() and not target.is_floating_point()
+        if whole and given.dim() == 2 and given.shape[1] > 1 and given.numel() >= LEAST_TOKENS:
+            found = _of_tokens(torch, given, target, ignored)
+            if found is not None:
+                later = _sees_later(torch, root, set(map(int, given.shape)), found.device)
+                return torch.stack([*found, none, none, later])
+        column = given.is_floating_point() and given.dim() == 2 and target.numel() == len(given)
+        if column and target.is_floating_point() and len(given) >= LEAST_SAMPLES:
+            return torch.stack([none, none, none, *_columns(given, target), none])
+    return None
+
+
+def _number(torch: Any, value: float, device: Any) -> Any:
+    return torch.full((), value, dtype=torch.float64, device=device)
+
+
+def _of_tokens(torch: Any, given: Any, target: Any, ignored: int | None) -> Any:
+    """Shares of the targets that count: equal to the token at their own place, at the next one, and behind
+    the end of a sequence, where the input repeats one token as well."""
+    rows, length = given.shape
+    flat = target.reshape(-1)
+    if flat.numel() == given.numel():
+        wanted = flat.view(rows, length)
+    elif flat.numel() == rows * (length - 1):  # the model's own loss leaves out the first token
+        wanted = torch.cat([flat.view(rows, length - 1), given[:, :1].to(flat.dtype)], 1)
+    else:
+        return None
+    some = max(1, min(MOST_ROWS, MOST_ELEMENTS // length))
+    given, wanted = given[:some], wanted[:some]
+    counts = torch.ones_like(wanted, dtype=torch.bool) if ignored is None else wanted != ignored
+    if flat.numel() < rows * length:
+        counts = counts.clone()
+        counts[:, -1] = False
+    total = counts.sum().double()
+    same = ((given == wanted) & counts).sum().double() / total
+    across = ((given[:, 1:] == wanted[:, :-1]) & counts[:, :-1]).sum().double() / counts[:, :-1].sum()
+    along = ((given[1:] == wanted[:-1]) & counts[:-1]).sum().double() / counts[:-1].sum()
+    behind = _tail(torch, wanted) & counts
+    uneven = _tail(torch, given).any(1) & ~behind[:, 0]
+    padding = (behind & uneven[:, None]).sum().double() / total
+    return torch.stack([same, torch.fmax(across, along), padding])
+
+
+def _tail(torch: Any, tokens: Any) -> Any:
+    """Where rows end in one token again and again: that which is repeated the most at the end of a row."""
+    repeated = (tokens == tokens[:, -1:]).flip(1).cumprod(1).sum(1)
+    last = tokens[repeated.argmax(), -1]
+    tail = (tokens == last).flip(1).cumprod(1).flip(1)
+    return (tail * (tail.sum(1, keepdim=True) > 1)).bool()
+
+
+def _columns(given: Any, target: Any) -> list[Any]:
+    """The column of the input that goes with the target the most: the correlation, and its number."""
+    some = given[:MOST_SAMPLES, :MOST_COLUMNS].double()
+    wanted = target.reshape(-1)[:MOST_SAMPLES].double()
+    some, wanted = some - some.mean(0), wanted - wanted.mean()
+    sizes = (some * some).sum(0) * (wanted * wanted).sum()
+    together = (some * wanted[:, None]).sum(0).abs() / sizes.sqrt()
+    together = together.where(sizes > 0, 0.0)
+    place = together.argmax()
+    return [together[place], place.double()]
+
+
+# Attention -------------------------------------------------------------------
+
+
+def _sees_later(torch: Any, root: Any, lengths: set[int], device: Any) -> Any:
+    """1 when every attention over the sequence in the graph lets a position see later ones, 0 when one does
+    not, NaN when none was seen or one cannot tell."""
+    found = [_open(torch, node, lengths) for node in _attention(root, lengths)]
+    if not found or any(one is None for one in found):
+        return _number(torch, float("nan"), device)
+    made = [_number(torch, one, device) if isinstance(one, bool) else one.double() for one in found]
+    return torch.stack(made).min()
+
+
+def _attention(root: Any, lengths: set[int]) -> Iterator[Any]:
+    """The nodes of attention from a token of the sequence to another, nearest to the loss first."""
+    waiting, seen, count = [root], {root}, 0
+    for node in waiting:
+        name = node.name()
+        attention = name.startswith("ScaledDotProduct")
+        made = node._input_metadata if attention or name.startswith("Softmax") else ()
+        sizes = [int(one) for one in made[0].shape] if made else []
+        if len(sizes) > 2 and sizes[-2] in lengths and (attention or sizes[-1] == sizes[-2]):
+            count += 1
+            yield node
+            if count == MOST_ATTENTION:
+                return
+        for following, _ in node.next_functions:
+            if following is not None and following not in seen and len(seen) < MOST_NODES:
+                seen.add(following)
+                waiting.append(following)
+
+
+def _open(torch: Any, node: Any, lengths: set[int]) -> Any:
+    """Whether positions see later ones: True, False, a tensor that says so, or None."""
+    if node.name().startswith("Softmax"):
+        weights = _plain(node, "result")
+        if weights is None or weights is False:
+            return None
+        square = weights.reshape(-1, *weights.shape[-2:])[0]
+        return square.triu(1).sum() > _BEHIND * square.sum()
+    if getattr(node, "_saved_is_causal", None) is not False:
+        return False if getattr(node, "_saved_is_causal", None) else None
+    masks = [_plain(node, name) for name in ("attn_mask", "attn_bias")]
+    if any(one is None for one in masks):
+        return None
+    given = next((one for one in masks if one is not False), None)
+    if given is None:
+        return True
+    square = given.reshape(-1, *given.shape[-2:])[0]
+    if square.shape[0] != square.shape[1]:
+        return None
+    square = square.isfinite() & (square > -1e4) if square.is_floating_point() else square
+    return square.triu(1).any()
+
+
+def _plain(node: Any, name: str) -> Any:
+    """A tensor that a node saved; False without it, None when it cannot be told or read."""
+    raw: Any = getattr(node, f"_raw_saved_{name}", None)
+    if raw is None:
+        return False
+    if getattr(raw, "unpack_hook", raw) is not None:
+        return None
+    try:
+        data = raw.data
+    except RuntimeError:  # freed, or changed in place
+        return None
+    return False if data is None else data

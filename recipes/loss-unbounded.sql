@@ -1,0 +1,55 @@
+-- title = "loss without a lower bound"
+-- severity = "alarm"
+-- symptoms = ["loss", "gradients", "nan"]
+-- order = 18
+-- scope = "rank"
+-- needs = "a loss that backward is called on, from the start of training, of one objective"
+-- what = "loss falls without a bound, below zero since step {step}: {now:.4g} now, {first:.4g} at first"
+-- why = [
+--   "{how}; errors, cross-entropies and divergences are never negative: a term with the wrong sign is made larger instead of smaller",
+--   "halfway it was {middle:.4g}; the largest loss of the first {early} steps was {size:.4g} in size",
+--   "gradient norm: {norm_first:.3g} at first, {norm_now:.3g} now",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT step // 20 * 20 AS step, MEDIAN(loss), MEDIAN(grad_norm) FROM python.steps GROUP BY 1 ORDER BY 1\"",
+--   "probe {endpoint} checkpoint before-restart.pt",
+--   "probe {endpoint} stop",
+-- ]
+-- false_positives = "log-densities of continuous data, which may be negative, but do not fall faster and faster; critics without a constraint on their weights; several optimizers with their own backward are excluded"
+-- explains = ["gradients-exploding", "gradient-exploding-layer", "learning-rate-too-high", "optimizer-state", "layer-not-learning", "loss-spike", "oscillation", "nan-origin", "loss-nan", "amp-overflow"]
+-- dated = true
+-- [parameters.times]
+-- value = 10.0
+-- unit = "times the size of the first losses"
+-- source = "ours: a loss that had a lower bound near zero could not get there"
+-- [parameters.faster]
+-- value = 3.0
+-- unit = "times its depth halfway"
+-- source = "ours: a steady fall doubles it"
+-- [parameters.any]
+-- value = 1000.0
+-- unit = "times the size of the first losses"
+-- source = "ours: from here on also where the fall has ended in an overflow"
+-- [parameters.early]
+-- value = 50
+-- unit = "steps"
+-- source = "ours: losses of policies begin near zero"
+WITH adversarial AS (
+    SELECT COALESCE(MEDIAN(micro_steps) > 1, false) AND (
+        EXISTS (SELECT 1 FROM probe.facts WHERE kind = 'hyperparameter' AND name = 'optimizer2')
+        OR EXISTS (SELECT 1 FROM python.torch_trace WHERE stage = 'step' GROUP BY step HAVING COUNT(*) > 1)) AS yes
+    FROM python.steps
+), seen AS (
+    SELECT step, loss, grad_norm, ROW_NUMBER() OVER (ORDER BY step) AS i, COUNT(*) OVER () AS n FROM python.steps WHERE isfinite(loss)
+), levels AS (
+    SELECT MEDIAN(loss) FILTER (i <= 10) AS first, MAX(ABS(loss)) FILTER (i <= $early) AS size, MEDIAN(loss) FILTER (i > n - 20) AS now,
+        MEDIAN(loss) FILTER (ABS(i - n // 2) <= 10) AS middle, ARG_MIN(grad_norm, step) FILTER (isfinite(grad_norm)) AS norm_first, ARG_MAX(grad_norm, step) FILTER (isfinite(grad_norm)) AS norm_now,
+        MAX(step) FILTER (loss >= 0) AS positive, MIN(step) AS oldest, ANY_VALUE(n) AS n FROM seen
+)
+SELECT CASE WHEN adversarial.yes THEN 'several optimizers have a backward each: their losses compete' END AS unknown,
+    COALESCE(positive + 1, oldest) AS step, first, now, middle, size, norm_first, norm_now,
+    CASE WHEN now < $faster * middle THEN 'it falls faster and faster' ELSE 'it is far below anything it began with' END AS how
+FROM levels, adversarial
+WHERE n >= 2 * $early AND now < 0 AND size > 0 AND -now > $times * size AND (now < $faster * LEAST(middle, 0) OR -now > $any * size)
+UNION ALL BY NAME
+SELECT format('{} steps with a loss, {} are needed', COALESCE(n, 0), 2 * $early) AS unknown FROM levels WHERE COALESCE(n, 0) < 2 * $early

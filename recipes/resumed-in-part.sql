@@ -1,0 +1,56 @@
+-- title = "resumed in part"
+-- severity = "notice"
+-- symptoms = ["loss"]
+-- order = 326
+-- scope = "rank"
+-- needs = "a checkpoint that was loaded in this process before its first step"
+-- what = "{fact}"
+-- why = [
+--   "{evidence}",
+--   "loss: {loss_first:.4g} in the first steps, {loss_now:.4g} now",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT name, value FROM probe.facts WHERE kind = 'resumption'\"",
+--   "probe {endpoint} query \"SELECT step, lr, loss FROM python.steps ORDER BY step LIMIT 50\"",
+--   "probe {endpoint} stop",
+-- ]
+-- false_positives = "fine-tuning that takes only the weights of a checkpoint on purpose: `info` unless the schedule was loaded, too; a warm-up after a resumption on purpose"
+-- explains = ["loss-spike", "learning-rate-jump", "gradients-exploding", "divergence"]
+-- [parameters.rose]
+-- value = 1.5
+-- unit = "times"
+-- source = "ours: a warm-up rises by much more within its first steps"
+-- [parameters.steps]
+-- value = 20
+-- unit = "steps"
+-- source = "ours"
+WITH facts AS (
+    SELECT MAX(number) FILTER (name = 'checkpoint.optimizer') AS held, MAX(number) FILTER (name = 'checkpoint.scheduler') AS counted, MAX(value) FILTER (name = 'loaded.model') AS model,
+        MAX(value) FILTER (name = 'loaded.optimizer') AS optimizer, MAX(number) FILTER (name = 'loaded.optimizer.lr') AS kept, MAX(value) FILTER (name = 'loaded.scheduler') AS scheduler, COUNT(*) AS n
+    FROM probe.facts WHERE kind = 'resumption'
+), made AS (
+    SELECT MAX(value) FILTER (name = 'scheduler') AS class, MAX(value) FILTER (name = 'optimizer') AS optimizer_class FROM probe.facts WHERE kind = 'hyperparameter'
+), rates AS (
+    SELECT ARG_MIN(lr, step) AS first, ARG_MAX(lr, step) AS later, COUNT(*) AS steps, COUNT(*) FILTER (lr < before) AS falls FROM (
+        SELECT step, lr, LAG(lr) OVER (ORDER BY step) AS before FROM python.steps WHERE lr IS NOT NULL ORDER BY step LIMIT $steps)
+), losses AS (
+    SELECT MEDIAN(loss) FILTER (i <= 10) AS loss_first, MEDIAN(loss) FILTER (i > k - 10) AS loss_now
+    FROM (SELECT loss, ROW_NUMBER() OVER (ORDER BY step) AS i, COUNT(*) OVER () AS k FROM python.steps WHERE isfinite(loss))
+), found AS (
+    SELECT 'optimizer' AS subject, format('the weights of {} were loaded from a checkpoint, but not the optimizer''s state that it holds: its moments start from zero', model) AS fact,
+        format('the file holds the state of {:.0f} parameters of an optimizer; load_state_dict of {} was not called before the first step', held, COALESCE(optimizer_class, 'the optimizer')) AS evidence,
+        CASE WHEN scheduler IS NOT NULL THEN 'notice' ELSE 'info' END AS severity
+    FROM facts, made WHERE model IS NOT NULL AND held > 0 AND optimizer IS NULL
+    UNION ALL BY NAME
+    SELECT 'schedule' AS subject, format('the optimizer''s state was loaded from a checkpoint, but not that of the schedule: {} starts anew', class) AS fact,
+        format('the file holds a schedule that had counted {:.0f}; load_state_dict of {} was not called before the first step', counted, class) AS evidence, 'notice' AS severity
+    FROM facts, made WHERE optimizer IS NOT NULL AND counted > 0 AND scheduler IS NULL AND class IS NOT NULL
+    UNION ALL BY NAME
+    SELECT 'schedule' AS subject, 'the warm-up is run again: the optimizer''s state was loaded from a checkpoint, and the learning rate starts anew' AS fact,
+        format('its rate was {:.3g} when it was saved; the first step used {:.3g}, and {:.3g} after {} steps', kept, first, later, steps) AS evidence, 'notice' AS severity
+    FROM facts, made, rates WHERE optimizer IS NOT NULL AND scheduler IS NULL AND NOT (counted > 0 AND class IS NOT NULL) IS TRUE
+        AND steps >= $steps AND first < 0.5 * kept AND falls = 0 AND later > $rose * first
+)
+SELECT NULL AS unknown, 0 AS step, found.*, losses.* FROM found, losses
+UNION ALL BY NAME
+SELECT 'nothing was loaded from a checkpoint' AS unknown FROM facts WHERE n = 0

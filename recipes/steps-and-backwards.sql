@@ -1,0 +1,51 @@
+-- title = "steps and backwards do not go together"
+-- severity = "notice"
+-- symptoms = ["loss", "gradients"]
+-- order = 208
+-- scope = "rank"
+-- needs = "steps of an optimizer, and for a part of the checks batches of a DataLoader"
+-- what = "{fact}"
+-- why = [
+--   "{evidence}",
+--   "seen in the last {n} steps, up to step {last}",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT step, micro_steps, loss, samples FROM python.steps ORDER BY step DESC LIMIT 20\"",
+--   "probe {endpoint} query \"SELECT step, loader, epoch, COUNT(*) FROM python.batches GROUP BY ALL ORDER BY step DESC LIMIT 10\"",
+-- ]
+-- false_positives = "an optimizer that is made to be stepped several times with one gradient; gradients over the whole data set on purpose"
+-- explains = ["learning-rate-too-high", "learning-rate-too-low", "no-warm-up", "plateau", "slow-decrease", "oscillation"]
+-- [parameters.least]
+-- value = 20
+-- unit = "steps"
+-- source = "ours"
+-- [parameters.share]
+-- value = 0.9
+-- unit = "ratio of the backwards"
+-- source = "ours: what happens nearly every time is no accident of one"
+-- [parameters.many]
+-- value = 8
+-- unit = "backwards per step"
+-- source = "ours: fewer may be a small data set"
+WITH seen AS (
+    SELECT step, micro_steps, LEAD(micro_steps) OVER (ORDER BY step) AS next FROM python.steps WHERE micro_steps IS NOT NULL ORDER BY step DESC LIMIT 60
+), twice AS (
+    SELECT COUNT(*) AS n, MIN(step) AS step, MAX(step) AS last, COUNT(*) FILTER (micro_steps > 0 AND next IS NOT NULL) AS made, COUNT(*) FILTER (micro_steps > 0 AND next = 0) AS again,
+        COUNT(*) FILTER (micro_steps = 0) AS without FROM seen
+), feeding AS (
+    SELECT step, loader, MIN(epoch) AS epoch, MAX(epoch) AS last_epoch, MIN(place) AS place, COUNT(*) AS batches FROM python.batches WHERE state = 'done' AND epoch IS NOT NULL GROUP BY step, loader
+), whole AS (
+    SELECT f.step, f.loader, f.batches, f.epoch, s.micro_steps FROM feeding f JOIN python.steps s USING (step)
+    WHERE s.micro_steps >= $many AND f.batches >= s.micro_steps AND f.epoch = f.last_epoch AND f.place = 0
+), once AS (
+    SELECT loader, COUNT(*) AS n, MIN(step) AS step, MAX(step) AS last, MEDIAN(micro_steps) AS micro_steps FROM whole GROUP BY loader
+    HAVING COUNT(*) >= 2 AND COUNT(DISTINCT epoch) = COUNT(*) AND COUNT(*) >= 0.8 * (SELECT COUNT(*) - 1 FROM python.steps)
+)
+SELECT NULL AS unknown, 'twice' AS subject, format('the optimizer''s step is called {:.1f} times for each backward: the same gradient is applied again', n / made) AS fact,
+    format('{} of {} steps found no backward since the step before', without, n) AS evidence, n, step, last
+FROM twice WHERE n >= $least AND made > 0 AND again >= $share * made
+UNION ALL BY NAME
+SELECT NULL AS unknown, 'once' AS subject, format('the optimizer''s step is called once per epoch: {:.0f} backwards for one step', micro_steps) AS fact,
+    format('each step holds one pass over {} from its first batch to its last; step and zero_grad may stand outside of the loop over the batches', loader) AS evidence, n, step, last FROM once
+UNION ALL BY NAME
+SELECT format('{} steps are known, {} are needed', n, $least) AS unknown FROM twice WHERE n < $least AND NOT EXISTS (SELECT 1 FROM once)

@@ -1,0 +1,69 @@
+"""What a checkpoint held and what of it was loaded, as the job's own calls tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from probe.base.isolation import Isolation
+from probe.job.instruments.facts.resumption import Resumption
+
+
+class Training:
+    """A model, an optimizer with a state, and a schedule."""
+
+    def __init__(self) -> None:
+        self.model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: 1 / (1 + step))
+
+    def save(self, path: Path) -> None:
+        for _ in range(4):
+            self.model(torch.ones(2, 3)).sum().backward()
+            self.optimizer.step()
+            self.scheduler.step()
+        names = ("model", "optimizer", "scheduler")
+        torch.save({name: getattr(self, name).state_dict() for name in names}, path)
+
+
+@pytest.fixture
+def watched() -> Iterator[tuple[Resumption, Training, Any]]:
+    training, recorder = Training(), SimpleNamespace(step=-1)
+    optimizers = SimpleNamespace(alive=lambda: [training.optimizer])
+    resumption = Resumption(cast(Any, recorder), Isolation(lambda *_: None), cast(Any, optimizers))
+    originals = torch.load, torch.nn.Module.load_state_dict
+    resumption.install()
+    yield resumption, training, recorder
+    resumption.uninstall()
+    assert originals == (torch.load, torch.nn.Module.load_state_dict)
+
+
+def test_what_is_loaded_before_the_first_step_is_told_from_what_the_file_holds(
+    watched: tuple[Resumption, Training, Any], tmp_path: Path
+) -> None:
+    resumption, training, recorder = watched
+    assert dict(resumption.facts()) == {}
+    Training().save(tmp_path / "checkpoint.pt")
+    state = torch.load(tmp_path / "checkpoint.pt")
+    held = {"checkpoint.optimizer": 4, "checkpoint.scheduler": 4}
+    assert dict(resumption.facts()) == held
+    Training().model.load_state_dict(state["model"])
+    assert dict(resumption.facts()) == held  # no optimizer trains that model
+    training.model.load_state_dict(state["model"])
+    assert dict(resumption.facts()) == {**held, "loaded.model": "Sequential"}
+    recorder.step = 5  # a roll-back in the middle of a training is no resumption
+    training.optimizer.load_state_dict(state["optimizer"])
+    assert "loaded.optimizer" not in dict(resumption.facts())
+    recorder.step = 0
+    training.optimizer.load_state_dict(state["optimizer"])
+    assert "loaded.scheduler" not in dict(resumption.facts())
+    training.scheduler.load_state_dict(state["scheduler"])
+    assert dict(resumption.facts()) == {
+        **held, "loaded.model": "Sequential", "loaded.optimizer": "AdamW",
+        "loaded.optimizer.lr": pytest.approx(0.002), "loaded.scheduler": "LambdaLR",
+    }
