@@ -14,7 +14,6 @@
 --   "probe {endpoint} loss-scale",
 --   "probe {endpoint} query \"SELECT param, inf_count, nan_count, abs_max FROM python.gradients WHERE inf_count + nan_count > 0 ORDER BY step, place LIMIT 10\"",
 --   "probe {endpoint} checkpoint overflow.pt",
---   "probe {endpoint} lr --scale 0.3",
 -- ]
 -- false_positives = "the first steps, in which the scale factor settles (the first 50 are excluded)"
 -- explains = ["layer-not-learning", "learning-rate-too-low", "plateau", "slow-decrease"]

@@ -14,7 +14,6 @@
 -- next = [
 --   "probe {endpoint} query \"SELECT step, module, dead_ratio, zero_ratio, mean FROM python.activations ORDER BY t_ns DESC LIMIT 20\"",
 --   "probe {endpoint} watch --activations --steps 5",
---   "probe {endpoint} lr --scale 0.3",
 -- ]
 -- false_positives = "intentionally sparse activations; a batch so small that a unit is 0 by chance"
 -- explains = ["layer-not-learning", "gradients-vanishing", "plateau", "slow-decrease"]

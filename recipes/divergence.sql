@@ -13,8 +13,7 @@
 -- ]
 -- next = [
 --   "probe {endpoint} checkpoint diverging.pt",
---   "probe {endpoint} lr --scale 0.1",
---   "probe {endpoint} clip --max-norm 1.0",
+--   "probe {endpoint} diagnose loss",
 --   "probe {endpoint} query \"SELECT param, norm, update_ratio FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY update_ratio DESC LIMIT 10\"",
 -- ]
 -- false_positives = "a curriculum of increasing difficulty; loss weights changed during training; reinforcement learning (`info` without a DataLoader and without classes); adversarial training (several optimizers with their own backward are excluded)"

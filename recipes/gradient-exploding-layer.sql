@@ -14,7 +14,6 @@
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, norm, abs_max, weight_norm, update_ratio FROM python.gradients WHERE param = '{param}' ORDER BY step DESC LIMIT 20\"",
---   "probe {endpoint} clip --max-norm 1.0",
 --   "probe {endpoint} watch --gradients --steps 5",
 -- ]
 -- false_positives = "an embedding or expert that few batches use"

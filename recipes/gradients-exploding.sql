@@ -13,10 +13,9 @@
 --   "learning rate {lr:.3g}; loss {loss:.4g} at that step",
 -- ]
 -- next = [
+--   "probe {endpoint} checkpoint exploding.pt",
 --   "probe {endpoint} clip --max-norm {clip:.3g}",
 --   "probe {endpoint} query \"SELECT param, norm, abs_max, update_ratio FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY norm DESC LIMIT 10\"",
---   "probe {endpoint} checkpoint exploding.pt",
---   "probe {endpoint} lr --scale 0.1",
 -- ]
 -- false_positives = "a loss summed over batches of very different sizes; reinforcement learning"
 -- explains = ["divergence", "loss-spike", "loss-nan", "amp-overflow"]

@@ -13,11 +13,10 @@
 --   "{spikes} such jumps since step {oldest}",
 -- ]
 -- next = [
+--   "probe {endpoint} checkpoint spike.pt",
 --   "probe {endpoint} query \"SELECT step, micro_step, loader, shapes, samples FROM python.batches WHERE step BETWEEN {step} - 1 AND {step}\"",
 --   "probe {endpoint} query \"SELECT step, param, norm, update_ratio FROM python.gradients WHERE step >= {step} - 20 ORDER BY norm DESC LIMIT 10\"",
---   "probe {endpoint} checkpoint spike.pt",
 --   "probe {endpoint} spike-guard --threshold 5",
---   "probe {endpoint} lr --scale 0.5",
 -- ]
 -- false_positives = "a harder part of the data; loss terms switched on later; reinforcement learning (`info` without a DataLoader and without classes)"
 -- dated = true

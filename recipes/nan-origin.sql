@@ -18,7 +18,6 @@
 --   "probe {endpoint} save-batch batch.pt",
 --   "probe {endpoint} query \"SELECT step, micro_step, direction, module, param, op, cause, indices, inputs, evidence FROM python.nonfinite ORDER BY t_ns\"",
 --   "probe {endpoint} skip-nonfinite on",
---   "probe {endpoint} lr --scale 0.1",
 -- ]
 -- false_positives = "a program that makes a loss infinite on purpose and skips that step itself"
 -- explains = ["loss-nan", "optimizer-state", "amp-overflow"]

@@ -13,7 +13,6 @@
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, param_group, eps, second_min, second_max, eps_floor_ratio, nonfinite_count FROM python.optimizers ORDER BY t_ns DESC LIMIT 10\"",
---   "probe {endpoint} spike-guard --threshold 5",
 -- ]
 -- false_positives = "embeddings of which few rows are used: the other rows' second moments are 0"
 -- [parameters.floor]

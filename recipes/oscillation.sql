@@ -12,8 +12,8 @@
 --   "update ratio {update_ratio:.2g} (median over parameters)",
 -- ]
 -- next = [
+--   "probe {endpoint} diagnose loss",
 --   "probe {endpoint} query \"SELECT step, loss, lr, grad_norm FROM python.steps ORDER BY step DESC LIMIT 4 * {period}\"",
---   "probe {endpoint} lr --scale 0.3",
 --   "probe {endpoint} checkpoint oscillating.pt",
 -- ]
 -- false_positives = "a cyclic learning rate; data in a fixed order shorter than 128 batches; alternating data sets"

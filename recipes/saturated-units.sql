@@ -13,7 +13,6 @@
 -- next = [
 --   "probe {endpoint} query \"SELECT step, module, saturated_ratio, mean, std FROM python.activations WHERE saturated_ratio IS NOT NULL ORDER BY t_ns DESC LIMIT 20\"",
 --   "probe {endpoint} watch --activations --steps 5",
---   "probe {endpoint} lr --scale 0.3",
 -- ]
 -- false_positives = "gates and attention weights, which saturate by design; the last module of a confident classifier (excluded)"
 -- explains = ["gradient-depth", "gradients-vanishing", "layer-not-learning", "plateau", "slow-decrease"]

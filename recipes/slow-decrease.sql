@@ -13,7 +13,6 @@
 -- next = [
 --   "probe {endpoint} diagnose gradients",
 --   "probe {endpoint} lr",
---   "probe {endpoint} lr --scale 3",
 -- ]
 -- false_positives = "fine-tuning a model that is already good; a recording that began late in training"
 -- [parameters.drop]
