@@ -50,7 +50,7 @@ PROGRAMS = {
     "torchvision's loop": Program(("torchvision_loop",)),
     "LBFGS": Program(("lbfgs_loop",), scheduler=False, loader=False),
     "REINFORCE, no loader": Program(("reinforce",), scheduler=False, loader=False),
-    "nanoGPT": Program(("nano_gpt", "--no-compile"), scheduler=False, loader=False),
+    "nanoGPT": Program(("nano_gpt", "--no-compile"), scheduler=False, loader=False, heavy=True),
     "nanoGPT, compiled": Program(("nano_gpt",), scheduler=False, loader=False, heavy=True),
 }
 """By the name that the table has for it."""
