@@ -56,7 +56,7 @@ class Answer:
     said: str = ""
     """The finding that decided it."""
     others: list[str] = field(default_factory=list)
-    """Findings above `info` that are neither right nor a symptom."""
+    """Findings above `info` that are neither right, nor explained by what is, nor a symptom."""
     found: list[str] = field(default_factory=list)
     """All findings, so that an answer can be judged again by eye."""
     elapsed_s: float = 0.0
@@ -94,19 +94,23 @@ class Judge:
     def judged(self, found: list[dict[str, Any]]) -> Answer:
         """What an answer is worth."""
         answer, symptoms = Answer(), []
+        named, beside = set(), []
         for one in found:
             sentence = f"{one['state']}: {one['what']} ({one['subject']})"
             answer.found.append(f"{one['severity']} {one['recipe']}: {sentence}")
+            begins = f"{one['state']}: {one['what'].partition(',')[0]}"  # what comes later is its evidence
             if matches(self.right, sentence):
+                named.add(one["recipe"])
                 placed = not self.places or matches(self.places, sentence)
                 if answer.outcome != RIGHT or (placed and not answer.place):
                     answer.outcome, answer.place, answer.said = RIGHT, placed, sentence
             elif one["severity"] == "info":
                 continue
-            elif matches(self.symptoms, sentence):
+            elif matches(self.symptoms, begins):
                 symptoms.append(sentence)
             else:
-                answer.others.append(f"{one['recipe']}: {sentence}")
+                beside.append((one.get("explained_by"), f"{one['recipe']}: {sentence}"))
+        answer.others = [sentence for cause, sentence in beside if cause not in named]
         if answer.outcome == RIGHT:
             return answer
         if answer.others:
