@@ -65,6 +65,9 @@ CHECKOUT: dict[str, tuple[str, str]] = {
     ".venv/bin/python bench/faults.py --learning": (
         "python bench/faults.py --learning --seeds 1 --only forgotten", LONG,
     ),
+    ".venv/bin/python bench/faults.py --silent --half held-out": (
+        "python bench/silent.py --only every-step-skipped --programs unet", LONG,
+    ),
     ".venv/bin/python bench/safepoint.py": ("python bench/safepoint.py --quick", LONG),
     ".venv/bin/python bench/collectives.py": ("python bench/collectives.py --calls 100 --blocks 2", LONG),
     ".venv/bin/python bench/nan_detector.py": (

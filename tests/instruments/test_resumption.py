@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -41,6 +42,25 @@ def watched() -> Iterator[tuple[Resumption, Training, Any]]:
     yield resumption, training, recorder
     resumption.uninstall()
     assert originals == (torch.load, torch.nn.Module.load_state_dict)
+
+
+def test_the_reader_is_still_one_function_that_can_be_pickled_unless_the_job_has_replaced_it(
+    watched: tuple[Resumption, Training, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resumption, *_ = watched
+    assert pickle.loads(pickle.dumps(torch.load)) is torch.load is torch.serialization.load
+    resumption.uninstall()
+    read = torch.load
+
+    def of_the_job(*args: Any) -> Any:
+        return read(*args, weights_only=False)
+
+    monkeypatch.setattr(torch, "load", of_the_job)
+    resumption.install()
+    assert vars(torch.load)["__wrapped__"] is of_the_job
+    resumption.uninstall()
+    assert torch.load is of_the_job
+    monkeypatch.undo()
 
 
 def test_what_is_loaded_before_the_first_step_is_told_from_what_the_file_holds(

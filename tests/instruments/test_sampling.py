@@ -64,7 +64,7 @@ class Training:
         known = {id(one): Known(self._intern(f"p{place}"), place, f"p{place}")
                  for place, one in enumerate(self.parameters)} if names else {}
         called: Any = SimpleNamespace(
-            of=lambda one: known.get(id(one)), collect=lambda: None,
+            of=lambda one: known.get(id(one)), collect=lambda: None, ready=True,
         )
         self.gradients = Gradients(
             self.recorder, Isolation(), self.optimizers, called, 0.01, lambda: False, samples=True

@@ -74,6 +74,12 @@ def places() -> Iterator[tuple[Any, str, bool]]:
     yield nn.Module, "zero_grad", True
     yield torch, "save", True
     yield torch.serialization, "save", True
+    yield torch, "load", False
+    yield torch.serialization, "load", False
+    yield nn.Module, "load_state_dict", False
+    yield torch.optim.Optimizer, "load_state_dict", False
+    for kind in schedules_that_load():
+        yield kind, "load_state_dict", False
     yield dataloader.DataLoader, "__iter__", True
     yield dataloader._BaseDataLoaderIter, "__next__", True
     yield dataloader._BaseDataLoaderIter, "_next_index", True
@@ -103,6 +109,13 @@ def places() -> Iterator[tuple[Any, str, bool]]:
             yield module, function, False
 
 
+def schedules_that_load() -> list[Any]:
+    kinds = [kind for kind in vars(lr_scheduler).values() if isinstance(kind, type)]
+    return [
+        kind for kind in kinds if kind.__module__ == lr_scheduler.__name__ and "load_state_dict" in vars(kind)
+    ]
+
+
 def collectives() -> list[str]:
     from probe.job.instruments.comm.collectives import OPS
 
@@ -115,6 +128,7 @@ class Calls:
     def __init__(self) -> None:
         self.model = nn.Linear(2, 1)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.schedule = lr_scheduler.ConstantLR(self.optimizer)
         self.scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
         self.loader = dataloader.DataLoader([torch.ones(2)] * 400)
         self.batches = iter(self.loader)
@@ -148,6 +162,12 @@ class Calls:
         yield lambda: self.model.zero_grad(set_to_none=False)
         yield lambda: torch.save(torch.ones(1), io.BytesIO())
         yield lambda: torch.serialization.save(torch.ones(1), io.BytesIO())
+        yield lambda: torch.load(io.BytesIO())
+        yield lambda: torch.serialization.load(io.BytesIO())
+        yield lambda: self.model.load_state_dict({})
+        yield lambda: torch.optim.Optimizer.load_state_dict(optimizer, {})
+        for kind in schedules_that_load():
+            yield lambda kind=kind: kind.load_state_dict(self.schedule, {})
         yield lambda: faulthandler.enable()
         yield lambda: faulthandler.is_enabled()
         yield lambda: faulthandler.disable()

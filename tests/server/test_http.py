@@ -324,10 +324,10 @@ def test_what_an_agent_is_asked_says_who_asks_as_the_kernel_knows_it(
     assert (acted["id"], acted["what"]) == (f"{writer.pid}-1", "said"), "the answer is the agent's"
     assert acted["asked"] == {
         "action": "lr", "arguments": {"scale": 0.5}, "wait_s": 30.0, "now": False, "force": False,
-        "caller": caller,
+        "wait_anyway": False, "caller": caller,
     }
     undone = server.call("POST", "/v1/undo", {"endpoint": "gpt", "id": "7-1", "wait_s": 2})
-    assert undone["asked"] == {"id": "7-1", "wait_s": 2.0, "caller": caller}
+    assert undone["asked"] == {"id": "7-1", "wait_s": 2.0, "wait_anyway": False, "caller": caller}
 
 
 def test_an_agent_that_does_not_hear_is_noticed_before_the_answer_is_due(

@@ -125,7 +125,7 @@ async def ask_phase(service: Service, ranks: Sequence[Recorded], body: dict[str,
         reply = await ask_rank(service, recorded, request)
         if phase == "prepare" and reply.answer is not None:
             reply.answer["ends"] = await service.call(recent_ends, recorded)
-            stall = service.watch.stall(recorded.folder)
+            stall = await service.call(service.watch.lasting_stall, recorded)
             reply.answer["stalled"] = None if stall is None else f"{stall.state}: {stall.what}"
         return reply
 

@@ -54,6 +54,8 @@ OFTEN = 2
 """How often the same alarm may recur before it is written less often."""
 WRITE_AGAIN_S = (60.0, 600.0, 3600.0)
 """An unchanged alarm is written again when it has lasted this long."""
+GOES_ON_S = 1.0
+"""A process that was stalled in the last round, and is let go, shows a sign of training within this time."""
 _MARGIN_S = 0.02
 _FROM_OUTSIDE = frozenset({states.STOPPED, states.TRACED, states.STARVED, states.SWAPPING})
 """Caused from outside: their length says nothing about the process's own usual pauses."""
@@ -168,6 +170,23 @@ class Watch:
         if found is None or found.state not in states.STALLS:
             return None
         return found if found.severity == ALARM or found.state == states.BUSY else None
+
+    def lasting_stall(self, recorded: Recorded) -> Finding | None:
+        """The same, unless the process gets on within `GOES_ON_S`: the verdict is from the last round. Blocks
+        for that long; any thread but the event loop."""
+        found = self.stall(recorded.folder)
+        if found is None:
+            return None
+        history, until_s = History(recorded.meta), time.monotonic() + GOES_ON_S
+        quiet_s = 0.0
+        while found is not None and time.monotonic() < until_s:
+            now_quiet_s = stall_thresholds.quiet_s(history.read()) or 0.0
+            if now_quiet_s < max(quiet_s, ROUND_S):  # a sign of training since the verdict
+                return None
+            quiet_s = now_quiet_s
+            time.sleep(SHORTEST_ROUND_S)
+            found = self.stall(recorded.folder)
+        return found
 
     def rested(self, folder: Path, thread: int | None) -> Rested | None:
         """How that training thread was since the process became quiet, if it is watched. Any thread."""

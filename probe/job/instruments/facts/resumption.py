@@ -36,7 +36,12 @@ class Resumption:
     def install(self) -> None:
         """Wrap; off the hot path."""
         torch = sys.modules["torch"]
-        self._watch(torch, "load", self._read)
+        shared = torch.load is torch.serialization.load  # not so where the job has replaced one of them
+        self._watch(torch.serialization, "load", self._read)
+        if shared:  # one function under both names, as it was: pickle looks it up by the second
+            self._patches.wrap(torch, "load", lambda _: torch.serialization.load)
+        else:
+            self._watch(torch, "load", self._read)
         self._watch(torch.nn.Module, "load_state_dict", self._model)
         self._watch(torch.optim.Optimizer, "load_state_dict", self._optimizer)
         schedulers = torch.optim.lr_scheduler
