@@ -72,6 +72,13 @@ WITH adversarial AS (
         AND before.grad_norm > $times * grown.usual ORDER BY before.step LIMIT 1
 ), found AS (
     SELECT * EXCLUDE (gap, holds) FROM start UNION ALL BY NAME SELECT * REPLACE ((SELECT usual FROM grown) AS usual) FROM slowly
+), losses AS (
+    SELECT s.step, s.loss, found.step AS start, later > 0.5 * $times * found.usual AS holds FROM python.steps s, found, later WHERE isfinite(s.loss)
+), harm AS (
+    -- NULL where losses are not known: then nothing is taken for harmless.
+    SELECT CASE WHEN ANY_VALUE(holds) THEN MEDIAN(loss) FILTER (step > last - 50) >= MEDIAN(loss) FILTER (step BETWEEN start - 50 AND start - 1)
+        ELSE MAX(loss) FILTER (step BETWEEN start AND start + 20) > MAX(loss) FILTER (step BETWEEN start - 50 AND start - 1) END AS suffered
+    FROM losses, (SELECT MAX(step) AS last FROM losses)
 ), worst AS (
     SELECT step AS seen_at, param, norm AS param_norm FROM python.gradients
     WHERE step >= (SELECT MIN(step) FROM found) AND isfinite(norm) QUALIFY ROW_NUMBER() OVER (ORDER BY step, norm DESC) = 1
@@ -79,8 +86,8 @@ WITH adversarial AS (
 SELECT CASE WHEN adversarial.yes THEN 'several optimizers have a backward each: their gradients affect each other''s networks' END AS unknown,
     step, grad_norm AS norm, grad_norm / usual AS times, usual, known, highest, later, later_n, lr, loss, seen_at, param, param_norm,
     2 * usual AS clip, COALESCE(old AND NOT later > 0.5 * $times * usual, false) AS over,
-    CASE WHEN later > 0.5 * $times * usual THEN 'and it stays high' ELSE 'back to normal' END AS outcome,
-    CASE WHEN later > 0.5 * $times * usual THEN 'alarm' ELSE 'notice' END AS severity
-FROM found CROSS JOIN later CROSS JOIN adversarial LEFT JOIN worst ON true
+    concat(CASE WHEN later > 0.5 * $times * usual THEN 'and it stays high' ELSE 'back to normal' END, CASE WHEN NOT suffered THEN ', and the loss did not suffer' END) AS outcome,
+    CASE WHEN NOT suffered THEN 'info' WHEN later > 0.5 * $times * usual THEN 'alarm' ELSE 'notice' END AS severity
+FROM found CROSS JOIN later CROSS JOIN adversarial CROSS JOIN harm LEFT JOIN worst ON true
 UNION ALL BY NAME
 SELECT format('{} gradient norms, {} are needed', COUNT(*), $least + 1) AS unknown FROM seen HAVING COUNT(*) <= $least

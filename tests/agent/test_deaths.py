@@ -78,8 +78,9 @@ def everything(place: Place) -> Path:
 
 
 def verdicts(place: Place, columns: str, count: int) -> list[list[Any]]:
-    """Rows of probe.verdicts once there are so many: a server writes one after it has noticed the end."""
-    sql = f"SELECT {columns} FROM probe.verdicts"
+    """Rows of probe.verdicts on ends, once there are so many: a server writes one after it has noticed the
+    end. On a slow machine there may be others, on jobs that wait to be let go."""
+    sql = f"SELECT {columns} FROM probe.verdicts WHERE state IN ('finished', 'failed', 'dead')"
     found: list[list[Any]] = until(
         lambda: len(rows := query(place, everything(place), sql)) >= count and rows, "the verdicts"
     )
