@@ -75,7 +75,7 @@ def _of_tokens(torch: Any, given: Any, target: Any, ignored: int | None) -> Any:
 def _tail(torch: Any, tokens: Any) -> Any:
     """Where rows end in one token again and again: that which is repeated the most at the end of a row."""
     repeated = (tokens == tokens[:, -1:]).flip(1).cumprod(1).sum(1)
-    last = tokens[repeated.argmax(), -1]
+    last = tokens[:, -1].index_select(0, repeated.argmax().reshape(1))  # `tokens[place]` waits for a device
     tail = (tokens == last).flip(1).cumprod(1).flip(1)
     return (tail * (tail.sum(1, keepdim=True) > 1)).bool()
 
