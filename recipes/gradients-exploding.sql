@@ -73,10 +73,11 @@ WITH adversarial AS (
 ), found AS (
     SELECT * EXCLUDE (gap, holds) FROM start UNION ALL BY NAME SELECT * REPLACE ((SELECT usual FROM grown) AS usual) FROM slowly
 ), losses AS (
-    SELECT s.step, s.loss, found.step AS start, later > 0.5 * $times * found.usual AS holds FROM python.steps s, found, later WHERE isfinite(s.loss)
+    SELECT s.step, s.loss, found.step AS start, later > 0.5 * $times * found.usual AS holds FROM python.steps s, found, later WHERE s.loss IS NOT NULL
 ), harm AS (
-    -- NULL where losses are not known: then nothing is taken for harmless.
-    SELECT CASE WHEN ANY_VALUE(holds) THEN MEDIAN(loss) FILTER (step > last - 50) >= MEDIAN(loss) FILTER (step BETWEEN start - 50 AND start - 1)
+    -- NULL where losses are not known: then nothing is taken for harmless. A loss that is not finite has suffered.
+    SELECT CASE WHEN COALESCE(BOOL_OR(step >= start AND NOT isfinite(loss)), false) THEN true
+        WHEN ANY_VALUE(holds) THEN MEDIAN(loss) FILTER (step > last - 50) >= MEDIAN(loss) FILTER (step BETWEEN start - 50 AND start - 1)
         ELSE MAX(loss) FILTER (step BETWEEN start AND start + 20) > MAX(loss) FILTER (step BETWEEN start - 50 AND start - 1) END AS suffered
     FROM losses, (SELECT MAX(step) AS last FROM losses)
 ), worst AS (
