@@ -26,9 +26,10 @@
 WITH replicated AS (
     SELECT COUNT(DISTINCT rank) AS ranks FROM python.weights WHERE replicated
 ), newest AS (
-    SELECT rank, name, ARG_MAX(value, t_ns) AS value FROM probe.facts
-    WHERE kind = 'hyperparameter' AND regexp_matches(name, '^(optimizer[0-9]*\.(lr|weight_decay|momentum|betas|eps)|.*loader[0-9]*\.(sampler_seed|sampler_replicas))$')
-    GROUP BY rank, name
+    -- Not what a schedule moves (lr, momentum, betas): each rank notes it at a time of its own.
+    SELECT rank, name, ANY_VALUE(value) AS value FROM probe.facts
+    WHERE kind = 'hyperparameter' AND regexp_matches(name, '^(optimizer[0-9]*\.(initial_lr|weight_decay|eps)|.*loader[0-9]*\.(sampler_seed|sampler_replicas))$')
+    GROUP BY rank, name HAVING COUNT(DISTINCT value) = 1
 ), settings AS (
     SELECT name, COUNT(*) AS ranks, COUNT(DISTINCT value) AS kinds, array_to_string(list(format('{} (rank {})', value, rank) ORDER BY rank)[:8], ', ') AS listed
     FROM newest GROUP BY name
