@@ -26,6 +26,7 @@ _LAUNCHER_MODULES = (
 )
 _WORKER_MODULES = ("torch._inductor",)
 _POOL_MODULES = ("joblib.externals.loky.backend", "loky.backend")
+_RAY_WORKER = ("ray", "_private", "workers", "default_worker.py")
 
 
 class Role(Enum):
@@ -33,7 +34,8 @@ class Role(Enum):
 
     JOB = "job"
     CHILD = "child"
-    """Made by multiprocessing: a rank or a DataLoader worker, known only by its first step."""
+    """Made by multiprocessing or by Ray: a rank, a DataLoader worker or another actor, known only by its
+    optimizer."""
     HELPER = "helper"
     """A launcher, compile worker or tracker: never trains."""
 
@@ -81,6 +83,8 @@ def role_of(command: Sequence[str]) -> Role:
     if target.kind == "script":
         if os.path.basename(name) in _LAUNCHER_SCRIPTS:
             return Role.HELPER
+        if Path(name).parts[-len(_RAY_WORKER) :] == _RAY_WORKER:
+            return Role.CHILD
         name = _dotted(name)
     if _belongs(name, _LAUNCHER_MODULES) or _belongs(name, _WORKER_MODULES):
         return Role.HELPER

@@ -34,12 +34,18 @@ class Loop(NamedTuple):
     launcher: tuple[str, ...]
     command: tuple[str, ...]
     needs: str = "torch"
+    job: str = ""
+    """Its name for probe, where that is not the program's."""
 
 
 LOOPS = {
     "accelerate launch, 2 processes": Loop(ACCELERATE, ("accelerate_loop",), "accelerate"),
     "DDP tutorial, torchrun": Loop(TORCHRUN, ("ddp_tutorial",)),
     "FSDP tutorial, torchrun": Loop(TORCHRUN, ("ddp_tutorial", "--shard")),
+    "DeepSpeed, torchrun": Loop(TORCHRUN, ("deepspeed_loop",), "deepspeed"),
+    "DeepSpeed, ZeRO-2": Loop(TORCHRUN, ("deepspeed_loop", "--zero", "2"), "deepspeed"),
+    "DeepSpeed, ZeRO-3": Loop(TORCHRUN, ("deepspeed_loop", "--zero", "3"), "deepspeed"),
+    "Ray Train": Loop((), ("ray_train",), "ray", job="tiny_ray"),
 }
 
 
@@ -81,7 +87,7 @@ def ran(request: pytest.FixtureRequest) -> Iterator[Ran]:
         job = launched(place, loop, "--hold", watched=True, rest_s="0.3")
         try:
             job.wait_for("READY")
-            name = loop.command[0]
+            name = loop.job or loop.command[0]
             found = {what: run_probe(place, f"{name}/1", "eval", code).stdout for what, code in ASKED.items()}
             changed = answer(place, name, "lr", "--scale", "0.5")
             job.go_on()
@@ -107,7 +113,7 @@ def test_losses_are_bit_identical_until_something_is_changed(ran: Ran) -> None:
     assert len(ran.plain["losses_of_ranks"]) == 2
     each = len(ran.plain["losses"]) // ran.plain["steps"]
     until = ran.changed["step"] * each
-    assert until >= 10
+    assert until >= 5, "it was changed so early that little is compared"
     for watched, plain in zip(ran.watched["losses_of_ranks"], ran.plain["losses_of_ranks"], strict=True):
         assert watched[:until] == plain[:until]
 
@@ -120,7 +126,7 @@ def test_it_says_the_same_on_stderr(ran: Ran) -> None:
 
 def test_modules_have_one_name_and_it_is_that_of_the_model(ran: Ran) -> None:
     named = {row[0] for row in ran.tables["modules"]}
-    wrapper = {"DistributedDataParallel"} & named
+    wrapper = {"DistributedDataParallel", "DeepSpeedEngine"} & named
     assert named - wrapper <= {*ran.watched["modules"], *ran.watched["roots"]}
     assert named >= {name for name in ran.watched["modules"] if name and name != "layers"}
 

@@ -1,7 +1,7 @@
 """Who this process is: job, run, attempt, rank, from the environment the launcher set.
 
-Order: PROBE_NAME, the scheduler's job name, the script's name. Read once when
-the agent starts; standard library only.
+Order: PROBE_NAME, the name of Ray Train's run, the scheduler's job name, the script's name. Ray tells its
+workers in an object and not in their environment. Read once when the agent starts; standard library only.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ LAUNCHER = "launcher"
 """File in the folder of an attempt that was counted here: who started it."""
 _ATTEMPT = re.compile(r"attempt=[0-9]{1,9}")
 _LONGEST_MARK_BYTES = 256
+_RAY_NAME, _RAY_RUN = "ray run's name", "ray run's id"
+"""Beside the environment's variables; none can have such a name."""
 _LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|\[?::1\]?|", re.IGNORECASE)
 
 
@@ -44,9 +46,9 @@ class Identity(NamedTuple):
 
 def identify(name: str, environ: Mapping[str, str] | None = None) -> Identity:
     """Identity of this process; `name` is PROBE_NAME or what `probe.start` was given."""
-    found = os.environ if environ is None else environ
+    found = {**os.environ, **_ray_worker()} if environ is None else environ
     rank = _integer(found, "RANK", "SLURM_PROCID")
-    job = safe_name(redact(name or found.get("SLURM_JOB_NAME", "") or script_name()))
+    job = safe_name(redact(name or found.get(_RAY_NAME, "") or found.get("SLURM_JOB_NAME", "") or script_name()))
     attempt = _integer(found, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT") or 0
     key, counted = _run_key(found, rank)
     return Identity(
@@ -58,6 +60,22 @@ def identify(name: str, environ: Mapping[str, str] | None = None) -> Identity:
         local_rank=_integer(found, "LOCAL_RANK", "SLURM_LOCALID"),
         counted=counted,
     )
+
+
+def _ray_worker() -> dict[str, str]:
+    """What a worker of Ray Train knows of its run, in torchrun's words; empty in any other process, or if
+    this version of Ray keeps it elsewhere."""
+    context = getattr(sys.modules.get("ray.train.v2._internal.execution.context"), "_train_context", None)
+    run, place = (getattr(context, part, None) for part in ("train_run_context", "distributed_context"))
+    told = {
+        _RAY_NAME: getattr(getattr(run, "run_config", None), "name", None),
+        _RAY_RUN: getattr(run, "run_id", None),
+        "RANK": getattr(place, "world_rank", None),
+        "LOCAL_RANK": getattr(place, "local_rank", None),
+        "WORLD_SIZE": getattr(place, "world_size", None),
+        "LOCAL_WORLD_SIZE": getattr(place, "local_world_size", None),
+    }
+    return {key: str(value) for key, value in told.items() if value is not None}
 
 
 def script_name() -> str:
@@ -149,6 +167,8 @@ def _mark(attempt: Path) -> str:
 def _run_key(environ: Mapping[str, str], rank: int | None) -> tuple[str, bool]:
     """A key that all ranks of a run share, on all hosts; and whether starts must be counted, because other
     runs may have the same key."""
+    if environ.get(_RAY_RUN):
+        return environ[_RAY_RUN], True  # Ray restarts the workers of a run without counting
     elastic = environ.get("TORCHELASTIC_RUN_ID", "")
     if elastic not in ("", "none"):
         if redact(elastic) == elastic:

@@ -402,7 +402,8 @@ def agent_here() -> Agent | None:
 
 
 def _start_with_first_optimizer() -> None:
-    """For children of multiprocessing: a data worker has no optimizer, a rank makes or unpickles one.
+    """For children of multiprocessing and Ray's actors: a data worker has no optimizer, a rank makes or
+    unpickles one.
 
     Not at its first step: torch iterates over its tables of hooks then, which must not change."""
     from torch.optim.optimizer import Optimizer

@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any
 
-_WRAPPERS = ("DistributedDataParallel", "DataParallel")
+_WRAPPERS = ("DistributedDataParallel", "DataParallel", "DeepSpeedEngine")
 
 
 def attributes(thing: Any) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def contents(kind: type, value: Any) -> Any:
 
 
 def unwrapped(model: Any) -> Any:
-    """The model inside DistributedDataParallel or DataParallel; any other model itself."""
+    """The model inside a wrapper that holds it as `module`; any other model itself."""
     if type(model).__name__ in _WRAPPERS:
         return dict(entries(attributes(model).get("_modules"))).get("module", model)
     return model

@@ -33,6 +33,9 @@ _HOT_MODULES = (
 _NEAREST, _CALLER = 4, 9
 """Frames from `keywords` up to torch's: `_keep_call`, its guard, `begin`, the hook, its guard."""
 _CALLS = ("inner", "_call_impl")
+_TENSORS_ONLY = ("deepspeed.runtime.zero.muon.",)
+"""Modules whose compiled functions get tensors and call no module: DeepSpeed decorates them when ZeRO is
+imported, in jobs that compile nothing else."""
 PATIENCE = 64
 """Module calls without gradients after which a wait for the training forward is given up."""
 
@@ -101,7 +104,10 @@ class Forward:
 
         def wrap_compile(original: Any) -> Any:
             def compile(*args: Any, **kwargs: Any) -> Any:
-                self.note_compile()
+                # As a decorator it is called without a function, and then once more, with it.
+                compiled = args[0] if args else kwargs.get("model")
+                if compiled is not None and not _tensors_only(compiled):
+                    self.note_compile()
                 result = original(*args, **kwargs)
                 owner = getattr(args[0], "__self__", None) if args else None
                 if isinstance(owner, torch.optim.Optimizer) and args[0].__name__ == "step":
@@ -293,6 +299,11 @@ def _with_inner(code: CodeType) -> Iterator[CodeType]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _with_inner(constant)
+
+
+def _tensors_only(compiled: Any) -> bool:
+    """Whether no hook on modules could get into the graph of this function."""
+    return isinstance(compiled, FunctionType) and f"{compiled.__module__}.".startswith(_TENSORS_ONLY)
 
 
 def _compiled_before() -> bool:
