@@ -160,8 +160,12 @@ class ForkedProbe:
         """Kill the child if it still runs, and reap it. By one thread at a time."""
         pid, self.pid = self.pid, 0
         if pid > 0:
-            capture(lambda: os.kill(pid, signal.SIGKILL))
-            capture(lambda: os.waitpid(pid, 0))  # reaped already where SIGCHLD is ignored
+            ended, error = capture(lambda: os.waitpid(pid, os.WNOHANG))
+            # An error: it is reaped already, by a job that waits for any child or ignores SIGCHLD, and its
+            # number may be another process's by now.
+            if error is None and ended == (0, 0):
+                capture(lambda: os.kill(pid, signal.SIGKILL))
+                capture(lambda: os.waitpid(pid, 0))
         self._answers.close()
 
     def _read(self) -> bool:
