@@ -374,8 +374,11 @@ def test_a_file_that_is_damaged_or_not_ours_is_never_loaded(tmp_path: Path) -> N
 
 
 def test_what_cannot_be_saved_as_it_is_is_refused(tmp_path: Path) -> None:
-    class Sharded(nn.Linear):
+    class FSDPModule(nn.Linear):
         __module__ = "torch.distributed.fsdp.fully_shard"
+
+    class Engine(nn.Linear):
+        __module__ = "deepspeed.runtime.engine"
 
     class Odd(nn.Linear):
         def state_dict(self, *args: Any, **kwargs: Any) -> Any:
@@ -387,7 +390,8 @@ def test_what_cannot_be_saved_as_it_is_is_refused(tmp_path: Path) -> None:
     odd = nn.Linear(1, 1)
     odd.register_buffer("kind", torch.zeros(1).as_subclass(Kind))
     for module, said in [
-        (Sharded(1, 1), r"the model is sharded \(Sharded\): every rank has a part"),
+        (FSDPModule(1, 1), r"the model is sharded \(FSDPModule\): every rank has a part"),
+        (Engine(1, 1), r"sharded by deepspeed\.runtime\.engine\..*Engine, whose state is collected by"),
         (nn.Linear(1, 1, device="meta"), "model.weight has no values"),
         (odd, "model.kind is a Kind"),
     ]:

@@ -203,16 +203,16 @@ def _holders_of(site: Site, parameters: set[int]) -> list[Any]:
 
 def _refuse_sharded(root: Any, together: bool) -> None:
     """Before any state is read: the state of a sharded model is spread over all ranks. With `together` all
-    ranks save it, and only models that collect their state by collectives of their own are refused."""
+    ranks save it; models that collect their state by collectives of their own are refused then, too."""
+    kind = next((type(one) for one in root.modules() if _collects(type(one))), None)
+    if kind is not None:
+        raise ActionRefused(
+            f"the model is sharded by {kind.__module__}.{kind.__name__}, whose state is collected by "
+            "collectives on the job's own groups; nothing was changed",
+            hint="Let the job write one itself. Models sharded by FSDP, and tensor-parallel ones, can be "
+            "saved.",
+        )
     if together:
-        kind = next((type(one) for one in root.modules() if _collects(type(one))), None)
-        if kind is not None:
-            raise ActionRefused(
-                f"the model is sharded by {kind.__module__}.{kind.__name__}, whose state is collected by "
-                "collectives on the job's own groups; nothing was changed",
-                hint="Let the job write one itself. Models sharded by FSDP, and tensor-parallel ones, can be "
-                "saved.",
-            )
         return
     distributed = sys.modules.get("torch.distributed.tensor")
     kinds: Any = getattr(distributed, "DTensor", ())
