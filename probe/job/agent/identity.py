@@ -48,7 +48,8 @@ def identify(name: str, environ: Mapping[str, str] | None = None) -> Identity:
     """Identity of this process; `name` is PROBE_NAME or what `probe.start` was given."""
     found = {**os.environ, **_ray_worker()} if environ is None else environ
     rank = _integer(found, "RANK", "SLURM_PROCID")
-    job = safe_name(redact(name or found.get(_RAY_NAME, "") or found.get("SLURM_JOB_NAME", "") or script_name()))
+    given = name or found.get(_RAY_NAME, "") or found.get("SLURM_JOB_NAME", "")
+    job = safe_name(redact(given or script_name()))
     attempt = _integer(found, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT") or 0
     key, counted = _run_key(found, rank)
     return Identity(

@@ -33,7 +33,7 @@ def main() -> None:
     deepspeed.init_distributed(dist_backend="gloo", verbose=False)
     x = torch.randn(SAMPLES, 8)
     net = Classifier()
-    engine, optimizer, train_dataloader, lr_scheduler = deepspeed.initialize(
+    engine, optimizer, train_dataloader, lr_scheduler = deepspeed.initialize(  # noqa: RUF059 - asked for
         model=net,
         model_parameters=net.parameters(),
         training_data=TensorDataset(x, (x.sum(1) > 0).long()),

@@ -7,9 +7,9 @@ before the first walk.
 A root is named by its class. Modules of the first root have plain paths, those of further roots begin with
 their root's class, so the two networks of a GAN share no names. `DistributedDataParallel`, `DataParallel`
 and DeepSpeed's engine are skipped. A part that a framework calls by itself is named, from the first walk on,
-as a part of the model that the framework's trainer holds. A module keeps one name: nothing is sampled between the making of the
-first optimizer and the next walk, and what is called before a walk has found it waits for its name
-(`settled`).
+as a part of the model that the framework's trainer holds. A module keeps one name: nothing is sampled
+between the making of the first optimizer and the next walk, and what is called before a walk has found it
+waits for its name (`settled`).
 """
 
 from __future__ import annotations
