@@ -47,8 +47,7 @@
         ├── NotUndoable
         ├── NotTogether
         └── CheckpointInvalid
-    ProbeError
-    └── SnippetRaised         exit 1   the snippet or command ran and failed (a traceback of `eval`)
+    exit 1: the snippet or command ran and failed (a traceback of `eval`; in Python `SnippetRaised`).
 
 Each class has a `code` (on the wire), an HTTP `status`, an `exit_code` and a `hint`: what to do next.
 `message` says what happened. Standard library only; raised anywhere, printed by the command, serialized by
@@ -307,12 +306,6 @@ class QueryWorkerDied(LimitReached):
 
     code = "query_worker_died"
     hint = "The job and the server are not affected. Rewrite the query."
-
-
-class SnippetRaised(ProbeError):
-    """The snippet ran and raised; in Python only, the command shows its traceback."""
-
-    code = "snippet_raised"
 
 
 class EvalTimeout(LimitReached):

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from probe.base.errors import SnippetRaised, UsageError
+from probe.base.errors import ProbeError, UsageError
 from probe.base.settings import Settings
 from probe.client.answer import Answer
 from probe.client.connection import Connection
@@ -21,6 +21,14 @@ _DEEP_S = 60.0
 """Time limit of a diagnosis by symptom, which may wait for steps of the job."""
 _LONGEST_ACTION_S = 120.0
 """Time limit of an action itself, beyond waiting for a step to end: a large checkpoint on a slow disk."""
+
+
+class SnippetRaised(ProbeError):
+    """The code of an `eval` ran and raised; the command shows its traceback."""
+
+    code = "snippet_raised"
+    hint = "`traceback` of this exception has the snippet's."
+    traceback = ""
 
 
 def connect(endpoint: str | int | os.PathLike[str] = "") -> Job:
@@ -142,9 +150,9 @@ class Job:
         answer = self._tell("/v1/eval", told, wait_s, timeout_s)
         error = answer.get("error")
         if error:
-            raise SnippetRaised(
-                f"{error.get('type')}: {error.get('message')}", hint=str(error.get("hint") or "")
-            )
+            raised = SnippetRaised(f"{error.get('type')}: {error.get('message')}", hint=error.get("hint"))
+            raised.traceback = str(error.get("traceback") or "")
+            raise raised
         return answer
 
     def act(
