@@ -264,8 +264,8 @@ def _code(names: Sequence[str]) -> str:
 
 def cli_page() -> Iterator[str]:
     """docs/cli.md, from the commands and the tree of errors."""
+    from probe.client.endpoints import FORMS
     from probe_cli.command_table import COMMANDS, command_group, module_of
-    from probe_cli.core.endpoints import FORMS
     from probe_cli.core.exit_codes import errors_of, exit_codes
 
     group = command_group()

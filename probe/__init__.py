@@ -8,6 +8,12 @@
     probe.step()                end of a step, in a loop without an optimizer
     probe.load_checkpoint(…)    continue from a file that `probe PID checkpoint` wrote
 
+and from anywhere:
+
+    job = probe.connect("train")    ask another process: job.query(…), job.diagnose(), job.eval(…)
+    await probe.connect_async(…)    the same for asyncio
+    %load_ext probe                 in a notebook: %probe and %%probe_sql
+
 The first four never raise: what cannot be done, a value that is no number and wrong arguments are one line
 on stderr, and the program goes on. `load_checkpoint` raises `CheckpointInvalid`, before there is a training.
 
@@ -23,15 +29,30 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from probe.checkpoint.loading import load_checkpoint
+    from probe.client.async_job import connect_async
+    from probe.client.job import connect
+    from probe.client.notebook import load_ipython_extension, unload_ipython_extension
     from probe.job.agent.lifecycle import log, start, step, stop
 
-__all__ = ["__version__", "load_checkpoint", "log", "start", "step", "stop"]
+__all__ = [
+    "__version__", "connect", "connect_async", "load_checkpoint", "load_ipython_extension", "log", "start",
+    "step", "stop", "unload_ipython_extension",
+]
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
+    value: Any
     if name == "load_checkpoint":
         from probe.checkpoint.loading import load_checkpoint as value
+    elif name == "connect":
+        from probe.client.job import connect as value
+    elif name == "connect_async":
+        from probe.client.async_job import connect_async as value
+    elif name in ("load_ipython_extension", "unload_ipython_extension"):
+        from probe.client import notebook
+
+        value = getattr(notebook, name)
     elif name in ("log", "start", "step", "stop"):
         value = _of_the_agent(name)
     else:

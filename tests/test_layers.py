@@ -55,6 +55,7 @@ ORDER = (
     "probe.server.http",
     "probe.server",
     "probe.boot",
+    "probe.client",
     "probe_cli.core",
     "probe_cli.render",
     "probe_cli.commands",
@@ -70,6 +71,9 @@ NEVER: Mapping[str, tuple[str, ...]] = {
     "probe.diagnose": ("probe.checkpoint",),
     "probe.job": ("probe.outside", "probe.diagnose", "probe.server", *READERS),
     "probe.server": ("probe.job", "probe.checkpoint"),
+    "probe.client": (
+        "probe.job", "probe.server", "probe.checkpoint", "probe.outside", "probe.diagnose", *READERS,
+    ),
     "probe_cli": (
         "probe.job", "probe.server", "probe.checkpoint", "probe.diagnose.process", "probe.diagnose.ranks",
         *READERS,
@@ -104,6 +108,8 @@ LIBRARIES = (
     _libraries(r"probe/server/recordings/gpu\.py", "", "pynvml"),
     _libraries(r"probe/server/peers/.*", "numpy", "httpx"),
     _libraries(r"probe/server/.*", "fastapi starlette uvicorn h11 pydantic duckdb numpy"),
+    _libraries(r"probe/client/notebook\.py", "", "IPython"),
+    _libraries(r"probe/client/.*", "", "httpx duckdb"),
     _libraries(r"cli/probe_cli/commands/export\.py", "typer", "tensorboard wandb mlflow"),
     _libraries(r"cli/probe_cli/.*", "typer click", "httpx rich duckdb"),
     _libraries(r".*"),

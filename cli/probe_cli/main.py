@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from probe.base.errors import ProbeError
+    from probe.client.transport import Transport
     from probe_cli.core.session import Session
     from probe_cli.core.terminal import Output
-    from probe_cli.core.transport import Transport
 
 
 def main() -> int:

@@ -47,7 +47,7 @@
         ├── NotUndoable
         ├── NotTogether
         └── CheckpointInvalid
-    exit 1: the snippet or command ran and failed (a traceback of `eval`).
+    exit 1: the snippet or command ran and failed (a traceback of `eval`; in Python `SnippetRaised`).
 
 Each class has a `code` (on the wire), an HTTP `status`, an `exit_code` and a `hint`: what to do next.
 `message` says what happened. Standard library only; raised anywhere, printed by the command, serialized by

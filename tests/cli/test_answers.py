@@ -11,7 +11,7 @@ import pytest
 from command_harness import FakeServer, Result
 
 from probe.base.errors import ServerUnavailable
-from probe_cli.core.answer import Answer
+from probe.client.answer import Answer
 from probe_cli.render.query_answer import (
     cell,
     csv_lines,

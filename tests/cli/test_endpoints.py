@@ -7,8 +7,8 @@ import pytest
 
 from probe.base.errors import EndpointUnknown, TokenInvalid, UsageError
 from probe.base.settings import Settings
-from probe_cli.core.endpoints import Address, parse
-from probe_cli.core.transport import read_token
+from probe.client.endpoints import Address, parse
+from probe.client.transport import read_token
 
 HOME = Settings({"PROBE_DIR": "/home/of/probe"})
 

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 import typer
 
 from probe.base.errors import BadRequest, ProbeError, ServerUnavailable
+from probe.client.answer import Answer
 from probe_cli.core.act_client import request_action, request_undo, typed
-from probe_cli.core.answer import Answer
 from probe_cli.core.figures import count
 from probe_cli.core.options import Wait, WatchFormat
 from probe_cli.core.session import Session

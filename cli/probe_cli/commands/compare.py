@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from probe.base.errors import UsageError
-from probe_cli.core.endpoints import Address, parse
+from probe.client.endpoints import Address, parse
 from probe_cli.core.options import TextFormat
 from probe_cli.core.session import Session
 

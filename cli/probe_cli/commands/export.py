@@ -16,9 +16,9 @@ from typing import Annotated, Any, NamedTuple, Protocol
 import typer
 
 from probe.base.errors import EndpointUnknown, PackageMissing, UsageError
+from probe.client.answer import Answer
 from probe.recording.places import safe_name
 from probe_cli.core.act_client import one_of
-from probe_cli.core.answer import Answer
 from probe_cli.core.session import Session
 
 EXAMPLES = ("probe PID export --csv curves",)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from probe.base.errors import UsageError
-from probe_cli.core.answer import Answer
+from probe.client.answer import Answer
 from probe_cli.core.figures import duration
 from probe_cli.core.options import File, QueryFormat, Timeout
 from probe_cli.core.session import Session
@@ -79,7 +79,7 @@ def _text(answer: Answer, output_format: QueryFormat) -> str:
 
 def _write_file(path: str, answer: Answer, output_format: QueryFormat) -> None:
     if output_format == "parquet":
-        data = query_answer.parquet_bytes(answer)
+        data = answer.parquet()
     else:
         data = _text(answer, output_format).encode("utf-8", "backslashreplace")
     try:
@@ -94,7 +94,7 @@ def _write_file(path: str, answer: Answer, output_format: QueryFormat) -> None:
 def _write_stream(out: Output, answer: Answer, output_format: QueryFormat) -> None:
     if output_format == "parquet":
         out.stream.flush()
-        out.stream.buffer.write(query_answer.parquet_bytes(answer))
+        out.stream.buffer.write(answer.parquet())
     elif output_format == "table":
 
         def paint(row: int, column: int, text: str) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
+from probe.client.answer import Answer
 from probe_cli.core.act_client import request_undo, show
-from probe_cli.core.answer import Answer
 from probe_cli.core.direct import Request, request_process
 from probe_cli.core.session import Session
 

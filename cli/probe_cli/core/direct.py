@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from probe.base.errors import AgentUnreachable, EndpointAmbiguous, RecordingError, ServerUnavailable
+from probe.client.transport import check_size, target
 from probe.recording import places
 from probe.recording.process import alive
 from probe_cli.core.session import Session
-from probe_cli.core.transport import check_size, target
 
 if TYPE_CHECKING:
     from probe.recording.recording import Meta

@@ -10,7 +10,7 @@ CLOSED_PIPE = 141
 
 def exit_codes() -> list[tuple[int, str]]:
     """(code, meaning) in order."""
-    kinds = ProbeError.__subclasses__()
+    kinds = [kind for kind in ProbeError.__subclasses__() if kind.exit_code != ProbeError.exit_code]
     return [
         (0, "Success."),
         (1, "The snippet of `eval` raised, or `doctor` found a failure."),

@@ -10,16 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from probe.base.errors import ServerUnavailable, UsageError
+from probe.base.errors import UsageError
 from probe.base.settings import Settings
-from probe_cli.core import transport as transports
-from probe_cli.core.endpoints import Address, parse
+from probe.client.connection import Connection
+from probe.client.endpoints import Address, parse
+from probe.client.transport import Transport
 from probe_cli.core.terminal import Output, escape_controls
-
-SPARE_S = 10.0
-"""Added to the server's deadline when waiting for its response."""
-PATIENCE_S = 60.0
-"""Deadline assumed for requests without one."""
 
 
 class Session:
@@ -32,7 +28,7 @@ class Session:
         err: TextIO,
         stdin: TextIO,
         dispatch: Callable[[Sequence[str], Session], int],
-        transport: transports.Transport | None = None,
+        transport: Transport | None = None,
     ) -> None:
         self.environ = environ
         self.out = Output(out, environ)
@@ -61,12 +57,16 @@ class Session:
         """The endpoint given, else PROBE_ENDPOINT, else the only live process."""
         return parse(self.named or self.settings.endpoint, self.settings)
 
+    @property
+    def endpoint(self) -> str:
+        """What requests are about, see `Asker`."""
+        return self.address.endpoint
+
     def connect(self, wait_s: float | None = None) -> None:
         """Find the server, or start it and wait up to `wait_s`; raises `ServerUnavailable`.
 
         No request has been sent if this raises."""
-        if self._transport is None:
-            self._transport = transports.open_transport(self.address, self.settings, wait_s)
+        self._transport = self._connection().open(wait_s)
 
     def request(
         self,
@@ -76,23 +76,14 @@ class Session:
         body: Mapping[str, object] | None = None,
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
-        """The server's response to one request.
-
-        `timeout_s` is the server's deadline, None for its default. Entries of `body` that are None are
-        left out.
-        """
-        sent = None if body is None else {name: value for name, value in body.items() if value is not None}
-        if sent is not None:
-            transports.check_size(sent)
-        if self._transport is None:
-            self.connect()
-        assert self._transport is not None
-        wait_s = max(PATIENCE_S, self.settings.query_timeout_s) if timeout_s is None else timeout_s
-        target = transports.target(path, parameters or {})
-        answer = self._transport.request(method, target, sent, wait_s + SPARE_S)
-        if not isinstance(answer, dict):
-            raise ServerUnavailable(f"the response to {path} is not a JSON object")
+        """The server's response to one request, see `Connection.request`."""
+        connection = self._connection()
+        answer = connection.request(method, path, parameters, body, timeout_s)
+        self._transport = connection.open()
         return answer
+
+    def _connection(self) -> Connection:
+        return Connection(self.address, self.settings, self._transport)
 
     def no_endpoint(self, command: str) -> None:
         """Raise `UsageError` if an endpoint was given to a command about this machine."""

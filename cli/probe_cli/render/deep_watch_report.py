@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
+from probe.client.answer import Answer
 from probe_cli.core.act_client import typed
-from probe_cli.core.answer import Answer
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import escape_controls
 from probe_cli.render.grid import Heading, grid

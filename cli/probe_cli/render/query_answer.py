@@ -1,28 +1,23 @@
-"""Output formats of a query: table, JSON, NDJSON, CSV, Parquet.
+"""Output formats of a query: table, JSON, NDJSON, CSV.
 
 A table is for reading: values are shortened to fit the terminal and control
 characters are escaped. The other formats are exact. JSON has no NaN or infinity,
-so they are the strings "NaN", "Infinity", "-Infinity"; Parquet converts them back.
-Pure except for Parquet (duckdb, a temporary file); the command's main thread.
+so they are the strings "NaN", "Infinity", "-Infinity". Pure; the command's main thread.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from probe.base.errors import UsageError
-from probe_cli.core.answer import Answer
+from probe.client.answer import Answer, distinct
 from probe_cli.core.terminal import escape_controls
 from probe_cli.render.grid import Heading, Paint, grid
 
 _INTEGER_TYPES = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
 _NUMBER_TYPES = frozenset({*_INTEGER_TYPES, *(f"U{kind}" for kind in _INTEGER_TYPES), "FLOAT", "DOUBLE"})
 _SIGNIFICANT_DIGITS = 6
-_TYPE = re.compile(r"[A-Z][A-Z0-9_ ]*(\(\d+(,\s*\d+)?\))?(\[\d*\])*")
-"""Types that duckdb can cast back to; others (structs, enums) are written as text."""
 
 
 def table_lines(answer: Answer, width: int | None, paint: Paint | None = None) -> Iterator[str]:
@@ -91,21 +86,6 @@ def ndjson_lines(answer: Answer) -> Iterator[str]:
         yield json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False)
 
 
-def distinct(names: Sequence[str]) -> list[str]:
-    """The names, with `_1`, `_2` … appended to duplicates (case-insensitive, as in SQL)."""
-    taken = {name.lower() for name in names}
-    seen: set[str] = set()
-    result: list[str] = []
-    for name in names:
-        chosen, count = name, 0
-        while chosen.lower() in seen or (count and chosen.lower() in taken):
-            count += 1
-            chosen = f"{name}_{count}"
-        seen.add(chosen.lower())
-        result.append(chosen)
-    return result
-
-
 def csv_lines(answer: Answer) -> Iterator[str]:
     """Lines of CSV (RFC 4180 with `\\n`); NULL is empty, an empty string is `""`."""
     yield ",".join(_quoted(name) for name, _ in answer.columns)
@@ -129,59 +109,3 @@ def _quoted(text: str) -> str:
     if text and not any(letter in text for letter in ',"\n\r') and text == text.strip():
         return text
     return '"' + text.replace('"', '""') + '"'
-
-
-def parquet_bytes(answer: Answer) -> bytes:
-    """A Parquet file with the answer's names and types; raises `UsageError` if that is impossible."""
-    try:
-        import duckdb
-    except ImportError:
-        raise UsageError(
-            "Parquet output needs duckdb, which is not installed", hint="Use --format csv or ndjson."
-        ) from None
-    import tempfile
-    from pathlib import Path
-
-    if not answer.columns:
-        raise UsageError("a result without columns cannot be written as Parquet", hint="Use --format json.")
-    names = distinct([name for name, _ in answer.columns])
-    numbered = [f"c{index}" for index in range(len(names))]
-    selected = ", ".join(
-        f'{_typed(column, kind)} AS "{name.replace(chr(34), chr(34) * 2)}"'
-        for column, (_, kind), name in zip(numbered, answer.columns, names, strict=True)
-    )
-    with tempfile.TemporaryDirectory(prefix="probe-") as folder:
-        source, made = Path(folder, "rows.ndjson"), Path(folder, "rows.parquet")
-        with source.open("w", encoding="utf-8") as file:
-            for row in answer.rows:
-                values = (_as_text(value) for value in row)
-                file.write(json.dumps(dict(zip(numbered, values, strict=True))) + "\n")
-        columns = dict.fromkeys(numbered, "VARCHAR")
-        with duckdb.connect(":memory:") as connection:
-            try:
-                connection.execute(
-                    f"COPY (SELECT {selected} FROM read_json($source, format='newline_delimited',"
-                    f" columns={columns})) TO '{made}' (FORMAT parquet)",
-                    {"source": str(source)},
-                )
-            except duckdb.Error as error:
-                raise UsageError(
-                    f"the result cannot be written as Parquet: {error}", hint="Use --format ndjson or csv."
-                ) from None
-        return made.read_bytes()
-
-
-def _typed(column: str, kind: str) -> str:
-    """SQL that casts the text of a value back to its type."""
-    if kind == "BLOB":
-        return f"unhex({column})"
-    return f"CAST({column} AS {kind})" if _TYPE.fullmatch(kind) else column
-
-
-def _as_text(value: Any) -> str | None:
-    """Text that duckdb can cast back to the column's type."""
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return repr(value) if isinstance(value, (int, float)) else json.dumps(value, ensure_ascii=False)

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from probe.base.errors import LimitReached, ServerUnavailable
+from probe.client.answer import Answer
 from probe_cli.core.action_log import action_text, decoded
-from probe_cli.core.answer import Answer
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import escape_controls
 from probe_cli.render.query_answer import readable

@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 from probe.base.errors import ServerUnavailable, TokenInvalid, TooLarge, UsageError, from_dict
 from probe.base.settings import Settings
+from probe.client.endpoints import Address, is_loopback
 from probe.recording import places
-from probe_cli.core.endpoints import Address, is_loopback
 
 SERVER_START_WAIT_S = 15.0
 """Wait for a server that the command had to start."""

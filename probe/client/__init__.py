@@ -1,0 +1,1 @@
+"""Asking servers: what the command and `probe.connect` share. Runs in the process that asks."""

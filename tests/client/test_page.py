@@ -1,0 +1,62 @@
+"""docs/python.md: every block runs against a job."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness import SERVER, Job, Place
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_what_the_page_shows_runs(
+    place: Place, fork: Callable[..., Job], monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PROBE_DIR", str(place.directory))
+    place.start_server()
+    job = fork("scheduled", "none", "--until-told", PROBE_NAME="train", **SERVER)
+    job.wait_for("READY")
+    scripts = [block for block in BLOCKS if "%" not in block]
+    cells = [block for block in BLOCKS if "%" in block]
+    assert len(scripts) == len(cells) == 2
+    for script in scripts:
+        exec(compile(script, "docs/python.md", "exec"), {})
+    said = capsys.readouterr().out
+    assert said.startswith("step  wall_s") and "0.1" in said
+    _notebook(cells, capsys)
+
+
+def _notebook(cells: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """The cells, in a shell of IPython; skipped without it."""
+    if not _has("IPython"):
+        return
+    from IPython.core.interactiveshell import InteractiveShell
+
+    shell = InteractiveShell()
+    try:
+        for cell in cells:
+            shell.run_cell(cell).raise_error()
+        answer = shell.user_ns["_"]
+        assert answer.names == ["step", "loss"] and len(answer) == 10
+        assert "probe" not in capsys.readouterr().err
+        shell.run_cell("%%probe_sql nothing\nSELECT 1")
+        assert "next:" in capsys.readouterr().err
+        shell.run_cell("%unload_ext probe")
+        assert "probe" not in shell.magics_manager.magics["line"]
+    finally:
+        InteractiveShell.clear_instance()
+
+
+def _has(package: str) -> bool:
+    done = subprocess.run([sys.executable, "-c", f"import {package}"], env=os.environ, check=False,
+                          capture_output=True)
+    return done.returncode == 0
