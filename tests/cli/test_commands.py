@@ -252,6 +252,7 @@ def test_nothing_heavy_is_imported_for_a_common_command(
 def test_the_list_of_commands_is_read_without_importing_them(process: Callable[..., Result]) -> None:
     result = process("--help", python=("-X", "importtime"))
     assert "probe_cli.command_table" in result.err and "probe_cli.commands." not in result.err
+    assert "typer" not in result.err and "typer" not in process("--version", python=("-X", "importtime")).err
     for name in COMMANDS:
         assert module_of(name).command.__doc__.startswith(summary_of(name))
         assert name in result.out

@@ -7,6 +7,7 @@ queries the rows and writes them. Ctrl-C stops the watch in the job too.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
@@ -14,6 +15,7 @@ import typer
 from probe.base.errors import BadRequest, ProbeError, ServerUnavailable
 from probe_cli.core.act_client import request_action, request_undo, typed
 from probe_cli.core.answer import Answer
+from probe_cli.core.endpoints import names_agent
 from probe_cli.core.figures import count
 from probe_cli.core.options import Wait, WatchFormat
 from probe_cli.core.session import Session
@@ -32,6 +34,11 @@ _WIDEST_COLUMN = 40
 _ENDED = ("ended", "undone", "failed", "cancelled", "refused", "done")
 _GONE = ("dead", "failed", "finished")
 _MOST_ROWS = 1_000_000
+
+
+def is_endpoint(word: str, _words: Sequence[str], session: Session) -> bool:
+    """Whether the only argument is no expression: `probe watch PID --gradients`."""
+    return names_agent(word, session.address)
 
 
 class Row(NamedTuple):

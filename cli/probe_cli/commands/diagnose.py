@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +18,7 @@ EXAMPLES = (
     "probe PID diagnose loss",
     "probe JOB diagnose --all --format json",
 )
+_SYMPTOMS = ("nan", "slow", "memory", "hang", "loss", "gradients", "data")
 _OUTCOMES = {"found": ("yellow",), "clear": ("green",), "unknown": ("dim",)}
 _MOST_OF_ONE = 3
 """Findings shown of one recipe."""
@@ -25,12 +26,19 @@ _DEEP_S = 60.0
 """Time limit with a symptom, which may wait for steps of the job."""
 
 
+def is_endpoint(word: str, _words: Sequence[str], _session: Session) -> bool:
+    """Whether the only argument is no symptom, nor a misspelt one: `probe diagnose JOB`."""
+    import difflib
+
+    return not difflib.get_close_matches(word.lower(), _SYMPTOMS, n=1)
+
+
 def command(
     context: typer.Context,
     symptom: Annotated[
         str | None,
         typer.Argument(
-            metavar="[SYMPTOM]", help="Run the checks for nan, slow, memory, hang, loss, gradients or data."
+            metavar="[SYMPTOM]", help=f"Run the checks for {', '.join(_SYMPTOMS[:-1])} or {_SYMPTOMS[-1]}."
         ),
     ] = None,
     everything: Annotated[

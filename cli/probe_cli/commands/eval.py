@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from probe.base.errors import ServerUnavailable, UsageError
 from probe_cli.core.act_client import alike, by_rank, say_who_is_missing, waiting, where
 from probe_cli.core.direct import Request, request_process
+from probe_cli.core.endpoints import names_agent
 from probe_cli.core.options import File, Timeout, Wait
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import escape_controls
@@ -25,6 +27,11 @@ _CLASSES = {
     "blocking": "may block", "settled": "reads gradients", "changing": "changes the job",
     "collective": "is a collective",
 }
+
+
+def is_endpoint(word: str, _words: Sequence[str], session: Session) -> bool:
+    """Whether the only argument is no code: `probe eval PID`."""
+    return names_agent(word, session.address)
 
 
 def command(

@@ -11,7 +11,7 @@ from probe_cli.core.figures import age, count, known
 from probe_cli.core.options import TableFormat
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import escape_controls
-from probe_cli.render.grid import Heading, write_states
+from probe_cli.render.grid import Heading, state_lines
 from probe_cli.render.process_state import COLOURS, state_text
 
 EXAMPLES = (
@@ -40,7 +40,7 @@ def command(context: typer.Context, output_format: TableFormat = "table") -> Non
         session.out.json(answer)
         return
     rows = [_cells(rank) for rank in found if isinstance(rank, dict)]
-    write_states(session.out, _HEADINGS, rows, "STATE", COLOURS)
+    session.out.lines(state_lines(session.out, _HEADINGS, rows, "STATE", COLOURS))
     for sentence in missing:
         session.note(f"missing: {sentence}")
 

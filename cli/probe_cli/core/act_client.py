@@ -209,6 +209,25 @@ def path_for(session: Session, path: str) -> str:
         ) from None
 
 
+def file_for(session: Session, given: str | None, kind: str, suffix: str) -> str:
+    """The path for the job to write: the given one, or a new one of this kind in the current directory, such
+    as `trace-train-0-20260131-235959.json`."""
+    if given is not None:
+        return path_for(session, given)
+    if session.runs_later:
+        hint = 'For example "checkpoint rescue.pt".'
+        raise UsageError("an automatic action needs the name of its file", hint=hint)
+    import time
+
+    named = f"{kind}-{session.address.endpoint[-40:]}"
+    name = "".join(one if one.isalnum() or one in "._" else "-" for one in named).strip("-")
+    name += time.strftime("-%Y%m%d-%H%M%S")
+    path, number = path_for(session, name + suffix), 2
+    while os.path.exists(path):  # two within a second
+        path, number = path_for(session, f"{name}-{number}{suffix}"), number + 1
+    return path
+
+
 def number(value: float | None, option: str, *, above_zero: bool = False) -> float | None:
     """The value if it is finite and not negative; raises `UsageError` otherwise."""
     if value is None:

@@ -25,6 +25,9 @@ PATIENCE_S = 60.0
 class Session:
     """What a command needs: `settings`, `address`, `request`, `out`, `err`, `input`."""
 
+    runs_later = False
+    """Whether what the command asks for is kept, and done whenever something happens."""
+
     def __init__(
         self,
         environ: Mapping[str, str],
@@ -43,6 +46,7 @@ class Session:
         self.named = ""
         self._settings: Settings | None = None
         self._transport = transport
+        self._brought = transport is not None
 
     @property
     def settings(self) -> Settings:
@@ -54,7 +58,7 @@ class Session:
     @property
     def has_own_transport(self) -> bool:
         """Whether a transport was passed in."""
-        return self._transport is not None
+        return self._brought
 
     @property
     def address(self) -> Address:
