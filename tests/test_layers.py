@@ -57,6 +57,7 @@ ORDER = (
     "probe.boot",
     "probe_cli.core",
     "probe_cli.render",
+    "probe_cli.prompts",
     "probe_cli.commands",
     "probe_cli",
 )
@@ -105,7 +106,8 @@ LIBRARIES = (
     _libraries(r"probe/server/peers/.*", "numpy", "httpx"),
     _libraries(r"probe/server/.*", "fastapi starlette uvicorn h11 pydantic duckdb numpy"),
     _libraries(r"cli/probe_cli/commands/export\.py", "typer", "tensorboard wandb mlflow"),
-    _libraries(r"cli/probe_cli/.*", "typer click", "httpx rich duckdb"),
+    _libraries(r"cli/probe_cli/prompts/line_reader\.py", "prompt_toolkit"),
+    _libraries(r"cli/probe_cli/.*", "typer click", "httpx rich duckdb pyarrow"),
     _libraries(r".*"),
 )
 

@@ -45,6 +45,11 @@ def _command(name: str) -> Any:
     return get_command(app)
 
 
+def parameters_of(command: str) -> list[Any]:
+    """The arguments and options of a command, as click has them."""
+    return list(_command(command).params)
+
+
 def command_group() -> Any:
     """The click group of all commands."""
     app = typer.Typer(
@@ -63,7 +68,7 @@ def with_endpoint_first(line: CommandLine, session: Session) -> CommandLine:
     """`probe COMMAND ENDPOINT …` as `probe ENDPOINT COMMAND …`; other lines as they are."""
     if line.endpoint is not None or line.command == "run" or all(word.startswith("-") for word in line.rest):
         return line
-    parameters = _command(line.command).params
+    parameters = parameters_of(line.command)
     valued = {
         word
         for one in parameters if one.param_type_name == "option" and not one.is_flag

@@ -62,6 +62,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "prune": "prune",
         "config": "config",
         "doctor": "doctor",
+        "completion": "completion",
     },
 }
 """Module in `probe_cli.commands` by command, by group; a command that performs an action is `act_…`."""

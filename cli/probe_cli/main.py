@@ -13,9 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
-    from probe.base.errors import ProbeError
     from probe_cli.core.session import Session
-    from probe_cli.core.terminal import Output
     from probe_cli.core.transport import Transport
 
 
@@ -55,7 +53,7 @@ def run(
             code = dispatch(words, session)
         except ProbeError as error:
             out.flush()
-            report(error, session.err)
+            session.report(error)
             code = error.exit_code
         out.flush()
         err.flush()
@@ -78,8 +76,13 @@ def dispatch(words: Sequence[str], session: Session) -> int:
     from typer import Exit
 
     from probe.base.errors import UsageError
-    from probe_cli.command_group import command_group, with_endpoint_first
+    from probe_cli.command_group import command_group, parameters_of, with_endpoint_first
 
+    if line.command == "completion" and line.rest[:2] == ["words", "--"]:
+        from probe_cli.prompts.completions import completions
+
+        session.out.lines(completions(line.rest[2:], VOCABULARY, parameters_of, session))
+        return 0
     group = command_group()
     try:
         line = with_endpoint_first(line, session) if line.command else line
@@ -110,18 +113,6 @@ def _help_hint(command: str, misses_option: bool) -> str:
     examples = module_of(command).EXAMPLES
     fits = [one for one in examples if " --" in one or not misses_option]
     return f"For example `{(fits or examples)[0]}`. See `probe {command} --help`."
-
-
-def report(error: ProbeError, err: Output) -> None:
-    """Print an error: what happened, and what to do next."""
-    from probe_cli.core.terminal import escape_controls
-
-    def shown(text: str) -> str:
-        return escape_controls(text, "\n\t") if err.terminal else text
-
-    err.line(f"{err.style('probe:', 'red')} {shown(error.message)}")
-    if error.hint:
-        err.line(f"  next: {shown(error.hint)}")
 
 
 def _silently(code: int) -> int:

@@ -20,7 +20,7 @@ from pathlib import Path
 from probe_cli.main import run
 
 _ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|[=>]|\([A-Z0-9])")
-PATIENCE_S = 120.0
+PATIENCE_S = 60.0
 
 
 def plain(text: str) -> str:
@@ -74,7 +74,8 @@ class Typist:
         self._controller, made = self._stack.enter_context(terminal(columns))
         self.process = subprocess.Popen(
             [sys.executable, "-m", "probe_cli", *words], stdin=made, stdout=made, stderr=made,
-            env={**environ, "TERM": "xterm"}, cwd=folder, start_new_session=True,
+            env={**environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}, cwd=folder,
+            start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )
         self._stack.callback(self._end)
@@ -94,20 +95,18 @@ class Typist:
 
     def type(self, text: str) -> None:
         """Press these keys; control characters are keys too."""
-        self._seen = len(plain(self.shown))
         os.write(self._controller, text.encode())
 
     def wait_for(self, text: str) -> str:
-        """What it has shown since something was last typed, once that contains `text`."""
+        """What it has shown since it was last waited for something, up to `text`."""
         deadline = time.monotonic() + PATIENCE_S
         while text not in plain(self.shown)[self._seen :]:
             ready, _, _ = select.select([self._controller], [], [], max(0.0, deadline - time.monotonic()))
             assert ready, f"never shown: {text!r}; shown:\n{plain(self.shown)}"
             part = os.read(self._controller, 1 << 16)
             self.shown += part.decode(errors="replace")
-            if "\x1b[6n" in part.decode(errors="replace"):  # where is the cursor?
-                os.write(self._controller, b"\x1b[1;1R")
-        return plain(self.shown)[self._seen :]
+        before, self._seen = self._seen, plain(self.shown).index(text, self._seen) + len(text)
+        return plain(self.shown)[before : self._seen]
 
     def ends(self) -> int:
         """Its exit code, once it has ended."""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from command_harness import FakeServer, Result
 
 from probe.base.errors import ServerUnavailable
 from probe_cli.core.answer import Answer
+from probe_cli.render.quantities import unit_of
 from probe_cli.render.query_answer import (
     cell,
     csv_lines,
@@ -50,20 +52,20 @@ def test_a_table_in_a_pipe_keeps_every_digit() -> None:
 def test_a_table_on_a_terminal_is_readable() -> None:
     assert list(table_lines(ANSWER, 80))[:2] == [
         " step       loss  module           finite",
-        "18204    2.01235  h.0              true",
+        "18204      2.012  h.0              true",
     ]
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (0.1, "0.1"), (1 / 3, "0.333333"), (2.0, "2.0"), (123456789.25, "123456789"),
-        (1.23456789e-7, "1.23457e-07"), (1.5e300, "1.5e+300"), (-0.0, "-0.0"),
+        (0.1, "0.1"), (1 / 3, "0.3333"), (2.0, "2.0"), (123456789.25, "123456789"),
+        (1.23456789e-7, "1.235e-7"), (1.5e300, "1.5e300"), (-0.0, "-0.0"), (12345.678, "12346"),
     ],
 )
-def test_numbers_are_short_and_true_to_six_digits(value: float, text: str) -> None:
+def test_numbers_are_short_and_true_to_four_digits(value: float, text: str) -> None:
     assert readable(value) == text
-    assert math.isclose(float(text), value, rel_tol=1e-5)
+    assert math.isclose(float(text), value, rel_tol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +77,38 @@ def test_numbers_are_short_and_true_to_six_digits(value: float, text: str) -> No
 )
 def test_every_kind_of_value_has_a_text(value: Any, text: str) -> None:
     assert cell(value, full=True) == text
+
+
+def test_columns_on_a_terminal_have_one_unit_and_three_digits_and_in_a_pipe_every_digit() -> None:
+    columns = [
+        ("step", "BIGINT"), ("wall_s", "DOUBLE"), ("rss_bytes", "BIGINT"), ("avg(duration)", "DOUBLE"),
+        ("t_ns", "BIGINT"), ("tokens_per_s", "DOUBLE"), ("data_s", "DOUBLE"),
+    ]
+    rows = [
+        [1, 0.157353001, 314572800, 4.8e-5, 1_700_000_000_123_456_789, 1234.5, None],
+        [2, 0.0000271234, 1048576, 9.1e-5, 1_700_000_001_123_456_789, 1.5, None],
+        [3, "NaN", None, None, None, None, None],
+    ]
+    answer = Answer(columns, rows, False, 1.0, [])
+    shown = [line.split("  ") for line in table_lines(answer, 200)]
+    cells = [[cell.strip() for cell in line if cell.strip()] for line in shown]
+    seconds = (1_700_000_000, 1_700_000_001)
+    at = [time.strftime("%d %b %H:%M:%S", time.localtime(second)) for second in seconds]
+    assert cells[1] == ["1", "157 ms", "300 MiB", "48 µs", "1700000000123456789", at[0], "1234.5", "NULL"]
+    assert cells[2] == ["2", "0.0271 ms", "1 MiB", "91 µs", "1700000001123456789", at[1], "1.5", "NULL"]
+    assert cells[3] == ["3", "NaN", "NULL", "NULL", "NULL", "NULL", "NULL"]
+    piped = "\n".join(table_lines(answer, None))
+    assert "0.157353001" in piped and "314572800" in piped and " ms" not in piped
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [("wall_s", "s"), ("python.steps.wall_s", "s"), ("sum(duration)", "s"), ("max(s.rss_bytes)", "bytes"),
+     ("tokens_per_s", None), ("steps", None), ("loss", None), ("count(wall_s)", None), ("t_ns", "ns"),
+     ("(max(t_ns) - min(t_ns))", None), ("s", None), ("class", None), ("hours", None), ("latency_us", "us")],
+)
+def test_the_unit_of_a_column_is_what_its_name_says(name: str, unit: str | None) -> None:
+    assert unit_of(name) == unit
 
 
 def test_json_is_exactly_columns_rows_truncated_elapsed() -> None:

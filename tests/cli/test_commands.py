@@ -27,7 +27,7 @@ def _process(**changes: Any) -> dict[str, Any]:
 
 PROCESSES = [
     _process(),
-    _process(rank=1, pid=41322, state="idle", step=None, last_step_s=None),
+    _process(rank=1, pid=41322, state="starting", step=None, last_step_s=None),
     _process(job="old", pid=7, state="dead", step=12, last_step_s=7300.0),
 ]
 
@@ -38,7 +38,7 @@ def test_ps_shows_one_line_per_process(server: FakeServer, command: Callable[...
     assert result.out.splitlines() == [
         "JOB        RANK    PID    STEP  LAST STEP  STATE",
         "gpt-small     0  41321  18,204  0.4 s ago  running",
-        "gpt-small     1  41322       -  -          idle",
+        "gpt-small     1  41322       -  -          starting",
         "old           0      7      12  2 h ago    dead",
     ]
     assert (result.code, result.err) == (0, "")

@@ -10,10 +10,11 @@ import typer
 from probe.base.rank_sets import as_text
 from probe_cli.core.action_log import action_text, latest_with_evals
 from probe_cli.core.figures import age, count
-from probe_cli.core.options import TableFormat
+from probe_cli.core.options import OutputFile, RowsFormat
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import escape_controls
 from probe_cli.render.grid import Heading, state_lines
+from probe_cli.render.row_output import answer_of, chosen_format, write_rows
 
 EXAMPLES = (
     "probe PID actions",
@@ -28,12 +29,15 @@ _NOT_DONE = ("failed", "refused", "cancelled")
 _COLOURS = {"standing": "green", "failed": "red", "refused": "yellow", "cancelled": "yellow"}
 
 
-def command(context: typer.Context, output_format: TableFormat = "table") -> None:
+def command(context: typer.Context, output_format: RowsFormat = None, output: OutputFile = None) -> None:
     """List the actions and snippets on a job, and how to undo them."""
     session: Session = context.obj
     rows = latest_with_evals(session)
-    if output_format == "json":
+    chosen = chosen_format(output_format, output, session.out)
+    if chosen == "json" and output is None:
         session.out.json({"actions": rows})
+    elif chosen != "table" or output is not None:
+        write_rows(session, answer_of(rows), chosen, output)
     elif not rows:
         session.note("no actions")
     else:

@@ -81,7 +81,8 @@ def lines(answer: dict[str, Any], out: Output) -> Iterator[str]:
 
 def _title(answer: dict[str, Any], out: Output) -> str:
     steps = answer["steps"]
-    colour = {"running": "green", "idle": "yellow", "finished": "dim"}.get(str(answer.get("state")), "red")
+    colours = {"running": "green", "starting": "yellow", "finished": "dim"}
+    colour = colours.get(str(answer.get("state")), "red")
     state = escape_controls(state_text({**answer, "state": answer.get("state") or UNKNOWN}))
     parts = [
         out.style(escape_controls(str(answer.get("name") or answer.get("job"))), "bold"),

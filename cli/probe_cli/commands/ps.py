@@ -13,11 +13,12 @@ from probe.base.errors import ServerUnavailable
 from probe.recording import places
 from probe.recording.waiting import all_waiting
 from probe_cli.core.figures import age, count, known
-from probe_cli.core.options import TableFormat
+from probe_cli.core.options import OutputFile, RowsFormat
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import Output, escape_controls
 from probe_cli.render.grid import Heading, state_lines
 from probe_cli.render.process_state import COLOURS, WAITING, state_text
+from probe_cli.render.row_output import answer_of, chosen_format, write_rows
 
 EXAMPLES = (
     "probe ps",
@@ -38,17 +39,21 @@ def command(
     everything: Annotated[
         bool, typer.Option("--all", help="Include processes that ended long ago.")
     ] = False,
-    output_format: TableFormat = "table",
+    output_format: RowsFormat = None,
+    output: OutputFile = None,
 ) -> None:
     """List running and recently ended processes."""
     session: Session = context.obj
     found, notes = known_processes(session, everything)
-    if output_format == "json":
+    chosen = chosen_format(output_format, output, session.out)
+    if chosen == "json" and output is None:
         session.out.json({"processes": found, "notes": notes})
         return
     for note in notes:
         session.note(note)
-    if found:
+    if chosen != "table" or output is not None:
+        write_rows(session, answer_of(found), chosen, output)
+    elif found:
         session.out.lines(table_lines(found, session.out))
     else:
         _say_how_to_start(session, everything)

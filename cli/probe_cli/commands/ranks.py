@@ -8,11 +8,12 @@ import typer
 
 from probe.base.errors import ServerUnavailable
 from probe_cli.core.figures import age, count, known
-from probe_cli.core.options import TableFormat
+from probe_cli.core.options import OutputFile, RowsFormat
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import escape_controls
 from probe_cli.render.grid import Heading, state_lines
 from probe_cli.render.process_state import COLOURS, state_text
+from probe_cli.render.row_output import answer_of, chosen_format, write_rows
 
 EXAMPLES = (
     "probe JOB ranks",
@@ -29,18 +30,27 @@ _HEADINGS = (
 )
 
 
-def command(context: typer.Context, output_format: TableFormat = "table") -> None:
+def command(context: typer.Context, output_format: RowsFormat = None, output: OutputFile = None) -> None:
     """List the ranks of a job on all hosts. Reports missing ranks and hosts."""
     session: Session = context.obj
     answer = session.request("GET", "/v1/ranks", {"endpoint": session.address.endpoint})
     found, missing = answer.get("ranks"), answer.get("missing")
     if not isinstance(found, list) or not isinstance(missing, list):
         raise ServerUnavailable("invalid list of ranks")
-    if output_format == "json":
+    chosen = chosen_format(output_format, output, session.out)
+    if chosen == "json" and output is None:
         session.out.json(answer)
+        return
+    if chosen != "table" or output is not None:
+        write_rows(session, answer_of(found), chosen, output)
+        _say_missing(session, missing)
         return
     rows = [_cells(rank) for rank in found if isinstance(rank, dict)]
     session.out.lines(state_lines(session.out, _HEADINGS, rows, "STATE", COLOURS))
+    _say_missing(session, missing)
+
+
+def _say_missing(session: Session, missing: list[Any]) -> None:
     for sentence in missing:
         session.note(f"missing: {sentence}")
 

@@ -5,7 +5,6 @@ Every command that acts goes through `act`. The command's main thread; standard-
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
@@ -16,11 +15,10 @@ from probe_cli.core.direct import Request, request_process
 from probe_cli.core.figures import duration
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import escape_controls
+from probe_cli.core.wait_line import waiting
 
 LONGEST_ACTION_S = 120.0
 """Time limit of an action itself, beyond waiting for a step to end: a large checkpoint on a slow disk."""
-_QUIET_S = 1.0
-"""Delay before a terminal is told what is being waited for."""
 
 
 def act(
@@ -54,7 +52,8 @@ def _request(session: Session, path: str, asked: dict[str, Any], wait_s: float |
     wait_s = session.settings.act_wait_s if wait_s is None else wait_s
     body = {name: value for name, value in {**asked, "wait_s": wait_s}.items() if value is not None}
     try:
-        with waiting(session, wait_s):
+        text = f"waiting for the current step to end, at most {wait_s:g} s; Ctrl-C stops waiting"
+        with waiting(session.err, text):
             answer = request_process(
                 session,
                 server=Request("POST", path, body={"endpoint": session.address.endpoint, **body}),
@@ -169,27 +168,6 @@ def _quoted(word: str) -> str:
     import shlex
 
     return shlex.quote(word)
-
-
-@contextlib.contextmanager
-def waiting(session: Session, wait_s: float) -> Iterator[None]:
-    """After a moment, tell a terminal that the command is waiting for a step to end."""
-    if not session.err.terminal:
-        yield
-        return
-    import threading
-
-    def say() -> None:
-        session.note(f"waiting for the current step to end, at most {wait_s:g} s; Ctrl-C stops waiting")
-        session.err.stream.flush()
-
-    timer = threading.Timer(_QUIET_S, say)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 # Arguments ------------------------------------------------------------------

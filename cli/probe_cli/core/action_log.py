@@ -13,6 +13,8 @@ from probe_cli.core.answer import Answer
 from probe_cli.core.direct import Request, request_process
 from probe_cli.core.session import Session
 
+COMPLETION = "  # completion"
+"""End of a snippet that only completes what somebody types at a prompt: recorded, and not listed."""
 _LONGEST_CODE = 60
 _LATEST = (
     "SELECT action_id, min(t_ns) OVER asked AS t_ns, min(step) OVER asked AS step, action, arguments, state,"
@@ -26,6 +28,7 @@ _EVALS = (
     "SELECT eval_id AS action_id, min(t_ns) OVER asked AS t_ns, max(step) OVER asked AS step,"
     " 'eval' AS action, to_json({'code': code}) AS arguments, outcome AS state, class AS what, NULL AS undo,"
     " caller_uid, caller_pid, caller_role, held_s, duration_s, rank, pid FROM probe.evals"
+    f" WHERE code NOT LIKE '%{COMPLETION}'"
     " WINDOW asked AS (PARTITION BY pid, eval_id)"
     " QUALIFY row_number() OVER (PARTITION BY pid, eval_id ORDER BY probe.evals.t_ns DESC) = 1"
 )

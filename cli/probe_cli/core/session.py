@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from probe.base.errors import ServerUnavailable, UsageError
+from probe.base.errors import ProbeError, ServerUnavailable, UsageError
 from probe.base.settings import Settings
 from probe_cli.core import transport as transports
 from probe_cli.core.endpoints import Address, parse
 from probe_cli.core.terminal import Output, escape_controls
+from probe_cli.core.wait_line import waiting
 
 SPARE_S = 10.0
 """Added to the server's deadline when waiting for its response."""
@@ -61,6 +62,11 @@ class Session:
         return self._brought
 
     @property
+    def converses(self) -> bool:
+        """Whether a person is at both ends: a prompt may open."""
+        return self.input.isatty() and self.out.terminal
+
+    @property
     def address(self) -> Address:
         """The endpoint given, else PROBE_ENDPOINT, else the only live process."""
         return parse(self.named or self.settings.endpoint, self.settings)
@@ -88,12 +94,13 @@ class Session:
         sent = None if body is None else {name: value for name, value in body.items() if value is not None}
         if sent is not None:
             transports.check_size(sent)
-        if self._transport is None:
-            self.connect()
-        assert self._transport is not None
         wait_s = max(PATIENCE_S, self.settings.query_timeout_s) if timeout_s is None else timeout_s
         target = transports.target(path, parameters or {})
-        answer = self._transport.request(method, target, sent, wait_s + SPARE_S)
+        with waiting(self.err, f"waiting for the server to answer {path.rpartition('/')[2]}"):
+            if self._transport is None:
+                self.connect()
+            assert self._transport is not None
+            answer = self._transport.request(method, target, sent, wait_s + SPARE_S)
         if not isinstance(answer, dict):
             raise ServerUnavailable(f"the response to {path} is not a JSON object")
         return answer
@@ -104,6 +111,16 @@ class Session:
             raise UsageError(
                 f"`{command}` is about this machine and takes no endpoint", hint=f"Run `probe {command}`."
             )
+
+    def report(self, error: ProbeError) -> None:
+        """Write an error to stderr: what happened, and what to do next."""
+
+        def shown(text: str) -> str:
+            return escape_controls(text, "\n\t") if self.err.terminal else text
+
+        self.err.line(f"{self.err.style('probe:', 'red')} {shown(error.message)}")
+        if error.hint:
+            self.err.line(f"  next: {shown(error.hint)}")
 
     def note(self, text: str) -> None:
         """Write one line to stderr."""
