@@ -45,7 +45,7 @@ def front_page(line: CommandLine, session: Session) -> bool:
     if asked and asked[0] in ("--version", "-V"):
         session.out.line(f"probe {probe.__version__}")
     elif asked:
-        session.out.lines(help_lines())
+        session.out.page(help_lines())
     else:
         session.named = named or ""
         session.out.lines(_what_runs(session))

@@ -40,10 +40,13 @@ def terminal(columns: int, lines: int = 50) -> Iterator[tuple[int, int]]:
         os.close(made)
 
 
-def run_on_terminal(words: Sequence[str], environ: Mapping[str, str], columns: int) -> tuple[int, str]:
-    """Exit code of the command, run in this process, and what its terminal shows."""
+def run_on_terminal(
+    words: Sequence[str], environ: Mapping[str, str], columns: int, lines: int = 50
+) -> tuple[int, str]:
+    """Exit code of the command, run in this process, and what its terminal shows; without a pager, unless the
+    environment names one."""
     shown: list[bytes] = []
-    with terminal(columns) as (controller, made):
+    with terminal(columns, lines) as (controller, made):
 
         def read() -> None:
             while b"\x04END\x04" not in b"".join(shown[-2:]):
@@ -57,7 +60,7 @@ def run_on_terminal(words: Sequence[str], environ: Mapping[str, str], columns: i
             open(os.dup(made), encoding="utf-8") as stdin,
             contextlib.redirect_stdout(out),  # where a command's --help goes
         ):
-            code = run(words, {**environ, "TERM": "xterm"}, out, err, stdin)
+            code = run(words, {"PAGER": "cat", **environ, "TERM": "xterm"}, out, err, stdin)
         os.write(made, b"\x04END\x04")
         reader.join(PATIENCE_S)
         assert not reader.is_alive()
@@ -74,7 +77,7 @@ class Typist:
         self._controller, made = self._stack.enter_context(terminal(columns))
         self.process = subprocess.Popen(
             [sys.executable, "-m", "probe_cli", *words], stdin=made, stdout=made, stderr=made,
-            env={**environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"}, cwd=folder,
+            env={**environ, "TERM": "xterm", "PAGER": "cat", "PROMPT_TOOLKIT_NO_CPR": "1"}, cwd=folder,
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )

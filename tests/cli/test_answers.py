@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +16,12 @@ from probe.base.errors import ServerUnavailable
 from probe_cli.core.answer import Answer
 from probe_cli.render.quantities import unit_of
 from probe_cli.render.query_answer import (
+    arrow_bytes,
     cell,
     csv_lines,
     distinct,
     json_text,
+    markdown_lines,
     ndjson_lines,
     parquet_bytes,
     readable,
@@ -274,3 +277,53 @@ def test_sql_comes_from_a_file(server: FakeServer, command: Callable[..., Result
     assert server.requests[0].body["sql"] == "SELECT 'ü'"
     path.write_bytes(b"\xff\xfe")
     assert "is not UTF-8" in command(str(server.path), "query", "-f", str(path)).err
+
+
+def _pyarrow() -> Any:
+    return pytest.importorskip("pyarrow")
+
+
+def test_the_name_of_the_file_says_the_format(
+    server: FakeServer, command: Callable[..., Result], tmp_path: Path
+) -> None:
+    server.answers["/v1/query"] = (200, _query_body())
+    for name, first in (
+        ("a.csv", b"step,loss"), ("a.json", b'{"columns"'), ("a.ndjson", b'{"step"'), ("a.md", b"| step |"),
+        ("a.parquet", b"PAR1"), ("a.txt", b" step "),
+    ):
+        result = command(str(server.path), "query", "SELECT 1", "-o", str(tmp_path / name))
+        assert (result.code, result.out) == (0, ""), result
+        assert f"4 rows written to {tmp_path / name}" in result.err
+        assert (tmp_path / name).read_bytes().startswith(first), name
+    forced = command(str(server.path), "query", "SELECT 1", "--format", "csv", "-o", str(tmp_path / "b.json"))
+    assert forced.code == 0 and (tmp_path / "b.json").read_bytes().startswith(b"step,")
+
+
+def test_markdown_has_every_digit_and_no_broken_cell() -> None:
+    rows = [[0.1234567891, "x|y\nz"], [None, ""]]
+    answer = Answer([("a|b", "DOUBLE"), ("text", "VARCHAR")], rows, False, 1.0, [])
+    assert list(markdown_lines(answer)) == [
+        r"| a\|b | text |", "| ---: | --- |", r"| 0.1234567891 | x\|y\nz |", "| NULL |  |",
+    ]
+
+
+def test_arrow_has_the_types_of_the_answer_or_says_what_is_missing(
+    server: FakeServer, command: Callable[..., Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.answers["/v1/query"] = (200, _query_body())
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    refused = command(str(server.path), "query", "SELECT 1", "-o", str(tmp_path / "a.arrow"))
+    assert refused.code == 2 and "pip install pyarrow" in refused.err and "parquet" in refused.err
+    monkeypatch.undo()
+    table = _pyarrow().ipc.open_stream(arrow_bytes(ANSWER)).read_all()
+    assert table.column_names == [name for name, _ in ANSWER.columns]
+    assert str(table.schema.field("step").type) == "int64" and table.num_rows == len(ANSWER.rows)
+
+
+def test_lists_have_the_formats_of_rows(server: FakeServer, command: Callable[..., Result]) -> None:
+    processes = [{"job": "gpt", "pid": 7, "step": None}, {"job": "gpt", "pid": 8, "step": 12}]
+    server.answers["/v1/processes"] = (200, {"processes": processes})
+    shown = command(str(server.path), "ps", "--format", "csv")
+    assert shown.out == "job,pid,step\ngpt,7,\ngpt,8,12\n"
+    shown = command(str(server.path), "ps", "--format", "markdown")
+    assert shown.out.splitlines()[-1] == "| gpt | 8 | 12 |" and "| gpt | 7 | NULL |" in shown.out

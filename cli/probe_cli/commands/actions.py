@@ -14,7 +14,6 @@ from probe_cli.core.options import OutputFile, RowsFormat
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import escape_controls
 from probe_cli.render.grid import Heading, state_lines
-from probe_cli.render.row_output import answer_of, chosen_format, write_rows
 
 EXAMPLES = (
     "probe PID actions",
@@ -33,18 +32,19 @@ def command(context: typer.Context, output_format: RowsFormat = None, output: Ou
     """List the actions and snippets on a job, and how to undo them."""
     session: Session = context.obj
     rows = latest_with_evals(session)
-    chosen = chosen_format(output_format, output, session.out)
-    if chosen == "json" and output is None:
+    if output_format == "json" and output is None:
         session.out.json({"actions": rows})
-    elif chosen != "table" or output is not None:
-        write_rows(session, answer_of(rows), chosen, output)
+    elif output_format or output:
+        from probe_cli.render.row_output import write_records
+
+        write_records(session, rows, output_format, output)
     elif not rows:
         session.note("no actions")
     else:
         several = len({row["rank"] for row in rows}) > 1
         headings = [one for one in _HEADINGS if several or one.name != "RANKS"]
         cells = [_cells(row, several=several) for row in _merged(rows)]
-        session.out.lines(state_lines(session.out, headings, cells, "STATE", _COLOURS))
+        session.out.page(state_lines(session.out, headings, cells, "STATE", _COLOURS))
 
 
 def _merged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -73,7 +73,8 @@ def command(
             asked["symptom"] = symptom
         answer = session.request("GET", "/v1/diagnose", asked, timeout_s=_DEEP_S if symptom else None)
     _show(session, answer, log, everything, output_format)
-    if exit_code and any(one.get("severity") == "alarm" for one in (answer, *(answer.get("findings") or ()))):
+    judged = (answer, answer.get("conclusion") or {}, *(answer.get("findings") or ()))
+    if exit_code and any(one.get("severity") == "alarm" for one in judged):
         raise typer.Exit(ALARM)
 
 

@@ -240,6 +240,9 @@ def _findings(answer: dict[str, Any], out: Output) -> Iterator[str]:
         yield f"and {len(found) - _MOST_FINDINGS} more: see `diagnose`"
     for reason in answer.get("unjudged") or ():
         yield f"{out.style('UNKNOWN', 'yellow')}  problems not judged: {escape_controls(reason)}"
-    if not found and not answer.get("unjudged"):
+    if answer["steps"]["last"] is None:
+        unknown = out.style("UNKNOWN", "yellow")
+        yield f"{unknown}  no step has finished yet: learning and speed cannot be judged"
+    elif not found and not answer.get("unjudged"):
         judged = "the monitor found" if answer.get("judged") == "monitor" else "the recipes found"
         yield f"{out.style('OK', 'green')}  {judged} no problems"

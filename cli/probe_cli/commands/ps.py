@@ -18,7 +18,6 @@ from probe_cli.core.session import Session
 from probe_cli.core.terminal import Output, escape_controls
 from probe_cli.render.grid import Heading, state_lines
 from probe_cli.render.process_state import COLOURS, WAITING, state_text
-from probe_cli.render.row_output import answer_of, chosen_format, write_rows
 
 EXAMPLES = (
     "probe ps",
@@ -45,16 +44,17 @@ def command(
     """List running and recently ended processes."""
     session: Session = context.obj
     found, notes = known_processes(session, everything)
-    chosen = chosen_format(output_format, output, session.out)
-    if chosen == "json" and output is None:
+    if output_format == "json" and output is None:
         session.out.json({"processes": found, "notes": notes})
         return
     for note in notes:
         session.note(note)
-    if chosen != "table" or output is not None:
-        write_rows(session, answer_of(found), chosen, output)
+    if output_format or output:
+        from probe_cli.render.row_output import write_records
+
+        write_records(session, found, output_format, output)
     elif found:
-        session.out.lines(table_lines(found, session.out))
+        session.out.page(table_lines(found, session.out))
     else:
         _say_how_to_start(session, everything)
     _say_where_else(session)

@@ -13,7 +13,6 @@ from probe_cli.core.session import Session
 from probe_cli.core.terminal import escape_controls
 from probe_cli.render.grid import Heading, state_lines
 from probe_cli.render.process_state import COLOURS, state_text
-from probe_cli.render.row_output import answer_of, chosen_format, write_rows
 
 EXAMPLES = (
     "probe JOB ranks",
@@ -37,16 +36,17 @@ def command(context: typer.Context, output_format: RowsFormat = None, output: Ou
     found, missing = answer.get("ranks"), answer.get("missing")
     if not isinstance(found, list) or not isinstance(missing, list):
         raise ServerUnavailable("invalid list of ranks")
-    chosen = chosen_format(output_format, output, session.out)
-    if chosen == "json" and output is None:
+    if output_format == "json" and output is None:
         session.out.json(answer)
         return
-    if chosen != "table" or output is not None:
-        write_rows(session, answer_of(found), chosen, output)
+    if output_format or output:
+        from probe_cli.render.row_output import write_records
+
+        write_records(session, found, output_format, output)
         _say_missing(session, missing)
         return
     rows = [_cells(rank) for rank in found if isinstance(rank, dict)]
-    session.out.lines(state_lines(session.out, _HEADINGS, rows, "STATE", COLOURS))
+    session.out.page(state_lines(session.out, _HEADINGS, rows, "STATE", COLOURS))
     _say_missing(session, missing)
 
 

@@ -40,11 +40,11 @@ def command(
         return
     if name is None:
         rows = [[escape_controls(str(table[key])) for key in ("name", "doc")] for table in found]
-        session.out.lines(grid(_LIST, rows, session.out.width))
+        session.out.page(grid(_LIST, rows, session.out.width))
         whose = f"{session.named} " if session.named else ""
         session.err.line(f"  next: probe {whose}tables NAME  lists its columns, with an example query")
     for table in found if name is not None else ():
-        session.out.lines(_table_lines(table, session.out))
+        session.out.page(_table_lines(table, session.out))
 
 
 def _tables(session: Session) -> list[dict[str, Any]]:

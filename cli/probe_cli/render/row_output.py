@@ -62,8 +62,15 @@ def number_of_rows(answer: Answer) -> str:
     return "1 row" if len(answer.rows) == 1 else f"{len(answer.rows):,} rows"
 
 
+def write_records(
+    session: Session, records: Sequence[Mapping[str, Any]], given: Format | None, output: str | None
+) -> None:
+    """Write records of a list (processes, ranks, actions) as rows, with their keys as columns."""
+    write_rows(session, answer_of(records), chosen_format(given, output, session.out), output)
+
+
 def answer_of(records: Sequence[Mapping[str, Any]]) -> Answer:
-    """Records of a list (processes, ranks, actions) as the rows of an answer, with the keys as columns."""
+    """Records as the rows of an answer, with the keys as columns and the types of their values."""
     names = list(dict.fromkeys(name for record in records for name in record))
     columns = [(name, _type([record.get(name) for record in records])) for name in names]
     return Answer(columns, [[record.get(name) for name in names] for record in records], False, None, [])
@@ -105,7 +112,7 @@ def _write_stream(out: Output, answer: Answer, output_format: Format) -> None:
                 return out.style(text, "bold")
             return out.style(text, "dim") if answer.rows[row][column] is None else text
 
-        out.lines(query_answer.table_lines(answer, out.width, paint))
+        out.page(query_answer.table_lines(answer, out.width, paint))
     else:
         text = _text(answer, output_format)
         out.stream.write(escape_controls(text, "\n") if out.terminal else text)
