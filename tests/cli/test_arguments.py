@@ -35,6 +35,8 @@ HARMLESS = (
         (["4242"], ["-t", "4242"]),
         (["gpt"], ["-t", "gpt"]),
         (["4242", "bt"], ["-t", "4242", "backtrace"]),
+        (["summary", "query", "SELECT 1"], ["-t", "summary", "query", "SELECT 1"]),
+        (["launch", "query"], ["run", "query"]),
         (["help"], ["--help"]),
         (["help", "ls"], ["ps", "--help"]),
     ],

@@ -77,7 +77,8 @@ def read(words: Sequence[str], known: Vocabulary) -> CommandLine:
     if not line.rest:
         return line
     first, *rest = line.rest
-    if _command(first, known):
+    other_tools = first in known.same_as and known.same_as[first] != "run"
+    if _command(first, known) and not (other_tools and rest and rest[0] in known.commands):  # a job's name
         return line._replace(command=_command(first, known), rest=rest)
     if first == "help" and rest and _command(rest[0], known):
         return line._replace(command=_command(rest[0], known), rest=["--help"])

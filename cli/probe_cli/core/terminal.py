@@ -77,7 +77,9 @@ class Output:
     def __init__(self, stream: TextIO, environ: Mapping[str, str]) -> None:
         self.stream = stream
         self.terminal = stream.isatty()
-        self.colour = self.terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+        self.moves = self.terminal and environ.get("TERM") != "dumb"
+        """Whether the cursor can be moved, to write over what was written."""
+        self.colour = self.moves and not environ.get("NO_COLOR")
         self.width = _width(stream, environ) if self.terminal else None
         self._pager = _pager(environ) if self.terminal else ""
 

@@ -24,7 +24,7 @@ _said: list[str] = []
 @contextlib.contextmanager
 def waiting(err: Output, what: str) -> Iterator[None]:
     """While the block runs, say `what` it waits for: `1.2 s: waiting for …`."""
-    if not err.terminal or _said:
+    if not err.moves or _said:
         yield
         return
     import threading
