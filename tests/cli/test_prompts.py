@@ -123,7 +123,8 @@ def test_what_does_more_than_read_is_not_run_for_a_completion(place: Place, job:
 
     session = Session(place.environ(), io.StringIO(), io.StringIO(), io.StringIO(), dispatch)
     session.named = "gpt"
-    assert "current_step" in names_in_job(session, "trainer") and "trainer" in names_in_job(session, "")
+    assert "current_step" in names_in_job(session, "trainer")
+    assert {"trainer", "train_loader", "torch", "gc", "sys", "os"} <= set(names_in_job(session, ""))
     assert names_in_job(session, "optimizer.step()") == []
     ran = json.loads(run_probe(place, "gpt", "query", sql, "--format", "json").stdout)["rows"]
     assert ["print(*dir(optimizer.step()), sep='\\n')  # completion", "refused"] in ran
