@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import runpy
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -265,11 +265,13 @@ def _code(names: Sequence[str]) -> str:
 def cli_page() -> Iterator[str]:
     """docs/cli.md, from the commands and the tree of errors."""
     from probe.client.endpoints import FORMS
-    from probe_cli.command_table import COMMANDS, command_group, module_of
+    from probe_cli.command_group import command_group
+    from probe_cli.command_table import GROUPS, INSTEAD, SAME_AS, module_of
     from probe_cli.core.exit_codes import errors_of, exit_codes
 
     group = command_group()
-    yield from ["# Command reference", "", "`probe ENDPOINT COMMAND …`, or `probe -t ENDPOINT COMMAND …`.", ""]
+    yield from ["# Command reference", "", "`probe ENDPOINT COMMAND …`; also `probe COMMAND ENDPOINT …` and `probe -t ENDPOINT COMMAND …`. "
+                "`probe` alone shows what runs and what to do next.", ""]
     yield from _options(group)
     yield from ["## Endpoints", ""]
     yield from _grid(
@@ -279,12 +281,14 @@ def cli_page() -> Iterator[str]:
         "If no server answers and none can be started, `backtrace`, `eval` and actions talk to the process directly.",
         "",
     ]
-    yield from ["## Commands", ""]
-    for name in COMMANDS:
-        command = group.get_command(None, name)
-        yield from [f"### probe {name}", "", command.help or "", ""]
-        yield from _options(command)
-        yield from ["```sh", *module_of(name).EXAMPLES, "```", ""]
+    for title, names in GROUPS.items():
+        yield from [f"## {title}", ""]
+        for name in names:
+            command = group.get_command(None, name)
+            yield from [f"### probe {name}", "", command.help or "", ""]
+            yield from _options(command)
+            yield from ["```sh", *module_of(name).EXAMPLES, "```", ""]
+    yield from _other_words(SAME_AS, INSTEAD)
     yield from ["## Exit codes", ""]
     yield from _grid(
         ("code", "meaning", "errors"),
@@ -298,6 +302,21 @@ def cli_page() -> Iterator[str]:
         ),
     )
     yield from ["An error is two lines on stderr: `probe:` with what happened, `next:` with what to do.", ""]
+
+
+def _other_words(same_as: Mapping[str, str], instead: Mapping[str, str]) -> Iterator[str]:
+    """Words of other tools."""
+    yield from ["## Other words", "", "These words run the command beside them:", ""]
+    meant: dict[str, list[str]] = {}
+    for word, command in same_as.items():
+        meant.setdefault(command, []).append(f"`{word}`")
+    yield from _grid(("word", "command"), ((", ".join(words), f"`{name}`") for name, words in meant.items()))
+    yield from [
+        "These run nothing and are answered with what to type: " + ", ".join(f"`{word}`" for word in instead)
+        + ". So is any unknown word: with at most three commands it may have meant, and one that changes a job "
+        "only where the word can hardly mean another.",
+        "",
+    ]
 
 
 def _options(command: Any) -> Iterator[str]:

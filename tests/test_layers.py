@@ -58,6 +58,7 @@ ORDER = (
     "probe.client",
     "probe_cli.core",
     "probe_cli.render",
+    "probe_cli.prompts",
     "probe_cli.commands",
     "probe_cli",
 )
@@ -111,7 +112,8 @@ LIBRARIES = (
     _libraries(r"probe/client/notebook\.py", "", "IPython"),
     _libraries(r"probe/client/.*", "", "httpx duckdb"),
     _libraries(r"cli/probe_cli/commands/export\.py", "typer", "tensorboard wandb mlflow"),
-    _libraries(r"cli/probe_cli/.*", "typer click", "httpx rich duckdb"),
+    _libraries(r"cli/probe_cli/prompts/line_reader\.py", "prompt_toolkit"),
+    _libraries(r"cli/probe_cli/.*", "typer click", "httpx rich duckdb pyarrow"),
     _libraries(r".*"),
 )
 

@@ -1,6 +1,7 @@
-"""The commands of `probe` in the order of `--help`, and the click group that loads them.
+"""The commands of `probe` in the groups and the order of `--help`, and other words that people type for them.
 
-The command's main thread.
+Declarations only: the answers to `probe --help` and to a word that is no command import nothing else of the
+command. The command's main thread; standard library only.
 """
 
 from __future__ import annotations
@@ -8,53 +9,118 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
 
-import typer
-from typer.core import TyperGroup
-from typer.main import get_command
+from probe_cli.core.arguments import Vocabulary
 
-import probe
-from probe_cli.core.exit_codes import epilog
-from probe_cli.core.session import Session
+ENDPOINT_HELP = (
+    "PID, JOB, JOB/RANK, HOST:PORT[/…], recording folder or socket path. "
+    "Default: PROBE_ENDPOINT, else the only live process."
+)
+VERSION_HELP = "Print the version and exit."
 
-COMMANDS: dict[str, str] = {
-    "ps": "ps",
-    "ranks": "ranks",
-    "run": "run",
-    "query": "query",
-    "attach": "attach",
-    "diagnose": "diagnose",
-    "recipes": "recipes",
-    "monitor": "monitor",
-    "health": "health",
-    "compare": "compare",
-    "export": "export",
-    "backtrace": "backtrace",
-    "eval": "eval",
-    "lr": "act_lr",
-    "checkpoint": "act_checkpoint",
-    "clip": "act_clip",
-    "skip-nonfinite": "act_skip_nonfinite",
-    "spike-guard": "act_spike_guard",
-    "loss-scale": "act_loss_scale",
-    "pause": "act_pause",
-    "resume": "act_resume",
-    "stop": "act_stop",
-    "profile": "act_profile",
-    "capture": "act_capture",
-    "memory-snapshot": "act_memory_snapshot",
-    "save-batch": "act_save_batch",
-    "watch": "act_watch",
-    "actions": "actions",
-    "undo": "undo",
-    "tables": "tables",
-    "detach": "detach",
-    "prune": "prune",
-    "config": "config",
-    "doctor": "doctor",
+GROUPS: dict[str, dict[str, str]] = {
+    "Look": {
+        "ps": "ps",
+        "ranks": "ranks",
+        "health": "health",
+        "query": "query",
+        "tables": "tables",
+        "backtrace": "backtrace",
+        "eval": "eval",
+        "watch": "act_watch",
+    },
+    "Explain": {
+        "diagnose": "diagnose",
+        "recipes": "recipes",
+        "monitor": "monitor",
+        "compare": "compare",
+    },
+    "Act": {
+        "lr": "act_lr",
+        "checkpoint": "act_checkpoint",
+        "clip": "act_clip",
+        "skip-nonfinite": "act_skip_nonfinite",
+        "spike-guard": "act_spike_guard",
+        "loss-scale": "act_loss_scale",
+        "pause": "act_pause",
+        "resume": "act_resume",
+        "stop": "act_stop",
+        "actions": "actions",
+        "undo": "undo",
+    },
+    "Record": {
+        "run": "run",
+        "attach": "attach",
+        "detach": "detach",
+        "profile": "act_profile",
+        "capture": "act_capture",
+        "memory-snapshot": "act_memory_snapshot",
+        "save-batch": "act_save_batch",
+        "export": "export",
+    },
+    "Manage": {
+        "prune": "prune",
+        "config": "config",
+        "doctor": "doctor",
+        "completion": "completion",
+    },
 }
-"""Module in `probe_cli.commands` by command; a command that performs an action is `act_…`."""
+"""Module in `probe_cli.commands` by command, by group; a command that performs an action is `act_…`."""
+
+COMMANDS: dict[str, str] = {name: module for group in GROUPS.values() for name, module in group.items()}
+
+SAME_AS: dict[str, str] = {
+    "list": "ps",
+    "ls": "ps",
+    "jobs": "ps",
+    "status": "ps",
+    "bt": "backtrace",
+    "dump": "backtrace",
+    "stack": "backtrace",
+    "stacks": "backtrace",
+    "traceback": "backtrace",
+    "inject": "attach",
+    "launch": "run",
+    "repl": "eval",
+    "exec": "eval",
+    "sql": "query",
+    "schema": "tables",
+    "summary": "health",
+    "diff": "compare",
+    "diagnosis": "diagnose",
+    "why": "diagnose",
+    "settings": "config",
+}
+"""Words of other tools and shells that mean one of our commands exactly, and run it."""
+
+INSTEAD: dict[str, str] = {
+    "top": "`probe {endpoint} health --watch 2` refreshes one screen about a job; `probe ps` lists the jobs.",
+    "record": "`probe run python train.py` records a new job, `probe PID attach` a running one.",
+    "flamegraph": "`probe {endpoint} profile` writes a trace for Perfetto; `probe {endpoint} backtrace` "
+    "shows the stack now.",
+    "trace": "`probe {endpoint} profile` writes a trace for Perfetto; python.torch_trace has the times of "
+    "modules: `probe tables torch_trace`.",
+    "step": '`probe {endpoint} query "FROM python.steps ORDER BY step DESC LIMIT 5"` shows the last steps.',
+    "loss": "`probe {endpoint} health` shows it; `probe {endpoint} diagnose loss` judges it.",
+    "memory": "`probe {endpoint} health` shows it; `probe {endpoint} diagnose memory` judges it.",
+    "gpu": "`probe {endpoint} health` shows the devices; `probe tables process.gpu` has the columns.",
+    "nan": "`probe {endpoint} diagnose nan` looks for the first one.",
+    "hang": "`probe {endpoint} diagnose hang` says where each rank waits.",
+    "slow": "`probe {endpoint} diagnose slow` says where the time goes.",
+    "logs": "probe keeps no log of a job; `probe {endpoint} health` shows how it does.",
+    "kill": "`probe {endpoint} stop` ends the training after the current step.",
+    "quit": "`probe {endpoint} stop` ends the training after the current step, "
+    "`probe {endpoint} detach` removes probe from it.",
+    "python": "`probe run python …` starts a job; `probe {endpoint} eval CODE` runs code in one.",
+    "torchrun": "`probe run torchrun …` starts a job.",
+    "save": "`probe {endpoint} checkpoint` saves model, optimizer and position.",
+    "plot": "`probe {endpoint} export --tensorboard DIR` writes the curves.",
+}
+"""Words that mean none of our commands exactly: what to type instead. `{endpoint}` is the one given."""
+
+VOCABULARY = Vocabulary(
+    COMMANDS, SAME_AS, INSTEAD, acting=frozenset({*GROUPS["Act"], "detach", "prune"} - {"actions"})
+)
 
 
 def module_of(command: str) -> ModuleType:
@@ -67,76 +133,3 @@ def summary_of(command: str) -> str:
     source = Path(__file__).with_name("commands").joinpath(f"{COMMANDS[command]}.py").read_text("utf-8")
     text = source.partition("\ndef command(")[2].split('"""', 2)[1]
     return text.partition("\n")[0].partition(". ")[0].removesuffix(".") + "."
-
-
-class CommandGroup(TyperGroup):
-    """Imports a command's module when the command is called."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """The names, in the order of `--help`."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The click command of that name, or None."""
-        if cmd_name not in COMMANDS:
-            return None
-        module = module_of(cmd_name)
-        app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        app.command(
-            cmd_name,
-            epilog="\b\nExamples:\n" + "\n".join(f"  {example}" for example in module.EXAMPLES),
-            # Options after the command of `run` belong to that command.
-            context_settings={"allow_interspersed_args": cmd_name != "run"},
-        )(module.command)
-        return get_command(app)
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """The list of commands in `probe --help`."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary_of(name)) for name in COMMANDS])
-
-
-def command_group() -> Any:
-    """The click group of all commands."""
-    app = typer.Typer(
-        cls=CommandGroup,
-        add_completion=False,
-        rich_markup_mode=None,  # rich costs 40 ms, also when nobody asks for help
-        pretty_exceptions_enable=False,
-        subcommand_metavar="[ENDPOINT] COMMAND …",
-    )
-    app.callback(epilog=epilog())(_options)
-    return get_command(app)
-
-
-def _print_version(context: typer.Context, wanted: bool) -> None:
-    if wanted:
-        session: Session = context.obj
-        session.out.line(f"probe {probe.__version__}")
-        raise typer.Exit
-
-
-def _options(
-    context: typer.Context,
-    endpoint: Annotated[
-        str,
-        typer.Option(
-            "--endpoint",
-            "-t",
-            metavar="ENDPOINT",
-            help="PID, JOB, JOB/RANK, HOST:PORT[/…], recording folder or socket path. "
-            "Default: PROBE_ENDPOINT, else the only live process.",
-        ),
-    ] = "",
-    version: Annotated[
-        bool,
-        typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit."),
-    ] = False,
-) -> None:
-    """Inspect a running PyTorch job.
-
-    `probe ENDPOINT COMMAND …` is short for `probe -t ENDPOINT COMMAND …`.
-    Results go to stdout, everything else to stderr.
-    """
-    session: Session = context.obj
-    session.named = endpoint

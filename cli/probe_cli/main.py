@@ -13,10 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
-    from probe.base.errors import ProbeError
     from probe.client.transport import Transport
     from probe_cli.core.session import Session
-    from probe_cli.core.terminal import Output
 
 
 def main() -> int:
@@ -55,7 +53,7 @@ def run(
             code = dispatch(words, session)
         except ProbeError as error:
             out.flush()
-            report(error, session.err)
+            session.report(error)
             code = error.exit_code
         out.flush()
         err.flush()
@@ -66,22 +64,36 @@ def run(
 
 def dispatch(words: Sequence[str], session: Session) -> int:
     """Run a command line in a session; returns its exit code, raises its `ProbeError`."""
+    from probe_cli.command_table import VOCABULARY
+    from probe_cli.core.arguments import HELP_OPTIONS, read
+
+    line = read(words, VOCABULARY)
+    if not line.command or HELP_OPTIONS.intersection(line.options):
+        from probe_cli.front_page import front_page
+
+        if front_page(line, session):
+            return 0
     from typer import Exit
 
     from probe.base.errors import UsageError
-    from probe_cli.command_table import COMMANDS, command_group
-    from probe_cli.core.arguments import rewrite
+    from probe_cli.command_group import command_group, parameters_of, with_endpoint_first
 
-    rewritten = rewrite(words, COMMANDS) or ["--help"]
+    if line.command == "completion" and line.rest[:2] == ["words", "--"]:
+        from probe_cli.prompts.completions import completions
+
+        session.out.lines(completions(line.rest[2:], VOCABULARY, parameters_of, session))
+        return 0
     group = command_group()
     try:
+        line = with_endpoint_first(line, session) if line.command else line
         # Not `app()`, which exits the process on a closed pipe and on Ctrl-C.
-        with group.make_context("probe", rewritten, obj=session) as context:
+        with group.make_context("probe", line.words, obj=session) as context:
             group.invoke(context)
     except Exit as ended:
         return ended.exit_code
     except click_exception() as error:
-        raise UsageError(error.format_message(), hint=_help_hint(rewritten)) from None
+        message = error.format_message()
+        raise UsageError(message, hint=_help_hint(line.command, "extra argument" in message)) from None
     return 0
 
 
@@ -92,23 +104,15 @@ def click_exception() -> Any:
     return next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 
-def _help_hint(words: Sequence[str]) -> str:
-    from probe_cli.command_table import COMMANDS
+def _help_hint(command: str, misses_option: bool) -> str:
+    """Where to read on, with an example: one with options where a value was given without its option."""
+    from probe_cli.command_table import module_of
 
-    command = next((word for word in words if word in COMMANDS), None)
-    return f"See `probe {command} --help`." if command else "See `probe --help`."
-
-
-def report(error: ProbeError, err: Output) -> None:
-    """Print an error: what happened, and what to do next."""
-    from probe_cli.core.terminal import escape_controls
-
-    def shown(text: str) -> str:
-        return escape_controls(text, "\n\t") if err.terminal else text
-
-    err.line(f"{err.style('probe:', 'red')} {shown(error.message)}")
-    if error.hint:
-        err.line(f"  next: {shown(error.hint)}")
+    if not command:
+        return "See `probe --help`."
+    examples = module_of(command).EXAMPLES
+    fits = [one for one in examples if " --" in one or not misses_option]
+    return f"For example `{(fits or examples)[0]}`. See `probe {command} --help`."
 
 
 def _silently(code: int) -> int:

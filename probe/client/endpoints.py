@@ -68,6 +68,13 @@ def parse(text: str, settings: Settings) -> Address:
     return Address(text, directory=places.home(settings))
 
 
+def names_agent(word: str, address: Address) -> bool:
+    """Whether a number is the PID of a process with an agent on this machine, not a number."""
+    if address.directory is None or not (word.isascii() and word.isdigit()):
+        return False
+    return (address.directory / "agents" / f"{word}.sock").exists()
+
+
 def _is_recording(text: str) -> bool:
     """`job/1` is a rank, unless it is the path of a recording."""
     if text.startswith(("/", "./", "../", "~")) or text in (".", ".."):

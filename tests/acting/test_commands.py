@@ -105,7 +105,7 @@ def test_what_is_changed_says_so_is_on_record_and_is_taken_back(ask: JobAsked, j
     said = ask("loss-scale").stdout
     assert "loss_scale set=2048.0" in said
 
-    every = rows(ask)
+    every = [row for row in rows(ask) if row["action"] != "eval"]
     assert {row["action"]: row["state"] for row in every} == {
         "lr": "undone", "clip": "undone", "skip_nonfinite": "undone", "spike_guard": "undone",
         "loss_scale": "done",
@@ -115,7 +115,11 @@ def test_what_is_changed_says_so_is_on_record_and_is_taken_back(ask: JobAsked, j
         assert row["arguments"] != "" and row["step"] >= 0 and row["held_s"] >= 0
     assert every[-1]["undo"] == f"probe {job.pid} undo {every[-1]['action_id']}"
     lines = ask("actions").stdout.splitlines()
-    assert lines[0].split()[:4] == ["ID", "WHEN", "STEP", "ACTION"] and len(lines) == 1 + len(every)
+    snippets = [row for row in rows(ask) if row["action"] == "eval"]
+    assert snippets[-1]["arguments"] == {"code": "scaler.get_scale()"} and snippets[-1]["undo"] is None
+    assert {row["state"] for row in snippets} == {"ok"}
+    assert lines[0].split()[:4] == ["ID", "WHEN", "STEP", "ACTION"]
+    assert len(lines) == 1 + len(every) + len(snippets)
 
     for words, code, part in (
         (("lr", "--set", "100"), 2, "more than 10 times"),

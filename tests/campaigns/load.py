@@ -131,7 +131,7 @@ class Load:
         states = {one["pid"]: (one["state"], one["how"]) for one in listed}
         wrong = [
             f"{job.pid} is {states.get(job.pid, 'not there')}" for job in self.jobs
-            if states.get(job.pid, ("", ""))[0] not in ("running", "idle")
+            if states.get(job.pid, ("", ""))[0] not in ("running", "starting")
             and states.get(job.pid, ("", ""))[1] not in TRUE_OF_A_BUSY_MACHINE
         ]
         for one in listed:

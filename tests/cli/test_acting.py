@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -112,7 +113,7 @@ def test_a_command_asks_for_its_action(
         "lr --scale 0", "lr --scale -1", "lr --scale nan", "lr --scale inf", "lr --scale x", "lr --scale",
         "lr --set -1", "lr --set nan", "lr --set inf", "lr --scale 1 --set 1", "lr --set 1 --group -1",
         "lr --set 1 --group x", "lr --set 1 --wait 0", "lr --set 1 --wait -1", "lr 3e-5",
-        "checkpoint", "checkpoint x --every 0", "checkpoint x --every 1.5", "checkpoint x --keep 2",
+        "checkpoint --every 5", "checkpoint x --every 0", "checkpoint x --every 1.5", "checkpoint x --keep 2",
         "checkpoint x --best loss", "checkpoint x --every 5 --keep 0", "checkpoint x --every 5 --now",
         "checkpoint x --every 5 --overwrite", "checkpoint a b",
         "clip", "clip --max-norm 0", "clip --max-norm -1", "clip --max-norm nan", "clip --max-norm inf",
@@ -123,9 +124,9 @@ def test_a_command_asks_for_its_action(
         "loss-scale --set 0", "loss-scale --set nan", "loss-scale --set -4",
         "pause --for 0", "pause --for nan", "pause --for -1", "pause --for inf", "pause 5", "resume now",
         "stop --exit-code 256", "stop --exit-code -1", "stop --exit-code x",
-        "profile", "profile -o x --steps 0", "capture -o x", "capture head", "capture head -o x --steps -1",
+        "profile 3", "profile -o x --steps 0", "capture -o x", "capture head -o x --steps -1",
         "watch", "watch loss --steps 0", "watch loss --every 0", "watch loss --steps x",
-        "undo", "undo 7-1 7-2", "actions all", "eval --now --at-step 1", "eval --wait 0 1",
+        "undo 7-1 7-2", "actions all", "eval --now --at-step 1", "eval --wait 0 1",
     ],
 )
 def test_what_cannot_be_meant_is_an_error_of_use_and_nothing_is_asked(
@@ -200,10 +201,56 @@ def test_who_stops_waiting_is_told_that_it_may_happen_all_the_same(environment: 
     assert "the action may still happen: `probe gpt actions`" in err.getvalue()
 
 
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [
+        ("profile", r"trace-gpt-0-\d{8}-\d{6}\.json"),
+        ("memory-snapshot", r"memory-gpt-0-\d{8}-\d{6}\.pickle"),
+        ("capture blocks.0", r"capture-blocks\.0-gpt-0-\d{8}-\d{6}\.pt"),
+        ("save-batch", r"batch-gpt-0-\d{8}-\d{6}\.pt"), ("checkpoint", r"checkpoint-gpt-0-\d{8}-\d{6}\.pt"),
+    ],
+)
+def test_a_file_that_nobody_named_gets_a_name(command: Callable[..., Result], words: str, path: str) -> None:
+    wire = Wire(**{"/v1/processes?all=0": {"processes": []}})
+    assert command("gpt/0", *words.split(), transport=wire).code == 0
+    _, body = wire.asked[-1]
+    assert re.fullmatch(path, body["arguments"]["path"]), body
+
+
+def test_a_checkpoint_of_several_ranks_that_nobody_named_goes_into_a_folder(
+    command: Callable[..., Result],
+) -> None:
+    ranks = [{"job": "gpt", "rank": rank, "pid": 7 + rank, "ended_ns": None} for rank in (0, 1)]
+    wire = Wire(**{"/v1/processes?all=0": {"processes": ranks}})
+    assert command("gpt", "checkpoint", transport=wire).code == 0
+    assert wire.asked[-1][1]["arguments"]["path"] == "."
+
+
+def test_undo_offers_the_last_action_at_a_terminal_and_names_it_in_a_pipe(
+    environment: dict[str, str], command: Callable[..., Result]
+) -> None:
+    rows = [
+        action_row("7-1", "clip", "standing", undo="probe 7 undo 7-1"),
+        action_row("7-2", "lr", "done", arguments='{"scale": 0.5}', undo="probe 7 undo 7-2"),
+        action_row("7-3", "checkpoint", "done"),
+    ]
+    wire = Wire(**{"/v1/query": table(ACTION_COLUMNS, *rows)})
+    refused = command("gpt", "undo", transport=wire)
+    assert refused.code == 2 and "7-2: lr scale=0.5" in refused.err and "probe gpt undo 7-2" in refused.err
+    for said, done in (("y\n", True), ("\n", False), ("", False)):
+        wire.asked.clear()
+        stdin, err = Screen(said), Screen()
+        assert run(["gpt", "undo"], environment, Screen(), err, stdin, wire) == 0
+        assert "undo 7-2: lr scale=0.5" in err.getvalue() and "[y/N]" in err.getvalue()
+        assert [path for path, _ in wire.asked if path == "/v1/undo"] == (["/v1/undo"] if done else [])
+    wire = Wire(**{"/v1/query": table(ACTION_COLUMNS, rows[2])})
+    assert "no action that can be undone" in command("gpt", "undo", transport=wire).err
+
+
 def test_a_person_who_waits_is_told_for_what(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("probe_cli.core.act_client._QUIET_S", 0.0)
+    monkeypatch.setattr("probe_cli.core.wait_line.QUIET_S", 0.0)
     terminal, pipe = Screen(), io.StringIO()
 
     def answer(_body: Any) -> Any:
@@ -216,6 +263,8 @@ def test_a_person_who_waits_is_told_for_what(
     for err in (terminal, pipe):
         run(["gpt", "pause"], environment, io.StringIO(), err, io.StringIO(), Wire(**{"/v1/act": answer}))
     assert "at most 30 s; Ctrl-C stops waiting" in terminal.getvalue()
+    shown = terminal.getvalue().partition("\r\x1b[K")[2]
+    assert " s: waiting" in shown and "\r\x1b[K" in shown, "it is said, and removed"
     assert "waiting" not in pipe.getvalue(), "scripts are not told what they did not ask"
 
 

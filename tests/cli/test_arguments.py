@@ -3,8 +3,17 @@ from __future__ import annotations
 import pytest
 
 from probe.base.errors import UsageError
-from probe_cli.command_table import COMMANDS
-from probe_cli.core.arguments import rewrite
+from probe_cli.command_table import COMMANDS, INSTEAD, SAME_AS, VOCABULARY
+from probe_cli.core.arguments import endpoint_after, guesses, read
+
+HARMLESS = (
+    "top", "step", "steps", "shop", "tap", "state", "start", "stats", "stack", "detail", "details", "batch",
+    "search", "match", "cause", "parse", "because", "use", "result", "results", "assume", "prone", "run",
+    "under", "until", "loss", "lrs", "chip", "lip", "cli", "clock", "point", "checkpoints", "reaction",
+    "fractions", "skip", "spike", "scale", "guard", "tune", "atach", "attahc", "attach-now", "pruned-model",
+    "spot", "opts", "tops",
+)
+"""Words that somebody types who wants to look."""
 
 
 @pytest.mark.parametrize(
@@ -23,25 +32,69 @@ from probe_cli.core.arguments import rewrite
         (["--help"], ["--help"]),
         (["4242", "--help"], ["-t", "4242", "--help"]),
         (["--version"], ["--version"]),
+        (["4242"], ["-t", "4242"]),
+        (["gpt"], ["-t", "gpt"]),
+        (["4242", "bt"], ["-t", "4242", "backtrace"]),
+        (["summary", "query", "SELECT 1"], ["-t", "summary", "query", "SELECT 1"]),
+        (["launch", "query"], ["run", "query"]),
+        (["help"], ["--help"]),
+        (["help", "ls"], ["ps", "--help"]),
     ],
 )
 def test_the_first_word_that_is_no_command_is_the_endpoint(words: list[str], meant: list[str]) -> None:
-    assert rewrite(words, COMMANDS) == meant
+    assert read(words, VOCABULARY).words == meant
 
 
 @pytest.mark.parametrize(
     ("words", "message", "hint"),
     [
-        (["4242", "qurey", "SELECT 1"], "'qurey'", "Did you mean query?"),
-        (["qurey", "SELECT 1"], "'qurey'", "Did you mean query?"),
-        (["-t", "4242", "backtrac"], "'backtrac'", "Did you mean backtrace?"),
-        (["backtrac"], "'backtrac'", "Did you mean backtrace?"),
-        (["4242"], "no command follows", "`probe 4242 backtrace`"),
+        (["4242", "qurey", "SELECT 1"], "'qurey'", "Did you mean `probe 4242 query`?"),
+        (["qurey", "SELECT 1"], "'qurey'", "Did you mean `probe query`?"),
+        (["qurey", "4242"], "'qurey'", "Did you mean `probe 4242 query`?"),
+        (["-t", "4242", "backtrac"], "'backtrac'", "Did you mean `probe 4242 backtrace`?"),
+        (["backtrac"], "'backtrac'", "Did you mean `probe backtrace`?"),
         (["4242", "--all-threads"], "no command follows", "`probe 4242 backtrace`"),
-        (["4242", "zzz"], "'zzz'", "Commands: ps, ranks, run"),
+        (["4242", "zzz"], "'zzz'", "All commands: `probe --help`."),
+        (["4242", "stpo"], "'stpo'", "Did you mean `probe 4242 stop`?"),
+        (["4242", "top"], "'top'", "`probe 4242 health --watch 2`"),
+        (["4242", "SELECT 1"], "'SELECT 1'", "`probe 4242 query"),
+        (["4242", "print(1)"], "'print(1)'", "`probe 4242 eval CODE`"),
+        (["train.py", "--epochs"], "'train.py'", "`probe run python train.py`"),
     ],
 )
-def test_an_unknown_command_names_the_near_ones(words: list[str], message: str, hint: str) -> None:
-    with pytest.raises(UsageError, match=message) as caught:
-        rewrite(words, COMMANDS)
-    assert hint in caught.value.hint
+def test_a_word_that_is_no_command_is_answered_with_what_to_type(
+    words: list[str], message: str, hint: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        read(words, VOCABULARY)
+    assert message in str(caught.value) and hint in caught.value.hint
+    assert caught.value.hint.count("`probe") <= 4, "three guesses and --help"
+
+
+def test_no_harmless_word_is_answered_with_a_command_that_changes_the_job() -> None:
+    for word in HARMLESS:
+        assert not VOCABULARY.acting.intersection(guesses(word, VOCABULARY)), word
+    assert guesses("puase", VOCABULARY) == ["pause"], "one slip of a long word is understood"
+    assert "stop" in VOCABULARY.acting and "detach" in VOCABULARY.acting and "ps" not in VOCABULARY.acting
+
+
+def test_other_words_run_no_command_that_they_do_not_name() -> None:
+    assert set(SAME_AS.values()) <= set(COMMANDS) and not set(SAME_AS) & set(COMMANDS)
+    assert not VOCABULARY.acting.intersection(SAME_AS.values())
+    assert not set(INSTEAD) & {*COMMANDS, *SAME_AS}
+
+
+@pytest.mark.parametrize(
+    ("rest", "most", "place"),
+    [
+        (["4242"], 0, 0), (["train", "--native"], 0, 0), (["--format", "json", "train"], 0, 2),
+        (["--format=json", "train"], 0, 1), (["0.5"], 0, None), (["1e-4"], 0, None),
+        (["7", "SELECT 1"], 1, 0), (["train", "SELECT 1"], 1, 0), (["SELECT 1"], 1, None), (["7"], 1, 0),
+        (["-"], 1, None),
+        (["--", "-x", "y"], 1, 1), (["a", "b", "c"], float("inf"), None), ([], 0, None), ([""], 0, None),
+    ],
+)
+def test_an_endpoint_after_the_command_is_the_argument_too_many(
+    rest: list[str], most: float, place: int | None
+) -> None:
+    assert endpoint_after(rest, {"--format"}, most, str.isdigit) == place

@@ -27,7 +27,7 @@ def _process(**changes: Any) -> dict[str, Any]:
 
 PROCESSES = [
     _process(),
-    _process(rank=1, pid=41322, state="idle", step=None, last_step_s=None),
+    _process(rank=1, pid=41322, state="starting", step=None, last_step_s=None),
     _process(job="old", pid=7, state="dead", step=12, last_step_s=7300.0),
 ]
 
@@ -38,7 +38,7 @@ def test_ps_shows_one_line_per_process(server: FakeServer, command: Callable[...
     assert result.out.splitlines() == [
         "JOB        RANK    PID    STEP  LAST STEP  STATE",
         "gpt-small     0  41321  18,204  0.4 s ago  running",
-        "gpt-small     1  41322       -  -          idle",
+        "gpt-small     1  41322       -  -          starting",
         "old           0      7      12  2 h ago    dead",
     ]
     assert (result.code, result.err) == (0, "")
@@ -252,6 +252,7 @@ def test_nothing_heavy_is_imported_for_a_common_command(
 def test_the_list_of_commands_is_read_without_importing_them(process: Callable[..., Result]) -> None:
     result = process("--help", python=("-X", "importtime"))
     assert "probe_cli.command_table" in result.err and "probe_cli.commands." not in result.err
+    assert "typer" not in result.err and "typer" not in process("--version", python=("-X", "importtime")).err
     for name in COMMANDS:
         assert module_of(name).command.__doc__.startswith(summary_of(name))
         assert name in result.out

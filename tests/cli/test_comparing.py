@@ -118,8 +118,10 @@ def test_the_screen_fits_its_width_and_says_unknown_for_what_is_not() -> None:
     ]
     assert any("norm unknown   update ratio unknown" in line for line in text)
     assert any("MFU 0.4 %" in line and "estimated" in line for line in text), text
-    blank = {**summarize({}), "name": "gpt/0", "pid": 7, "state": "idle", "verdict": None, "findings": []}
-    assert any("unknown" in line for line in lines(blank, Output(io.StringIO(), {})))
+    blank = {**summarize({}), "name": "gpt/0", "pid": 7, "state": "starting", "verdict": None, "findings": []}
+    text = list(lines(blank, Output(io.StringIO(), {})))
+    assert any("unknown" in line for line in text)
+    assert "no step has finished yet" in text[-1] and not any(line.startswith("OK") for line in text)
 
 
 def test_figures_keep_the_digits_that_count() -> None:

@@ -61,6 +61,16 @@ def test_the_worst_comes_first_and_what_was_not_judged_is_counted(command: Comma
     assert json.loads(command("7", "diagnose", "--format", "json", transport=wire).out) == ANSWER
 
 
+def test_a_script_learns_from_the_exit_code_that_there_is_an_alarm(command: Command) -> None:
+    quiet = {**ANSWER, "findings": [finding("dead", "notice"), finding("frozen", "info")]}
+    for answer, code in ((ANSWER, 1), (quiet, 0), ({**quiet, "severity": "alarm"}, 1)):
+        for form in ("text", "json"):
+            asked = ("7", "diagnose", "--exit-code", "--format", form)
+            done = command(*asked, transport=Wire(answer))
+            assert done.code == code and done.out
+        assert command("7", "diagnose", transport=Wire(answer)).code == 0
+
+
 def test_of_a_symptom_every_check_is_written_and_the_cause_comes_last(command: Command) -> None:
     checks = [
         {"number": 1, "check_name": "loss-nan", "title": "NaN", "outcome": "found", "what": "it is so"},

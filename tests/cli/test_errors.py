@@ -6,12 +6,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_harness import TIMEOUT_S, FakeServer, Result
 
 from probe.base.errors import BY_CODE, ProbeError
+from probe_cli.command_table import COMMANDS, summary_of
 from probe_cli.core.exit_codes import errors_of, exit_codes
 
 
@@ -32,11 +32,15 @@ def test_every_error_is_under_a_documented_exit_code() -> None:
     assert sorted(listed) == sorted(BY_CODE)
 
 
-def test_the_exit_codes_are_in_the_help(command: Callable[..., Result], capsys: Any) -> None:
-    assert command("--help").code == 0
-    shown = capsys.readouterr().out
+def test_the_help_has_every_command_and_exit_code_whole_in_80_columns(command: Callable[..., Result]) -> None:
+    helped = command("--help")
+    assert (helped.code, helped.err) == (0, "") and helped == command("-h") == command("help")
+    lines = helped.out.splitlines()
+    assert max(map(len, lines)) <= 80
+    for name in COMMANDS:
+        assert f"  {name:<17}{summary_of(name)}" in lines
     for code, meaning in exit_codes():
-        assert f"{code:<4}{meaning}" in shown
+        assert f"  {code:<4}{meaning}" in lines
 
 
 def test_an_error_that_is_not_ours_is_said_and_no_traceback(

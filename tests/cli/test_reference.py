@@ -23,11 +23,13 @@ def test_tables_are_described_without_any_server(
     command: Callable[..., Result], environment: dict[str, str]
 ) -> None:
     result = command("tables")
-    assert (result.code, result.err) == (0, "")
+    assert (result.code, result.err.count("\n")) == (0, 1) and "probe tables NAME" in result.err
+    assert [line.split()[0] for line in result.out.splitlines()[1:]] == [table.full_name for table in TABLES]
     for table in TABLES:
-        assert f"{table.full_name}  one row per {table.doc}" in result.out
-        assert table.example in result.out
-        assert all(column.doc in result.out for column in table.columns)
+        assert f" {table.doc}\n" in result.out
+        one = command("tables", table.full_name).out
+        assert one.startswith(f"{table.full_name}  one row per {table.doc}\n")
+        assert table.example in one and all(column.doc in one for column in table.columns)
     assert not Path(environment["PROBE_DIR"]).exists()
 
 
@@ -58,7 +60,10 @@ def test_tables_of_an_endpoint_are_asked_of_its_server(
 
 
 def test_tables_fit_the_terminal(command: Callable[..., Result]) -> None:
-    shown = command("tables", terminal=True, NO_COLOR="1", COLUMNS="80").out
+    assert max(map(len, command("tables", terminal=True, NO_COLOR="1", COLUMNS="80").out.splitlines())) <= 80
+    shown = "".join(
+        command("tables", table.name, terminal=True, NO_COLOR="1", COLUMNS="80").out for table in TABLES
+    )
     examples = {f"    {table.example}" for table in TABLES}
     described = [line for line in shown.splitlines() if line.startswith("  ") and line not in examples]
     assert described and max(map(len, described)) <= 80

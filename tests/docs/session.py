@@ -131,6 +131,7 @@ class Session:
         """What a shell of somebody who has installed probe holds."""
         environ = self.place.watched(**SERVER)
         del environ["PROBE"]
+        environ.update(XDG_DATA_HOME=str(self.folder / "share"), SHELL="/bin/bash")  # of `completion install`
         beside = str(Path(sys.executable).parent)
         return {**environ, "PATH": os.pathsep.join([beside, environ.get("PATH", "")])}
 

@@ -17,8 +17,9 @@ from probe.diagnose.recipes.recipe import CLEAR, UNKNOWN, rendered
 from probe.diagnose.states import INFO
 from probe.job.snippets.guard.classify import classify
 from probe.job.snippets.guard.rules import REFUSED
-from probe_cli.command_table import COMMANDS, command_group
-from probe_cli.core.arguments import rewrite
+from probe_cli.command_group import command_group
+from probe_cli.command_table import VOCABULARY
+from probe_cli.core.arguments import read
 from probe_cli.main import click_exception
 from recipes.recipe_cases import Case, Cases, cases_beside, misfits
 
@@ -106,7 +107,7 @@ def words_of(line: str) -> list[str]:
 def check_command(words: list[str], database: Cases) -> None:
     """Fail when the command is misspelt, its SQL names what is not there, or the guard refuses its snippet.
     Nothing is run."""
-    rewritten = rewrite(words, COMMANDS)
+    rewritten = read(words, VOCABULARY).words
     group = command_group()
     context = group.make_context("probe", list(rewritten), obj=None)
     name, command, rest = group.resolve_command(context, [*context._protected_args, *context.args])

@@ -32,7 +32,7 @@ def state_of(registry: Registry, writer: Writer) -> str:
 
 def test_states_follow_a_process_through_its_life(registry: Registry, record: Callable[..., Writer]) -> None:
     writer = record()
-    assert state_of(registry, writer) == "idle"
+    assert state_of(registry, writer) == "starting"
     writer.tell("write 3")
     (recorded,) = registry.processes()
     status = registry.status(recorded)
@@ -71,7 +71,7 @@ def test_an_agent_that_was_stopped_and_started_again_lives_once(
     (again / "meta.json").write_bytes(checked.sealed("meta.json", later))
     Journal(writer.folder / "journal.bin").append({"event": "stop", "t_ns": meta["started_ns"] + 10**8})
     states = {one.meta.run: registry.status(one).state for one in registry.processes()}
-    assert states == {"first": "finished", "second": "idle"}, "the rings are the first one's"
+    assert states == {"first": "finished", "second": "starting"}, "the rings are the first one's"
     assert registry.one(str(writer.pid)).meta.run == "second"
     _end(writer)
 
@@ -231,5 +231,5 @@ def test_damaged_recordings_are_left_out_and_do_not_hide_others(
         (folder / "meta.json").write_text(content)
         assert [recorded.meta.pid for recorded in registry.processes()] == [writer.pid], content
     (writer.folder / "end.json").write_text("not JSON")
-    assert state_of(registry, writer) == "idle"
+    assert state_of(registry, writer) == "starting"
     _end(writer)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import re
+import select
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, distribution
@@ -36,6 +39,28 @@ def test_a_job_with_its_own_probe_trains_as_without_us(place: Place) -> None:
     assert said.count("\n") == 1
     assert str(PROGRAMS / "own_probe" / "probe.py") in said
     assert recorded_pids(place) == []
+
+
+def test_a_job_says_on_a_terminal_what_is_recorded_and_how_to_see_it(place: Place) -> None:
+    """In a pipe it says nothing: the other tests here look at that."""
+    controller, terminal = pty.openpty()
+    try:
+        job = subprocess.Popen(
+            [sys.executable, str(PROGRAMS / "gpt_in_main.py"), "--size", "tiny", "--steps", "1"],
+            env=place.watched(PROBE_NAME="gpt"), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=terminal,
+        )
+        try:
+            assert select.select([controller], [], [], PATIENCE_S)[0]
+            said = os.read(controller, 4096).decode()
+        finally:
+            job.kill()
+            job.wait(PATIENCE_S)
+    finally:
+        os.close(controller)
+        os.close(terminal)
+    what = f"steps, losses, gradients, modules, memory of gpt (pid {job.pid})"
+    assert said == f"probe: recording {what}; `probe ps` shows it\r\n"
 
 
 def test_a_spawned_data_worker_gets_no_agent(place: Place) -> None:

@@ -6,12 +6,14 @@ from typing import Annotated
 
 import typer
 
-from probe.base.errors import UsageError
-from probe_cli.core.act_client import act, path_for
+from probe.base.errors import ServerUnavailable, UsageError
+from probe_cli.core.act_client import act, file_for
 from probe_cli.core.options import Overwrite, TextFormat, Wait
+from probe_cli.core.session import Session
 
 EXAMPLES = (
     "probe PID checkpoint rescue.pt",
+    "probe PID checkpoint",
     "probe PID checkpoint rescue.pt --overwrite --now",
     "probe PID checkpoint kept --every 1000 --keep 3 --best loss",
 )
@@ -20,8 +22,13 @@ EXAMPLES = (
 def command(
     context: typer.Context,
     path: Annotated[
-        str, typer.Argument(metavar="PATH", help="File; a folder with --every or for a multi-rank job.")
-    ],
+        str | None,
+        typer.Argument(
+            metavar="[PATH]",
+            help="File (default: a new one in the current directory); a folder with --every or for a "
+            "multi-rank job.",
+        ),
+    ] = None,
     now: Annotated[
         bool, typer.Option("--now", help="Do not wait for the end of a step: for a hung job.")
     ] = False,
@@ -43,14 +50,30 @@ def command(
 
     Contains model, optimizer, schedulers, RNG state and position.
     """
-    place = path_for(context.obj, path)
+    session: Session = context.obj
+    if path is None and every is not None:
+        raise UsageError("--every needs a folder", hint="For example `checkpoint kept --every 1000`.")
+    if path is None and not session.runs_later and _several_ranks(session):
+        path = "."  # in which a checkpoint of all ranks makes a folder of its own
+    place = file_for(session, path, "checkpoint", ".pt")
     if every is None and (keep is not None or best is not None):
         raise UsageError("--keep and --best need --every", hint="Add --every N.")
     if every is None:
-        act(context.obj, "checkpoint", wait, output_format, now=now, path=place, overwrite=overwrite)
+        act(session, "checkpoint", wait, output_format, now=now, path=place, overwrite=overwrite)
     elif now or overwrite:
         raise UsageError("--now and --overwrite cannot be used with --every")
     else:
         act(
-            context.obj, "checkpoint", wait, output_format, folder=place, every=every, keep=keep, best=best
+            session, "checkpoint", wait, output_format, folder=place, every=every, keep=keep, best=best
         )
+
+
+def _several_ranks(session: Session) -> bool:
+    """Whether the endpoint is more than one live process; without a server it is one."""
+    from probe_cli.commands.ps import known_processes
+
+    try:
+        found, _ = known_processes(session)
+    except ServerUnavailable:
+        return False
+    return sum(one.get("ended_ns") is None for one in found) > 1

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from probe_cli.core.act_client import act, path_for
+from probe_cli.core.act_client import act, file_for
 from probe_cli.core.options import Overwrite, TextFormat, Wait
 
 EXAMPLES = ("probe PID save-batch batch.pt",)
@@ -14,7 +14,13 @@ EXAMPLES = ("probe PID save-batch batch.pt",)
 
 def command(
     context: typer.Context,
-    path: Annotated[str, typer.Argument(metavar="FILE", help="Output file, for torch.load.")],
+    path: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[FILE]",
+            help="Output file, for torch.load (default: a new one in the current directory).",
+        ),
+    ] = None,
     drop: Annotated[bool, typer.Option("--drop", help="Release the batch in the job afterwards.")] = False,
     overwrite: Overwrite = False,
     wait: Wait = None,
@@ -24,5 +30,5 @@ def command(
 
     A bad batch is one with which NaN or infinity appeared.
     """
-    place = path_for(context.obj, path)
+    place = file_for(context.obj, path, "batch", ".pt")
     act(context.obj, "save_batch", wait, output_format, path=place, drop=drop, overwrite=overwrite)

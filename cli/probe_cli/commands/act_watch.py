@@ -7,12 +7,14 @@ queries the rows and writes them. Ctrl-C stops the watch in the job too.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
 from probe.base.errors import BadRequest, ProbeError, ServerUnavailable
 from probe.client.answer import Answer
+from probe.client.endpoints import names_agent
 from probe_cli.core.act_client import request_action, request_undo, typed
 from probe_cli.core.figures import count
 from probe_cli.core.options import Wait, WatchFormat
@@ -32,6 +34,11 @@ _WIDEST_COLUMN = 40
 _ENDED = ("ended", "undone", "failed", "cancelled", "refused", "done")
 _GONE = ("dead", "failed", "finished")
 _MOST_ROWS = 1_000_000
+
+
+def is_endpoint(word: str, _words: Sequence[str], session: Session) -> bool:
+    """Whether the only argument is no expression: `probe watch PID --gradients`."""
+    return names_agent(word, session.address)
 
 
 class Row(NamedTuple):

@@ -8,12 +8,12 @@ from typing import Any
 import typer
 
 from probe.base.rank_sets import as_text
-from probe_cli.core.action_log import action_text, latest
+from probe_cli.core.action_log import action_text, latest_with_evals
 from probe_cli.core.figures import age, count
-from probe_cli.core.options import TableFormat
+from probe_cli.core.options import OutputFile, RowsFormat
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import escape_controls
-from probe_cli.render.grid import Heading, write_states
+from probe_cli.render.grid import Heading, state_lines
 
 EXAMPLES = (
     "probe PID actions",
@@ -28,19 +28,23 @@ _NOT_DONE = ("failed", "refused", "cancelled")
 _COLOURS = {"standing": "green", "failed": "red", "refused": "yellow", "cancelled": "yellow"}
 
 
-def command(context: typer.Context, output_format: TableFormat = "table") -> None:
-    """List the actions on a job and how to undo them."""
+def command(context: typer.Context, output_format: RowsFormat = None, output: OutputFile = None) -> None:
+    """List the actions and snippets on a job, and how to undo them."""
     session: Session = context.obj
-    rows = latest(session)
-    if output_format == "json":
+    rows = latest_with_evals(session)
+    if output_format == "json" and output is None:
         session.out.json({"actions": rows})
+    elif output_format or output:
+        from probe_cli.render.row_output import write_records
+
+        write_records(session, rows, output_format, output)
     elif not rows:
         session.note("no actions")
     else:
         several = len({row["rank"] for row in rows}) > 1
         headings = [one for one in _HEADINGS if several or one.name != "RANKS"]
         cells = [_cells(row, several=several) for row in _merged(rows)]
-        write_states(session.out, headings, cells, "STATE", _COLOURS)
+        session.out.page(state_lines(session.out, headings, cells, "STATE", _COLOURS))
 
 
 def _merged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

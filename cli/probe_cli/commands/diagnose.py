@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 import typer
 
-from probe_cli.core.options import TextFormat
+from probe_cli.core.options import SYMPTOMS, TextFormat
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import Output, escape_controls
 from probe_cli.render.verdict_lines import safe, verdict_lines
@@ -17,12 +17,22 @@ EXAMPLES = (
     "probe PID diagnose",
     "probe PID diagnose loss",
     "probe JOB diagnose --all --format json",
+    "probe PID diagnose --exit-code || echo look at it",
 )
 _OUTCOMES = {"found": ("yellow",), "clear": ("green",), "unknown": ("dim",)}
+ALARM = 1
+"""Exit code of `--exit-code` with an alarm among the verdicts."""
 _MOST_OF_ONE = 3
 """Findings shown of one recipe."""
 _DEEP_S = 60.0
 """Time limit with a symptom, which may wait for steps of the job."""
+
+
+def is_endpoint(word: str, _words: Sequence[str], _session: Session) -> bool:
+    """Whether the only argument is no symptom, nor a misspelt one: `probe diagnose JOB`."""
+    import difflib
+
+    return not difflib.get_close_matches(word.lower(), SYMPTOMS, n=1)
 
 
 def command(
@@ -30,7 +40,7 @@ def command(
     symptom: Annotated[
         str | None,
         typer.Argument(
-            metavar="[SYMPTOM]", help="Run the checks for nan, slow, memory, hang, loss, gradients or data."
+            metavar="[SYMPTOM]", help=f"Run the checks for {', '.join(SYMPTOMS[:-1])} or {SYMPTOMS[-1]}."
         ),
     ] = None,
     everything: Annotated[
@@ -43,6 +53,9 @@ def command(
         str | None,
         typer.Option("--log", metavar="FILE", help="Diagnose the log of a run (`-`: stdin), not a job."),
     ] = None,
+    exit_code: Annotated[
+        bool, typer.Option("--exit-code", help="End with 1 if there is an alarm, for scripts.")
+    ] = False,
     output_format: TextFormat = "text",
 ) -> None:
     """Show what is wrong, why, and what to do next.
@@ -59,6 +72,16 @@ def command(
         if symptom is not None:
             asked["symptom"] = symptom
         answer = session.request("GET", "/v1/diagnose", asked, timeout_s=_DEEP_S if symptom else None)
+    _show(session, answer, log, everything, output_format)
+    judged = (answer, answer.get("conclusion") or {}, *(answer.get("findings") or ()))
+    if exit_code and any(one.get("severity") == "alarm" for one in judged):
+        raise typer.Exit(ALARM)
+
+
+def _show(
+    session: Session, answer: dict[str, Any], log: str | None, everything: bool,
+    output_format: Literal["text", "json"],
+) -> None:
     if output_format == "json":
         session.out.json(answer)
         return

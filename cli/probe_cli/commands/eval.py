@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
-from probe.base.errors import ServerUnavailable, UsageError
-from probe_cli.core.act_client import alike, by_rank, say_who_is_missing, waiting, where
+from probe.base.errors import ProbeError, ServerUnavailable, UsageError
+from probe.client.endpoints import names_agent
+from probe_cli.core.act_client import alike, by_rank, say_who_is_missing, where
+from probe_cli.core.action_log import COMPLETION
 from probe_cli.core.direct import Request, request_process
 from probe_cli.core.options import File, Timeout, Wait
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import escape_controls
+from probe_cli.core.wait_line import waiting
 
 EXAMPLES = (
     "probe PID eval \"optimizer.param_groups[0]['lr']\"",
@@ -19,6 +23,7 @@ EXAMPLES = (
     'probe JOB eval "print(rank, world_size)"',
     'probe PID eval --at-step "sum(p.grad.norm() for p in model.parameters() if p.grad is not None)"',
 )
+_NAMES_S = 2.0
 RAISED = 1
 """Exit code if the snippet raised."""
 _CLASSES = {
@@ -27,10 +32,18 @@ _CLASSES = {
 }
 
 
+def is_endpoint(word: str, _words: Sequence[str], session: Session) -> bool:
+    """Whether the only argument is no code: `probe eval PID`."""
+    return names_agent(word, session.address)
+
+
 def command(
     context: typer.Context,
     code: Annotated[
-        str | None, typer.Argument(metavar="[CODE]", help="Python code (`-` or omitted: read from stdin).")
+        str | None,
+        typer.Argument(
+            metavar="[CODE]", help="Python code (`-`: read from stdin; omitted: a prompt, or stdin)."
+        ),
     ] = None,
     file: File = None,
     timeout: Timeout = None,
@@ -49,30 +62,59 @@ def command(
     """Run Python in the process or in every rank.
 
     Prints the output and the last value. Read-only code runs immediately; code that changes the job runs
-    between two steps, at the same step on every rank.
+    between two steps, at the same step on every rank. Without CODE: a prompt at a terminal, else code from
+    stdin.
     """
     session: Session = context.obj
-    snippet = session.read_text(code, file, "Python")
     if now and (at_step or together):
         raise UsageError(f"--now and {'--at-step' if at_step else '--together'} are mutually exclusive")
     timeout_s = session.settings.eval_timeout_s if timeout is None else timeout
     wait_s = session.settings.act_wait_s if wait is None else wait
-    asked = {
-        "code": snippet, "timeout_s": timeout_s, "wait_s": wait_s,
+    options = {
         "when": "now" if now else "step" if at_step else None,
-        "force": force or None, "together": together or None,
-        "wait_anyway": wait is not None or None,
+        "force": force or None, "together": together or None, "wait_anyway": wait is not None or None,
     }
+
+    def run(snippet: str) -> int:
+        text = f"waiting for the snippet, or a step to end, at most {wait_s:g} s; Ctrl-C stops waiting"
+        with waiting(session.err, text):
+            answer = _request(session, snippet, timeout_s, wait_s, options)
+        return (_show_ranks if isinstance(answer.get("answers"), list) else _show)(session, answer)
+
+    if code is None and file is None and session.converses:
+        from probe_cli.prompts.python_prompt import PythonPrompt
+
+        PythonPrompt(session, run, lambda expression: names_in_job(session, expression)).run()
+        return
+    raise typer.Exit(run(session.read_text(code, file, "Python")))
+
+
+def _request(
+    session: Session, snippet: str, timeout_s: float, wait_s: float, options: Mapping[str, object]
+) -> dict[str, Any]:
+    asked = {"code": snippet, "timeout_s": timeout_s, "wait_s": wait_s, **options}
     body = {name: value for name, value in asked.items() if value is not None}
-    with waiting(session, wait_s):
-        answer = request_process(
-            session,
-            server=Request("POST", "/v1/eval", body={"endpoint": session.address.endpoint, **body}),
-            agent=Request("POST", "/v1/eval", body=body),
-            timeout_s=wait_s + timeout_s,
-        )
-    show = _show_ranks if isinstance(answer.get("answers"), list) else _show
-    raise typer.Exit(show(session, answer))
+    return request_process(
+        session,
+        server=Request("POST", "/v1/eval", body={"endpoint": session.address.endpoint, **body}),
+        agent=Request("POST", "/v1/eval", body=body),
+        timeout_s=wait_s + timeout_s,
+    )
+
+
+def names_in_job(session: Session, expression: str) -> list[str]:
+    """What can follow an expression and a dot; of the empty text, the names that a snippet sees.
+
+    Empty if finding out would do more than read, or takes long: a completion is not worth it."""
+    what = f"dir({expression})" if expression else "__names__"
+    snippet = f"print(*{what}, sep='\\n'){COMPLETION}"
+    try:
+        answer = _request(session, snippet, _NAMES_S, _NAMES_S, {"when": "reading"})
+    except ProbeError:
+        return []
+    ranks = by_rank(answer)
+    one = ranks[0][1] if ranks else answer
+    return [] if one.get("error") else str(one.get("output") or "").split()
 
 
 def _show(session: Session, answer: dict[str, Any]) -> int:

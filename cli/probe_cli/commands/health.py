@@ -81,7 +81,8 @@ def lines(answer: dict[str, Any], out: Output) -> Iterator[str]:
 
 def _title(answer: dict[str, Any], out: Output) -> str:
     steps = answer["steps"]
-    colour = {"running": "green", "idle": "yellow", "finished": "dim"}.get(str(answer.get("state")), "red")
+    colours = {"running": "green", "starting": "yellow", "finished": "dim"}
+    colour = colours.get(str(answer.get("state")), "red")
     state = escape_controls(state_text({**answer, "state": answer.get("state") or UNKNOWN}))
     parts = [
         out.style(escape_controls(str(answer.get("name") or answer.get("job"))), "bold"),
@@ -239,6 +240,9 @@ def _findings(answer: dict[str, Any], out: Output) -> Iterator[str]:
         yield f"and {len(found) - _MOST_FINDINGS} more: see `diagnose`"
     for reason in answer.get("unjudged") or ():
         yield f"{out.style('UNKNOWN', 'yellow')}  problems not judged: {escape_controls(reason)}"
-    if not found and not answer.get("unjudged"):
+    if answer["steps"]["last"] is None:
+        unknown = out.style("UNKNOWN", "yellow")
+        yield f"{unknown}  no step has finished yet: learning and speed cannot be judged"
+    elif not found and not answer.get("unjudged"):
         judged = "the monitor found" if answer.get("judged") == "monitor" else "the recipes found"
         yield f"{out.style('OK', 'green')}  {judged} no problems"

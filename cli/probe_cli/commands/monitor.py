@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import typer
@@ -17,7 +18,7 @@ from probe_cli.core.figures import age, known
 from probe_cli.core.options import TableFormat
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import escape_controls
-from probe_cli.render.grid import Heading, write_states
+from probe_cli.render.grid import Heading, state_lines
 
 EXAMPLES = (
     "probe monitor --once",
@@ -38,6 +39,11 @@ _PATH = "/v1/monitor"
 _SHOWS = frozenset({"lr", "loss_scale"})
 """Actions that without arguments only show something."""
 _HINT = 'Give a command that acts on a job: "lr --scale 0.5", "checkpoint rescue.pt", "stop".'
+
+
+def is_endpoint(_word: str, words: Sequence[str], _session: Session) -> bool:
+    """Whether the first argument is no action: without `--on` there is none."""
+    return not any(word == "--on" or word.startswith("--on=") for word in words)
 
 
 def command(
@@ -118,7 +124,8 @@ def _incidents(session: Session, incidents: list[dict[str, Any]]) -> None:
     if not incidents:
         session.out.line("no open incidents")
         return
-    write_states(session.out, _HEADINGS, [_cells(one) for one in incidents], "SEVERITY", _COLOURS)
+    rows = [_cells(one) for one in incidents]
+    session.out.lines(state_lines(session.out, _HEADINGS, rows, "SEVERITY", _COLOURS))
     for command in incidents[0]["next"][:2]:
         session.out.line(f"next  {escape_controls(command)}")
 
@@ -167,6 +174,8 @@ class _Reading:
 class _Parsing(Session):
     """A session in which commands are parsed and not run. Paths are still relative to this directory."""
 
+    runs_later = True
+
     @property
     def has_own_transport(self) -> bool:
         """False, so that paths are made absolute."""
@@ -179,6 +188,8 @@ def _rule(session: Session, recipe: str, words: str) -> dict[str, Any]:
         split = shlex.split(words)
     except ValueError as error:
         raise UsageError(f"--on {recipe} {words!r}: {error}", hint=_HINT) from None
+    if not split:
+        raise UsageError(f"--on {recipe} {words!r}: not an action", hint=_HINT)
     parsing = _Parsing(
         session.environ, session.out.stream, session.err.stream, session.input, session.dispatch, _Reading()
     )

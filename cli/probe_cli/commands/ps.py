@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,10 +13,10 @@ from probe.base.errors import ServerUnavailable
 from probe.recording import places
 from probe.recording.waiting import all_waiting
 from probe_cli.core.figures import age, count, known
-from probe_cli.core.options import TableFormat
+from probe_cli.core.options import OutputFile, RowsFormat
 from probe_cli.core.session import Session
-from probe_cli.core.terminal import escape_controls
-from probe_cli.render.grid import Heading, write_states
+from probe_cli.core.terminal import Output, escape_controls
+from probe_cli.render.grid import Heading, state_lines
 from probe_cli.render.process_state import COLOURS, WAITING, state_text
 
 EXAMPLES = (
@@ -37,23 +38,39 @@ def command(
     everything: Annotated[
         bool, typer.Option("--all", help="Include processes that ended long ago.")
     ] = False,
-    output_format: TableFormat = "table",
+    output_format: RowsFormat = None,
+    output: OutputFile = None,
 ) -> None:
     """List running and recently ended processes."""
     session: Session = context.obj
-    listed, notes = _ask(session, everything)
-    listed += _waiting(session, {process.get("pid") for process in listed if process.get("ended_ns") is None})
-    found = [process for process in listed if _matches(process, session.address.endpoint)]
-    if output_format == "json":
+    found, notes = known_processes(session, everything)
+    if output_format == "json" and output is None:
         session.out.json({"processes": found, "notes": notes})
         return
     for note in notes:
         session.note(note)
-    if found:
-        write_states(session.out, _HEADINGS, [_cells(process) for process in found], "STATE", COLOURS)
+    if output_format or output:
+        from probe_cli.render.row_output import write_records
+
+        write_records(session, found, output_format, output)
+    elif found:
+        session.out.page(table_lines(found, session.out))
     else:
         _say_how_to_start(session, everything)
     _say_where_else(session)
+
+
+def known_processes(session: Session, everything: bool = False) -> tuple[list[dict[str, Any]], list[str]]:
+    """The processes of the session's endpoint (all, if none is named) as `/v1/processes` has them, and notes;
+    `everything`: also what ended long ago. Starts no server where nothing was recorded."""
+    listed, notes = _ask(session, everything)
+    listed += _waiting(session, {process.get("pid") for process in listed if process.get("ended_ns") is None})
+    return [process for process in listed if _matches(process, session.address.endpoint)], notes
+
+
+def table_lines(processes: Sequence[dict[str, Any]], out: Output) -> Iterator[str]:
+    """One line for each process, under headings."""
+    return state_lines(out, _HEADINGS, [_cells(process) for process in processes], "STATE", COLOURS)
 
 
 def _say_where_else(session: Session) -> None:

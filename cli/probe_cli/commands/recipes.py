@@ -64,7 +64,7 @@ def command(
         session.out.json(answer)
         return
     found = answer["recipes"]
-    session.out.lines(_recipe_lines(found[0], session.out) if words else _list(found, session.out))
+    session.out.page(_recipe_lines(found[0], session.out) if words else _list(found, session.out))
     if not words:
         session.note(f"`probe recipes show {STALL_THRESHOLDS}` shows when a process counts as stalled")
     for problem in answer["problems"]:

@@ -1,4 +1,4 @@
-"""`probe tables`: the tables that queries can use."""
+"""`probe tables`: the tables that queries can use, and the columns of one."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ EXAMPLES = (
     "probe tables python.steps",
     "probe PID tables",
 )
+_LIST = (Heading("TABLE"), Heading("ONE ROW PER", prose=True))
 _HEADINGS = (Heading("column"), Heading("type"), Heading("unit"), Heading("meaning", prose=True))
 
 
@@ -25,11 +26,11 @@ def command(
     context: typer.Context,
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="Only this table, e.g. python.steps."),
+        typer.Argument(metavar="[NAME]", help="One table with its columns, e.g. python.steps."),
     ] = None,
     output_format: TextFormat = "text",
 ) -> None:
-    """Describe the tables that queries can use."""
+    """List the tables that queries can use; one with its columns."""
     session: Session = context.obj
     found = _tables(session)
     if name is not None:
@@ -37,10 +38,13 @@ def command(
     if output_format == "json":
         session.out.json({"tables": found})
         return
-    for index, table in enumerate(found):
-        if index:
-            session.out.line()
-        session.out.lines(_table_lines(table, session.out))
+    if name is None:
+        rows = [[escape_controls(str(table[key])) for key in ("name", "doc")] for table in found]
+        session.out.page(grid(_LIST, rows, session.out.width))
+        whose = f"{session.named} " if session.named else ""
+        session.err.line(f"  next: probe {whose}tables NAME  lists its columns, with an example query")
+    for table in found if name is not None else ():
+        session.out.page(_table_lines(table, session.out))
 
 
 def _tables(session: Session) -> list[dict[str, Any]]:
@@ -76,8 +80,8 @@ def _named(name: str, tables: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         return found
     names = [str(table["name"]) for table in tables]
     near = difflib.get_close_matches(wanted, [*names, *(name.partition(".")[2] for name in names)], n=2)
-    meant = f"Did you mean {' or '.join(near)}?" if near else f"Tables: {', '.join(names)}."
-    raise UsageError(f"no such table: {name!r}", hint=meant)
+    meant = f"Did you mean {' or '.join(near)}? " if near else ""
+    raise UsageError(f"no such table: {name!r}", hint=meant + "`probe tables` lists all.")
 
 
 def _table_lines(table: dict[str, Any], out: Output) -> Iterator[str]:

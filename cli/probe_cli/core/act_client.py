@@ -5,7 +5,6 @@ Every command that acts goes through `act`. The command's main thread; standard-
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
@@ -16,11 +15,10 @@ from probe_cli.core.direct import Request, request_process
 from probe_cli.core.figures import duration
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import escape_controls
+from probe_cli.core.wait_line import waiting
 
 LONGEST_ACTION_S = 120.0
 """Time limit of an action itself, beyond waiting for a step to end: a large checkpoint on a slow disk."""
-_QUIET_S = 1.0
-"""Delay before a terminal is told what is being waited for."""
 
 
 def act(
@@ -54,7 +52,8 @@ def _request(session: Session, path: str, asked: dict[str, Any], wait_s: float |
     wait_s = session.settings.act_wait_s if wait_s is None else wait_s
     body = {name: value for name, value in {**asked, "wait_s": wait_s}.items() if value is not None}
     try:
-        with waiting(session, wait_s):
+        text = f"waiting for the current step to end, at most {wait_s:g} s; Ctrl-C stops waiting"
+        with waiting(session.err, text):
             answer = request_process(
                 session,
                 server=Request("POST", path, body={"endpoint": session.address.endpoint, **body}),
@@ -171,27 +170,6 @@ def _quoted(word: str) -> str:
     return shlex.quote(word)
 
 
-@contextlib.contextmanager
-def waiting(session: Session, wait_s: float) -> Iterator[None]:
-    """After a moment, tell a terminal that the command is waiting for a step to end."""
-    if not session.err.terminal:
-        yield
-        return
-    import threading
-
-    def say() -> None:
-        session.note(f"waiting for the current step to end, at most {wait_s:g} s; Ctrl-C stops waiting")
-        session.err.stream.flush()
-
-    timer = threading.Timer(_QUIET_S, say)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-
-
 # Arguments ------------------------------------------------------------------
 
 
@@ -207,6 +185,25 @@ def path_for(session: Session, path: str) -> str:
         raise UsageError(
             f"the current directory no longer exists ({error.strerror})", hint="Give an absolute path."
         ) from None
+
+
+def file_for(session: Session, given: str | None, kind: str, suffix: str) -> str:
+    """The path for the job to write: the given one, or a new one of this kind in the current directory, such
+    as `trace-train-0-20260131-235959.json`."""
+    if given is not None:
+        return path_for(session, given)
+    if session.runs_later:
+        hint = 'For example "checkpoint rescue.pt".'
+        raise UsageError("an automatic action needs the name of its file", hint=hint)
+    import time
+
+    named = f"{kind}-{session.address.endpoint[-40:]}"
+    name = "".join(one if one.isalnum() or one in "._" else "-" for one in named).strip("-")
+    name += time.strftime("-%Y%m%d-%H%M%S")
+    path, number = path_for(session, name + suffix), 2
+    while os.path.exists(path):  # two within a second
+        path, number = path_for(session, f"{name}-{number}{suffix}"), number + 1
+    return path
 
 
 def number(value: float | None, option: str, *, above_zero: bool = False) -> float | None:

@@ -13,6 +13,9 @@ from probe_cli.core.act_client import request_undo, show
 from probe_cli.core.direct import Request, request_process
 from probe_cli.core.session import Session
 
+COMPLETION = "  # completion"
+"""End of a snippet that only completes what somebody types at a prompt: recorded, and not listed."""
+_LONGEST_CODE = 60
 _LATEST = (
     "SELECT action_id, min(t_ns) OVER asked AS t_ns, min(step) OVER asked AS step, action, arguments, state,"
     " what, undo, caller_uid, caller_pid, caller_role, held_s, duration_s, rank, pid FROM probe.actions"
@@ -21,11 +24,27 @@ _LATEST = (
     " ORDER BY 2, action_id"
 )
 """One row for each action: when it was requested, and its latest state."""
+_EVALS = (
+    "SELECT eval_id AS action_id, min(t_ns) OVER asked AS t_ns, max(step) OVER asked AS step,"
+    " 'eval' AS action, to_json({'code': code}) AS arguments, outcome AS state, class AS what, NULL AS undo,"
+    " caller_uid, caller_pid, caller_role, held_s, duration_s, rank, pid FROM probe.evals"
+    f" WHERE code NOT LIKE '%{COMPLETION}'"
+    " WINDOW asked AS (PARTITION BY pid, eval_id)"
+    " QUALIFY row_number() OVER (PARTITION BY pid, eval_id ORDER BY probe.evals.t_ns DESC) = 1"
+)
+"""One row for each snippet, in the columns of an action."""
 
 
 def latest(session: Session) -> list[dict[str, Any]]:
     """Every action of the endpoint with its latest state, oldest first; `arguments` decoded."""
     rows = Answer.query(session, _LATEST).records()
+    return [{**row, "arguments": decoded(row["arguments"])} for row in rows]
+
+
+def latest_with_evals(session: Session) -> list[dict[str, Any]]:
+    """The same with the snippets of `eval` among them, as actions that cannot be undone."""
+    sql = f"FROM ({_LATEST}) UNION ALL BY NAME FROM ({_EVALS}) ORDER BY t_ns, action_id"
+    rows = Answer.query(session, sql).records()
     return [{**row, "arguments": decoded(row["arguments"])} for row in rows]
 
 
@@ -41,6 +60,9 @@ def action_text(action: str, arguments: Any) -> str:
     """An action in a few words: `lr scale=0.1 group=0`."""
     if not isinstance(arguments, dict):
         return action
+    if action == "eval":
+        first, *more = str(arguments.get("code")).strip().splitlines() or [""]
+        return f"eval {first[:_LONGEST_CODE]}{'…' if more or len(first) > _LONGEST_CODE else ''}"
     given = {name: value for name, value in arguments.items() if value is not None and value is not False}
     return " ".join([action, *(f"{name}={_short(value)}" for name, value in given.items())])
 

@@ -1,65 +1,212 @@
-"""`probe ENDPOINT COMMAND …` becomes `probe -t ENDPOINT COMMAND …`.
+"""A command line, read before the command is known: `probe ENDPOINT COMMAND …`, `probe COMMAND ENDPOINT …`.
 
-The first word that is neither an option nor a command is the endpoint. For a job
-named like a command, use `-t`. Pure; the command's main thread.
+The first word that is neither an option nor a command is the endpoint. For a job named like a command, use
+`-t`. A misspelt word never runs anything: at most three commands are suggested, and one that changes a job
+only for a word that can hardly be another one. Pure, standard library only; the command's main thread.
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Collection, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from probe.base.errors import UsageError
 
 ENDPOINT_OPTIONS = ("-t", "--endpoint")
+HELP_OPTIONS = frozenset({"--help", "-h", "--version", "-V"})
+ALL_COMMANDS = "All commands: `probe --help`."
+MOST_GUESSES = 3
+_NEAR = 0.7
+"""How alike a word and a suggested command are, by difflib: `atach` suggests `attach`, and not `watch`."""
+_SHORTEST_ACTING = 4
+"""Letters of a word for which a command that changes a job is suggested."""
+_SQL = frozenset({"select", "from", "with", "show", "describe", "summarize", "explain", "values", "pivot"})
+_NUMBER = re.compile(r"[-+]?(\d+\.\d*|\.\d+|\d+(\.\d*)?e[-+]?\d+)", re.IGNORECASE)
+"""Not a whole number, so neither a PID nor, most likely, a job: the value of an option."""
+_CODE = re.compile(r"[(=\[]|\s[-+*/]\s")
 
 
-def rewrite(words: Sequence[str], commands: Collection[str]) -> list[str]:
-    """The words with `-t` before the endpoint; raises `UsageError` for an unknown command.
+class Vocabulary(NamedTuple):
+    """Our commands; words that mean one; words that mean none, with what to type; commands that change a
+    job."""
 
-    Words after the command are left alone.
-    """
+    commands: Collection[str]
+    same_as: Mapping[str, str]
+    instead: Mapping[str, str]
+    acting: Collection[str]
+
+
+class CommandLine(NamedTuple):
+    """Options before the command, the command (empty: none), the words after it."""
+
+    options: list[str]
+    command: str
+    rest: list[str]
+
+    @property
+    def words(self) -> list[str]:
+        """The whole line, with the endpoint as an option."""
+        return [*self.options, *([self.command] if self.command else []), *self.rest]
+
+    @property
+    def endpoint(self) -> str | None:
+        """The endpoint that is named, if one is."""
+        for place, word in enumerate(self.options):
+            if word in ENDPOINT_OPTIONS:
+                return "".join(self.options[place + 1 : place + 2])
+            for option in ENDPOINT_OPTIONS:
+                if word.startswith(option):
+                    return word.removeprefix(option).removeprefix("=")
+        return None
+
+    def addressed_to(self, place: int) -> CommandLine:
+        """The same with the word at `place` of the rest as the endpoint."""
+        rest = [*self.rest[:place], *self.rest[place + 1 :]]
+        return CommandLine([*self.options, "-t", self.rest[place]], self.command, rest)
+
+
+def read(words: Sequence[str], known: Vocabulary) -> CommandLine:
+    """Take a command line apart; raises `UsageError` for an unknown command.
+
+    Words after the command are left alone."""
     position = 0
-    named = False
     while position < len(words) and words[position].startswith("-") and words[position] != "-":
-        takes_value = words[position] in ENDPOINT_OPTIONS
-        named = named or takes_value or words[position].startswith(("-t", "--endpoint="))
-        position += 2 if takes_value else 1
-    options, rest = list(words[:position]), list(words[position:])
-    if not rest or rest[0] in commands:
-        return options + rest
-    if named:
-        raise _no_command(rest[0], commands)
-    endpoint, rest = rest[0], rest[1:]
-    if not rest or (rest[0] not in commands and rest[0] != "--help"):
-        raise _no_command_after(endpoint, rest, commands)
-    return [*options, "-t", endpoint, *rest]
+        position += 2 if words[position] in ENDPOINT_OPTIONS else 1
+    line = CommandLine(list(words[:position]), "", list(words[position:]))
+    if not line.rest:
+        return line
+    first, *rest = line.rest
+    other_tools = first in known.same_as and known.same_as[first] != "run"
+    if _command(first, known) and not (other_tools and rest and rest[0] in known.commands):  # a job's name
+        return line._replace(command=_command(first, known), rest=rest)
+    if first == "help" and rest and _command(rest[0], known):
+        return line._replace(command=_command(rest[0], known), rest=["--help"])
+    if first in ("help", "version"):
+        return CommandLine([*line.options, f"--{first}"], "", [])
+    if line.endpoint is not None:
+        raise unknown_command(first, rest, line.endpoint, known)
+    if not rest:
+        return _endpoint_alone(line, first, known)
+    command = _command(rest[0], known)
+    if command:
+        return CommandLine([*line.options, "-t", first], command, rest[1:])
+    if rest[0] in HELP_OPTIONS:
+        return CommandLine([*line.options, "-t", first], "", rest)
+    raise _neither(first, rest, known)
 
 
-def _near(word: str, commands: Collection[str]) -> list[str]:
-    return difflib.get_close_matches(word, list(commands), n=2)
+def _command(word: str, known: Vocabulary) -> str:
+    return word if word in known.commands else known.same_as.get(word, "")
 
 
-def _listed(commands: Collection[str]) -> str:
-    return f"Commands: {', '.join(commands)}."
+def _endpoint_alone(line: CommandLine, word: str, known: Vocabulary) -> CommandLine:
+    answered = word in known.instead or word.endswith(".py") or _is_text(word)
+    if answered or (not word.isdigit() and guesses(word, known)):
+        raise unknown_command(word, [], None, known)
+    return CommandLine([*line.options, "-t", word], "", [])
 
 
-def _no_command(word: str, commands: Collection[str]) -> UsageError:
-    near = _near(word, commands)
-    meant = f"Did you mean {' or '.join(near)}? " if near else ""
-    return UsageError(f"no such command: {word!r}", hint=meant + _listed(commands))
+def _neither(first: str, rest: Sequence[str], known: Vocabulary) -> UsageError:
+    """The error for two words of which none is a command: which one was meant as the command?"""
+    second = rest[0]
+    if second.startswith("-"):
+        if first in known.instead or first.endswith(".py") or guesses(first, known):
+            return unknown_command(first, [], None, known)
+        return UsageError(
+            f"{first!r} is taken as an endpoint, but no command follows",
+            hint=f"For example `probe {first} backtrace`. {ALL_COMMANDS}",
+        )
+    first_fits = first in known.instead or bool(guesses(first, known)) or _is_text(first)
+    second_fits = second in known.instead or bool(guesses(second, known))
+    first_meant = second.isdigit() or first.endswith(".py") or (first_fits and not second_fits)
+    if first_meant and not first.isdigit():
+        return unknown_command(first, rest, None, known)
+    return unknown_command(second, rest[1:], first, known)
 
 
-def _no_command_after(endpoint: str, rest: Sequence[str], commands: Collection[str]) -> UsageError:
-    if rest and not rest[0].startswith("-"):
-        near_word, near_endpoint = _near(rest[0], commands), _near(endpoint, commands)
-        if near_endpoint and not near_word:
-            return _no_command(endpoint, commands)
-        return _no_command(rest[0], commands)
-    near = _near(endpoint, commands)
-    if near:
-        return _no_command(endpoint, commands)
-    return UsageError(
-        f"{endpoint!r} is taken as an endpoint, but no command follows",
-        hint=f"For example `probe {endpoint} backtrace`. {_listed(commands)}",
-    )
+def unknown_command(word: str, rest: Sequence[str], endpoint: str | None, known: Vocabulary) -> UsageError:
+    """What to type instead of a word that is no command."""
+    if endpoint is None and rest and rest[0].isdigit():
+        endpoint = rest[0]
+    whom = endpoint or "PID"
+    message = f"no such command: {word!r}"
+    if word in known.instead:
+        return UsageError(message, hint=f"{known.instead[word].format(endpoint=whom)} {ALL_COMMANDS}")
+    if word.partition(" ")[0].lower() in _SQL:
+        return UsageError(message, hint=f'SQL is given to `query`: `probe {whom} query "SELECT …"`.')
+    if word.endswith(".py"):
+        return UsageError(message, hint=f"`probe run python {word}` starts it with probe.")
+    if _is_text(word):
+        return UsageError(message, hint=f"Python is given to `eval`: `probe {whom} eval CODE`.")
+    before = "" if endpoint is None else f"{endpoint} "
+    near = [f"`probe {before}{command}`" for command in guesses(word, known)]
+    meant = f"Did you mean {_either(near)}? " if near else ""
+    return UsageError(message, hint=meant + ALL_COMMANDS)
+
+
+def _is_text(word: str) -> bool:
+    """SQL or Python instead of a command."""
+    return word.partition(" ")[0].lower() in _SQL or _CODE.search(word) is not None
+
+
+def _either(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
+
+
+def guesses(word: str, known: Vocabulary) -> list[str]:
+    """At most three commands that a misspelt word may mean, the nearest first."""
+    import difflib
+
+    typed = word.lower().replace("_", "-")
+    words = [*known.commands, *known.same_as]
+    near = difflib.get_close_matches(typed, words, n=2 * MOST_GUESSES, cutoff=_NEAR)
+    found = dict.fromkeys(known.same_as.get(one, one) for one in near)
+    safe = [one for one in found if one not in known.acting or _slipped(typed, one)]
+    return safe[:MOST_GUESSES]
+
+
+def _slipped(typed: str, command: str) -> bool:
+    """Whether a word is the command but for one slip that seldom makes another word of it: two letters
+    swapped, one left out, one doubled. `step` and `shop` are not slips of `stop`."""
+    if typed == command:
+        return True
+    if len(typed) < _SHORTEST_ACTING:
+        return False
+    places = range(len(command))
+    slips = {
+        *(command[:at] + command[at + 1] + command[at] + command[at + 2 :] for at in places[:-1]),
+        *(command[:at] + command[at + 1 :] for at in places),
+        *(command[: at + 1] + command[at:] for at in places),
+    }
+    return typed in slips
+
+
+# An endpoint after the command -----------------------------------------------
+
+
+def endpoint_after(
+    rest: Sequence[str], valued: Collection[str], most: float, is_endpoint: Callable[[str], bool]
+) -> int | None:
+    """Place of the endpoint among the words after a command, None without one.
+
+    `valued`: options whose value is the next word. `most`: positional arguments of the command. The first
+    positional is the endpoint if there are more than that, or if `is_endpoint` says so."""
+    places: list[int] = []
+    place = 0
+    while place < len(rest):
+        word = rest[place]
+        if word == "--":
+            places += range(place + 1, len(rest))
+            break
+        if word.startswith("-") and word != "-":
+            place += word in valued
+        else:
+            places.append(place)
+        place += 1
+    if not places:
+        return None
+    first = rest[places[0]]
+    if not first or _NUMBER.fullmatch(first):
+        return None
+    return places[0] if len(places) > most or is_endpoint(first) else None

@@ -13,7 +13,7 @@ def exit_codes() -> list[tuple[int, str]]:
     kinds = [kind for kind in ProbeError.__subclasses__() if kind.exit_code != ProbeError.exit_code]
     return [
         (0, "Success."),
-        (1, "The snippet of `eval` raised, or `doctor` found a failure."),
+        (1, "`eval` raised, `doctor` failed, or `diagnose --exit-code` found an alarm."),
         *sorted((kind.exit_code, _meaning(kind)) for kind in kinds),
         (INTERRUPTED, "Interrupted with Ctrl-C."),
         (CLOSED_PIPE, "The reader of the output closed it (`| head`)."),

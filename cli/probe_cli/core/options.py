@@ -6,11 +6,20 @@ from typing import Annotated, Literal
 
 import typer
 
+SYMPTOMS = ("nan", "slow", "memory", "hang", "loss", "gradients", "data")
+"""Arguments of `diagnose`."""
+
 _FORMAT = typer.Option("--format", help="Output format.")
 TableFormat = Annotated[Literal["table", "json"], _FORMAT]
 TextFormat = Annotated[Literal["text", "json"], _FORMAT]
 WatchFormat = Annotated[Literal["table", "ndjson"], _FORMAT]
-QueryFormat = Annotated[Literal["table", "json", "ndjson", "csv", "parquet"], _FORMAT]
+RowsFormat = Annotated[
+    Literal["table", "json", "ndjson", "csv", "markdown", "parquet", "arrow"] | None,
+    typer.Option("--format", help="Output format (default: by the name of --output, else a table)."),
+]
+OutputFile = Annotated[
+    str | None, typer.Option("--output", "-o", metavar="FILE", help="Write the rows to FILE.")
+]
 File = Annotated[
     str | None, typer.Option("--file", "-f", metavar="FILE", help="Read from FILE (`-`: stdin).")
 ]

@@ -10,16 +10,20 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from probe.base.errors import UsageError
+from probe.base.errors import ProbeError, UsageError
 from probe.base.settings import Settings
 from probe.client.connection import Connection
 from probe.client.endpoints import Address, parse
 from probe.client.transport import Transport
 from probe_cli.core.terminal import Output, escape_controls
+from probe_cli.core.wait_line import waiting
 
 
 class Session:
     """What a command needs: `settings`, `address`, `request`, `out`, `err`, `input`."""
+
+    runs_later = False
+    """Whether what the command asks for is kept, and done whenever something happens."""
 
     def __init__(
         self,
@@ -39,6 +43,7 @@ class Session:
         self.named = ""
         self._settings: Settings | None = None
         self._transport = transport
+        self._brought = transport is not None
 
     @property
     def settings(self) -> Settings:
@@ -50,7 +55,12 @@ class Session:
     @property
     def has_own_transport(self) -> bool:
         """Whether a transport was passed in."""
-        return self._transport is not None
+        return self._brought
+
+    @property
+    def converses(self) -> bool:
+        """Whether a person is at both ends: a prompt may open."""
+        return self.input.isatty() and self.out.terminal
 
     @property
     def address(self) -> Address:
@@ -78,7 +88,8 @@ class Session:
     ) -> dict[str, Any]:
         """The server's response to one request, see `Connection.request`."""
         connection = self._connection()
-        answer = connection.request(method, path, parameters, body, timeout_s)
+        with waiting(self.err, f"waiting for the server to answer {path.rpartition('/')[2]}"):
+            answer = connection.request(method, path, parameters, body, timeout_s)
         self._transport = connection.open()
         return answer
 
@@ -91,6 +102,16 @@ class Session:
             raise UsageError(
                 f"`{command}` is about this machine and takes no endpoint", hint=f"Run `probe {command}`."
             )
+
+    def report(self, error: ProbeError) -> None:
+        """Write an error to stderr: what happened, and what to do next."""
+
+        def shown(text: str) -> str:
+            return escape_controls(text, "\n\t") if self.err.terminal else text
+
+        self.err.line(f"{self.err.style('probe:', 'red')} {shown(error.message)}")
+        if error.hint:
+            self.err.line(f"  next: {shown(error.hint)}")
 
     def note(self, text: str) -> None:
         """Write one line to stderr."""

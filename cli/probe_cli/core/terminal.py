@@ -8,6 +8,7 @@ Standard library only; the command's main thread.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -23,6 +24,7 @@ _STYLES = {
     "green": "32",
     "yellow": "33",
 }
+_ENDLESS = 10**9
 NARROWEST = 40
 """Columns assumed on a narrower terminal, which wraps."""
 
@@ -75,8 +77,11 @@ class Output:
     def __init__(self, stream: TextIO, environ: Mapping[str, str]) -> None:
         self.stream = stream
         self.terminal = stream.isatty()
-        self.colour = self.terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+        self.moves = self.terminal and environ.get("TERM") != "dumb"
+        """Whether the cursor can be moved, to write over what was written."""
+        self.colour = self.moves and not environ.get("NO_COLOR")
         self.width = _width(stream, environ) if self.terminal else None
+        self._pager = _pager(environ) if self.terminal else ""
 
     def line(self, text: str = "") -> None:
         """Write one line, already made safe for a terminal."""
@@ -86,6 +91,21 @@ class Output:
         """Write lines, already made safe for a terminal."""
         for text in texts:
             self.line(text)
+
+    def page(self, texts: Iterable[str]) -> None:
+        """Write lines as `lines` does; through the user's pager if they are more than the terminal shows."""
+        found = list(texts)
+        if self._pager and len(found) >= self._height():
+            self.stream.flush()
+            _through(self._pager, "".join(text + "\n" for text in found), self.stream)
+        else:
+            self.lines(found)
+
+    def _height(self) -> int:
+        try:
+            return os.get_terminal_size(self.stream.fileno()).lines or _ENDLESS
+        except (OSError, ValueError):
+            return _ENDLESS
 
     def json(self, value: object) -> None:
         """Write a value as one line of JSON."""
@@ -101,6 +121,36 @@ class Output:
         if not self.colour or not names:
             return text
         return f"\x1b[{';'.join(_STYLES[name] for name in names)}m{text}\x1b[0m"
+
+
+def _pager(environ: Mapping[str, str]) -> str:
+    """The command of PAGER, `less` if that is not set; empty for none (`cat`, or set to nothing)."""
+    found = environ.get("PAGER", "less").strip()
+    return "" if found == "cat" or environ.get("TERM", "dumb") == "dumb" else found
+
+
+def _through(pager: str, text: str, screen: TextIO) -> None:
+    """Show text in a pager, and wait until the user leaves it; without one that runs, just write it."""
+    import shlex
+    import subprocess
+
+    options = {"LESS": "FRX", "LV": "-c"}  # colours, and no pager for what fits
+    try:
+        running = subprocess.Popen(
+            shlex.split(pager), stdin=subprocess.PIPE, stdout=screen, text=True, encoding="utf-8",
+            errors="backslashreplace", env={**options, **os.environ},
+        )
+    except (OSError, ValueError):
+        screen.write(text)
+        return
+    with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):  # left before its end
+        running.communicate(text)
+    while True:
+        try:
+            running.wait()
+            return
+        except KeyboardInterrupt:  # the pager's, which stays
+            continue
 
 
 def _width(stream: TextIO, environ: Mapping[str, str]) -> int:

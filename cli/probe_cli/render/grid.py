@@ -58,11 +58,11 @@ def grid(
             yield indent + text
 
 
-def write_states(
+def state_lines(
     out: Output, headings: Sequence[Heading], rows: Sequence[Sequence[str]], coloured: str,
     colours: Mapping[str, str],
-) -> None:
-    """Write a table with bold headings; cells of the column `coloured` take the colour of their first word
+) -> Iterator[str]:
+    """Lines of a table with bold headings; cells of the column `coloured` take the colour of their first word
     (up to a colon)."""
 
     def paint(number: int, column: int, text: str) -> str:
@@ -71,7 +71,7 @@ def write_states(
         colour = colours.get(rows[number][column].partition(":")[0])
         return out.style(text, colour) if colour and headings[column].name == coloured else text
 
-    out.lines(grid(headings, rows, out.width, paint))
+    return grid(headings, rows, out.width, paint)
 
 
 def _wrapped(text: str, width: int) -> list[str]:

@@ -8,7 +8,7 @@ from probe_cli.core.figures import known
 
 WAITING = "waiting for torch"
 COLOURS = {
-    "running": "green", "idle": "yellow", "dead": "red", "failed": "red", "finished": "dim",
+    "running": "green", "starting": "yellow", "dead": "red", "failed": "red", "finished": "dim",
     WAITING: "yellow", "stalled": "red", "paused": "yellow", "stopped": "yellow",
 }
 _LONGEST_HOW = 60

@@ -1,8 +1,9 @@
-"""Output formats of a query: table, JSON, NDJSON, CSV.
+"""Output formats of rows: table, JSON, NDJSON, CSV, Markdown, Arrow.
 
 A table is for reading: values are shortened to fit the terminal and control
 characters are escaped. The other formats are exact. JSON has no NaN or infinity,
-so they are the strings "NaN", "Infinity", "-Infinity". Pure; the command's main thread.
+so they are the strings "NaN", "Infinity", "-Infinity". Pure except for Arrow
+(see `Answer.arrow`); the command's main thread.
 """
 
 from __future__ import annotations
@@ -14,22 +15,34 @@ from typing import Any
 from probe.client.answer import Answer, distinct
 from probe_cli.core.terminal import escape_controls
 from probe_cli.render.grid import Heading, Paint, grid
+from probe_cli.render.quantities import formatted
 
 _INTEGER_TYPES = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT")
 _NUMBER_TYPES = frozenset({*_INTEGER_TYPES, *(f"U{kind}" for kind in _INTEGER_TYPES), "FLOAT", "DOUBLE"})
-_SIGNIFICANT_DIGITS = 6
+_SIGNIFICANT_DIGITS = 4
 
 
 def table_lines(answer: Answer, width: int | None, paint: Paint | None = None) -> Iterator[str]:
-    """Lines of a table; with a `width`, fitted to it and with floats of six significant digits."""
+    """Lines of a table; with a `width`, fitted to it, and its numbers with units."""
     if not answer.columns:
         return
     headings = [
         Heading(escape_controls(name), number=_is_number(kind), path=_holds_paths(answer.rows, index))
         for index, (name, kind) in enumerate(answer.columns)
     ]
-    rows = [[cell(value, full=width is None) for value in row] for row in answer.rows]
+    rows = _cells(answer, full=width is None)
     yield from grid(headings, rows, width, paint) if paint else grid(headings, rows, width)
+
+
+def _cells(answer: Answer, full: bool) -> list[list[str]]:
+    columns = []
+    for place, (name, kind) in enumerate(answer.columns):
+        values = [row[place] for row in answer.rows]
+        write = None if full or not _is_number(kind) else formatted(name, values)
+        columns.append(
+            [write(one) if write and one is not None else cell(one, full) for one in values]
+        )
+    return [list(row) for row in zip(*columns, strict=True)]
 
 
 def _is_number(kind: str) -> bool:
@@ -57,13 +70,15 @@ def cell(value: Any, full: bool) -> str:
 
 
 def readable(value: float) -> str:
-    """A float with six significant digits, or in full if that is no longer."""
+    """A float with four significant digits (two losses differ in the fourth), or in full if that is no
+    longer: `0.0003`, `2.374`, `2.7e-4`."""
     exact = repr(value)
     if len(exact) <= _SIGNIFICANT_DIGITS + 2:
         return exact
     if 10**_SIGNIFICANT_DIGITS <= abs(value) < 1e15:
         return f"{value:.0f}"
-    return f"{value:.{_SIGNIFICANT_DIGITS}g}"
+    mantissa, _, exponent = f"{value:.{_SIGNIFICANT_DIGITS}g}".partition("e")
+    return f"{mantissa}e{int(exponent)}" if exponent else mantissa
 
 
 def json_text(answer: Answer) -> str:
@@ -109,3 +124,22 @@ def _quoted(text: str) -> str:
     if text and not any(letter in text for letter in ',"\n\r') and text == text.strip():
         return text
     return '"' + text.replace('"', '""') + '"'
+
+
+def markdown_lines(answer: Answer) -> Iterator[str]:
+    """Lines of a Markdown table, values in full."""
+    names = [escape_controls(name) for name, _ in answer.columns]
+    sides = ["---:" if _is_number(kind) else "---" for _, kind in answer.columns]
+    for row in (names, sides, *([cell(value, full=True) for value in row] for row in answer.rows)):
+        yield "| " + " | ".join(text.replace("|", "\\|") for text in row) + " |"
+
+
+def arrow_bytes(answer: Answer) -> bytes:
+    """An Arrow IPC stream with the answer's names and types; raises `UsageError` if that is impossible."""
+    table = answer.arrow()
+    import pyarrow
+
+    sink = pyarrow.BufferOutputStream()
+    with pyarrow.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())

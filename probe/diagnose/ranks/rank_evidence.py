@@ -111,7 +111,7 @@ class Facts:
     world_size: int
     now_ns: int
     state: str
-    """As the registry has it: `running`, `idle`, `finished`, `failed`, `dead`."""
+    """As the registry has it: `running`, `starting`, `finished`, `failed`, `dead`."""
     how: str = ""
     exit_status: int | None = None
     ended_ns: int | None = None
@@ -140,7 +140,7 @@ class Facts:
     @property
     def lives(self) -> bool:
         """Whether the process runs."""
-        return self.state in ("running", "idle")
+        return self.state in ("running", "starting", "idle")  # `idle`: a host with an older server
 
     @property
     def killed(self) -> bool:

@@ -12,6 +12,7 @@ import contextlib
 import functools
 import os
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -344,8 +345,22 @@ def start_from_environment(deferred: bool = False) -> None:
     _keep_flight_entries()
     if deferred:
         quietly(_start_with_first_optimizer, "not recording")
-    else:
-        quietly(lambda: _start("", late=False), "not recording")
+    elif quietly(lambda: _start("", late=False), "not recording"):
+        quietly(_greet, "not recording")
+
+
+def _greet() -> None:
+    """One line for the person at the terminal, of the first rank of a host; none in a pipe or a log."""
+    agent = _agent
+    if agent is None or agent.identity.local_rank or sys.stderr is None or not sys.stderr.isatty():
+        return
+    chosen = [name for name in _RECORDED if name in agent.settings.instruments]
+    what = ", ".join(chosen) or "snippets and actions"
+    say(f"recording {what} of {agent.identity.job} (pid {agent.pid}); `probe ps` shows it")
+
+
+_RECORDED = ("steps", "losses", "gradients", "modules", "memory")
+"""The instruments that a line has room for: what most people look for."""
 
 
 def _keep_flight_entries() -> None:

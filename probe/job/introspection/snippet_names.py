@@ -2,9 +2,9 @@
 
 Runs on the eval thread. A name is looked up in the user's frames of the training thread, from the innermost
 outwards, locals before globals; then in `__main__`; then among what the trainer of a framework holds; then
-among the objects the instruments have seen; `rank` and `world_size` exist in every job. The name of a builtin
-(`input`, `max`) means the user's variable only in the innermost of those frames, as in Python. Standard
-library only.
+among the objects the instruments have seen; `rank` and `world_size` exist in every job, and so do `torch`,
+`np`, `gc`, `sys` and `os` where it has loaded them. The name of a builtin (`input`, `max`) means the user's
+variable only in the innermost of those frames, as in Python. Standard library only.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ from typing import Any
 
 from probe.base import package
 from probe.job.introspection import python_frames, training_frameworks
+
+NAMES = "__names__"
+"""In a snippet: the names that it can use, sorted, but for builtins."""
+_MODULES = {"torch": "torch", "np": "numpy", "gc": "gc", "sys": "sys", "os": "os"}
 
 
 def names_used(tree: ast.AST) -> set[str]:
@@ -66,6 +70,9 @@ class Scope:
             innermost = self._frames[0]
             for layer in (innermost.f_globals, python_frames.variables(innermost)):
                 found.update({name: layer[name] for name in builtin if name in layer and name[:2] != "__"})
+        if NAMES in missing:
+            found[NAMES] = sorted(self.known())
+            missing.discard(NAMES)
         for layer in self._layers():
             for name in [name for name in missing if name in layer]:
                 found[name] = layer[name]
@@ -87,10 +94,14 @@ class Scope:
 
     def near(self, name: str) -> list[str]:
         """Names that exist and look like `name`, best first."""
-        known: set[str] = set()
+        return difflib.get_close_matches(name, sorted(self.known()), n=3, cutoff=0.6)
+
+    def known(self) -> set[str]:
+        """All names that exist."""
+        found: set[str] = set()
         for layer in self._layers():
-            known.update(key for key in layer if isinstance(key, str) and not key.startswith("__"))
-        return difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.6)
+            found.update(key for key in layer if isinstance(key, str) and not key.startswith("__"))
+        return found
 
     def _layers(self) -> Iterator[dict[str, Any]]:
         for frame in self._frames:
@@ -103,6 +114,7 @@ class Scope:
         yield self.framework.names()
         yield self._seen()
         yield self._job()
+        yield {name: sys.modules[module] for name, module in _MODULES.items() if module in sys.modules}
 
 
 def _itself(thing: Any) -> Any:

@@ -33,8 +33,9 @@ from probe.job.snippets.guard.attributes import Finding
 from probe.job.snippets.guard.classify import Judgement, classify
 from probe.job.snippets.guard.watching import SnippetForbidden, SnippetTimeout
 
-WHEN = ("auto", "now", "step")
-"""`now`: at once, whatever it is; `step`: at a boundary, also when it only reads."""
+WHEN = ("auto", "now", "step", "reading")
+"""`now`: at once, whatever it is; `step`: at a boundary, also when it only reads; `reading`: at once if it
+only reads, else not at all."""
 _MOST_REASONS = 5
 
 Note = Callable[[Mapping[str, Any]], object]
@@ -166,6 +167,8 @@ class Evaluator:
                 f"it would hold the training up: {why}",
                 hint="Without `--at-step` and `--together` it runs on a thread of its own.",
             )
+        if snippet.when == "reading" and judgement.kind != rules.READING:
+            return SnippetRefused(f"it does more than read: {why}", hint="Without `reading` it may run.")
         torn = self._would_tear(snippet, judgement)
         if torn:
             return SnippetRefused(f"torch's memory could break: {why}", hint=torn)

@@ -29,7 +29,7 @@ from probe.server.recordings import end_record, exit_report, job_names
 from probe.server.recordings.exit_report import OwnReport
 
 _log = logging.getLogger("probe.registry")
-LIVE = ("running", "idle")
+LIVE = ("running", "starting")
 """States of a process whose agent can be called."""
 NO_STEP_BACKWARDS = 32
 """From so many backwards on, a job without a finished step is said to have none. Few accumulate as many."""
@@ -229,7 +229,7 @@ class Registry:
             if step is None and (backwards := self._backwards(recorded)) >= NO_STEP_BACKWARDS:
                 what = f"{backwards} backwards, no optimizer step seen"
                 return Status("running", step, last_step_ns, last_seen_ns, None, what)
-            return Status("idle" if step is None else "running", step, last_step_ns, last_seen_ns, None)
+            return Status("starting" if step is None else "running", step, last_step_ns, last_seen_ns, None)
         ended_ns = (report.end or {}).get("t_ns") or last_seen_ns
         state, how = exit_report.classify_exit(report, None, last_step=step)
         if lives and how != exit_report.STOPPED:

@@ -62,7 +62,8 @@ class EvalBody(Body):
     """Body of `POST /v1/eval`. `wait_s`: how long a snippet that changes the job waits for a step's end;
     `wait_anyway`: also of a job that is known to be stalled.
 
-    `when`: `auto` as the guard decides, `now` at once on its own thread, `step` between two steps. `force`:
+    `when`: `auto` as the guard decides, `now` at once on its own thread, `step` between two steps,
+    `reading` at once and only if it reads. `force`:
     run what the guard refuses, where it may be forced. `together`: on all ranks at the same step, with
     collectives allowed."""
 
@@ -71,7 +72,7 @@ class EvalBody(Body):
     timeout_s: float | None = Field(None, gt=0, le=LONGEST_WAIT_S)
     wait_s: float | None = Field(None, gt=0, le=LONGEST_WAIT_S)
     wait_anyway: bool = False
-    when: Literal["auto", "now", "step"] = "auto"
+    when: Literal["auto", "now", "step", "reading"] = "auto"
     force: bool = False
     together: bool = False
     scope: Scope = "job"

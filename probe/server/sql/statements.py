@@ -99,13 +99,28 @@ class Query:
             notes = views.build(connection, self.plan, self.sql, self.tables)
             notes = [*self.notes, *notes]
             return remote_rows.pack(connection, self.tables, self.sql, self.room_bytes, notes)
-        statements = parsed(connection, self.sql)
+        statements = parsed(connection, table_list() if asks_for_tables(self.sql) else self.sql)
         notes = views.build(connection, self.plan, self.sql, self.tables)
         lock(connection, self.files)
         columns, rows, truncated = execute(connection, statements, self.limit, self.deadline)
         elapsed_ms = round((time.monotonic() - started) * 1000, 3)
         tail = {"truncated": truncated, "elapsed_ms": elapsed_ms, "notes": [*self.notes, *notes]}
         return b'{"columns":' + columns + b',"rows":' + rows + b"," + json.dumps(tail).encode()[1:]
+
+
+def asks_for_tables(sql: str) -> bool:
+    """Whether the SQL is `SHOW TABLES`, which for DuckDB are those of the schema `main`: none."""
+    return sql.strip().rstrip(";").lower().split() == ["show", "tables"]
+
+
+def table_list() -> str:
+    """SQL for the tables as one writes them in a query, and what a row of each is."""
+    from probe.recording.tables import TABLES
+
+    rows = ", ".join(
+        "('{}', 'one row per {}')".format(table.full_name, table.doc.replace("'", "''")) for table in TABLES
+    )
+    return f"SELECT name, description FROM (VALUES {rows}) AS listed (name, description) ORDER BY name"
 
 
 def is_about(error: duckdb.Error, files: list[str]) -> bool:

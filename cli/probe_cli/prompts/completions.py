@@ -1,0 +1,101 @@
+"""What can come next on a command line: commands, live jobs, tables, recipes, options and their values.
+
+Asks no server and starts none: jobs are read from PROBE_DIR. The command's main thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from probe.base.errors import ProbeError, RecordingError
+from probe_cli.core.arguments import ENDPOINT_OPTIONS, Vocabulary
+from probe_cli.core.options import SYMPTOMS
+from probe_cli.core.session import Session
+
+Parameters = Callable[[str], Sequence[Any]]
+"""The click parameters of a command."""
+
+
+def completions(
+    words: Sequence[str], known: Vocabulary, parameters: Parameters, session: Session
+) -> list[str]:
+    """Words that fit in the place of the last of `words` (as far as it is typed), which follow `probe`."""
+    *before, typed = words or [""]
+    found = dict.fromkeys(_candidates(before, known, parameters, session, typed.startswith("-")))
+    return [word for word in found if word.startswith(typed)]
+
+
+def _candidates(
+    before: Sequence[str], known: Vocabulary, parameters: Parameters, session: Session, option: bool
+) -> Iterator[str]:
+    if before and before[-1] in ENDPOINT_OPTIONS:
+        yield from _jobs(session)
+        return
+    ours = (*known.commands, *known.same_as)
+    place = next((at for at, word in enumerate(before) if word in ours), None)
+    if place is None:
+        given = [word for word in before if not word.startswith("-")]
+        yield from known.commands
+        yield from _jobs(session) if not given else ()
+        yield from ("--help", "--version") if option else ()
+        return
+    command = known.same_as.get(before[place], before[place])
+    yield from _of_command(command, before[place + 1 :], parameters(command), option)
+    if place == 0 and not option:
+        yield from _jobs(session)
+
+
+def _of_command(
+    command: str, rest: Sequence[str], parameters: Sequence[Any], option: bool
+) -> Iterator[str]:
+    for one in parameters:
+        if rest and rest[-1] in (*one.opts, *one.secondary_opts) and not one.is_flag:
+            yield from getattr(one.type, "choices", None) or ()
+            yield from _recipes() if rest[-1] in ("--on", "--off") and command == "monitor" else ()
+            return
+    if option:
+        for one in parameters:
+            if one.param_type_name == "option":
+                yield from (*one.opts, *one.secondary_opts)
+        yield "--help"
+        return
+    if command == "tables":
+        from probe.recording.tables import TABLES
+
+        yield from (table.full_name for table in TABLES)
+    elif command == "recipes":
+        yield from _recipes() if rest and rest[-1] == "show" else ("show",)
+    elif command == "diagnose":
+        yield from SYMPTOMS
+    elif command == "skip-nonfinite":
+        yield from ("on", "off")
+
+
+def _jobs(session: Session) -> Iterator[str]:
+    """Names and PIDs of what is being recorded on this host."""
+    from probe.recording import places
+    from probe.recording.process import alive
+    from probe.recording.recording import Meta
+
+    try:
+        directory = session.address.directory
+        folders = places.process_folders(directory) if directory is not None else []
+    except (ProbeError, OSError):
+        return
+    for folder in folders:
+        try:
+            meta = Meta.read(folder)
+        except RecordingError:
+            continue
+        if alive(meta.pid, meta.start_ticks, meta.boot_id) and os.path.exists(meta.socket):
+            yield from (meta.job, str(meta.pid))
+            yield from (f"{meta.job}/{meta.rank}",) if (meta.world_size or 1) > 1 else ()
+
+
+def _recipes() -> Iterator[str]:
+    from probe.diagnose.recipes.library import folders
+
+    for folder in folders(os.environ.get("PROBE_RECIPES", "")):
+        yield from sorted(path.stem for path in folder.glob("*.sql"))

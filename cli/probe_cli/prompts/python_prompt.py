@@ -1,0 +1,72 @@
+"""The Python prompt of `probe eval`: each input is one snippet, classified and watched like any other.
+
+The command's main thread.
+"""
+
+from __future__ import annotations
+
+import builtins
+import codeop
+import keyword
+import re
+from collections.abc import Callable, Iterator
+
+from probe.base.errors import ProbeError
+from probe_cli.core.session import Session
+from probe_cli.prompts.line_reader import LineReader
+
+Names = Callable[[str], list[str]]
+"""Names in the job that follow an expression and a dot; of the empty text, the names that snippets see."""
+_CHAIN = re.compile(r"(?:([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\.)?([A-Za-z_]\w*)?$")
+_LEAVE = ("exit", "quit", "exit()", "quit()")
+
+
+class PythonPrompt:
+    """Runs snippets until Ctrl-D. `run_snippet` runs one and writes its answer."""
+
+    def __init__(self, session: Session, run_snippet: Callable[[str], object], names: Names) -> None:
+        self._session = session
+        self._run_snippet = run_snippet
+        self._names = names
+        self._reader = LineReader(session, "python", is_whole, self.candidates)
+
+    def run(self) -> None:
+        """Until Ctrl-D."""
+        session = self._session
+        session.err.line(
+            f"Python in {session.named or 'the only live process'}; each input is one snippet, which keeps "
+            "no names for the next."
+        )
+        session.err.line("What changes the job runs between two steps. Ctrl-C stops waiting, Ctrl-D leaves.")
+        for text in self._reader.inputs(">>> "):
+            if text.strip() in _LEAVE:
+                return
+            try:
+                self._run_snippet(text.rstrip())
+            except KeyboardInterrupt:
+                session.note("stopped waiting; the snippet may still run")
+            except ProbeError as error:
+                session.report(error)
+            session.out.stream.flush()
+            session.err.stream.flush()
+
+    def candidates(self, before: str) -> Iterator[tuple[str, int]]:
+        """Names of the job, attributes of what is named by plain dots, keywords."""
+        match = _CHAIN.search(before)
+        if match is None:
+            return
+        of, word = match[1] or "", match[2] or ""
+        found = self._names(of)
+        if not of:
+            found = [*found, *keyword.kwlist, *(name for name in dir(builtins) if not name.startswith("_"))]
+        for name in sorted(dict.fromkeys(found)):
+            if name.startswith(word) and name != word and (word or not name.startswith("_")):
+                yield name, len(word)
+
+
+def is_whole(text: str) -> bool:
+    """Whether Enter runs it: Python's own rule, by which an empty line ends a block."""
+    try:
+        return codeop.compile_command(text.rstrip(" \t"), "<probe eval>", "single") is not None
+    except (SyntaxError, ValueError, OverflowError):
+        return True  # the job says what is wrong

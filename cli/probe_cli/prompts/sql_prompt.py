@@ -1,0 +1,116 @@
+"""The SQL prompt of `probe query`: a query ends with `;`, a command begins with `\\` or `.`.
+
+The command's main thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from probe.base.errors import ProbeError, UsageError
+from probe.client.answer import Answer
+from probe.recording.tables import TABLES, columns_of
+from probe_cli.core.session import Session
+from probe_cli.prompts.line_reader import LineReader
+from probe_cli.render.row_output import Format, write_rows
+
+MODES: tuple[Format, ...] = ("table", "csv", "json", "ndjson", "markdown")
+_KEYWORDS = (
+    "SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "LIMIT", "DESC", "HAVING", "QUALIFY", "WITH", "AS",
+    "JOIN", "LEFT JOIN", "USING", "ON", "AND", "OR", "NOT", "IN", "BETWEEN", "LIKE", "IS NULL", "CASE",
+    "WHEN", "THEN", "ELSE", "END", "DISTINCT", "UNION ALL", "DESCRIBE", "SUMMARIZE", "SHOW TABLES",
+    "COUNT(*)", "AVG(", "SUM(", "MIN(", "MAX(", "MEDIAN(", "QUANTILE_CONT(",
+)
+_HELP = (
+    "A query ends with ; and may have many lines. Ctrl-C stops it, Ctrl-D leaves the prompt.",
+    "  \\d            the tables",
+    "  \\d TABLE      the columns of one",
+    f"  .mode MODE    {', '.join(MODES)}",
+    "  \\q            leave",
+)
+_WORD = re.compile(r"[\\.]?[\w.]*$")
+_LEAVE = ("\\q", ".quit", ".exit", "exit", "quit", "exit;", "quit;")
+
+
+class SqlPrompt:
+    """Runs queries until Ctrl-D. `after` writes what belongs to an answer and is no row."""
+
+    def __init__(
+        self, session: Session, limit: int | None, timeout_s: float | None,
+        after: Callable[[Session, Answer], None],
+    ) -> None:
+        self._session = session
+        self._limit = limit
+        self._timeout_s = timeout_s
+        self._after = after
+        self._mode: Format = "table"
+        self._reader = LineReader(session, "sql", is_whole, candidates)
+
+    def run(self) -> None:
+        """Until Ctrl-D."""
+        session = self._session
+        session.err.line(f"SQL on {session.named or 'the only live process'}; " + _HELP[0])
+        session.err.line("\\d lists the tables, \\? helps")
+        for text in self._reader.inputs("sql> "):
+            text = text.strip()
+            if text.lower() in _LEAVE:
+                return
+            try:
+                self._answer(text)
+            except KeyboardInterrupt:
+                session.note("stopped")
+            except ProbeError as error:
+                session.report(error)
+            session.out.stream.flush()
+            session.err.stream.flush()
+
+    def _answer(self, text: str) -> None:
+        session = self._session
+        if text.startswith(("\\", ".")) or text.lower() in ("help", "help;"):
+            self._command(*(text.rstrip(";").split() or [""]))
+            return
+        answer = Answer.query(session, text, self._limit, self._timeout_s)
+        write_rows(session, answer, self._mode, None)
+        self._after(session, answer)
+
+    def _command(self, word: str, *rest: str) -> None:
+        session = self._session
+        if word in ("\\d", "\\dt", ".tables", ".schema"):
+            session.dispatch(["-t", session.named, "tables", *rest[:1]], session)
+        elif word in (".mode", "\\mode"):
+            found = next((mode for mode in MODES if rest and mode == rest[0]), None)
+            if found is None:
+                raise UsageError(f"the mode is {self._mode}", hint=f".mode {'|'.join(MODES)}")
+            self._mode = found
+        elif word in ("\\?", "\\h", ".help", "help"):
+            session.out.lines(_HELP)
+        else:
+            raise UsageError(f"no such command of the prompt: {word}", hint="\\? lists them; SQL ends with ;")
+
+
+def is_whole(text: str) -> bool:
+    """Whether Enter runs it: a query that ends with `;`, a command of the prompt, or nothing."""
+    stripped = text.strip()
+    return not stripped or stripped.endswith(";") or stripped.startswith(("\\", ".")) or (
+        stripped.lower() in (*_LEAVE, "help")
+    )
+
+
+def candidates(before: str) -> Iterator[tuple[str, int]]:
+    """Tables, columns (of the tables that the text names, else of all) and keywords that fit."""
+    match = _WORD.search(before)
+    word = match[0] if match else ""
+    if before.lstrip().startswith(".mode "):
+        yield from ((mode, len(word)) for mode in MODES if mode.startswith(word))
+        return
+    lowered = word.lower()
+    named = [table for table in TABLES if table.full_name in before.lower()]
+    tables = [table.full_name for table in TABLES]
+    columns = {column.name: None for table in named or TABLES for column in columns_of(table)}
+    for name in (*tables, *(columns if word else ())):
+        if name.startswith(lowered) and name != lowered:
+            yield name, len(word)
+    for keyword in _KEYWORDS if word else ():
+        if keyword.lower().startswith(lowered) and keyword.lower() != lowered:
+            yield keyword, len(word)

@@ -1,0 +1,86 @@
+"""Completion in the shell: what is offered, and that a shell asks for it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from command_harness import TIMEOUT_S, Result
+
+from harness import Job, Place, run_probe
+from probe.recording.tables import TABLES
+from probe_cli.command_table import COMMANDS
+from probe_cli.commands.completion import SCRIPTS
+
+
+@pytest.mark.parametrize(
+    ("words", "offered", "withheld"),
+    [
+        (("",), {"ps", "diagnose", "completion"}, {"--help", "ls"}),
+        (("ba",), {"backtrace"}, {"ps"}),
+        (("4242", "qu"), {"query"}, {"ps"}),
+        (("4242", "diagnose", ""), {"loss", "nan"}, {"ps"}),
+        (("4242", "diagnose", "--e"), {"--exit-code"}, {"--all"}),
+        (("4242", "ps", "--format", ""), {"json", "csv", "markdown"}, {"--all"}),
+        (("tables", "python.st"), {"python.steps"}, {"python.losses"}),
+        (("recipes", "show", "loss-"), {"loss-nan"}, {"show"}),
+        (("monitor", "--on", "loss-"), {"loss-nan"}, {"--off"}),
+        (("--ver",), {"--version"}, {"ps"}),
+    ],
+)
+def test_what_is_offered_fits(
+    command: Callable[..., Result], words: tuple[str, ...], offered: set[str], withheld: set[str]
+) -> None:
+    done = command("completion", "words", "--", *words)
+    found = set(done.out.splitlines())
+    assert done.code == 0 and offered <= found and not withheld & found
+    assert all(word.startswith(words[-1]) for word in found)
+
+
+def test_live_jobs_are_offered_and_no_server_is_started(place: Place, start: Callable[..., Job]) -> None:
+    job = start("gpt_in_main", "--size", "tiny", "--hold", PROBE_NAME="gpt")
+    for words in (("",), ("-t", ""), ("backtrace", "")):
+        found = run_probe(place, "completion", "words", "--", *words, server=False).stdout.splitlines()
+        assert {"gpt", str(job.pid)} <= set(found), words
+    assert place.server_pid() is None
+    job.kill()
+    assert "gpt" not in run_probe(place, "completion", "words", "--", "", server=False).stdout.splitlines()
+
+
+def test_the_script_is_written_where_the_shell_looks(command: Callable[..., Result], tmp_path: Path) -> None:
+    for shell in SCRIPTS:
+        done = command("completion", "install", SHELL=f"/bin/{shell}", HOME=str(tmp_path), XDG_DATA_HOME="",
+                       XDG_CONFIG_HOME="")
+        path = Path(done.out.removeprefix("written: ").strip())
+        assert done.code == 0 and path.read_text() == SCRIPTS[shell] and path.is_relative_to(tmp_path)
+        assert command("completion", shell).out == SCRIPTS[shell]
+    refused = command("completion", "install", SHELL="/bin/csh")
+    assert refused.code == 2 and "probe completion install bash" in refused.err
+
+
+def test_bash_asks_and_offers_what_fits(environment: dict[str, str], tmp_path: Path) -> None:
+    probe = tmp_path / "probe"
+    probe.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m probe_cli "$@"\n')
+    probe.chmod(0o700)
+    asks = 'COMP_WORDS=(probe 4242 tables python.st); COMP_CWORD=3; _probe; printf "%s\\n" "${COMPREPLY[@]}"'
+    done = subprocess.run(
+        ["bash", "-c", SCRIPTS["bash"] + asks], capture_output=True, text=True, timeout=TIMEOUT_S, check=True,
+        env={**environment, "PATH": f"{tmp_path}:{environment['PATH']}"},
+    )
+    assert done.stdout.splitlines() == [
+        table.full_name for table in TABLES if table.full_name.startswith("python.st")
+    ]
+    assert "completion" in COMMANDS
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_take_the_script(shell: str, tmp_path: Path) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    path = tmp_path / "script"
+    path.write_text(SCRIPTS[shell])
+    assert subprocess.run([shell, "-n", str(path)], timeout=TIMEOUT_S, check=False).returncode == 0
