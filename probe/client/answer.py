@@ -205,7 +205,10 @@ def _need(package: str, form: str) -> None:
     from importlib.util import find_spec
 
     if find_spec(package) is None:
-        raise PackageMissing(f"`{form}()` needs {package}", hint=f"pip install {package}, or take parquet, which needs nothing more.")
+        raise PackageMissing(
+            f"`{form}()` needs {package}",
+            hint=f"pip install {package}, or take parquet, which needs nothing more.",
+        )
 
 
 def _shown(value: Any) -> str:

@@ -47,7 +47,7 @@ def _notebook(cells: list[str], capsys: pytest.CaptureFixture[str]) -> None:
             shell.run_cell(cell).raise_error()
         answer = shell.user_ns["_"]
         assert answer.names == ["step", "loss"] and len(answer) == 10
-        assert "probe" not in capsys.readouterr().err
+        assert "next:" not in capsys.readouterr().err
         shell.run_cell("%%probe_sql nothing\nSELECT 1")
         assert "next:" in capsys.readouterr().err
         shell.run_cell("%unload_ext probe")
