@@ -210,8 +210,7 @@ class NanDetector:
         if total.is_cpu:
             value = total.item()
             return bool(value - value != 0.0)
-        if total.is_cuda:
-            self._send(total)
+        self._send(total)
         return False
 
     def _send(self, total: Any) -> None:

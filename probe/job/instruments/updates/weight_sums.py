@@ -19,9 +19,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from probe.base.accelerator import capturing
 from probe.base.isolation import Isolation
 from probe.job.instruments.core import statistics
-from probe.job.instruments.core.delivery import Delivery, capturing
+from probe.job.instruments.core.delivery import Delivery
 from probe.job.instruments.core.object_access import attributes, entries, unwrapped
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.facts.hyperparameters import models_in_frames
