@@ -47,17 +47,16 @@ class Accelerator:
         """Whether the calling thread's stream is being captured as a graph: nothing may be queued then."""
         return self._capturing is not None and bool(self._capturing())
 
-    def to_host(self, figures: Any) -> tuple[Any, Any]:
+    def to_host(self, figures: Any) -> tuple[Any, Any] | None:
         """Copy a tensor behind the work already queued. Returns the copy and an event: once `event.query()`,
-        the copy's `tolist()` waits for nothing of that work.
-
-        Without pinned memory the copy is on the device, and `tolist()` may wait for what was queued later: on
-        the agent's thread only."""
+        the copy's `tolist()` waits for nothing that is queued. None where that cannot be."""
         host = self._pinned(figures) if self._pins else None
-        if host is None:
-            host = figures.clone()
-        else:
+        if host is not None:
             host.copy_(figures, non_blocking=True)
+        elif hasattr(self.module, "stream"):
+            host = OnDevice(self.module, figures.clone())
+        else:
+            return None
         event = self.module.Event()
         stream = getattr(self.module, "current_stream", None)
         if stream is None:
@@ -184,6 +183,19 @@ class Accelerator:
     def synchronize(self) -> None:
         """Wait for the device."""
         self.module.synchronize()
+
+
+class OnDevice:
+    """A copy that is still on a device without pinned memory."""
+
+    def __init__(self, module: Any, figures: Any) -> None:
+        self._module, self._figures = module, figures
+
+    def tolist(self) -> Any:
+        """Its numbers, read on a stream of its own: the training's may have more to do, or hang. Not on the
+        training thread."""
+        with self._module.stream(self._module.Stream(self._figures.device)):
+            return self._figures.tolist()
 
 
 class ModuleGenerator:

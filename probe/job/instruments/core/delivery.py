@@ -28,7 +28,9 @@ class Delivery:
         device = accelerator.current()
         if device is None or not device.has(figures) or device.capturing():
             return
-        self._pending.append((*device.to_host(figures), then))
+        sent = device.to_host(figures)
+        if sent is not None:
+            self._pending.append((*sent, then))
 
     @property
     def pending(self) -> bool:
