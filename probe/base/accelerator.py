@@ -223,10 +223,20 @@ _found: list[Accelerator] = []
 """The accelerator, once the job has initialized it: torch never takes it back."""
 
 
+_asks: list[Callable[[], Any]] = []
+"""`torch.accelerator.current_accelerator`, once torch is imported."""
+
+
 def current() -> Accelerator | None:
     """The accelerator that this job has initialized; None without one, or before. HOT PATH."""
     if _found:
         return _found[0]
+    if _asks and _asks[0]() is None:
+        return None
+    return _looked_for()
+
+
+def _looked_for() -> Accelerator | None:
     kind, module = _registered()
     if module is None:
         return None
@@ -242,8 +252,11 @@ def _registered() -> tuple[str, Any]:
     """Kind and module of the accelerator that this torch was built for or that registered itself; ("", None)
     without: a renamed PrivateUse1 may have no module yet."""
     torch: Any = sys.modules.get("torch")
-    of = getattr(getattr(torch, "accelerator", None), "current_accelerator", None)
-    device = None if of is None else of()
+    asks = getattr(getattr(torch, "accelerator", None), "current_accelerator", None)
+    if asks is None:
+        return "", None  # torch is not imported, or just being
+    _asks[:] = [asks]
+    device = asks()
     if device is None or device.type == "cpu":
         return "", None
     return device.type, getattr(torch, device.type, None)

@@ -11,7 +11,8 @@ import re
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -19,13 +20,16 @@ import torch
 from agent.asking import ask, evaluate, query, tell, without_times
 from agent.nursery import Forked
 from harness import PATIENCE_S, ROOT, Place
+from probe.base.accelerator import Accelerator
+from probe.checkpoint.random_states import device_states, random_states, restore_random_states
+from probe.job.instruments.loop.optimizers import Optimizers
 
 STEPS = 16
 HELD_FROM, HELD_TO = 6, 10
 REAL = torch.accelerator.is_available()
 Fork = Callable[..., Forked]
 
-pytestmark = pytest.mark.skipif(
+needs_a_device = pytest.mark.skipif(
     not REAL and not hasattr(torch._C, "_acc"),
     reason="this torch has no hooks for a device written in Python",
 )
@@ -57,6 +61,7 @@ def trained(job: Forked) -> dict[str, Any]:
 ONLY_EMULATED = pytest.mark.skipif(REAL, reason="there is a real accelerator")
 
 
+@needs_a_device
 @pytest.mark.parametrize("lean", [False, pytest.param(True, marks=ONLY_EMULATED)])
 def test_a_training_on_a_device_is_recorded_without_being_waited_for_or_changed(
     fork: Fork, place: Place, tmp_path: Path, lean: bool
@@ -167,17 +172,46 @@ def what_is_asked_of_a_job_works_on_a_device(
 
 # The code --------------------------------------------------------------------------
 
-ONLY_CUDAS: dict[str, str] = {
-    "probe/job/snippets/guard/rules.py": "names of functions that snippets may call",
-    "probe/base/accelerator.py": "says what is not asked here",
+MAY_NAME_THEM = {
+    "probe/base/accelerator.py": "asks torch",
+    "probe/job/snippets/guard/rules.py": "names of functions that snippets call: nothing is called there",
 }
-"""Files that may name CUDA's interface, and why."""
 
 
 def test_no_module_but_one_asks_torch_about_a_device() -> None:
-    asked = re.compile(r"\bis_cuda\b|\.cuda\(|torch\.(?:cuda|xpu|mps|npu|accelerator)\b|get_device_module")
+    modules = r"torch\.(?:cuda|xpu|mps|npu|accelerator)\b|get_device_module"
+    asked = re.compile(rf"\bis_(?:cuda|xpu|mps)\b|\.cuda\(|{modules}")
     found = {
         str(path.relative_to(ROOT)): asked.findall(path.read_text())
         for folder in ("probe", "cli") for path in sorted((ROOT / folder).rglob("*.py"))
     }
-    assert {file for file, places in found.items() if places} == set(ONLY_CUDAS)
+    assert {file for file, places in found.items() if places} == set(MAY_NAME_THEM)
+
+
+def test_on_a_host_with_several_devices_the_jobs_own_is_asked_about() -> None:
+    """A thread of ours begins with the first device as its current one."""
+
+    class Parameter(NamedTuple):
+        device: Any
+
+    def index(*devices: str) -> int | None:
+        groups = [{"params": [Parameter(torch.device(one)) for one in devices]}]
+        seen: Any = SimpleNamespace(expected_leader=lambda: SimpleNamespace(param_groups=groups))
+        return Optimizers.device_index(seen)
+
+    assert (index("cuda:3", "cuda:3"), index("xpu:1"), index("cpu"), index()) == (3, 1, None, None)
+    asked: list[Any] = []
+    module = SimpleNamespace(
+        current_device=lambda: 0, memory_stats=lambda *index: asked.append(index) or {},
+        get_device_properties=lambda index: SimpleNamespace(total_memory=index * 1000),
+    )
+    device = Accelerator(torch, "cuda", module)
+    assert (device.memory(3), device.memory(), device.total_bytes(3), asked) == (None, None, 3000, [(3,), ()])
+
+
+def test_states_of_devices_are_restored_where_they_are_from_and_nowhere_else() -> None:
+    old, new = {"cuda": ["a"]}, {"devices": {"xpu": ["b"]}}
+    assert (device_states(old), device_states(new), device_states({})) == (old, {"xpu": ["b"]}, {"cuda": []})
+    before = random_states()
+    restore_random_states({**before, "devices": {"elsewhere": [torch.zeros(8, dtype=torch.uint8)]}})
+    assert random_states()["torch"].equal(before["torch"])

@@ -69,6 +69,8 @@ def main() -> None:
         optimizer.step()
         ledger.step()
 
+    if hasattr(device, "set_sync_debug_mode"):
+        device.set_sync_debug_mode("error")  # CUDA then raises where the host would wait
     while ledger.running:
         if emulated is not None and ledger.steps == HELD_FROM:
             emulated.hold()
@@ -80,6 +82,8 @@ def main() -> None:
         if ledger.steps == 3:
             wait()
     waits = [] if emulated is None else [*emulated.waits]
+    if hasattr(device, "set_sync_debug_mode"):
+        device.set_sync_debug_mode("default")
     device.synchronize()
     ledger.losses = [float(one).hex() for one in losses]
     ledger.extra = {

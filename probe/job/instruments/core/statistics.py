@@ -107,7 +107,7 @@ def is_common(tensor: Any, kinds: tuple[tuple[type, ...], tuple[Any, ...], Any])
     classes, dtypes, strided = kinds
     if type(tensor) not in classes or tensor.dtype not in dtypes or tensor.layout is not strided:
         return False
-    return measurable(tensor) and not tensor.is_nested
+    return (tensor.is_cpu or measurable(tensor)) and not tensor.is_nested
 
 
 def _values_of_odd(tensor: Any, sharded: bool) -> Values | None:
