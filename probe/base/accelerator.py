@@ -34,10 +34,15 @@ class Accelerator:
         self.module = module
         self._torch = torch
         self._pins = True
+        self._begun: Callable[[], bool] = getattr(module, "is_initialized", None) or module.is_available
         self._capturing: Callable[[], bool] | None = getattr(module, "is_current_stream_capturing", None)
-        self._float64: bool | None = None
+        self._computes: bool | None = None
 
     # HOT PATH -----------------------------------------------------------------
+
+    def in_use(self) -> bool:
+        """Whether the job has initialized it, in this process: not in one that was forked from it."""
+        return bool(self._begun())
 
     def has(self, tensor: Any) -> bool:
         """Whether a tensor is on it."""
@@ -108,13 +113,22 @@ class Accelerator:
         except (NotImplementedError, RuntimeError):
             return None
 
-    def computes_float64(self) -> bool:
-        """Whether it has the arithmetic that statistics need: MPS and some of Intel's devices have not."""
-        if self._float64 is None:
+    def computes(self) -> bool:
+        """Whether statistics can be computed on it: in float64, which MPS and some of Intel's devices lack,
+        and without a fallback to the host, which would wait for it."""
+        if self._computes is None:
             properties = getattr(self.module, "get_device_properties", None)
             known = True if properties is None else getattr(properties(self.index()), "has_fp64", True)
-            self._float64 = self.kind != "mps" and bool(known)
-        return self._float64
+            self._computes = self.kind != "mps" and bool(known) and self._has_kernels()
+        return self._computes
+
+    def _has_kernels(self) -> bool:
+        """Of a device from outside torch, whether the operations of statistics are its own."""
+        native = self._torch._C
+        if self.kind != native._get_privateuse1_backend_name():
+            return True
+        has = native._dispatch_has_kernel_for_dispatch_key
+        return all(any(has(f"aten::{name}", "PrivateUse1") for name in names) for names in _STATISTICS)
 
     def index(self) -> int:
         """Number of the calling thread's device."""
@@ -219,8 +233,14 @@ _COUNTERS = (
 )
 _LACKING = (AttributeError, KeyError, NotImplementedError, RuntimeError, TypeError)
 """What modules of devices raise for a function that they have only by name."""
+_STATISTICS = (
+    ("sum", "sum.dim_IntList", "sum.IntList_out"), ("dot", "dot.out"), ("aminmax", "aminmax.out"),
+    ("linalg_vector_norm", "linalg_vector_norm.out"), ("cat", "cat.out"), ("isnan", "isnan.out"),
+    ("count_nonzero", "count_nonzero.dim_IntList"), ("take", "take.out"), ("where.self", "where.self_out"),
+)
+"""Operations that statistics need, each by the names under which a device may have a kernel of its own."""
 _found: list[Accelerator] = []
-"""The accelerator, once the job has initialized it: torch never takes it back."""
+"""The accelerator, once the job has initialized it."""
 
 
 _asks: list[Callable[[], Any]] = []
@@ -230,7 +250,7 @@ _asks: list[Callable[[], Any]] = []
 def current() -> Accelerator | None:
     """The accelerator that this job has initialized; None without one, or before. HOT PATH."""
     if _found:
-        return _found[0]
+        return _found[0] if _found[0].in_use() else None
     if _asks and _asks[0]() is None:
         return None
     return _looked_for()
@@ -238,12 +258,11 @@ def current() -> Accelerator | None:
 
 def _looked_for() -> Accelerator | None:
     kind, module = _registered()
-    if module is None:
-        return None
-    begun = getattr(module, "is_initialized", None) or getattr(module, "is_available", None)
-    if begun is None or not begun():
+    if module is None or not hasattr(module, "is_available"):
         return None
     found = Accelerator(sys.modules["torch"], kind, module)
+    if not found.in_use():
+        return None
     _found.append(found)
     return found
 
@@ -270,11 +289,11 @@ def capturing() -> bool:
 
 def measurable(tensor: Any) -> bool:
     """Whether statistics of a tensor can be computed where it is. Not on devices that are no accelerator of
-    torch (XLA computes later, meta never), nor without float64."""
+    torch (XLA computes later, meta never), nor where `Accelerator.computes` says no."""
     if tensor.is_cpu:
         return True
     device = current()
-    return device is not None and device.has(tensor) and device.computes_float64()
+    return device is not None and device.has(tensor) and device.computes()
 
 
 def kinds() -> Sequence[str]:

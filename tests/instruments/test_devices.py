@@ -70,7 +70,7 @@ def test_a_training_on_a_device_is_recorded_without_being_waited_for_or_changed(
     plain = fork(*command, watched=False)
     job = fork(*command, PROBE_MODULES_INTERVAL="1")
     if not REAL:
-        nothing_arrives_from_a_device_that_finishes_nothing(place, job)
+        nothing_arrives_from_a_device_that_finishes_nothing(place, job, 0 if lean else 1)
         tell(job)
     result = without_times(job.result())
     waits = result.pop("waits")
@@ -78,7 +78,11 @@ def test_a_training_on_a_device_is_recorded_without_being_waited_for_or_changed(
     assert wanted.pop("waits") == [] and result == wanted, "trained another way"
     late = [(what, thread) for what, thread, _ in waits]
     assert set(late) <= ({("a copy to the host", "probe-agent")} if lean else set()), waits[0]
-    losses_gradients_and_times_are_the_devices(place, job, result)
+    losses_and_times_are_the_devices(place, job, result)
+    if lean:
+        assert query(place, job.pid, "SELECT * FROM python.gradients") == [], "the host computed them"
+    else:
+        gradients_are_the_devices(place, job, result)
     memory_is_the_devices(place, job, result)
     tell(job, "go")
     what_is_asked_of_a_job_works_on_a_device(place, job, result, tmp_path, lean)
@@ -92,12 +96,17 @@ def test_a_training_on_a_device_is_recorded_without_being_waited_for_or_changed(
     assert "OutOfMemoryError" in error and "out of memory" in message
 
 
-def nothing_arrives_from_a_device_that_finishes_nothing(place: Place, job: Forked) -> None:
-    """And the training goes on: only what the device has delivered has values."""
+def nothing_arrives_from_a_device_that_finishes_nothing(place: Place, job: Forked, norms: int) -> None:
+    """And the training goes on: only what the device has delivered has values. `norms`: 1 where it delivers
+    them."""
     job.wait_for("HELD")
     of_steps = "SELECT step, loss, grad_norm FROM python.steps ORDER BY step"
     last = HELD_FROM - 1
-    rows = until(place, job, of_steps, lambda rows: len(rows) >= HELD_TO and rows[last][1] is not None)
+
+    def delivered(rows: list[list[Any]]) -> bool:
+        return len(rows) >= HELD_TO and None not in rows[last][: 2 + norms]
+
+    rows = until(place, job, of_steps, delivered)
     assert [step for step, *_ in rows] == list(range(HELD_TO))
     assert [row[1:] for row in rows[HELD_FROM:]] == [[None, None]] * (HELD_TO - HELD_FROM)
     [[arrived]] = query(place, job.pid, "SELECT max(step) FROM python.losses")
@@ -107,10 +116,20 @@ def nothing_arrives_from_a_device_that_finishes_nothing(place: Place, job: Forke
     assert query(place, job.pid, timed) == []
 
 
-def losses_gradients_and_times_are_the_devices(place: Place, job: Forked, result: dict[str, Any]) -> None:
+def losses_and_times_are_the_devices(place: Place, job: Forked, result: dict[str, Any]) -> None:
     of_losses = "SELECT step, loss FROM python.losses ORDER BY step"
     rows = until(place, job, of_losses, lambda rows: len(rows) == STEPS)
     assert rows == [[step, float.fromhex(loss)] for step, loss in enumerate(result["losses"])]
+    of_modules = (
+        "SELECT module, stage, count(*), count(duration), min(duration) FROM python.torch_trace"
+        " WHERE stage <> 'step' GROUP BY module, stage"
+    )
+    modules = until(place, job, of_modules, lambda rows: len(rows) == 14)
+    assert {module for module, *_ in modules} >= {"body.0", "body.1", "head"}
+    assert all(count == timed and least > 0 for *_, count, timed, least in modules)
+
+
+def gradients_are_the_devices(place: Place, job: Forked, result: dict[str, Any]) -> None:
     of_steps = "SELECT step, loss, grad_norm FROM python.steps WHERE step < 16 ORDER BY step"
     rows = until(place, job, of_steps, lambda rows: rows[-1][1] is not None and rows[-1][2] is not None)
     assert [loss for _, loss, _ in rows] == [float.fromhex(loss) for loss in result["losses"]]
@@ -125,13 +144,6 @@ def losses_gradients_and_times_are_the_devices(place: Place, job: Forked, result
     sampled = until(place, job, of_gradients, lambda rows: len(rows) >= STEPS // 2)
     for step, norm, measured in sampled:
         assert norm == pytest.approx(result["norms"][step], rel=1e-5) and measured
-    of_modules = (
-        "SELECT module, stage, count(*), count(duration), min(duration) FROM python.torch_trace"
-        " WHERE stage <> 'step' GROUP BY module, stage"
-    )
-    modules = until(place, job, of_modules, lambda rows: len(rows) == 14)
-    assert {module for module, *_ in modules} >= {"body.0", "body.1", "head"}
-    assert all(count == timed and least > 0 for *_, count, timed, least in modules)
 
 
 def memory_is_the_devices(place: Place, job: Forked, result: dict[str, Any]) -> None:
@@ -202,7 +214,7 @@ def test_on_a_host_with_several_devices_the_jobs_own_is_asked_about() -> None:
     assert (index("cuda:3", "cuda:3"), index("xpu:1"), index("cpu"), index()) == (3, 1, None, None)
     asked: list[Any] = []
     module = SimpleNamespace(
-        current_device=lambda: 0, memory_stats=lambda *index: asked.append(index) or {},
+        is_available=lambda: True, current_device=lambda: 0, memory_stats=lambda *index: asked.append(index) or {},
         get_device_properties=lambda index: SimpleNamespace(total_memory=index * 1000),
     )
     device = Accelerator(torch, "cuda", module)

@@ -18,6 +18,7 @@ What it does not have: several devices, graph capture, kernels that differ from 
 from __future__ import annotations
 
 import ctypes
+import functools
 import queue
 import threading
 import time
@@ -37,6 +38,11 @@ READS = frozenset({  # operations whose result the host needs before it goes on
     "aten::_local_scalar_dense", "aten::equal", "aten::masked_select", "aten::nonzero", "aten::_unique2",
     "aten::unique_consecutive", "aten::unique_dim",
 })
+STATISTICS = (
+    "sum.dim_IntList", "dot", "aminmax", "linalg_vector_norm", "cat", "isnan", "count_nonzero.dim_IntList",
+    "take", "where.self",
+)
+"""Operations that the device has kernels of its own for; the others it has from the fallback."""
 _HOST, _EXTENSION = 1, 12
 """DLPack's numbers of a host and of a device that is an extension."""
 
@@ -450,8 +456,8 @@ _CPU: Any = None
 
 
 def register(*, lean: bool = False) -> OwnDevice:
-    """Make torch know the device; once in a process. `lean`: it has no pinned memory, and its module has
-    other functions than CUDA's, as modules from outside torch may."""
+    """Make torch know the device; once in a process. `lean`: it has no pinned memory and no kernels of its
+    own, and its module has other functions than CUDA's, as modules from outside torch may."""
     global _CPU
     DEVICE.pins = not lean
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
@@ -466,6 +472,10 @@ def register(*, lean: bool = False) -> OwnDevice:
         "_local_scalar_dense": _scalar, "resize_": _resize,
     }.items():
         aten.impl(name, kernel, "PrivateUse1")
+    for name in () if lean else STATISTICS:
+        packet, _, overload = name.partition(".")
+        operation = getattr(getattr(torch.ops.aten, packet), overload or "default")
+        aten.impl(name, functools.partial(_kernel, operation), "PrivateUse1")
     _libraries[:] = [everything, aten]
     plain = torch.empty
 

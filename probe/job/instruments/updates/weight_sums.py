@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from probe.base.accelerator import capturing
+from probe.base.accelerator import capturing, measurable
 from probe.base.isolation import Isolation
 from probe.job.instruments.core import statistics
 from probe.job.instruments.core.delivery import Delivery
@@ -175,7 +175,7 @@ class WeightSums:
                     continue
                 if tensor.layout is not torch.strided or tensor.device != places.device:
                     return None
-                if not is_allocated(tensor):
+                if not is_allocated(tensor) or not measurable(tensor):
                     return None
                 pieces.append(torch.take(tensor.detach(), places))
             return torch.cat(pieces) if pieces else None
