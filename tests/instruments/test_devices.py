@@ -214,7 +214,8 @@ def test_on_a_host_with_several_devices_the_jobs_own_is_asked_about() -> None:
     assert (index("cuda:3", "cuda:3"), index("xpu:1"), index("cpu"), index()) == (3, 1, None, None)
     asked: list[Any] = []
     module = SimpleNamespace(
-        is_available=lambda: True, current_device=lambda: 0, memory_stats=lambda *index: asked.append(index) or {},
+        is_available=lambda: True, current_device=lambda: 0,
+        memory_stats=lambda *index: asked.append(index) or {},
         get_device_properties=lambda index: SimpleNamespace(total_memory=index * 1000),
     )
     device = Accelerator(torch, "cuda", module)
