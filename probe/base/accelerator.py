@@ -2,7 +2,7 @@
 
 `current()` is the accelerator that the job has initialized: CUDA and ROCm (`cuda`), XPU, MPS, or one from
 outside torch (PrivateUse1), such as an NPU. torch has one kind per process. It is found through
-`torch.accelerator` and its module `torch.<kind>`; what that module lacks is None here, and NULL in a table.
+`torch.accelerator` and its module `torch.<kind>`; what that lacks is None here, and NULL in a table.
 Nothing here initializes a device or waits for one, except `synchronize`.
 
 HOT PATH: `current`, `has`, `capturing`, `to_host`, `event`, `memory`. Any thread; a thread of ours has its
@@ -11,6 +11,7 @@ own current device, so those that ask for a job's pass its index. Standard libra
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -244,7 +245,7 @@ _found: list[Accelerator] = []
 
 
 _asks: list[Callable[[], Any]] = []
-"""`torch.accelerator.current_accelerator`, once torch is imported."""
+"""Names the accelerator, or None, once torch is imported."""
 
 
 def current() -> Accelerator | None:
@@ -274,11 +275,19 @@ def _registered() -> tuple[str, Any]:
     asks = getattr(getattr(torch, "accelerator", None), "current_accelerator", None)
     if asks is None:
         return "", None  # torch is not imported, or just being
+    try:
+        device = asks()
+    except RuntimeError:  # torch 2.6 without one; raising each time would cost ten times as much
+        asks = functools.partial(_accelerator_of, torch._C._get_accelerator)
+        device = asks()
     _asks[:] = [asks]
-    device = asks()
-    if device is None or device.type == "cpu":
-        return "", None
-    return device.type, getattr(torch, device.type, None)
+    return ("", None) if device is None else (device.type, getattr(torch, device.type, None))
+
+
+def _accelerator_of(named: Callable[[], Any]) -> Any:
+    """What torch's own function names, unless that is the CPU."""
+    device = named()
+    return None if device.type == "cpu" else device
 
 
 def capturing() -> bool:

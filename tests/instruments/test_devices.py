@@ -20,6 +20,7 @@ import torch
 from agent.asking import ask, evaluate, query, tell, without_times
 from agent.nursery import Forked
 from harness import PATIENCE_S, ROOT, Place
+from probe.base import accelerator
 from probe.base.accelerator import Accelerator
 from probe.checkpoint.random_states import device_states, random_states, restore_random_states
 from probe.job.instruments.loop.optimizers import Optimizers
@@ -220,6 +221,20 @@ def test_on_a_host_with_several_devices_the_jobs_own_is_asked_about() -> None:
     )
     device = Accelerator(torch, "cuda", module)
     assert (device.memory(3), device.memory(), device.total_bytes(3), asked) == (None, None, 3000, [(3,), ()])
+
+
+def test_a_torch_that_raises_without_an_accelerator_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch 2.6 does."""
+
+    def none() -> Any:
+        raise RuntimeError("Cannot access accelerator device when none is available.")
+
+    monkeypatch.setattr(accelerator, "_found", [])
+    monkeypatch.setattr(accelerator, "_asks", [])
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", none)
+    monkeypatch.setattr(torch._C, "_get_accelerator", lambda: torch.device("cpu"))
+    assert [accelerator.current(), accelerator.current()] == [None, None]
+    assert accelerator.kinds() == ("cpu",) and not accelerator.capturing()
 
 
 def test_states_of_devices_are_restored_where_they_are_from_and_nowhere_else() -> None:
