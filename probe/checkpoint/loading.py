@@ -120,13 +120,11 @@ def load_checkpoint(
 
 
 def _for_this_machine(states: dict[str, Any]) -> dict[str, Any]:
-    """The random states of the libraries and devices that this machine has."""
-    torch = torch_module()
+    """The random states, with NumPy imported if they have one of it: a state is set only where it is."""
     if states["numpy"] is not None:
         with contextlib.suppress(ImportError):
-            import numpy  # noqa: F401 - its state is set only where it is imported
-    devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return {**states, "cuda": (states["cuda"] or [])[:devices]}
+            import numpy  # noqa: F401
+    return states
 
 
 _ORDER = {"module": 0, "optimizer": 1, "scheduler": 2, "scaler": 3}

@@ -1,6 +1,6 @@
-"""Random states of a process: Python's, NumPy's global one, torch's, and each CUDA device's.
+"""Random states of a process: Python's, NumPy's global one, torch's, and each device's.
 
-Reading them draws no number, waits for no device, does not initialize CUDA, and imports nothing: a library
+Reading them draws no number, waits for no device, initializes none, and imports nothing: a library
 that the job did not import has no state. Runs on the training thread between two steps, or on a thread that
 saves or loads a checkpoint. Standard library only, with the job's torch and NumPy.
 """
@@ -13,26 +13,31 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from probe.base import accelerator
+
 
 def random_states() -> dict[str, Any]:
     """All states in plain types: `{"python": tuple, "numpy": dict or None, "torch": ByteTensor or None,
-    "cuda": [ByteTensor or None, …]}`.
+    "devices": {kind: [ByteTensor or None, …]}}`.
 
-    None: the library is not imported, or the device is capturing a graph. `cuda` is empty until the job has
-    initialized CUDA."""
+    None: the library is not imported, or the device is capturing a graph. `devices` is empty until the job
+    has initialized its accelerator, and has one kind then, such as `cuda`."""
+    device = accelerator.current()
     return {
         "python": random.getstate(),
         "numpy": numpy_state(),
         "torch": torch_state(),
-        "cuda": [_state_or_none(generator) for generator in cuda_generators()],
+        "devices": {} if device is None else {
+            device.kind: [_state_or_none(generator) for generator in device.generators()]
+        },
     }
 
 
 def restore_random_states(states: dict[str, Any]) -> None:
     """Restore the result of `random_states`; parts that are None or missing are not changed.
 
-    Devices get their state when they are initialized. Raises what the libraries raise for an invalid
-    state."""
+    Devices get their state when they are initialized; those of another kind than this process's have none
+    here. Raises what the libraries raise for an invalid state."""
     if states.get("python") is not None:
         set_python_state(states["python"])
     if states.get("numpy") is not None:
@@ -42,9 +47,17 @@ def restore_random_states(states: dict[str, Any]) -> None:
         return
     if states.get("torch") is not None:
         torch.default_generator.set_state(states["torch"])
-    for device, state in enumerate(states.get("cuda") or []):
-        if state is not None:
-            torch.cuda.set_rng_state(state, device)
+    for kind, ones in device_states(states).items():
+        module = accelerator.module_of(kind)
+        for number, state in enumerate(ones[: module.device_count()] if module is not None else ()):
+            if state is not None:
+                module.set_rng_state(state, number)
+
+
+def device_states(states: dict[str, Any]) -> dict[str, list[Any]]:
+    """States by kind of device; files of earlier versions have `cuda` beside the others."""
+    found = states.get("devices")
+    return {"cuda": states.get("cuda") or []} if found is None else found
 
 
 def set_python_state(state: Any) -> None:
@@ -81,10 +94,10 @@ def torch_state() -> Any:
     return None if generator is None else generator.get_state()
 
 
-def cuda_generators() -> tuple[Any, ...]:
-    """The generators of the CUDA devices; empty until the job has initialized CUDA."""
-    cuda: Any = sys.modules.get("torch.cuda")
-    return () if cuda is None or not cuda.is_initialized() else tuple(cuda.default_generators)
+def device_generators() -> tuple[Any, ...]:
+    """The generators of the devices; empty until the job has initialized its accelerator."""
+    device = accelerator.current()
+    return () if device is None else device.generators()
 
 
 class TensorState:

@@ -193,7 +193,7 @@ def test_a_memory_snapshot_says_what_holds_memory(place: Place, fork: Fork, tmp_
     trained = weights - 4 * (16 * 16 + 16)  # `never` has no gradient and no state
     steps = 4 * 8  # each state has its own count
     assert found["optimizer_state"] == 2 * trained + steps
-    assert "no CUDA device" in answer["notes"][0] and "parameters 3.9 kB" in answer["what"]
+    assert "uses no device" in answer["notes"][0] and "parameters 3.9 kB" in answer["what"]
     assert found["gradients"] in (0, trained)  # the job clears them before its next forward
     wanted = {"action": "memory_snapshot", "arguments": {"path": str(tmp_path / "at_once.pickle")}}
     answer = ask(place, job.pid, "POST", "/v1/act", {**wanted, "now": True, "wait_s": 60.0})

@@ -36,7 +36,7 @@ def test_a_checkpoint_opens_with_plain_torch_load_and_holds_what_is_documented(t
         "version", "kinds", "steps_counted", "found", "boundary", "rng", "data", "world_size", "rank",
         "torch", "saved_ns", "left_out", "loose_parameters", "content_sha256",
     }
-    assert set(content["probe"]["rng"]) == {"python", "numpy", "torch", "cuda"}
+    assert set(content["probe"]["rng"]) == {"python", "numpy", "torch", "devices"}
     for name, thing in named.items():
         assert content_sha256({"state": content[name]}) == values(thing)
     fresh = trained(0)

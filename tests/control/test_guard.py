@@ -303,6 +303,9 @@ def test_every_name_in_the_rules_is_one_that_exists_in_some_version() -> None:
         "sys._settraceallthreads", "sys._setprofileallthreads", "threading.settrace_all_threads",
         "threading.setprofile_all_threads", "faulthandler._fatal_error_c_thread", "faulthandler._fatal_error",
         "torch.nn.utils.get_total_norm",
+        "torch.accelerator.memory_allocated", "torch.accelerator.max_memory_allocated",
+        "torch.accelerator.memory_reserved", "torch.accelerator.max_memory_reserved",
+        "torch.accelerator.memory_stats",
         "torch.distributed.is_backend_available", "torch.distributed.get_node_local_rank",
     }
     missing = []

@@ -356,7 +356,7 @@ def test_random_states_come_back_from_a_file(tmp_path: Any) -> None:
     torch.save(states, path)
     restore_random_states(torch.load(path, weights_only=True))
     assert (random.random(), torch.rand(2).tolist(), numpy.random.normal(), numpy.random.rand()) == first
-    assert states["cuda"] == [] and not torch.cuda.is_initialized()
+    assert states["devices"] == {} and not torch.cuda.is_initialized()
 
 
 def test_nothing_is_imported_for_it() -> None:

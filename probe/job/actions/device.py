@@ -1,9 +1,11 @@
-"""Tells whether reading a tensor waits for a device, or would be captured in a CUDA graph. Any thread."""
+"""Tells whether reading a tensor waits for a device, or would be captured in a graph of it. Any thread."""
 
 from __future__ import annotations
 
 import sys
 from typing import Any
+
+from probe.base import accelerator
 
 
 def is_tensor(value: Any) -> bool:
@@ -18,9 +20,5 @@ def on_device(value: Any) -> bool:
 
 
 def capturing(value: Any) -> bool:
-    """Whether a CUDA graph is being captured, which would include anything done to this value."""
-    return (
-        is_tensor(value)
-        and value.device.type == "cuda"
-        and bool(sys.modules["torch"].cuda.is_current_stream_capturing())
-    )
+    """Whether a graph of its device is being captured, which would include anything done to this value."""
+    return on_device(value) and accelerator.capturing()

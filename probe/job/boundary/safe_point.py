@@ -27,11 +27,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from probe.base.accelerator import capturing
 from probe.base.errors import ProbeError
 from probe.base.isolation import Isolation, capture
 from probe.checkpoint.random_states import random_states
 from probe.job.boundary.task_queue import Task, TaskQueue
-from probe.job.instruments.core.delivery import capturing
 from probe.job.instruments.core.recorder import Recorder
 from probe.recording.layout import NULL_STRING
 
@@ -185,7 +185,7 @@ class SafePoint:
         recorder = self._recorder
         recorder.begin_awaited = False
         if capturing():
-            return  # nothing may be done while a CUDA graph is captured; an appointment is then passed
+            return  # nothing may be done while a device graph is captured; an appointment is then passed
         self.boundary = where
         self._isolation.mute()
         begun_s = time.monotonic()

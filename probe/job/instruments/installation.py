@@ -82,7 +82,7 @@ class Installation:
             self.data.manual_updates = self.manual_updates
         self.collectives = Collectives(recorder, isolation) if "collectives" in wanted else None
         self.flight = Flight(recorder, self.collectives) if self.collectives is not None else None
-        self.memory = Memory(recorder) if "memory" in wanted else None
+        self.memory = Memory(recorder, self.optimizers) if "memory" in wanted else None
         journal = recording.journal
         self.scalars = Scalars(recorder, isolation, journal) if "scalars" in wanted else None
         self.model_facts: ModelFacts | None = None

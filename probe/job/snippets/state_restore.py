@@ -29,8 +29,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from probe.base.isolation import capture
-from probe.checkpoint.random_states import TensorState, cuda_generators, numpy_state, set_numpy_state
-from probe.job.snippets.torch_modes import State, cuda_modes, numpy_modes, torch_modes
+from probe.checkpoint.random_states import TensorState, device_generators, numpy_state, set_numpy_state
+from probe.job.snippets.torch_modes import State, device_modes, numpy_modes, torch_modes
 
 _SIGNALS = tuple(sorted(int(number) for number in signal.valid_signals()))
 _STREAMS = ("stdin", "stdout", "stderr")
@@ -127,8 +127,8 @@ def _random() -> list[State]:
     generator = getattr(sys.modules.get("torch"), "default_generator", None)
     if generator is not None:
         found.append(_of_generator("the random state of torch", generator))
-    for device, generator in enumerate(cuda_generators()):
-        found.append(_of_generator(f"the random state of cuda:{device}", generator))
+    for number, generator in enumerate(device_generators()):
+        found.append(_of_generator(f"the random state of device {number}", generator))
     return found
 
 
@@ -148,7 +148,7 @@ def _library_modes() -> list[State]:
     found: list[State] = []
     if hasattr(torch, "set_num_threads") and hasattr(torch, "_tensor_str"):
         found += _made_once("torch", torch, torch_modes)
-        found += cuda_modes(torch)
+        found += device_modes()
     if numpy is not None:
         found += _made_once("numpy", numpy, numpy_modes)
     return found

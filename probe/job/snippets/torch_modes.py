@@ -3,7 +3,7 @@
 These change numbers, devices, speed or printing and are stored in no tensor: grad and
 inference mode, autocast, default dtype and device, deterministic algorithms, TF32, cuDNN,
 threads, anomaly detection, modes left open, denormals, NumPy's error handling. A mode that
-this version of torch lacks is left out. Reading does not initialise CUDA. Runs on the
+this version of torch lacks is left out. Reading initialises no device. Runs on the
 snippet's thread. Standard library only; torch and NumPy if the job has them.
 """
 
@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from probe.base import accelerator
 from probe.base.isolation import capture
 
 
@@ -99,24 +100,12 @@ def torch_modes(torch: Any) -> list[State]:
     return found
 
 
-def cuda_modes(torch: Any) -> list[State]:
-    """The current device and streams; nothing until the job has initialised CUDA."""
-    cuda: Any = sys.modules.get("torch.cuda")
-    if cuda is None or not cuda.is_initialized():
+def device_modes() -> list[State]:
+    """The current device and streams; nothing until the job has initialised its accelerator."""
+    device = accelerator.current()
+    if device is None:
         return []
-    native, count = torch._C, len(cuda.default_generators)
-
-    def read() -> Any:
-        streams = tuple(native._cuda_getCurrentStream(device) for device in range(count))
-        return native._cuda_getDevice(), streams
-
-    def write(state: Any) -> None:
-        device, streams = state
-        for stream_id, device_index, device_type in streams:
-            native._cuda_setStream(stream_id=stream_id, device_index=device_index, device_type=device_type)
-        native._cuda_setDevice(device)
-
-    return [State("the current CUDA device and stream", read, write)]
+    return [State("the current device and stream", device.streams, device.set_streams)]
 
 
 def numpy_modes(numpy: Any) -> list[State]:

@@ -1,8 +1,8 @@
 """Memory snapshot: every block of the device's allocator, as pytorch.org/memory_viz opens it.
 
-In a job without a CUDA device, which has no such allocator: how much of the process's memory models,
-gradients and optimizers hold. Taken at a boundary, written by the request's thread. Standard library only;
-torch inside functions.
+In a job on the host, or on a device of which torch has no such snapshot: how much memory models, gradients
+and optimizers hold. Taken at a boundary, written by the request's thread. Standard library only; torch
+inside functions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from probe.base import descriptors
+from probe.base import accelerator, descriptors
 from probe.base.errors import ActionFailed
 from probe.job.actions.action import Action, Site
 from probe.job.actions.captures.artifact import Artifact
@@ -33,15 +33,17 @@ class MemorySnapshot(Action):
 
     def __init__(self, arguments: dict[str, Any], site: Site) -> None:
         super().__init__(arguments, site)
-        cuda = sys.modules["torch"].cuda
-        self._on_device = cuda.is_available() and cuda.is_initialized()
+        self._blocks = False
+        """Whether it is of the device's allocator."""
         self._artifact = Artifact(arguments)
         self._snapshot: dict[str, Any] | None = None
 
     def begin(self) -> None:
         """Take it, without waiting for the device."""
-        cuda = sys.modules["torch"].cuda
-        self._snapshot = cuda.memory._snapshot() if self._on_device else _host(self.site)
+        device = accelerator.current()
+        found = None if device is None else device.snapshot()
+        self._blocks = found is not None
+        self._snapshot = _held(self.site) if found is None else found
 
     def report(self) -> dict[str, Any]:
         """Write it and summarize it."""
@@ -54,10 +56,10 @@ class MemorySnapshot(Action):
                 pickle.dump(snapshot, file)
 
         size_bytes = self._artifact.fill(write)
-        what, notes = _device_summary(snapshot) if self._on_device else _host_summary(snapshot)
+        what, notes = _device_summary(snapshot) if self._blocks else _held_summary(snapshot)
         return {
             "what": f"{what}, into {self._artifact}", "notes": notes, "path": str(self._artifact.path),
-            "bytes": size_bytes, "device": self._on_device,
+            "bytes": size_bytes, "device": self._blocks,
         }
 
     def cancel(self) -> None:
@@ -72,11 +74,11 @@ def _device_summary(snapshot: dict[str, Any]) -> tuple[str, list[str]]:
     what = f"{size_text(allocated)} allocated of {size_text(reserved)} reserved in {len(segments)} segments"
     if any(snapshot.get("device_traces", [])):
         return what, []
-    return what, ["without a history: the job did not call torch.cuda.memory._record_memory_history()"]
+    return what, ["without a history: the job did not call _record_memory_history() of its device's memory"]
 
 
-def _host(site: Site) -> dict[str, Any]:
-    """Known parts of the process's memory, in bytes; shared memory counts once. None for gradients in the
+def _held(site: Site) -> dict[str, Any]:
+    """Known parts of the memory, in bytes; shared memory counts once. None for gradients in the
     middle of a step: backward may write them."""
     seen: set[int] = set()
     roots, optimizers = site.modules(), site.optimizers()
@@ -108,10 +110,14 @@ def _bytes(values: Iterable[Any], seen: set[int]) -> int:
     return total
 
 
-def _host_summary(snapshot: dict[str, Any]) -> tuple[str, list[str]]:
+def _held_summary(snapshot: dict[str, Any]) -> tuple[str, list[str]]:
     known = {name.replace("_", " "): size for name, size in snapshot.items() if size is not None}
     parts = [f"{name} {size_text(size)}" for name, size in known.items()]
-    notes = ["the job uses no CUDA device: this is about the memory of the process"]
+    device = accelerator.current()
+    notes = [
+        "the job uses no device: this is about the memory of the process" if device is None else
+        f"torch has no snapshot of this device's allocator ({device.kind}): this is about the job's tensors"
+    ]
     if snapshot["gradients"] is None:
         notes.append("gradients were not counted: backward may write them while they are looked at")
     return ", ".join(parts), notes

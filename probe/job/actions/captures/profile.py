@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from probe.base import accelerator
 from probe.base.errors import ActionFailed, ActionRefused, NotUndoable
 from probe.job.actions.action import Action, Site, whole_number
 from probe.job.actions.captures.artifact import Artifact
@@ -80,7 +81,7 @@ class Profile(Action):
                 hint="Two cannot run at once: try it when that is over.",
             )
         self._first = self.site.recorder.counted_step
-        profiler = self._module.profile(use_cpu=True, use_kineto=True, use_device=_device(torch))
+        profiler = self._module.profile(use_cpu=True, use_kineto=True, use_device=_device())
         profiler._prepare_trace()
         profiler._start_trace()
         self._running = True
@@ -129,9 +130,9 @@ class Profile(Action):
         begun_s = time.monotonic()
         self._running = False
         self._patches.undo()
-        cuda = sys.modules["torch"].cuda
-        if cuda.is_initialized():
-            cuda.synchronize()
+        device = accelerator.current()
+        if device is not None:
+            device.synchronize()
         if self._mark is not None:
             self._mark.__exit__(None, None, None)
             self._mark = None
@@ -331,8 +332,9 @@ def _refuse_beside_another() -> None:
             )
 
 
-def _device(torch: Any) -> str | None:
-    return "cuda" if torch.cuda.is_initialized() else None
+def _device() -> str | None:
+    device = accelerator.current()
+    return None if device is None else device.kind
 
 
 def _median(values: list[float]) -> float | None:

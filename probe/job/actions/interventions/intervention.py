@@ -75,7 +75,7 @@ class Intervention(Action):
         self.finished.set()
 
     def _meet(self, optimizer: Any, gradients: list[Any]) -> None:
-        """Do something about the gradients of this step; none while a CUDA graph is captured."""
+        """Do something about the gradients of this step; none while a device graph is captured."""
         raise NotImplementedError
 
     def _note_wait(self, gradients: list[Any]) -> None:

@@ -96,7 +96,7 @@ class Lr(Action):
         rules, schedulers = rules_of(optimizer), self._alive()
         scheduled = [optimizer.param_groups[index]["lr"] for index in self._groups]
         if any(capturing(rate) for rate in scheduled):
-            raise ActionRefused("a CUDA graph is being recorded")
+            raise ActionRefused("a graph of the device is being recorded")
         self._refuse_far(optimizer)
         self._before = self._in_use(optimizer)
         change = None if rules.on(self._groups) else self._plan(optimizer, schedulers)

@@ -286,7 +286,7 @@ def _like(old: Any, new: Any) -> Any:
 
 
 def fill(tensor: Any, value: Any) -> None:
-    """In place: fused kernels, CUDA graphs and compiled steps hold this very tensor."""
+    """In place: fused kernels, device graphs and compiled steps hold this very tensor."""
     import torch
 
     with torch.no_grad():

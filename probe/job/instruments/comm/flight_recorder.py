@@ -5,7 +5,7 @@ through Python, so no wrapper sees them; torch keeps the last ones in memory. A 
 the GIL held, so reads are spaced by their cost (`SHARE`). Entries that the wrappers recorded are skipped,
 except to complete calls that were only queued on a device or never waited for.
 
-There is no read during the capture of a CUDA graph (a read queries events of the device), nor with versions
+There is no read during the capture of a device graph (a read queries events of the device), nor with versions
 of torch whose dump always contains stacks. Standard library, plus the job's torch.
 """
 
@@ -21,6 +21,7 @@ from bisect import bisect_left
 from collections.abc import MutableMapping
 from typing import Any
 
+from probe.base import accelerator
 from probe.base.clock import ANCHOR_NS
 from probe.job.instruments.comm.collective_calls import Group
 from probe.job.instruments.comm.collectives import Collectives
@@ -102,10 +103,10 @@ class Flight:
         c10d: Any = sys.modules.get("torch._C._distributed_c10d")
         self._dump = getattr(c10d, "_dump_fr_trace", None) or getattr(c10d, "_dump_nccl_trace", None)
         self._collectives.flight_tells = self.available
-        graphs: Any = sys.modules.get("torch.cuda.graphs")
-        if self.available and graphs is not None and hasattr(graphs, "CUDAGraph"):
-            self._patches.wrap(graphs.CUDAGraph, "capture_begin", self._before_capture)
-            self._patches.wrap(graphs.CUDAGraph, "capture_end", self._after_capture)
+        graph = accelerator.graph_class() if self.available else None
+        if graph is not None:
+            self._patches.wrap(graph, "capture_begin", self._before_capture)
+            self._patches.wrap(graph, "capture_end", self._after_capture)
 
     def uninstall(self) -> None:
         """Read a last time, then stop; not in a forked child, where the recorder's lock may be held."""

@@ -1,16 +1,16 @@
 """Delivery: copies figures from a device to the host behind the work already queued, and reads them later.
 
 HOT PATH: `send`, on the training thread: one copy into pinned memory and one event, no wait. The agent's
-thread calls `collect`. Works on CUDA; figures on other devices are dropped. torch inside functions.
+thread calls `collect`. Figures on anything but the job's accelerator are dropped.
 """
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from probe.base import accelerator
 from probe.recording.layout import NULL_DOUBLE
 
 MOST_PENDING = 1024
@@ -25,14 +25,12 @@ class Delivery:
 
     def send(self, figures: Any, then: Callable[[Any], object]) -> None:
         """Copy a tensor to the host; the agent's thread calls `then` with its numbers once they arrived."""
-        torch: Any = sys.modules["torch"]
-        if not figures.is_cuda or capturing():
+        device = accelerator.current()
+        if device is None or not device.has(figures) or device.capturing():
             return
-        host = torch.empty(figures.shape, dtype=figures.dtype, pin_memory=True)
-        host.copy_(figures, non_blocking=True)
-        arrived = torch.cuda.Event()
-        arrived.record(torch.cuda.current_stream(figures.device))
-        self._pending.append((host, arrived, then))
+        sent = device.to_host(figures)
+        if sent is not None:
+            self._pending.append((*sent, then))
 
     @property
     def pending(self) -> bool:
@@ -48,12 +46,6 @@ class Delivery:
     def clear(self) -> None:
         """Drop everything."""
         self._pending.clear()
-
-
-def capturing() -> bool:
-    """Whether a CUDA graph is being captured: nothing may be queued then. False before torch is imported."""
-    torch: Any = sys.modules.get("torch")
-    return bool(torch and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 
 def host_number(value: Any) -> float:

@@ -1,9 +1,9 @@
 """Statistics of tensors: pure functions, exact to float64, without collectives and waits.
 
 HOT PATH on sampled and requested steps, on the training thread. Functions compute on the device of the
-values and read nothing back: they return a vector that the caller reads at once (CPU) or sends for (CUDA,
-`delivery`). Sums are in float64, a chunk at a time: half precision does not overflow and 1e30 has a square.
-No random numbers, no in-place operation on an argument, no graph. torch inside functions.
+values and read nothing back: they return a vector that the caller reads at once (CPU) or sends for (a
+device, `delivery`). Sums are in float64, a chunk at a time: half precision does not overflow and 1e30 has a
+square. No random numbers, no in-place operation on an argument, no graph. torch inside functions.
 
 Of a sharded tensor (DTensor) the local part is used. NaNs and infinities follow IEEE arithmetic in norm,
 mean, deviation and extremes, as in numpy; `distribution` covers the finite values only.
@@ -15,6 +15,8 @@ import math
 import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
+
+from probe.base.accelerator import measurable
 
 CHUNK_ELEMENTS = 1 << 18
 """Converted to float64 at a time on a CPU: 2 MB, which stay in the cache."""
@@ -101,11 +103,11 @@ def common_kinds() -> tuple[tuple[type, ...], tuple[Any, ...], Any]:
 
 
 def is_common(tensor: Any, kinds: tuple[tuple[type, ...], tuple[Any, ...], Any]) -> bool:
-    """Whether a tensor is of the usual kind: dense, real, of torch's own class, on a CPU or CUDA."""
+    """Whether a tensor is of the usual kind: dense, real, of torch's own class, where it can be measured."""
     classes, dtypes, strided = kinds
     if type(tensor) not in classes or tensor.dtype not in dtypes or tensor.layout is not strided:
         return False
-    return (tensor.is_cpu or tensor.is_cuda) and not tensor.is_nested
+    return (tensor.is_cpu or measurable(tensor)) and not tensor.is_nested
 
 
 def _values_of_odd(tensor: Any, sharded: bool) -> Values | None:
@@ -113,6 +115,8 @@ def _values_of_odd(tensor: Any, sharded: bool) -> Values | None:
     torch: Any = sys.modules["torch"]
     if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         return None  # a class with its own arithmetic
+    if not measurable(tensor):
+        return None
     tensor = tensor.detach()
     if tensor.is_complex() or tensor.is_quantized or tensor.is_meta or tensor.is_nested:
         return None

@@ -1,20 +1,19 @@
 """Memory: samples of the process's and the device's memory, and of how the machine's CPUs are shared.
 
 Writes process.memory and gives the recorder the last figures for python.steps. Runs on the agent's thread:
-small reads from /proc and, with CUDA in use, one read of the allocator's counters (no device call).
+small reads from /proc and, with a device in use, one read of the allocator's counters (no device call).
 """
 
 from __future__ import annotations
 
-import sys
 import threading
 from pathlib import Path
-from typing import Any
 
-from probe.base import descriptors
+from probe.base import accelerator, descriptors
 from probe.base.clock import wall_ns
 from probe.job.instruments.core.host_memory import HostMemoryReader
 from probe.job.instruments.core.recorder import Recorder
+from probe.job.instruments.loop.optimizers import Optimizers
 from probe.job.introspection.thread_stacks import native_id
 from probe.recording.layout import NULL_INTEGER
 
@@ -58,31 +57,26 @@ def cpu_wait_ns(ident: int | None) -> int | None:
         return None
 
 
-def device_memory() -> tuple[int, int, int] | None:
-    """allocated, reserved and peak allocated bytes of the current CUDA device; None without one in use."""
-    torch: Any = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return None
-    found = torch.cuda.memory_stats_as_nested_dict()
-    if not found:
-        return None
-    allocated = found["allocated_bytes"]["all"]
-    return allocated["current"], found["reserved_bytes"]["all"]["current"], allocated["peak"]
+def device_memory(index: int | None) -> tuple[int | None, int | None, int | None, int | None]:
+    """allocated, reserved, peak allocated and total bytes of the job's device; None for what is not known.
 
-
-def device_total() -> int | None:
-    """Total memory of the current CUDA device, from torch's cache; None without one in use."""
-    torch: Any = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return None
-    return int(torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory)
+    `index`: its number. The agent's thread has another current device."""
+    device = accelerator.current()
+    if device is None:
+        return None, None, None, None
+    index = device.index() if index is None else index
+    found = device.memory(index) or accelerator.DeviceMemory(None, None, None, None)
+    return (
+        found.allocated_bytes, found.reserved_bytes, found.peak_allocated_bytes, device.total_bytes(index)
+    )
 
 
 class Memory:
     """Takes samples; `sample` is called by the agent's thread."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, optimizers: Optimizers) -> None:
         self._recorder = recorder
+        self._optimizers = optimizers
         self._host = HostMemoryReader()
         self._append = recorder.rings["process.memory"].append
 
@@ -91,7 +85,10 @@ class Memory:
         recorder = self._recorder
         found = process_memory()
         host = self._host.read()
-        device = device_memory() or (NULL_INTEGER,) * 3
+        *device, total = (
+            NULL_INTEGER if value is None else value
+            for value in device_memory(self._optimizers.device_index())
+        )
         recorder.rss_bytes = found.get("rss_bytes", NULL_INTEGER)
         recorder.allocated_bytes, recorder.reserved_bytes, recorder.peak_allocated_bytes = device
         self._append(
@@ -102,6 +99,6 @@ class Memory:
             *device,
             found.get("threads", NULL_INTEGER),
             *(NULL_INTEGER if value is None else value for value in (
-                *host, device_total(), runnable(), cpu_wait_ns(recorder.thread)
+                *host, total, runnable(), cpu_wait_ns(recorder.thread)
             )),
         )

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from probe.base import clock
+from probe.base import accelerator, clock
 from probe.job.instruments.core.object_access import attributes, entries
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.facts.hyperparameters import Value, from_frames, plain
@@ -32,8 +32,9 @@ SLICE_S, REST_S = 0.0005, 0.0005
 MOST_TIMES = 20
 """A fact is written this often at most: what keeps changing is not a fact."""
 ENVIRONMENT = frozenset({
-    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "PYTHONHASHSEED",
-    "CUBLAS_WORKSPACE_CONFIG", "CUDA_DEVICE_ORDER", "LD_PRELOAD", "MALLOC_ARENA_MAX",
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "ASCEND_RT_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK", "CUDA_LAUNCH_BLOCKING",
+    "PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG", "CUDA_DEVICE_ORDER", "LD_PRELOAD", "MALLOC_ARENA_MAX",
 })
 ENVIRONMENT_STARTS = ("NCCL_", "TORCH_", "PYTORCH_", "GLOO_", "KMP_", "MKL_", "UCX_", "FI_")
 _GROUP = ("initial_lr", "lr", "weight_decay", "betas", "momentum", "eps", "nesterov", "amsgrad")
@@ -116,14 +117,22 @@ class RunFacts:
 
     def _device(self) -> Iterator[tuple[str, str, Value]]:
         """The device in use."""
-        torch = sys.modules["torch"]
-        yield "package", "cuda (torch)", str(torch.version.cuda or "none")
-        if torch.cuda.is_initialized():
-            number = torch.cuda.current_device()
-            found = torch.cuda.get_device_properties(number)
-            yield "hardware", "device", str(found.name)
-            yield "hardware", "device_number", int(number)
-            yield "hardware", "device_memory_bytes", int(found.total_memory)
+        version = sys.modules["torch"].version
+        for name in ("cuda", "hip", "xpu"):
+            built_for = getattr(version, name, None)
+            if built_for is not None:
+                yield "package", f"{name} (torch)", str(built_for)
+        device = accelerator.current()
+        if device is None:
+            return
+        own = self._optimizers.device_index()
+        number = device.index() if own is None else own
+        yield "hardware", "device_type", device.kind
+        yield "hardware", "device_number", number
+        if (called := device.name(number)) is not None:
+            yield "hardware", "device", called
+        if (total := device.total_bytes(number)) is not None:
+            yield "hardware", "device_memory_bytes", total
 
     def _training(self) -> Iterator[tuple[str, Value]]:
         """Settings of the optimizers, schedulers and loaders seen, and of precision."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple, Protocol
 
+from probe.base import accelerator
 from probe.base.isolation import Isolation
 from probe.job.instruments.core.intervals import Intervals
 from probe.job.instruments.core.living import living
@@ -256,7 +257,7 @@ class Forward:
 def autocast_in_force() -> str | None:
     """dtype of the calling thread's autocast, such as `bfloat16`; None without. HOT PATH, once per root."""
     torch = sys.modules["torch"]
-    for device in ("cuda", "cpu"):
+    for device in accelerator.kinds():
         if torch.is_autocast_enabled(device):
             return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
     return None

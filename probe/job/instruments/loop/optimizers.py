@@ -199,6 +199,14 @@ class Optimizers:
         leader = self.leader()
         return max(self.alive(), key=_parameter_count, default=None) if leader is None else leader
 
+    def device_index(self) -> int | None:
+        """Number of the device that holds what the leading optimizer trains; None where that is the host, or
+        not known. Threads of ours have another current device than the training."""
+        groups = getattr(self.expected_leader(), "param_groups", None) or [{}]
+        first = next(iter(groups[0].get("params", ())), None)
+        device = getattr(first, "device", None)
+        return None if device is None or device.type == "cpu" else device.index
+
     # HOT PATH ---------------------------------------------------------------
 
     def _made_scheduler(self, scheduler: Any) -> None:

@@ -4,8 +4,8 @@ Writes python.torch_trace. HOT PATH on sampled steps only: `_start` registers gl
 step begins, `_stop` removes them when it ends; in between a module call costs a few microseconds. Backward
 is timed by pre-hooks on the graph nodes of the calls' inputs and outputs; they vanish with the graph. Hooks
 on tensors would move with in-place operations, and full backward hooks wrap outputs. In a job that compiles
-there are no hooks, and a compiled module is one row. Nothing is recorded during the capture of a CUDA graph.
-On CUDA, times come from events; nothing waits for the device. The agent's thread writes such rows once the
+there are no hooks, and a compiled module is one row. Nothing is recorded during the capture of a device's
+graph. On a device, times come from events; nothing waits for it. The agent's thread writes such rows once the
 events are done, and those of a module without a name once it has one (`collect`).
 """
 
@@ -18,7 +18,7 @@ import time
 from collections import deque
 from typing import Any, NamedTuple
 
-from probe.base import descriptors
+from probe.base import accelerator, descriptors
 from probe.base.clock import ANCHOR_NS
 from probe.base.isolation import Isolation
 from probe.job.instruments.core.object_access import contents
@@ -90,7 +90,7 @@ class Modules:
         self._statm_number = -1
         self._backward_thread = 0
         self._highest_mb = 0.0
-        self._cuda: Any = None
+        self._device: accelerator.Accelerator | None = None
         self._tensor: Any = None
         self._late_rows: deque[LateRow] = deque(maxlen=MOST_LATE_ROWS)
 
@@ -126,11 +126,10 @@ class Modules:
     def _start(self) -> bool:
         """Register the hooks for the step that begins; False when it cannot be sampled."""
         torch = sys.modules["torch"]
-        cuda = torch.cuda
-        self._cuda = cuda if cuda.is_initialized() else None
-        if self._cuda is None:
+        self._device = device = accelerator.current()
+        if device is None:
             self._statm_number = self._proven_statm()
-        if self._cuda is not None and cuda.is_current_stream_capturing():
+        elif device.capturing():
             return False
         self._sample += 1
         if self.forward.compiles:
@@ -184,8 +183,9 @@ class Modules:
         tensor = self._first_tensor(args)
         if tensor is not None and tensor.grad_fn is not None:
             tensor.grad_fn.register_prehook(self._input_hook(call))
-        if self._cuda is not None and tensor is not None and tensor.is_cuda:
-            call.start_event = self._event()
+        device = self._device
+        if device is not None and tensor is not None and device.has(tensor):
+            call.start_event = device.event()
         call.start_ns = now = _now()
         recorder.cost_ns += now - start
 
@@ -200,8 +200,8 @@ class Modules:
         call = stack.pop()
         call.end_ns = end
         call.module = None
-        if call.start_event is not None:
-            call.end_event = self._event()
+        if call.start_event is not None and self._device is not None:
+            call.end_event = self._device.event()
         self._write(call, "forward", call.start_ns, end, call.start_event, call.end_event)
         tensor = self._first_tensor(output)
         if tensor is not None and tensor.grad_fn is not None:
@@ -247,8 +247,8 @@ class Modules:
             if sample == self._sample and self.recorder.sampling and not call.output_ns:
                 call.output_ns = _now()
                 self._backward_thread = _ident()
-                if call.start_event is not None:
-                    call.output_event = self._event()
+                if call.start_event is not None and self._device is not None:
+                    call.output_event = self._device.event()
                 self._began.append(call)
 
         return self._isolation.guard("modules", began)
@@ -259,8 +259,8 @@ class Modules:
         def ended(_gradient: Any) -> None:
             if not call.input_ns:
                 call.input_ns = _now()
-                if call.start_event is not None:
-                    call.input_event = self._event()
+                if call.start_event is not None and self._device is not None:
+                    call.input_event = self._device.event()
 
         return self._isolation.guard("modules", ended)
 
@@ -270,7 +270,7 @@ class Modules:
         Autograd runs a forward's operations in reverse. So the backward of a call ends when the gradient of
         its input is ready, or when the backward of a call made wholly before it begins, whichever is
         earlier; without either, when all of backward ends."""
-        last = self._event() if self._cuda is not None else None
+        last = self._device.event() if self._device is not None else None
         open_calls: list[Call] = []
         for call in self._began:
             while open_calls and open_calls[-1].start_ns >= call.end_ns:
@@ -285,7 +285,7 @@ class Modules:
         value returned. Calls whose backward began inside it end with it."""
         if mark is not None:
             now = _now()
-            event = self._event() if self._cuda is not None else None
+            event = self._device.event() if self._device is not None else None
             for call in self._began[mark:]:
                 if not call.input_ns:
                     call.input_ns, call.input_event = now, event
@@ -327,30 +327,26 @@ class Modules:
 
     def _memory(self) -> tuple[float, float, float, float]:
         """allocated, max_allocated, cached, max_cached in MB, from one read."""
-        cuda = self._cuda
-        if cuda is None:
+        device = self._device
+        if device is None:
             try:
                 used = int(os.pread(self._statm_number, 64, 0).split()[1]) * _PAGE_MB
             except (OSError, IndexError, ValueError):  # the job has closed it in this very step
                 return NULL_DOUBLE, NULL_DOUBLE, NULL_DOUBLE, NULL_DOUBLE
             self._highest_mb = max(self._highest_mb, used)
             return used, self._highest_mb, NULL_DOUBLE, NULL_DOUBLE
-        found = cuda.memory_stats_as_nested_dict()
-        allocated, reserved = found["allocated_bytes"]["all"], found["reserved_bytes"]["all"]
+        found = device.memory()
+        if found is None:
+            return NULL_DOUBLE, NULL_DOUBLE, NULL_DOUBLE, NULL_DOUBLE
         return (
-            allocated["current"] / 2**20, allocated["peak"] / 2**20,
-            reserved["current"] / 2**20, reserved["peak"] / 2**20,
+            _mb(found.allocated_bytes), _mb(found.peak_allocated_bytes),
+            _mb(found.reserved_bytes), _mb(found.peak_reserved_bytes),
         )
-
-    def _event(self) -> Any:
-        event = self._cuda.Event(enable_timing=True)
-        event.record()
-        return event
 
     # The agent's thread -----------------------------------------------------
 
     def collect(self) -> None:
-        """Write the rows whose CUDA events are done and whose modules have names."""
+        """Write the rows whose events are done and whose modules have names."""
         rows = self._late_rows
         while rows:
             first, last, unnamed, fields = rows[0]
@@ -363,9 +359,15 @@ class Modules:
                     return
                 fields[_MODULE] = name
             if timed:
-                fields[_DURATION] = first.elapsed_time(last) * 1e-3
+                device = accelerator.current()
+                took_s = None if device is None else device.elapsed_s(first, last)
+                fields[_DURATION] = NULL_DOUBLE if took_s is None else took_s
             rows.popleft()
             self._append(*fields)
+
+
+def _mb(size_bytes: int | None) -> float:
+    return NULL_DOUBLE if size_bytes is None else size_bytes / 2**20
 
 
 _MODULE, _DURATION = 3, 10

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from probe.base import descriptors
+from probe.base import accelerator, descriptors
 from probe.base.isolation import capture, describe
 from probe.job.instruments.core.host_memory import HostMemoryReader
 
@@ -39,7 +39,7 @@ _NOT_FORKED_WITH = {
     "libibverbs": "an RDMA library is loaded",
     "libefa": "an RDMA library is loaded",
     "libmpi.so": "MPI is loaded",
-    "/dev/nvidia": "a CUDA device is open",
+    "/dev/nvidia": "a GPU is open",
     "/dev/kfd": "a ROCm device is open",
     "/dev/accel": "an accelerator is open",
 }
@@ -76,11 +76,11 @@ def refusal(local_ranks: int = 1) -> str:
     """Why this process must not fork; empty when it may. A millisecond, on the training thread.
 
     `local_ranks`: processes of the job on this host, which may all fork at the same instant."""
-    torch: Any = sys.modules["torch"]
     if not hasattr(os, "fork") or sys.platform != "linux":
         return "only Linux is supported"
-    if torch.cuda.is_initialized():
-        return "CUDA is in use, which does not work in a fork"
+    device = accelerator.current()
+    if device is not None:
+        return f"a device ({device.kind}) is in use, which does not work in a fork"
     if not _known_child_handler():
         return "the program handles SIGCHLD itself"
     maps = descriptors.read_text("/proc/self/maps")

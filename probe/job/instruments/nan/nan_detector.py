@@ -21,6 +21,7 @@ import weakref
 from collections import deque
 from typing import Any
 
+from probe.base.accelerator import measurable
 from probe.base.isolation import Isolation, capture, describe
 from probe.job.instruments.core.delivery import Delivery
 from probe.job.instruments.core.recorder import Recorder
@@ -206,12 +207,13 @@ class NanDetector:
     def _is_bad(self, gradient: Any, half: bool) -> bool:
         """Whether a gradient holds a NaN or an infinity, by its sum: the cheapest read of a tensor inside a
         step. One on a device is known later. `half`: 16 bits, whose sum would overflow too easily."""
+        if not gradient.is_cpu and not measurable(gradient):
+            return False
         total = (gradient.float() if half else gradient).sum()
         if total.is_cpu:
             value = total.item()
             return bool(value - value != 0.0)
-        if total.is_cuda:
-            self._send(total)
+        self._send(total)
         return False
 
     def _send(self, total: Any) -> None:

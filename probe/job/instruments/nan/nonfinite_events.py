@@ -6,12 +6,12 @@ Standard library only; torch inside the functions called.
 
 from __future__ import annotations
 
-import sys
 import time
 import uuid
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from probe.base import accelerator
 from probe.base.clock import wall_ns
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.loop.batch_history import Batch, Batches, as_list
@@ -64,7 +64,7 @@ class NonfiniteEvent:
                 after_s = time.monotonic() - self.begun_s
                 found["cut short"] = why or f"the trace was stopped after {after_s:.0f} s, unfinished"
         else:
-            on_a_device = bool(sys.modules["torch"].cuda.is_initialized())
+            on_a_device = accelerator.current() is not None
             nan_trace.trace_without_fork(self.scene, found.__setitem__, on_a_device=on_a_device)
         self.took_s = time.monotonic() - self.begun_s
         self.event_id = uuid.uuid4().hex[:12]

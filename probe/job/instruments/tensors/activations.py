@@ -3,8 +3,8 @@
 Writes python.activations. HOT PATH on those steps only: `begin` registers one global forward hook between
 two steps, `end` removes it. Never on without a request: a hook on every module call and a pass over every
 output do not fit into a budget of 1 %. Outputs are read right after the call, before they can change in
-place. On CUDA, rows are written when the figures arrive. Not used in a job that compiles, which would trace
-the hook into its graph. torch inside functions.
+place. On a device, rows are written when the figures arrive. Not used in a job that compiles, which would
+trace the hook into its graph. torch inside functions.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from probe.base.accelerator import capturing
 from probe.base.clock import ANCHOR_NS
 from probe.base.isolation import Isolation
 from probe.job.instruments.core import statistics
-from probe.job.instruments.core.delivery import Delivery, capturing
+from probe.job.instruments.core.delivery import Delivery
 from probe.job.instruments.core.object_access import contents
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.loop.forward import Forward

@@ -20,6 +20,7 @@ from statistics import median
 from types import GeneratorType
 from typing import Any
 
+from probe.base.accelerator import measurable
 from probe.base.isolation import Isolation
 from probe.job.instruments.core import statistics
 from probe.job.instruments.core.delivery import Delivery, host_number
@@ -182,7 +183,7 @@ class GradientNorm:
         covered = self._covers(ones)
         if id(leader) not in covered:
             return
-        if statistics.is_sharded(total_norm):
+        if statistics.is_sharded(total_norm) or not measurable(total_norm):
             return
         norm = getattr(total_norm, "_local_tensor", total_norm).detach()
         scale = self._scale_before_step(leader)

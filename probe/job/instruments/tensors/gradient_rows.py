@@ -1,6 +1,6 @@
 """Rows of python.gradients: one parameter before and after an optimizer's step.
 
-HOT PATH on sampled steps, on the training thread. On CUDA the agent's thread writes the rows when the
+HOT PATH on sampled steps, on the training thread. On a device the agent's thread writes the rows when the
 figures arrive. torch inside functions.
 """
 

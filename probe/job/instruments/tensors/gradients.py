@@ -3,7 +3,7 @@
 Writes python.gradients and python.optimizers, and through `GradientNorm` the grad_norm of python.steps. HOT
 PATH around an optimizer's step, on the training thread; on other steps `Optimizers.sample_from_step` skips
 it. The cost of a sample is measured, and the next one comes when that is `SHARE` of the budget. A sample
-takes at most `PORTION` of a step: a large model is sampled a few parameters at a time. On CUDA nothing is
+takes at most `PORTION` of a step: a large model is sampled a few parameters at a time. On a device nothing is
 waited for; rows are written when their figures arrive.
 
 An update is measured by comparing a parameter with a copy from before the step, for at most `COPY_BYTES` of
@@ -17,9 +17,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from probe.base import accelerator
+from probe.base.accelerator import capturing
 from probe.base.isolation import Isolation
 from probe.job.instruments.core import statistics
-from probe.job.instruments.core.delivery import Delivery, capturing
+from probe.job.instruments.core.delivery import Delivery
 from probe.job.instruments.core.host_memory import HostMemoryReader
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.loop.optimizers import NEVER, Optimizers
@@ -320,9 +322,10 @@ class Gradients:
 
     def _available_bytes(self) -> int:
         """Free memory for copies: the device's if there is one, else the host's."""
-        cuda = sys.modules["torch"].cuda
-        if cuda.is_initialized():
-            return int(cuda.mem_get_info()[0])
+        device = accelerator.current()
+        if device is not None:
+            index = self._optimizers.device_index()
+            return device.free_bytes(device.index() if index is None else index) or 0
         return self._memory.read().available_bytes or 0
 
 

@@ -4,7 +4,8 @@ Writes python.loss_functions. HOT PATH on the steps that `Pace` chooses, on the 
 backward: a walk over the nodes between the loss and the last layers, which says what was called, over which
 dimension and of which shapes, however the job imported or wrote it; nothing is wrapped. Figures of targets
 and outputs are taken from a part of the tensors that the graph saved, and only of those without hooks of the
-job's: unpacking others would run its code. On CUDA they are written when they arrive. torch inside functions.
+job's: unpacking others would run its code. On a device they are written when they arrive. torch inside
+functions.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from probe.base.accelerator import capturing
 from probe.base.clock import ANCHOR_NS
 from probe.base.isolation import Isolation
-from probe.job.instruments.core.delivery import Delivery, capturing
+from probe.job.instruments.core.delivery import Delivery
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.tensors import input_targets
 from probe.job.instruments.tensors.activations import transformed

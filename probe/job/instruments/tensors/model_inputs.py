@@ -2,7 +2,7 @@
 
 Writes python.model_inputs. HOT PATH on the steps that `Pace` chooses, on the training thread, when the
 outermost module is called: a few thousand elements of its first tensors, as they arrive there, after all
-that the job did to its batches. On CUDA they are written when they arrive. torch inside functions.
+that the job did to its batches. On a device they are written when they arrive. torch inside functions.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import time
 import weakref
 from typing import Any
 
+from probe.base.accelerator import capturing
 from probe.base.clock import ANCHOR_NS
 from probe.base.isolation import Isolation
 from probe.job.instruments.core import statistics
-from probe.job.instruments.core.delivery import Delivery, capturing
+from probe.job.instruments.core.delivery import Delivery
 from probe.job.instruments.core.object_access import contents
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.core.tensor_summaries import tensors_in

@@ -2,7 +2,7 @@
 
 HOT PATH on sampled and requested steps, on the training thread, right after an optimizer's step. Reads the
 state of one parameter per group, another one each time, at most `MOST_ELEMENTS` values of it. Known are the
-states of torch's own optimizers, by name; for others the row has only the group's settings. On CUDA the
+states of torch's own optimizers, by name; for others the row has only the group's settings. On a device the
 agent's thread writes the row when the figures arrive. torch inside functions.
 """
 

@@ -14,8 +14,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from probe.base.accelerator import capturing
 from probe.base.isolation import Isolation
-from probe.job.instruments.core.delivery import Delivery, capturing
+from probe.job.instruments.core.delivery import Delivery
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.loop.forward import Forward
 from probe.job.instruments.loop.optimizers import Optimizers

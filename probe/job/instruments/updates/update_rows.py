@@ -12,6 +12,7 @@ import time
 import weakref
 from typing import Any, NamedTuple
 
+from probe.base.accelerator import measurable
 from probe.base.clock import ANCHOR_NS
 from probe.job.instruments.core.recorder import Recorder
 from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_INTEGER, NULL_STRING
@@ -206,7 +207,7 @@ def taken(tensor: Any, one: Watched) -> Any:
     PATH."""
     if tensor is None or tensor.numel() != one.numel or tensor.layout is not _strided():
         return None
-    if tensor.device != one.index.device or not is_allocated(tensor):
+    if tensor.device != one.index.device or not is_allocated(tensor) or not measurable(tensor):
         return None
     return sys.modules["torch"].take(tensor.detach(), one.index)
 

@@ -14,8 +14,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from probe.base.accelerator import capturing
 from probe.base.isolation import Isolation
-from probe.job.instruments.core.delivery import Delivery, capturing, host_number
+from probe.job.instruments.core.delivery import Delivery, host_number
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.loop.losses import Losses
 from probe.job.instruments.loop.optimizers import NEVER, Optimizers

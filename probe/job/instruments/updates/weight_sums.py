@@ -19,9 +19,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from probe.base.accelerator import capturing, measurable
 from probe.base.isolation import Isolation
 from probe.job.instruments.core import statistics
-from probe.job.instruments.core.delivery import Delivery, capturing
+from probe.job.instruments.core.delivery import Delivery
 from probe.job.instruments.core.object_access import attributes, entries, unwrapped
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.facts.hyperparameters import models_in_frames
@@ -174,7 +175,7 @@ class WeightSums:
                     continue
                 if tensor.layout is not torch.strided or tensor.device != places.device:
                     return None
-                if not is_allocated(tensor):
+                if not is_allocated(tensor) or not measurable(tensor):
                     return None
                 pieces.append(torch.take(tensor.detach(), places))
             return torch.cat(pieces) if pieces else None

@@ -162,6 +162,9 @@ data torch: set_grad_enabled set_default_dtype set_default_device set_num_thread
 = changing: changes the state of the device's memory or driver
 data torch.cuda: empty_cache reset_peak_memory_stats ipc_collect set_device manual_seed manual_seed_all
     reset_accumulated_memory_stats
+data torch.xpu: empty_cache reset_peak_memory_stats set_device manual_seed manual_seed_all
+    reset_accumulated_memory_stats
+data torch.mps: empty_cache manual_seed
 = changing: empties the cache of casts, which all threads share, when it ends
 wrapper torch torch.amp.autocast_mode: autocast
 = changing: runs or sets the collector
@@ -184,6 +187,7 @@ fresh pathlib.Path: read_text read_bytes exists stat iterdir glob rglob is_file 
 fresh linecache: getline getlines
 = blocking: waits for the device
 fresh torch.cuda: synchronize list_gpu_processes
+fresh torch.xpu torch.mps torch.accelerator: synchronize
 = blocking: reads the disk
 fresh os: listdir scandir stat lstat statvfs walk readlink access getxattr
 fresh posixpath: exists getsize getmtime isfile isdir islink realpath
@@ -266,6 +270,13 @@ data torch.cuda: is_available is_initialized device_count current_device get_dev
     get_device_capability get_device_properties memory_allocated max_memory_allocated memory_reserved
     max_memory_reserved memory_stats memory_summary memory_snapshot mem_get_info utilization temperature
     power_draw clock_rate get_rng_state get_arch_list is_bf16_supported current_stream default_stream
+data torch.xpu: is_available is_initialized device_count current_device get_device_name
+    get_device_capability get_device_properties memory_allocated max_memory_allocated memory_reserved
+    max_memory_reserved memory_stats get_rng_state current_stream
+data torch.mps: is_available device_count current_allocated_memory driver_allocated_memory
+    recommended_max_memory get_rng_state
+data torch.accelerator: is_available device_count current_accelerator current_stream memory_allocated
+    max_memory_allocated memory_reserved max_memory_reserved memory_stats
 data torch.distributed: is_available is_initialized is_backend_available get_rank get_world_size get_backend
     is_nccl_available is_gloo_available is_mpi_available is_torchelastic_launched get_process_group_ranks
     get_node_local_rank
