@@ -66,7 +66,8 @@ class Recorder:
 
     __slots__ = (
         "_append_loss", "_append_pulse", "_append_step", "_backward_id", "_begun", "_boundary_ids",
-        "_forward_id", "_held_from_ns", "_held_ids", "_newest_loss", "_optimizer_id", "_other_id", "_trainer", "_trainers",
+        "_forward_id", "_held_from_ns", "_held_ids", "_newest_loss", "_optimizer_id", "_other_id", "_trainer",
+        "_trainers",
         "alert", "allocated_bytes", "alone", "arm_forward", "aside",
         "backward_ns", "begin_awaited", "checkpoint_ns", "clip_norm", "clip_scaled", "comm_ns", "cost_ns",
         "data_ns", "disarm_forward",
