@@ -30,7 +30,9 @@ _LOSS = [column.name for column in BY_NAME["python.losses"].columns].index("loss
 _LOSS_FIELD, _GRAD_NORM_FIELD = _FIELDS.index("loss"), _FIELDS.index("grad_norm")
 _T_FIELD, _WALL_FIELD, _SPENT_FIELD = _FIELDS.index("t_ns"), _FIELDS.index("wall_s"), -1
 _SAMPLED_FIELD, _SHADOW_FIELD = _FIELDS.index("sampled"), _FIELDS.index("shadow")
-_OUTSIDE_FIELDS = [_FIELDS.index(name) for name in ("held_s", "eval_s", "checkpoint_s")]
+_OUTSIDE_FIELDS = slice(_FIELDS.index("held_s"), _FIELDS.index("checkpoint_s") + 1)
+"""held_s, eval_s and checkpoint_s."""
+_NOTHING_OUTSIDE = [NULL_DOUBLE] * 3
 MOST_RECENT = 512
 """Steps that `recent` and `ends` go back."""
 SHADOW_FIRST, SHADOW_EVERY, SHADOW_STEPS = 200, 1000, 8
@@ -53,10 +55,6 @@ class StepCost(NamedTuple):
     sampled: bool
     shadow: bool
     cost_ns: int
-
-
-def _ns(seconds: float) -> int:
-    return 0 if seconds == NULL_DOUBLE else round(seconds * 1e9)
 
 
 class Recorder:
@@ -170,13 +168,14 @@ class Recorder:
 
     def last_steps(self, most: int) -> list[StepCost]:
         """The last so many steps that are still in memory, oldest first."""
-        return [
-            StepCost(
-                _ns(row[_WALL_FIELD]) - sum(_ns(row[place]) for place in _OUTSIDE_FIELDS),
-                row[_SAMPLED_FIELD] == 1, row[_SHADOW_FIELD] == 1, row[_SPENT_FIELD],
-            )
-            for row in self._last_rows(most)
-        ]
+        found = []
+        for row in self._last_rows(most):
+            worked = round(row[_WALL_FIELD] * 1e9)
+            outside = row[_OUTSIDE_FIELDS]
+            if outside != _NOTHING_OUTSIDE:
+                worked -= sum(round(one * 1e9) for one in outside if one != NULL_DOUBLE)
+            found.append(StepCost(worked, row[_SAMPLED_FIELD] == 1, row[_SHADOW_FIELD] == 1, row[_SPENT_FIELD]))
+        return found
 
     @property
     def ends(self) -> list[tuple[int, int]]:
