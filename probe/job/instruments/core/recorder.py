@@ -174,7 +174,8 @@ class Recorder:
             outside = row[_OUTSIDE_FIELDS]
             if outside != _NOTHING_OUTSIDE:
                 worked -= sum(round(one * 1e9) for one in outside if one != NULL_DOUBLE)
-            found.append(StepCost(worked, row[_SAMPLED_FIELD] == 1, row[_SHADOW_FIELD] == 1, row[_SPENT_FIELD]))
+            sampled, shadow = row[_SAMPLED_FIELD] == 1, row[_SHADOW_FIELD] == 1
+            found.append(StepCost(worked, sampled, shadow, row[_SPENT_FIELD]))
         return found
 
     @property
