@@ -19,6 +19,8 @@ _Parameters = ParamSpec("_Parameters")
 PATIENCE = 3
 """Failures after which a hook is switched off."""
 
+_TAKES_ANY = 0x04 | 0x08
+"""`inspect.CO_VARARGS | inspect.CO_VARKEYWORDS`, without that import."""
 _passing = [0]
 """Id of the exception that passes every guard: one raised by a signal handler of the job's."""
 
@@ -44,21 +46,74 @@ class Isolation:
         live = hook
         tracing, passing = self.tracing, _passing
 
-        def guarded(*args: Any) -> Any:
+        def failed(error: Exception) -> bool:
+            """Whether the error is none of ours, and so is raised."""
             nonlocal live
+            if id(error) == passing[0]:
+                return True
+            if self._failed(name, error, "is switched off"):
+                live = _nothing
+            return False
+
+        # One for each number of arguments: packing them into a tuple costs as much as the rest of a guard.
+        # None may raise, so each takes any number.
+        def guarded(*args: Any) -> Any:
             asks = tracing[0]
             if asks is not None and asks():
                 return None
             try:
                 return live(*args)
             except Exception as error:
-                if id(error) == passing[0]:
+                if failed(error):
                     raise
-                if self._failed(name, error, "is switched off"):
-                    live = _nothing
                 return None
 
-        return guarded
+        def guarded_0(*_more: Any) -> Any:
+            asks = tracing[0]
+            if asks is not None and asks():
+                return None
+            try:
+                return live()
+            except Exception as error:
+                if failed(error):
+                    raise
+                return None
+
+        def guarded_1(one: Any = None, *_more: Any) -> Any:
+            asks = tracing[0]
+            if asks is not None and asks():
+                return None
+            try:
+                return live(one)
+            except Exception as error:
+                if failed(error):
+                    raise
+                return None
+
+        def guarded_2(one: Any = None, two: Any = None, *_more: Any) -> Any:
+            asks = tracing[0]
+            if asks is not None and asks():
+                return None
+            try:
+                return live(one, two)
+            except Exception as error:
+                if failed(error):
+                    raise
+                return None
+
+        def guarded_3(one: Any = None, two: Any = None, three: Any = None, *_more: Any) -> Any:
+            asks = tracing[0]
+            if asks is not None and asks():
+                return None
+            try:
+                return live(one, two, three)
+            except Exception as error:
+                if failed(error):
+                    raise
+                return None
+
+        of_each = {0: guarded_0, 1: guarded_1, 2: guarded_2, 3: guarded_3}
+        return of_each.get(_arguments_of(hook), guarded)
 
     def end(self) -> None:
         """Make every guarded hook do nothing from now on, even one called while it is being removed."""
@@ -172,6 +227,15 @@ def say(text: str) -> None:
         sys.stderr.write(f"probe: {' '.join(text.split())}\n")
     except Exception:
         return
+
+
+def _arguments_of(hook: Callable[..., Any]) -> int:
+    """How many arguments a hook takes; -1 where it takes any number, or that is not known."""
+    function = getattr(hook, "__func__", hook)
+    code = getattr(function, "__code__", None)
+    if code is None or code.co_flags & _TAKES_ANY or code.co_kwonlyargcount or function.__defaults__:
+        return -1
+    return int(code.co_argcount) - (function is not hook)
 
 
 def _nothing(*_args: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -34,7 +33,7 @@ class Bench:
 
     def __init__(self, *optimizers: Any, schedulers: tuple[Any, ...] = (), scaler: Any = None) -> None:
         self._optimizers, self._schedulers, self._scaler = list(optimizers), list(schedulers), scaler
-        self.recorder = SimpleNamespace(counted_step=0, recent=deque([(1_000_000, False, False, 0)]))
+        self.recorder = SimpleNamespace(counted_step=0, recent=[(1_000_000, False, False, 0)])
         self.several_ranks, self.together, self.rank, self.world_size = False, False, 0, None
         self.actions: list[Action] = []
 

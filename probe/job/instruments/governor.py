@@ -97,8 +97,7 @@ class Governor:
         if recorder.step - self._adjusted_step < ADJUST_EVERY_STEPS or now < self._next_s:
             return
         before = recorder.modules_interval if recorder.start_sampling is not None else 0
-        recent = [StepCost(*step) for step in tuple(recorder.recent)]
-        decision = decide(recent, self._budget_ratio, before, recorder.timed_every)
+        decision = decide(recorder.recent, self._budget_ratio, before, recorder.timed_every)
         if decision is None:
             return
         steps = recorder.step - self._adjusted_step

@@ -119,7 +119,7 @@ class Profile(Action):
     def _end_step(self, fresh: int) -> None:
         self._mark.__exit__(None, None, None)
         self._mark = None
-        recent = list(self.site.recorder.recent)
+        recent = self.site.recorder.recent
         walls = [wall_ns / 1e9 for wall_ns, _, _, _ in recent[len(recent) - fresh :]]
         if not self._done and walls:
             walls[0] -= self._held_s
@@ -249,7 +249,7 @@ class Profile(Action):
 
 def usual_step_s(site: Site) -> float | None:
     """Seconds that recent steps usually took; None before there are any."""
-    walls = [wall_ns / 1e9 for wall_ns, sampled, _, _ in list(site.recorder.recent)[-64:] if not sampled]
+    walls = [wall_ns / 1e9 for wall_ns, sampled, _, _ in site.recorder.recent[-64:] if not sampled]
     return _median(walls)
 
 

@@ -41,7 +41,7 @@ class Intervention(Action):
         fitting = [site.name_of(one, type(one).__name__) for one in candidates if self.fits(one)]
         self.whose = enumerated(fitting, NAMED)
         """The optimizers it is about, of those there are."""
-        walls_s = [wall_ns / 1e9 for wall_ns, *_ in list(site.recorder.recent)] or [LONGEST_WAIT_S]
+        walls_s = [wall_ns / 1e9 for wall_ns, *_ in site.recorder.recent] or [LONGEST_WAIT_S]
         self.waits_s = min(LONGEST_WAIT_S, 3.0 + 3 * statistics.median(walls_s))
 
     def fits(self, optimizer: Any) -> bool:

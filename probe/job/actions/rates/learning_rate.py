@@ -348,7 +348,7 @@ def _groups(optimizer: Any, arguments: dict[str, Any]) -> list[int]:
 
 def _watching_s(site: Site) -> float:
     """How long the next steps usually take, with some room; bounded."""
-    walls_s = [wall_ns / 1e9 for wall_ns, *_ in list(site.recorder.recent)]
+    walls_s = [wall_ns / 1e9 for wall_ns, *_ in site.recorder.recent]
     if not walls_s:
         return LONGEST_WATCH_S
     return min(LONGEST_WATCH_S, max(3.0, 2 * STEPS * statistics.median(walls_s)))

@@ -47,7 +47,7 @@ class Call:
     """One call: the first fields of its row, and what is needed to complete it. Times are monotonic ns."""
 
     __slots__ = (
-        "asynchronous", "counted_ns", "entered_ns", "group", "head", "number", "other", "queues", "seq",
+        "asynchronous", "counted_ns", "entered_ns", "group", "head", "number", "op", "other", "queues", "seq",
         "spent_ns", "started_ns",
     )
     group: Group
@@ -56,6 +56,8 @@ class Call:
     """Fields of the row up to `call_site`."""
     number: int
     """Number of the row."""
+    op: int
+    """String number of the operation."""
     asynchronous: int
     queues: bool
     """Whether it completes on a device, later than call and wait return."""
@@ -73,7 +75,7 @@ class _Waited(weakref.ref):  # type: ignore[type-arg]
     """A work, and the calls that complete with it."""
 
     __slots__ = ("calls", "key")
-    calls: list[Call]
+    calls: tuple[Call, ...]
     key: int
 
 
@@ -87,7 +89,8 @@ class Collectives:
         self._put_end = ring.rest("asynchronous")
         intern = recorder.intern
         self._states = {name: intern(name) for name in ("pending", "done", "failed", "unknown")}
-        self._pending, self._source = self._states["pending"], intern("call")
+        self._pending, self._done = self._states["pending"], self._states["done"]
+        self._source = intern("call")
         self._received = intern("recv")
         self.groups: dict[int, Group] = {}
         self._gone: deque[Group] = deque(maxlen=64)
@@ -249,6 +252,7 @@ class Collectives:
                 *head, asynchronous, NULL_DOUBLE, NULL_DOUBLE, pending, source
             )
             call.group, call.seq, call.asynchronous, call.started_ns = known, seq, asynchronous, now
+            call.op = name
             call.queues = on_device and not known.on_host
             call.counted_ns = recorder.comm_ns
             call.entered_ns = entered = _now()
@@ -288,8 +292,9 @@ class Collectives:
             window.append(call)
         elif work is None:
             self._complete(call, now)
-        if work is not None:
-            self._await(work, [call])
+        if work is not None:  # as `_await`
+            reference = self._works[id(work)] = _Waited(work, self._on_drop)
+            reference.calls, reference.key = (call,), id(work)
         if training:
             recorder.cost_ns += _now() - now
 
@@ -319,7 +324,7 @@ class Collectives:
 
     def _await(self, work: Any, calls: list[Call]) -> None:
         reference = _Waited(work, self._on_drop)
-        reference.calls, reference.key = calls, id(work)
+        reference.calls, reference.key = tuple(calls), id(work)
         self._works[id(work)] = reference
 
     def _waited(self, work: Any, start: int, counted: int) -> None:
@@ -333,7 +338,13 @@ class Collectives:
             return
         for call in reference.calls:
             call.spent_ns += now - start
-            self._complete(call, now, work)
+            if call.queues or call.op == self._received:
+                self._complete(call, now, work)
+            elif self._newest - call.number < self._rows - 1:  # as `_complete` and `_write`
+                self._put_end(
+                    call.number, call.asynchronous, (now - call.started_ns) / 1e9, call.spent_ns / 1e9,
+                    self._done, self._source,
+                )
         if training:
             recorder.cost_ns += _now() - now
 

@@ -356,9 +356,10 @@ class Intervals:
         recorder.aside = one.outer
         took = now_ns - one.began_ns - one.inner_ns
         of_each_step, self._stretch_step = one.step - self._stretch_step < 2, one.step
-        if of_each_step or recorder.step != one.step or len(recorder.recent) < WARM_UP_STEPS:
+        before = recorder.last_steps(WARM_UP_STEPS)
+        if of_each_step or recorder.step != one.step or len(before) < WARM_UP_STEPS:
             return
-        if took > LONG_STEPS * recorder.recent[-1][0]:
+        if took > LONG_STEPS * before[-1].wall_ns:
             one.kind, one.by = INFERENCE, self._texts[INFERENCE]
             self._end(one, now_ns, "done")
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections import deque
 from typing import Any, NamedTuple
 
 from probe.base.clock import ANCHOR_NS
@@ -27,7 +26,15 @@ _now = time.monotonic_ns
 _ident = threading.get_ident
 
 _FIELDS = [column.name for column in BY_NAME["python.steps"].columns]
+_LOSS = [column.name for column in BY_NAME["python.losses"].columns].index("loss")
 _LOSS_FIELD, _GRAD_NORM_FIELD = _FIELDS.index("loss"), _FIELDS.index("grad_norm")
+_T_FIELD, _WALL_FIELD, _SPENT_FIELD = _FIELDS.index("t_ns"), _FIELDS.index("wall_s"), -1
+_SAMPLED_FIELD, _SHADOW_FIELD = _FIELDS.index("sampled"), _FIELDS.index("shadow")
+_OUTSIDE_FIELDS = slice(_FIELDS.index("held_s"), _FIELDS.index("checkpoint_s") + 1)
+"""held_s, eval_s and checkpoint_s."""
+_NOTHING_OUTSIDE = [NULL_DOUBLE] * 3
+MOST_RECENT = 512
+"""Steps that `recent` and `ends` go back."""
 SHADOW_FIRST, SHADOW_EVERY, SHADOW_STEPS = 200, 1000, 8
 """Shadow steps: the first one, their period, how many in a row."""
 MARKED = ("optimizer", "call")
@@ -41,9 +48,10 @@ FIRST_SAMPLE = 2
 
 
 class StepCost(NamedTuple):
-    """What the governor needs of a step; plain tuples on the hot path."""
+    """What the governor needs of a step."""
 
     wall_ns: int
+    """Without what was held, evaluated or saved in it."""
     sampled: bool
     shadow: bool
     cost_ns: int
@@ -55,15 +63,17 @@ class Recorder:
     Slots keep the fields of a step side by side: caches are cold when a hook runs."""
 
     __slots__ = (
-        "_append_loss", "_append_pulse", "_append_step", "_backward_id", "_boundary_ids", "_forward_id",
-        "_held_from_ns", "_held_ids", "_optimizer_id", "_other_id", "_trainer", "_trainers",
-        "allocated_bytes", "alone", "arm_forward", "aside",
+        "_append_loss", "_append_pulse", "_append_step", "_backward_id", "_begun", "_boundary_ids",
+        "_forward_id", "_held_from_ns", "_held_ids", "_newest_loss", "_optimizer_id", "_other_id", "_trainer",
+        "_trainers",
+        "alert", "allocated_bytes", "alone", "arm_forward", "aside",
         "backward_ns", "begin_awaited", "checkpoint_ns", "clip_norm", "clip_scaled", "comm_ns", "cost_ns",
         "data_ns", "disarm_forward",
-        "end_awaited", "ends", "eval_ns", "explicit", "fed_by", "forward_ns", "forward_start_ns", "grad_norm",
-        "held_ns", "intern", "intervals", "last_row", "listener", "loader",
+        "end_awaited", "eval_ns", "explicit", "fed_by", "forward_armed", "forward_ns",
+        "forward_start_ns", "grad_norm",
+        "held_ns", "intern", "intervals", "listener", "loader",
         "loss_count", "loss_parts", "loss_scale", "loss_share", "loss_sum", "micro_step", "modules_fixed",
-        "modules_interval", "next_sample", "optimizer_ns", "peak_allocated_bytes", "phase", "recent",
+        "modules_interval", "next_sample", "optimizer_ns", "peak_allocated_bytes", "phase",
         "reserved_bytes", "rings", "rss_bytes", "samples", "sampling", "saw_comm", "saw_data", "saw_forward",
         "stale_gradients", "start_sampling", "step", "step_start_ns", "stop_sampling", "thread",
         "timed_every", "timing", "tokens", "trained", "training_mode",
@@ -77,7 +87,7 @@ class Recorder:
         self._optimizer_id, self._other_id = intern("optimizer"), intern("other")
         self._held_ids = {name: intern(name) for name in HELD_PHASES}
         self._boundary_ids = {name: intern(name) for name in BOUNDARIES}
-        self._append_step = rings["python.steps"].append
+        self._append_step = rings["python.steps"].append_row
         self._append_loss = rings["python.losses"].append
         self._append_pulse = rings["python.pulse"].append
         self.thread = threading.main_thread().ident
@@ -94,12 +104,8 @@ class Recorder:
         self.timing = True
         self.timed_every = 1
         """Phases are timed on every so many steps; more than 1 if steps are too short for the budget."""
-        self.recent: deque[tuple[int, bool, bool, int]] = deque(maxlen=512)
-        self.ends: deque[tuple[int, int]] = deque(maxlen=512)
-        """Number and end (monotonic ns) of the last steps; -1: the step in which recording began."""
-        self.last_row: list[Any] | None = None
-        """Fields of the last steps row; None before the first."""
-
+        self._begun: list[tuple[int, int]] = []
+        """-1 and its end, of the step in which recording began."""
         self.aside: Any = None
         """The interval under way, or what may become one; None in plain training."""
         self.trained: set[int] = set()
@@ -126,6 +132,11 @@ class Recorder:
         self.stop_sampling: Any = None
         self.arm_forward: Any = None
         self.disarm_forward: Any = None
+        self.forward_armed = False
+        """Whether the next module call is watched for. Set by whoever arms."""
+        self.alert = False
+        """Whether the NaN detector is to be told of the next backwards, also where phases are not timed: a
+        loss or a norm was not finite. Cleared by the detector."""
 
         self.rss_bytes = self.allocated_bytes = NULL_INTEGER
         self.reserved_bytes = self.peak_allocated_bytes = NULL_INTEGER
@@ -133,6 +144,7 @@ class Recorder:
         self.cost_ns = 0
         self.step_start_ns = 0
         self._held_from_ns = 0
+        self._newest_loss = 0
         self._reset(0)
         if midway:
             self._begin_at_next_boundary()
@@ -142,12 +154,48 @@ class Recorder:
         """Number of the current step; None in the step in which recording began."""
         return None if self.step == NULL_INTEGER else self.step
 
+    # What the last steps were like: read from their rows, by any thread, off the hot path --------
+
+    @property
+    def last_row(self) -> list[Any] | None:
+        """Fields of the last row of python.steps; None before the first."""
+        return self.rings["python.steps"].read(self.step) if self.step > 0 else None
+
+    @property
+    def recent(self) -> list[StepCost]:
+        """The last steps, oldest first; see `last_steps`."""
+        return self.last_steps(MOST_RECENT)
+
+    def last_steps(self, most: int) -> list[StepCost]:
+        """The last so many steps that are still in memory, oldest first."""
+        found = []
+        for row in self._last_rows(most):
+            worked = round(row[_WALL_FIELD] * 1e9)
+            outside = row[_OUTSIDE_FIELDS]
+            if outside != _NOTHING_OUTSIDE:
+                worked -= sum(round(one * 1e9) for one in outside if one != NULL_DOUBLE)
+            sampled, shadow = row[_SAMPLED_FIELD] == 1, row[_SHADOW_FIELD] == 1
+            found.append(StepCost(worked, sampled, shadow, row[_SPENT_FIELD]))
+        return found
+
+    @property
+    def ends(self) -> list[tuple[int, int]]:
+        """Number and end (monotonic ns) of the last steps; -1: the step in which recording began."""
+        found = [(row[0], row[_T_FIELD] - ANCHOR_NS) for row in self._last_rows(MOST_RECENT)]
+        return found if found and found[0][0] else self._begun + found
+
+    def _last_rows(self, most: int) -> list[list[Any]]:
+        read, newest = self.rings["python.steps"].read, self.step  # rows count from 1, steps from 0
+        rows = [read(number) for number in range(max(1, newest + 1 - most), newest + 1)]
+        return [row for row in rows if row is not None]
+
     def _begin_at_next_boundary(self) -> None:
         """The job is inside a step whose beginning was not seen: it gets no number and no row."""
         append = self._append_step
 
-        def begin(*_fields: int | float) -> int:
+        def begin(fields: list[Any]) -> int:
             self._append_step = append
+            self._begun = [(-1, fields[_T_FIELD] - ANCHOR_NS)]
             self.step = -1  # the step that begins now is 0
             return 0
 
@@ -212,6 +260,18 @@ class Recorder:
         self.saw_data = True
         self.phase = "other"
 
+    def batch_arrived(self, now_ns: int, start_ns: int, samples: int, tokens: int) -> None:
+        """The wait is over, with a batch; NULL_INTEGER for unknown counts."""
+        self.data_ns += now_ns - start_ns
+        self.saw_data = True
+        self.phase = "other"
+        if samples != NULL_INTEGER:
+            self.samples = samples if self.samples == NULL_INTEGER else self.samples + samples
+        if tokens != NULL_INTEGER:
+            self.tokens = tokens if self.tokens == NULL_INTEGER else self.tokens + tokens
+        if self.timing or self.forward_armed or self.begin_awaited or self.aside is not None:
+            self.expect_forward()
+
     def add_batch(self, samples: int, tokens: int) -> None:
         """A batch of this step arrived; NULL_INTEGER for unknown counts."""
         if samples != NULL_INTEGER:
@@ -245,8 +305,11 @@ class Recorder:
             self.loss_sum += loss
             self.loss_count += 1
             self.loss_share += share
-            self._append_loss(
-                self.step, self.micro_step, now_ns + ANCHOR_NS, loss, loss - loss == 0.0, share
+            finite = loss - loss == 0.0
+            if not finite:
+                self.alert = True
+            self._newest_loss = self._append_loss(
+                self.step, self.micro_step, now_ns + ANCHOR_NS, loss, finite, share
             )
         self.phase = "backward"
         if self.timing:
@@ -343,7 +406,8 @@ class Recorder:
         known = self.data_ns + self.forward_ns + self.backward_ns + self.optimizer_ns + self.comm_ns
         spent = self.cost_ns + (_now() - now_ns)
         shadow = not self.timing
-        fields = [
+        # Nothing of it is kept here: objects that live for many steps are out of every cache when they end.
+        self._append_step([
             self.step,
             self._boundary_ids[boundary],
             self.micro_step,
@@ -376,19 +440,17 @@ class Recorder:
             self.sampling,
             shadow,
             spent,
-        ]
-        self._append_step(*fields)
-        self.last_row = fields
-        self.recent.append((worked, self.sampling, shadow, spent))
-        self.ends.append((self.step, now_ns))
+        ])
         if self.sampling:
             self._after_sample(worked, spent)
+        if self.grad_norm - self.grad_norm != 0.0:
+            self.alert = True
         self.step += 1
         self._reset(now_ns)
         self.phase = "other"
         if self.timing:
             self._append_pulse(self.step, 0, now_ns + ANCHOR_NS, self._other_id)
-        self._choose_next(shadow_allowed=boundary in MARKED)
+        self._choose_next(boundary in MARKED)
         self.cost_ns = _now() - now_ns
         if self.end_awaited:
             self.listener.step_ended(boundary)
@@ -404,18 +466,21 @@ class Recorder:
             interval = max(interval, min(10_000, int(2 * spent / (0.002 * wall))))
         self.next_sample = self.step + interval
 
-    def _choose_next(self, *, shadow_allowed: bool) -> None:
+    def _choose_next(self, shadow_allowed: bool) -> None:
         """Choose whether the step that begins is plain, sampled or shadow.
 
         Steps whose end is not `MARKED` need their forward timed and are never shadow steps."""
-        step = self.step
+        step, sample = self.step, self.next_sample
         if shadow_allowed:
-            in_shadow = step >= SHADOW_FIRST and (step - SHADOW_FIRST) % SHADOW_EVERY < SHADOW_STEPS
-            due = step % self.timed_every == 0 or step >= self.next_sample
-            self.timing = due and not in_shadow
-        if self.timing and step >= self.next_sample and self.start_sampling is not None:
-            self.sampling = self.start_sampling()
-        self.expect_forward()
+            self.timing = (step >= sample or step % self.timed_every == 0) and not (
+                step >= SHADOW_FIRST and (step - SHADOW_FIRST) % SHADOW_EVERY < SHADOW_STEPS
+            )
+        if self.timing:
+            if step >= sample and self.start_sampling is not None:
+                self.sampling = self.start_sampling()
+            self.expect_forward()
+        elif self.forward_armed or self.begin_awaited or self.aside is not None:
+            self.expect_forward()
 
     def await_begin(self) -> None:
         """Tell the listener when the next step begins."""
@@ -430,7 +495,7 @@ class Recorder:
         wanted = (self.timing or self.begin_awaited) if aside is None else aside.listens(self)
         if wanted and not self.sampling:
             self.arm_forward()
-        else:
+        elif self.forward_armed:
             self.disarm_forward()
 
     def _loss(self) -> float:
@@ -447,7 +512,14 @@ class Recorder:
 
     def note_loss(self, step: int, micro_step: int, t_ns: int, loss: float, share: float) -> None:
         """Write the row of a loss that a device delivered late; from the agent's thread."""
-        self._append_loss(step, micro_step, t_ns, loss, loss - loss == 0.0, share)
+        self._newest_loss = self._append_loss(step, micro_step, t_ns, loss, loss - loss == 0.0, share)
+
+    def last_losses(self, most: int) -> list[float]:
+        """The last finite rows of python.losses, oldest first; off the hot path."""
+        read, newest = self.rings["python.losses"].read, self._newest_loss
+        rows = [read(number) for number in range(max(1, newest + 1 - 2 * most), newest + 1)]
+        found = [float(row[_LOSS]) for row in rows if row is not None]
+        return [loss for loss in found if loss - loss == 0.0][-most:]
 
     def deliver_loss(self, step: int, values: list[tuple[float, float]]) -> None:
         """Put late losses, each with its share, into the row of their step; from the agent's thread."""

@@ -19,6 +19,8 @@ LARGEST_BYTES = 64 << 20
 """A larger batch is only referenced weakly, tensor by tensor."""
 MOST_TENSORS = 64
 """Weak references per batch."""
+_made: Any = tuple.__new__
+"""Makes a named tuple without a call of its Python constructor."""
 MOST_DRAWN = 4096
 """Batches drawn ahead and not yet returned, per iterator."""
 
@@ -89,14 +91,8 @@ class Batches:
         if last is not None:
             self.before.append(last[:4])
         held = size_bytes <= LARGEST_BYTES
-        self.last = Batch(
-            step,
-            micro_step,
-            loader,
-            indices,
-            content if held else None,
-            () if held else tuple([weakref.ref(tensor) for tensor in tensors[:MOST_TENSORS]]),
-        )
+        weak = () if held else tuple([weakref.ref(tensor) for tensor in tensors[:MOST_TENSORS]])
+        self.last = _made(Batch, (step, micro_step, loader, indices, content if held else None, weak))
 
     def indices_of(self, iterator: Any) -> Any:
         """Take the indices of the batch just returned; None if there are none, or they come out of order."""

@@ -9,6 +9,7 @@ ends a step. Workers are other processes and run none of this.
 from __future__ import annotations
 
 import sys
+import threading
 import time
 import weakref
 from types import FrameType
@@ -25,6 +26,7 @@ from probe.job.instruments.loop.manual_updates import ManualUpdates
 from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_INTEGER, NULL_STRING
 
 _now = time.monotonic_ns
+_ident = threading.get_ident
 MOST_SHAPES = 4096
 """Distinct batch shapes described; beyond that, shapes and dtypes are NULL."""
 DEEPEST = 4
@@ -61,10 +63,13 @@ class Data:
         self._append, self._put = ring.append, ring.put
         intern = recorder.intern
         self._states = {name: intern(name) for name in ("pending", "done", "failed", "exhausted")}
+        self._pending, self._done = self._states["pending"], self._states["done"]
         self._labels: dict[int, tuple[Any, int]] = {}
         self._names: dict[int, str] = {}
-        self._described: dict[Any, tuple[int, int, int, int]] = {}
-        self._sizes: dict[Any, int] = {}
+        self._described: dict[Any, tuple[int, int, int, int, int]] = {}
+        self._iterator: Any = _gone
+        """Weak reference to the iterator that was asked last; `_iterators_label` is its label."""
+        self._iterators_label = NULL_STRING
         self._starts: dict[int, Start] = {}
         self._passes: dict[int, tuple[int, int]] = {}
         """By loader: how often it was exhausted, and whether it shuffles."""
@@ -86,13 +91,13 @@ class Data:
         broke = self._isolation.guard("data", self._broke)
         started = self._isolation.guard("data", self._started)
         about_to_start = self._isolation.guard("data", self._about_to_start)
-        drawn = self._isolation.guard("batches", self._drawn)
+        drawn = None if self.batches is None else self._isolation.guard("batches", self.batches.indices_drawn)
         recorder = self.recorder
         live = self._patches.live
 
         def wrap_next(original: Any) -> Any:
             def __next__(iterator: Any) -> Any:
-                if not live[0] or recorder.elsewhere():
+                if not live[0] or _ident() != recorder.thread:
                     return original(iterator)
                 fetch = begin(iterator)
                 outcome = "failed"
@@ -125,7 +130,7 @@ class Data:
         def wrap_next_index(original: Any) -> Any:
             def _next_index(iterator: Any) -> Any:
                 indices = original(iterator)
-                if live[0]:
+                if live[0] and drawn is not None:
                     drawn(iterator, indices)
                 return indices
 
@@ -175,11 +180,7 @@ class Data:
             self.loaders = [reference for reference in self.loaders if reference() is not None]
             self.loaders.append(weakref.ref(loader))
 
-    def _drawn(self, iterator: Any, indices: Any) -> None:
-        if self.batches is not None:
-            self.batches.indices_drawn(iterator, indices)
-
-    def _begin(self, iterator: Any) -> list[int]:
+    def _begin(self, iterator: Any) -> tuple[int, int, int, int, int]:
         recorder = self.recorder
         if recorder.begin_awaited and not recorder.saw_forward:
             recorder.listener.step_begins("data", self._label(iterator))
@@ -190,70 +191,67 @@ class Data:
             recorder.end_step(now, "batch", NULL_DOUBLE, NULL_BOOLEAN)
         elif self.manual_updates is not None and recorder.micro_step:
             self.manual_updates.data_begins(now)
-        label = self._label(iterator)
+        if self._iterator() is iterator:
+            label = self._iterators_label
+        else:
+            label = self._iterators_label = self._label(iterator)
+            self._iterator = weakref.ref(iterator)
         if recorder.aside is not None or id(iterator) not in recorder.trained:
             self.intervals.fetch(iterator, label, now)
         recorder.data_begins(now)
+        step, micro_step = recorder.step, recorder.micro_step
         number = self._append(
-            recorder.step, recorder.micro_step, now + ANCHOR_NS, label, NULL_DOUBLE,
-            NULL_INTEGER, NULL_INTEGER, NULL_STRING, NULL_STRING, self._states["pending"],
+            step, micro_step, now + ANCHOR_NS, label, NULL_DOUBLE,
+            NULL_INTEGER, NULL_INTEGER, NULL_STRING, NULL_STRING, self._pending,
             NULL_INTEGER, NULL_INTEGER, NULL_INTEGER, NULL_BOOLEAN,
         )
         start = _now()
         recorder.cost_ns += start - now
-        return [number, start, recorder.step, recorder.micro_step, label]
+        return number, start, step, micro_step, label
 
-    def _arrived(self, fetch: list[int] | None, iterator: Any, batch: Any) -> None:
+    def _arrived(self, fetch: tuple[int, int, int, int, int] | None, iterator: Any, batch: Any) -> None:
         now = _now()
         if fetch is None:
             return
-        tensors: list[Any] = []
-        if type(batch) is list and all(type(item) is self._tensor for item in batch):
-            tensors = batch
-        else:
-            _tensors_in(batch, tensors, DEEPEST)
-        key = tuple([(tensor.shape, tensor.dtype) for tensor in tensors])
-        samples, tokens, shapes, dtypes = self._describe(key, tensors)
-        recorder = self.recorder
-        indices = None if self.batches is None else self.batches.indices_of(iterator)
-        label = fetch[4]
+        number, start, step, micro_step, label = fetch
+        recorder, batches = self.recorder, self.batches
+        tensors = _tensors_of(batch, self._tensor)
+        key: list[Any] = []
+        for tensor in tensors:
+            key += (tensor.shape, tensor.dtype)
+        described = self._described.get(tuple(key)) or self._describe(tuple(key), tensors)
+        samples, tokens, shapes, dtypes, size_bytes = described
+        indices = None if batches is None else batches.indices_of(iterator)
         epoch, shuffled = self._passes.get(label) or self._note_order(label, iterator)
         place = getattr(iterator, "_num_yielded", NULL_INTEGER + 1) - 1
-        which = (epoch, place, fingerprint(indices), shuffled)
-        self._finish(fetch, now, samples, tokens, shapes, dtypes, "done", which)
-        recorder.add_batch(samples, tokens)
+        recorder.batch_arrived(now, start, samples, tokens)
+        if recorder.loader in (NULL_STRING, self._spent) and (
+            self._grad_enabled() or not self._made_optimizer()
+        ):  # an evaluation may end before its loader does
+            recorder.loader = label
+            self._spent = NULL_STRING
+        self._put(
+            number, step, micro_step, start + ANCHOR_NS, label, (now - start) / 1e9,
+            samples, tokens, shapes, dtypes, self._done, epoch, place, fingerprint(indices), shuffled,
+        )
         if recorder.aside is not None:
             self.intervals.batch(samples, tokens)
-        recorder.expect_forward()
-        if self.batches is not None:
-            size_bytes = self._sizes.get(key)
-            if size_bytes is None:
-                size_bytes = self._measure(key, tensors)
-            self.batches.arrived(
-                indices, batch, tensors, size_bytes, recorder.step, recorder.micro_step,
-                self._names[fetch[4]],
+        if batches is not None:
+            batches.arrived(
+                indices, batch, tensors, size_bytes, recorder.step, recorder.micro_step, self._names[label]
             )
         recorder.cost_ns += _now() - now
 
-    def _measure(self, key: Any, tensors: list[Any]) -> int:
-        """Bytes of a batch; once per shape."""
-        found = sum(int(tensor.numel() * tensor.element_size()) for tensor in tensors)
-        if len(self._sizes) < MOST_SHAPES:
-            self._sizes[key] = found
-        return found
-
-    def _broke(self, fetch: list[int] | None, iterator: Any, outcome: str) -> None:
+    def _broke(self, fetch: tuple[int, int, int, int, int] | None, iterator: Any, outcome: str) -> None:
+        """The fetch `failed` or found the loader `exhausted`."""
         if fetch is None:
             return
         now = _now()
-        self._finish(fetch, now, NULL_INTEGER, NULL_INTEGER, NULL_STRING, NULL_STRING, outcome)
+        self._finish(fetch, now, outcome)
         if outcome == "exhausted" and self.recorder.aside is not None:
             self.intervals.exhausted(iterator, now)
 
-    def _finish(
-        self, fetch: list[int], now: int, samples: int, tokens: int, shapes: int, dtypes: int, outcome: str,
-        which: tuple[int, int, int, int] = _UNKNOWN,
-    ) -> None:
+    def _finish(self, fetch: tuple[int, int, int, int, int], now: int, outcome: str) -> None:
         number, start, step, micro_step, label = fetch
         recorder = self.recorder
         recorder.data_ends(now, start)
@@ -266,12 +264,9 @@ class Data:
                 self._spent = label
             elif recorder.loader == label:
                 recorder.loader = NULL_STRING  # end of an epoch or evaluation: the next one feeds the steps
-        elif outcome == "done" and recorder.loader in (NULL_STRING, self._spent) and self._feeds_training():
-            recorder.loader = label
-            self._spent = NULL_STRING
         self._put(
             number, step, micro_step, start + ANCHOR_NS, label, (now - start) / 1e9,
-            samples, tokens, shapes, dtypes, self._states[outcome], *which,
+            NULL_INTEGER, NULL_INTEGER, NULL_STRING, NULL_STRING, self._states[outcome], *_UNKNOWN,
         )
 
     def _note_order(self, label: int, iterator: Any) -> tuple[int, int]:
@@ -280,10 +275,6 @@ class Data:
         sampler = getattr(iterator, "_index_sampler", None)
         found = self._passes[label] = (epoch, shuffling(attributes(sampler).get("sampler", sampler)))
         return found
-
-    def _feeds_training(self) -> bool:
-        """Whether a batch that comes now is one to train on: an evaluation may end before its loader does."""
-        return self._grad_enabled() or not self._made_optimizer()
 
     def _label(self, iterator: Any) -> int:
         """String number of the loader's name: its dataset's class and a count."""
@@ -301,13 +292,11 @@ class Data:
         self._labels[id(dataset)] = (reference, label)
         return label
 
-    def _describe(self, key: Any, tensors: list[Any]) -> tuple[int, int, int, int]:
-        """samples, tokens, shapes and dtypes of a batch; once per shape."""
-        known = self._described.get(key)
-        if known is not None:
-            return known
+    def _describe(self, key: Any, tensors: list[Any]) -> tuple[int, int, int, int, int]:
+        """samples, tokens, shapes, dtypes and bytes of a batch; once per shape."""
+        size_bytes = sum(int(tensor.numel() * tensor.element_size()) for tensor in tensors)
         if len(self._described) >= MOST_SHAPES:
-            return (*_counts(tensors), NULL_STRING, NULL_STRING)
+            return (*_counts(tensors), NULL_STRING, NULL_STRING, size_bytes)
         shapes = ", ".join(str(list(tensor.shape)) for tensor in tensors)
         dtypes = ", ".join(str(tensor.dtype).removeprefix("torch.") for tensor in tensors)
         intern = self.recorder.intern
@@ -315,6 +304,7 @@ class Data:
             *_counts(tensors),
             intern(shapes) if shapes else NULL_STRING,
             intern(dtypes) if dtypes else NULL_STRING,
+            size_bytes,
         )
         self._described[key] = described
         return described
@@ -352,6 +342,21 @@ def shuffling(sampler: Any) -> int:
 
 def _gone() -> None:
     return None
+
+
+def _tensors_of(batch: Any, kind: type) -> list[Any]:
+    """The tensors of a batch; most batches are a tensor or a list of them."""
+    if type(batch) is kind:
+        return [batch]
+    if type(batch) is list:
+        for item in batch:
+            if type(item) is not kind:
+                break
+        else:
+            return batch
+    found: list[Any] = []
+    _tensors_in(batch, found, DEEPEST)
+    return found
 
 
 def _tensors_in(value: Any, found: list[Any], depth: int) -> None:

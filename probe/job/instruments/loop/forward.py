@@ -141,10 +141,12 @@ class Forward:
         """Wait for the next module call."""
         if not self.compiles:
             self._skipped = 0
+            self.recorder.forward_armed = True
             self._hooks[_KEY] = self._hook
 
     def disarm(self) -> None:
         """Stop waiting."""
+        self.recorder.forward_armed = False
         self._hooks.pop(_KEY, None)
 
     def _first_call(self, module: Any, args: Any) -> None:
@@ -161,6 +163,7 @@ class Forward:
             if self._skipped > PATIENCE:
                 self.disarm()
             return
+        recorder.forward_armed = False
         self._hooks.pop(_KEY, None)
         self.begin(module, args)
 

@@ -36,8 +36,11 @@ class Losses:
         self.nested_backward: Any = None
         self.on_backward_begin: Any = None
         self.on_backward_end: Any = None
-        """Called around each backward: before it with its root, its loss if that is on the host, and whether
-        a GradScaler scaled it; after it without arguments."""
+        """Called around backwards of steps whose phases are timed, and of others while `Recorder.alert`:
+        before it with its root, its loss if that is on the host, and whether a GradScaler scaled it; after it
+        without arguments, also where only `follows` was set."""
+        self.follows = False
+        """Whether `on_backward_end` is to be called after the backward that runs or comes next."""
         self.manual_updates: ManualUpdates | None = None
         """Counts steps while the job has no optimizer."""
         self.roots: Any = None
@@ -133,9 +136,17 @@ class Losses:
             unscaled, share = self._before_scaling(root)
         if unscaled is None and (self._accumulates or recorder.micro_step or recorder.step < FIRST_STEPS):
             share = self._share_of(root)
-        loss = self._read(root if unscaled is None else unscaled, now, share) if self.values else None
+        loss = None
+        if self.values:
+            whole = root if unscaled is None else unscaled
+            if whole is not None and whole.numel() == 1:
+                if not whole.is_cpu:
+                    self._send(whole.detach().reshape(()), now, share)
+                elif type(loss := whole.item()) is not float:
+                    loss = float(loss)
         recorder.backward_begins(now, loss, share)
-        if self.on_backward_begin is not None:
+        if (recorder.timing or recorder.alert) and self.on_backward_begin is not None:
+            self.follows = True
             self.on_backward_begin(root, loss, unscaled is not None)
         updates = self.updates
         if updates is not None and recorder.step >= updates.due:
@@ -155,8 +166,10 @@ class Losses:
         recorder.backward_ends(now, self._start_ns)
         if self.manual_updates is not None:
             self.manual_updates.backward_ends()
-        if self.on_backward_end is not None:
-            self.on_backward_end()
+        if self.follows:
+            self.follows = False
+            if self.on_backward_end is not None:
+                self.on_backward_end()
         updates = self.updates
         if updates is not None and recorder.step >= updates.due:
             updates.backward_ends()
@@ -182,16 +195,6 @@ class Losses:
         if self._share is None or root is None or root.numel() != 1:
             return NULL_DOUBLE
         return self._share.of(root)
-
-    def _read(self, root: Any, now: int, share: float) -> float | None:
-        """The value of a scalar on the CPU, else None; one on a device is sent for."""
-        if root is None or root.numel() != 1:
-            return None
-        if root.is_cpu:
-            value: float = root.item()
-            return value if type(value) is float else float(value)
-        self._send(root.detach().reshape(()), now, share)
-        return None
 
     def _send(self, loss: Any, now: int, share: float) -> None:
         """Send for a loss on a device. A function of its own: closures cost the caller on every call."""

@@ -315,9 +315,15 @@ class Optimizers:
         if self.finish_sample is not None:
             finish, self.finish_sample = self.finish_sample, None
             finish(optimizer, _learning_rate(optimizer))
-        if not recorder.explicit and self._leads(optimizer):
+        leader = self._leader
+        leads = leader is not None and leader() is optimizer
+        if not recorder.explicit and (leads or self._leads(optimizer)):
+            self._others = 0
             unknown = self._scaled and hasattr(optimizer, "_step_supports_amp_scaling")
-            rate = _learning_rate(optimizer)  # as used: an action in force may put another one back
+            groups = optimizer.param_groups
+            rate = groups[0].get("lr") if groups else None  # as used: an action may put another one back
+            if type(rate) is not float:
+                rate = host_number(rate)
             if self.after_step is not None:
                 self.after_step(optimizer)
             recorder.end_step(now, "optimizer", rate, NULL_BOOLEAN if unknown else False)

@@ -1,9 +1,10 @@
 """NaN detector: detects the first NaN or infinity and starts the search for its origin.
 
-Writes python.nonfinite and python.inputs, and `stale_gradients` of python.steps. HOT PATH: `_keep_call`,
-`_backward_begins` and `_backward_ends` run in every micro step. They check the loss that `losses` read, and
-after backward the sum of one small parameter's gradient, the canary. Backward reaches it last, so a NaN from
-anywhere in the graph shows in it. Nothing waits for a device.
+Writes python.nonfinite and python.inputs, and `stale_gradients` of python.steps. HOT PATH: the recorder
+notices a loss that is not finite, on every micro step. `_keep_call`, `_backward_begins` and `_backward_ends`
+run then, and where phases are timed: they check, after backward, the sum of one small parameter's gradient,
+the canary. Backward reaches it last, so a NaN from anywhere in the graph shows in it. Nothing waits for a
+device.
 
 On an event the process forks (`forked_probe`), and the child searches for the origin (`nan_trace`) while
 training continues; the agent's thread collects the findings. The next event needs `REARM_STEPS` finite
@@ -18,7 +19,6 @@ import sys
 import threading
 import time
 import weakref
-from collections import deque
 from typing import Any
 
 from probe.base.accelerator import measurable
@@ -86,6 +86,7 @@ class NanDetector:
         self._pid = os.getpid()
         self._call: RootCall | None = None
         self._root: Any = None
+        self._scaled = False
         self._canaries: list[tuple[weakref.ref[Any], bool]] = []
         self._chosen_for: tuple[Any, ...] = ()
         self._canary_for = self._calls = 0
@@ -97,7 +98,6 @@ class NanDetector:
         self._armed = True
         self._finite_steps = self._skips = 0
         self._checked_step = -1
-        self._history: deque[float] = deque(maxlen=HISTORY)
         self._delivery = Delivery()
         self._events: list[NonfiniteEvent] = []
         self._collecting = threading.Lock()
@@ -156,6 +156,7 @@ class NanDetector:
             self._always_full = self._always_full or bool(given) or autocast is not None
         state = self._generator.get_state() if self._draws else None
         self._call = RootCall(module, args, given, autocast, state, self.batches.last)
+        self._losses.follows = True
         if not self._canaries and self._canary_for != id(module):
             self._canary_for = id(module)
             self._choose_canary_now(module)
@@ -172,16 +173,17 @@ class NanDetector:
         ):
             self._note_stale()
         if loss is None:
+            recorder.alert = False
             return
         if loss - loss == 0.0:
-            self._history.append(loss)
-            if recorder.micro_step == 0 and recorder.last_row is not None:
+            if recorder.alert and recorder.micro_step == 0:
                 self._check_norm()
             if not self._armed and recorder.micro_step == 0:
                 self._finite_steps += 1
                 self._armed = self._finite_steps >= REARM_STEPS
         else:
             self._fire("loss", "nan" if loss != loss else "inf")
+        recorder.alert = not self._armed
 
     def _backward_ends(self) -> None:
         recorder = self.recorder
@@ -273,7 +275,7 @@ class NanDetector:
         """Check the norm that the job's own clipping computed in the previous step."""
         row = self.recorder.last_row
         norm = row[_NORM_FIELD] if row is not None else 0.0
-        if norm == NULL_DOUBLE or norm - norm == 0.0 or row is None or row[_SKIPPED_FIELD] is not False:
+        if norm == NULL_DOUBLE or norm - norm == 0.0 or row is None or row[_SKIPPED_FIELD] != 0:
             return
         step = row[0]
         if self._armed and step == self.recorder.step - 1:
@@ -286,7 +288,7 @@ class NanDetector:
         self._finite_steps = 0
         if not self._armed or self.recorder.counted_step is None:
             return
-        self._armed = False
+        self._armed, self.recorder.alert = False, True
         call = self._call
         batch = call.batch if call is not None and call.batch is not None else self.batches.last
         roots = self._names.roots() or ([call.module] if call is not None else [])
@@ -316,6 +318,7 @@ class NanDetector:
     def _late(self, seen_by: str, step: int, micro_step: int | None, value: float) -> None:
         """An event seen late: its tensors are gone, its batch may still be there."""
         self._armed, self._finite_steps = False, 0
+        self.recorder.alert = True
         batches = self.batches.of_step(step)
         wanted = [batch for batch in batches if micro_step is None or batch.micro_step == micro_step]
         scene = nan_trace.Scene(
@@ -331,7 +334,8 @@ class NanDetector:
         row = recorder.last_row
         norm = row[_NORM_FIELD] if row is not None and row[0] == step - 1 else NULL_DOUBLE
         seen = Seen(
-            step=step, micro_step=micro_step, seen_by=seen_by, kind=kind, losses=list(self._history),
+            step=step, micro_step=micro_step, seen_by=seen_by, kind=kind,
+            losses=recorder.last_losses(HISTORY),
             checked_before=self._checked_step >= step - 1 >= 0,
             norm_before=None if norm == NULL_DOUBLE else norm, several_ranks=_several_ranks(),
         )
@@ -342,7 +346,6 @@ class NanDetector:
     def _late_loss(self, step: int, micro_step: int, value: float) -> None:
         """A loss that a device delivered."""
         if value - value == 0.0:
-            self._history.append(value)
             if not self._armed and micro_step == 0:
                 self._finite_steps += 1
                 self._armed = self._finite_steps >= REARM_STEPS
