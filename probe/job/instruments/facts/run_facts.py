@@ -144,6 +144,8 @@ class RunFacts:
                     yield f"{name}.stepped", count > 1
                     if count <= 1:
                         yield f"{name}.not_stepped_until", self._recorder.step
+        for name, value in self._optimizers.remade.items():
+            yield f"optimizer.remade.{name}", value
         loaders = self._data.loaders if self._data is not None else []
         alive = [loader for reference in loaders if (loader := reference()) is not None]
         for number, loader in enumerate(alive[:_MOST_LOADERS], 1):
