@@ -39,7 +39,7 @@ WITH steps AS (
         AND NOT EXISTS (SELECT 1 FROM python.loss_functions WHERE function IS NOT NULL AND function <> 'softmax') AS critic
 )
 SELECT NULL AS unknown, param, param AS subject, share, looked_at, n, step, examples, CASE WHEN critic THEN 'info' ELSE 'notice' END AS severity,
-    CASE WHEN more > 0 THEN format(', and so in {} other parameters', more) ELSE '' END AS others,
+    CASE WHEN more > 1 THEN format(', and so in {} other parameters', more) WHEN more = 1 THEN ', and so in another parameter' ELSE '' END AS others,
     CASE WHEN outside > 0 THEN format('other code than the optimizer had changed {:.0f} % of the elements between a step and the next backward', 100 * outside) END AS outside,
     CASE WHEN critic THEN 'several optimizers and no usual loss function: it may be the critic of a Wasserstein GAN, whose weights are clamped on purpose' END AS doubt
 FROM counted, context
