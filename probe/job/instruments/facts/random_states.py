@@ -20,12 +20,12 @@ from typing import Any
 
 from probe.base.clock import wall_ns
 from probe.base.isolation import Isolation
-from probe.job.instruments.core.delivery import capturing
 from probe.job.instruments.core.patch import Patches
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.loop.forward import Forward
 from probe.job.instruments.loop.optimizers import Optimizers
 from probe.job.instruments.modules.module_names import ModuleNames
+from probe.job.instruments.tensors.activations import transformed
 from probe.recording.layout import NULL_BOOLEAN, NULL_INTEGER, NULL_STRING
 
 EARLY_ROWS, SPACED_STEPS = 32, 64
@@ -185,7 +185,7 @@ def _state(generator: str) -> int | None:
     """A checksum of a generator's state; None when it cannot be read now."""
     if generator == "torch":
         torch: Any = sys.modules["torch"]
-        if capturing() or torch._C._len_torch_dispatch_stack():
+        if transformed(torch):
             return None
         return _checksum(memoryview(torch.get_rng_state().numpy()))
     if generator == "random":

@@ -133,6 +133,9 @@ class RunFacts:
         scaler = self._optimizers.scaler()
         if scaler is not None:
             yield "amp.scaler", bool(attributes(scaler).get("_enabled", True))
+        newest = attributes(self._optimizers.newest_scaler())
+        if newest.get("_enabled") is True and newest.get("_scale") is not None:  # made when it first scales
+            yield "amp.scaler_stepped", scaler is not None
         for number, optimizer in enumerate(self._optimizers.alive()[:4], 1):
             prefix = "optimizer" if number == 1 else f"optimizer{number}"
             yield from _optimizer(prefix, optimizer)
