@@ -30,7 +30,7 @@ from probe.job.instruments.core.intervals import Intervals
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.facts.memory import Memory
 from probe.job.instruments.facts.model_facts import ModelFacts
-from probe.job.instruments.facts.random_states import RandomStates
+from probe.job.instruments.facts.random_generators import RandomStates
 from probe.job.instruments.facts.resumption import Resumption
 from probe.job.instruments.facts.run_facts import RunFacts
 from probe.job.instruments.governor import Governor
@@ -41,7 +41,7 @@ from probe.job.instruments.loop.losses import Losses
 from probe.job.instruments.loop.manual_updates import ManualUpdates
 from probe.job.instruments.loop.optimizers import Optimizers
 from probe.job.instruments.loop.scalars import Scalars
-from probe.job.instruments.loop.schedules import Schedules
+from probe.job.instruments.loop.scheduler_states import Schedules
 from probe.job.instruments.modules.module_names import ModuleNames
 from probe.job.instruments.modules.module_times import Modules
 from probe.job.instruments.modules.parameter_names import ParameterNames
