@@ -27,10 +27,11 @@ class Watched:
         self.rows: list[dict[str, Any]] = []
         self.recorder = SimpleNamespace(
             step=0, cost_ns=0, intern=lambda text: text, elsewhere=lambda: False,
-            rings={"python.random_states": SimpleNamespace(append=self.append)},
+            sampling=False, timing=True, rings={"python.random_states": SimpleNamespace(append=self.append)},
         )
         self.optimizers = SimpleNamespace(seeded=None, made_count=1)
-        self.forward = SimpleNamespace(draws=None, roots={})
+        self.armed = 0
+        self.forward = SimpleNamespace(draws=None, roots={}, arm=self.arm)
         names = SimpleNamespace(path=lambda module: type(module).__name__)
         self.states = RandomStates(
             cast(Any, self.recorder), Isolation(lambda *_: None), cast(Any, self.optimizers),
@@ -39,6 +40,9 @@ class Watched:
 
     def append(self, *values: Any) -> None:
         self.rows.append(dict(zip(COLUMNS, values, strict=True)))
+
+    def arm(self) -> None:
+        self.armed += 1
 
     def step(self) -> None:
         """An optimizer steps."""
@@ -52,9 +56,9 @@ class Watched:
         self.states._next_s = 0.0
         self.recorder.step = max(1, self.recorder.step)
         self.states.collect()
+        model.eval()
         draws = self.forward.draws
         handle = nn.modules.module.register_module_forward_pre_hook(lambda module, _: draws(module))
-        model.eval()
         with torch.no_grad():
             for _ in range(2):
                 if self.forward.draws is not None:
@@ -128,3 +132,6 @@ def test_a_dropout_that_stays_on_in_evaluation_is_seen_and_an_ordinary_one_is_no
     row = watched.evaluate(Model("constructed"))
     assert (row["place"], row["drawn"], row["dropout"]) == ("Dropout", True, 1)
     assert watched.evaluate(Model("module"))["drawn"] is False
+    assert watched.armed == 3
+    Model("module").eval()
+    assert watched.armed == 3  # nothing is to be looked into

@@ -6,7 +6,8 @@ checksum of that generator's state, some microseconds. A state that was restored
 another one than before; a step's own state returns only where the training itself was seeded again.
 
 Now and then, on the training thread in an evaluation: the state of torch's generator at each module call
-inside the model, for one call of the model. torch inside functions.
+inside the model, for one call of the model. `Module.eval` says when one begins, as forwards are not watched
+on every step. torch inside functions.
 """
 
 from __future__ import annotations
@@ -69,6 +70,7 @@ class RandomStates:
         self._watch(random, "seed", "random")
         if "numpy.random" in sys.modules:
             self._watch(sys.modules["numpy.random"], "seed", "numpy")
+        self._watch_eval(torch.nn.Module)
         self.step_begins = self._isolation.guard("random states", self._step_begins)
         self._look = self._isolation.guard("random states", self._looked)
 
@@ -95,7 +97,27 @@ class RandomStates:
 
         self._patches.wrap(owner, name, make, traced=True)
 
+    def _watch_eval(self, owner: Any) -> None:
+        begins = self._isolation.guard("random states", self._eval_begins)
+        live, forward, tracing = self._patches.live, self._forward, sys.modules["torch"].compiler.is_compiling
+
+        def make(original: Any) -> Any:
+            def eval(module: Any) -> Any:
+                if not tracing() and forward.draws is not None and live[0]:
+                    begins()
+                return original(module)
+
+            return eval
+
+        self._patches.wrap(owner, "eval", make, traced=True)
+
     # On the training thread -----------------------------------------------------
+
+    def _eval_begins(self) -> None:
+        """A module is put into eval mode while an evaluation is to be looked into."""
+        recorder = self._recorder
+        if not recorder.sampling and not recorder.elsewhere():
+            self._forward.arm()
 
     def _seeded(self, generator: str, seed: Any, file: str, line: int) -> None:
         recorder = self._recorder
@@ -155,7 +177,10 @@ class RandomStates:
         return self._names.path(module) or type(module).__name__
 
     def _over(self, *, drawn: bool, between: str, dropout: bool) -> None:
+        recorder = self._recorder
         self._forward.draws = self._last = None
+        if not (recorder.timing or recorder.begin_awaited or recorder.aside is not None):
+            self._forward.disarm()
         self._looks += 1
         self._next_s = time.monotonic() + AGAIN_S
         where = self._recorder.intern(between) if between else NULL_STRING
