@@ -73,7 +73,13 @@ WITH seen AS (
 ), rarely AS (
     SELECT *, CASE WHEN to_lr > from_lr AND base > to_lr AND straight > 0.98 THEN (base - to_lr) / ((to_lr - from_lr) / counted) END AS warming FROM counts, feeding
     WHERE (counted >= 2 AND steps >= 20 * counted OR counted = 1 AND first_count = 0 AND passes > 0 AND length >= $epochs AND steps >= 100) AND ABS(count - first_count - (passes - COALESCE((SELECT MIN(epoch) FROM python.batches WHERE step >= (SELECT MIN(step) FROM python.schedulers)), 0))) <= 2
+), planned AS (
+    SELECT MIN(number) AS epochs FROM probe.facts WHERE kind = 'hyperparameter' AND number >= 1 AND regexp_matches(name, '(^|[.])(epochs|num_epochs|max_epochs|n_epochs|num_train_epochs)$')
 ), facts AS (
+    SELECT 'too long' AS subject, 'info' AS severity, format('the schedule does not reach its end: {} is {} counts long, and the training ends after {:.0f} epochs', made, length, epochs) AS fact,
+        format('it is stepped once per epoch: it has counted {} in {} steps', counted, steps) AS evidence, rates.step, last, lr, highest, peak
+    FROM rarely, planned, rates WHERE length < $epochs AND length > 2 * epochs AND made <> 'StepLR'
+    UNION ALL BY NAME
     SELECT 'per epoch' AS subject, 'notice' AS severity, CASE WHEN length >= $epochs THEN format('the schedule is stepped once per epoch, but is {} counts long: {} has counted {}, and the rate is {:.2g}', length, made, count, to_lr)
             ELSE format('the schedule is stepped once per epoch, and its warm-up would take {:.0f} epochs: {} has counted {}, and the rate is {:.2g} of the {:.2g} it rises to', warming + count, made, count, to_lr, base) END AS fact,
         format('it counted {} in {} steps: at this pace {} {:.0f} steps; call its step() after each optimizer step, or count epochs', counted, steps, CASE WHEN length >= $epochs THEN 'it ends after' ELSE 'the warm-up takes' END,

@@ -93,7 +93,9 @@ class Schedules:
             return
         self._next_s = now_s + (EVERY_S if self._rows < EARLY_ROWS else LATER_S)
         for scheduler in self._optimizers.schedulers()[:MOST]:
-            held = attributes(scheduler)
+            step, held = self._recorder.step, attributes(scheduler)
+            if self._recorder.step > step + 1:
+                continue  # steps ended meanwhile: which one had this rate is not known
             standing = (held.get("last_epoch"), str(held.get("_last_lr")))
             before, looks = self._written.get(id(scheduler), (None, 0))
             if standing == before and looks + 1 < STILL_LOOKS:
@@ -102,12 +104,16 @@ class Schedules:
                 if len(self._written) > 64:
                     self._written.clear()
                 self._written[id(scheduler)] = (standing, 0)
-                self._write(self._recorder.step, wall_ns(), scheduler, NULL_DOUBLE, "")
+                self._write(step, wall_ns(), scheduler, NULL_DOUBLE, "", held)
 
-    def _write(self, step: int, t_ns: int, scheduler: Any, metric: float, argument: str) -> None:
+    def _write(
+        self, step: int, t_ns: int, scheduler: Any, metric: float, argument: str,
+        known: dict[str, Any] | None = None,
+    ) -> None:
+        """`known`: its dictionary, where it has been read."""
         self._rows += 1
         recorder, intern = self._recorder, self._recorder.intern
-        held = attributes(scheduler)
+        held = attributes(scheduler) if known is None else known
         optimizer = unwrapped(held.get("optimizer"))
         leader = self._optimizers.leader()
         rates, groups = held.get("_last_lr"), attributes(optimizer).get("param_groups")
