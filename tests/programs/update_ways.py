@@ -229,7 +229,7 @@ class Training:
 
     def growing(self) -> None:
         self.optimizer.zero_grad()
-        self.state = getattr(self, "state", torch.zeros(())) + 1e-3 * list(self.model.parameters())[-1].sum()
+        self.state = getattr(self, "state", torch.zeros(())) + list(self.model.parameters())[-1].sum()
         (self.loss() + self.state).backward()
         self.optimizer.step()
 
