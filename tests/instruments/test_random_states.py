@@ -31,7 +31,7 @@ class Watched:
         )
         self.optimizers = SimpleNamespace(seeded=None, made_count=1)
         self.armed = 0
-        self.forward = SimpleNamespace(draws=None, roots={}, arm=self.arm)
+        self.forward: Any = SimpleNamespace(draws=None, roots={}, arm=self.arm)
         names = SimpleNamespace(path=lambda module: type(module).__name__)
         self.states = RandomStates(
             cast(Any, self.recorder), Isolation(lambda *_: None), cast(Any, self.optimizers),
@@ -135,3 +135,17 @@ def test_a_dropout_that_stays_on_in_evaluation_is_seen_and_an_ordinary_one_is_no
     assert watched.armed == 3
     Model("module").eval()
     assert watched.armed == 3  # nothing is to be looked into
+
+
+def test_numbers_that_are_drawn_between_two_models_are_not_taken_for_an_evaluation_s(watched: Watched) -> None:
+    model, teacher = Model("module"), Model("module")
+    watched.forward.roots = {id(model): model}
+    watched.recorder.step = 1
+    watched.states.collect()
+    draws = watched.forward.draws
+    handle = nn.modules.module.register_module_forward_pre_hook(lambda module, _: draws(module))
+    with torch.no_grad():
+        model.eval()(torch.ones(4, 3))
+        teacher.eval()(torch.randn(4, 3))
+    handle.remove()
+    assert watched.rows == [] and watched.forward.draws is None

@@ -21,6 +21,7 @@ from typing import Any
 
 from probe.base.clock import wall_ns
 from probe.base.isolation import Isolation
+from probe.job.instruments.core.object_access import attributes, entries
 from probe.job.instruments.core.patch import Patches
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.loop.forward import Forward
@@ -31,8 +32,9 @@ from probe.recording.layout import NULL_BOOLEAN, NULL_INTEGER, NULL_STRING
 
 EARLY_ROWS, SPACED_STEPS = 32, 64
 """Seedings that are all looked at; later ones, at most every so many steps."""
-AGAIN_S, MOST_LOOKS = 5.0, 20
-"""Between two evaluations that are looked into, at least, and how many are."""
+AGAIN_S, LATER_S, MOST_LOOKS = 5.0, 60.0, 20
+"""Between two evaluations that are looked into, at least; after what was none; and how many are."""
+MOST_MODULES = 4096
 MOST_CALLS = 48
 SEEDED, EVALUATION = "seeded", "evaluation"
 
@@ -53,8 +55,9 @@ class RandomStates:
         """Per generator: the seed, where it was set, and the checksum of the state right after."""
         self._calls: dict[str, int] = {}
         self._rows = self._next_step = 0
-        self._before = self._seen = 0
+        self._before = self._seen = self._step = 0
         self._last: Any = None
+        self._inside: set[int] = set()
         self._looks = 0
         self._next_s = 0.0
 
@@ -146,19 +149,24 @@ class RandomStates:
 
     def _looked(self, module: Any) -> None:
         """A module is called without gradients: the first ones of an evaluation."""
-        state = _state("torch")
-        if state is None or self._recorder.elsewhere():
-            self._forward.draws = None
+        recorder, held = self._recorder, module.__dict__
+        if recorder.elsewhere():
             return
-        held = module.__dict__
-        if id(module) in self._forward.roots:
+        if id(module) in self._forward.roots or self._last is None:
             if self._last is not None:  # a whole call of the model was seen
                 self._over(drawn=False, between="", dropout=False)
-            elif held.get("training") is False:
-                self._before, self._seen, self._last = state, 0, module
+            elif id(module) in self._forward.roots and held.get("training") is False:
+                self._begin(module)
+            else:
+                self._seen += 1
+                if self._seen > MOST_CALLS:  # rollouts in training mode, or another model
+                    self._rest(LATER_S)
             return
-        if self._last is None:
+        fresh = type(module).__name__.startswith("Dropout")  # constructed inside forward, maybe
+        if recorder.step != self._step or (id(module) not in self._inside and not fresh):
+            self._rest(AGAIN_S)
             return
+        state = _state("torch")
         kind = type(module).__name__
         self._seen += 1
         if kind.startswith("Dropout") and held.get("training") is True and held.get("p", 0) > 0:
@@ -171,18 +179,32 @@ class RandomStates:
         else:
             self._last = module
 
+    def _begin(self, model: Any) -> None:
+        """A call of a model in eval mode begins."""
+        state = _state("torch")
+        if state is None:
+            self._rest(AGAIN_S)
+            return
+        self._inside = _modules_of(model)
+        self._before, self._step, self._seen, self._last = state, self._recorder.step, 0, model
+
+    def _rest(self, pause_s: float) -> None:
+        """Stop looking; where forwards are not watched, the hook is taken out again."""
+        recorder = self._recorder
+        self._forward.draws = self._last = None
+        self._seen = 0
+        self._next_s = time.monotonic() + pause_s
+        if not (recorder.timing or recorder.begin_awaited or recorder.aside is not None):
+            self._forward.disarm()
+
     def _name(self, module: Any) -> str:
         if id(module) in self._forward.roots:
             return "the input"
         return self._names.path(module) or type(module).__name__
 
     def _over(self, *, drawn: bool, between: str, dropout: bool) -> None:
-        recorder = self._recorder
-        self._forward.draws = self._last = None
-        if not (recorder.timing or recorder.begin_awaited or recorder.aside is not None):
-            self._forward.disarm()
+        self._rest(AGAIN_S)
         self._looks += 1
-        self._next_s = time.monotonic() + AGAIN_S
         where = self._recorder.intern(between) if between else NULL_STRING
         self._put(EVALUATION, "torch", NULL_INTEGER, where, NULL_INTEGER, NULL_INTEGER, drawn, int(dropout))
 
@@ -215,8 +237,22 @@ def _state(generator: str) -> int | None:
         return _checksum(memoryview(torch.get_rng_state().numpy()))
     if generator == "random":
         return hash(random.getstate()[1])
-    found = sys.modules["numpy.random"].get_state(legacy=False)["state"]
+    found = sys.modules["numpy.random"].get_state(legacy=False).get("state", {})
+    if "key" not in found or "pos" not in found:  # another generator was put in place of the usual one
+        return None
     return _checksum(memoryview(found["key"])) ^ int(found["pos"])
+
+
+def _modules_of(model: Any) -> set[int]:
+    """Ids of the modules inside a model; a dropout that is constructed inside forward is not one."""
+    found: set[int] = set()
+    waiting = [model]
+    while waiting and len(found) < MOST_MODULES:
+        one = waiting.pop()
+        if one is not None and id(one) not in found:
+            found.add(id(one))
+            waiting += [child for _, child in entries(attributes(one).get("_modules"))]
+    return found
 
 
 _checksum: Callable[[Any], int] = zlib.crc32

@@ -171,8 +171,10 @@ class Optimizers:
 
     def schedulers(self) -> list[Any]:
         """The living schedulers, without those nested in others."""
-        self._schedulers = [reference for reference in self._schedulers if reference() is not None]
-        alive = [one for reference in self._schedulers if (one := reference()) is not None]
+        for reference in list(self._schedulers):  # one at a time: the training thread may be adding
+            if reference() is None:
+                self._schedulers.remove(reference)
+        alive = [one for reference in list(self._schedulers) if (one := reference()) is not None]
         inner = {id(one) for outer in alive for one in getattr(outer, "_schedulers", ())}
         return [one for one in alive if id(one) not in inner]
 

@@ -29,8 +29,8 @@ from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_INTEGER, NULL
 
 EVERY_S, LATER_S, EARLY_ROWS = 1.0, 10.0, 500
 """Between two looks; after so many rows."""
-MOST = 8
-"""Schedulers looked at."""
+MOST, MOST_NUMBERED = 8, 256
+"""Schedulers looked at in one look, and in all."""
 STILL_LOOKS = 2
 """A scheduler that has counted nothing new is written after so many looks."""
 _LENGTHS = ("total_steps", "T_max", "total_iters", "T_0", "step_size", "total_size")
@@ -96,12 +96,13 @@ class Schedules:
             step, held = self._recorder.step, attributes(scheduler)
             if self._recorder.step > step + 1:
                 continue  # steps ended meanwhile: which one had this rate is not known
-            standing = (held.get("last_epoch"), str(held.get("_last_lr")))
+            standing = (held.get("last_epoch"), _first_rate(held))
             before, looks = self._written.get(id(scheduler), (None, 0))
             if standing == before and looks + 1 < STILL_LOOKS:
                 self._written[id(scheduler)] = (before, looks + 1)
             else:
-                if len(self._written) > 64:
+                if len(self._numbers) > MOST_NUMBERED:
+                    self._numbers.clear()
                     self._written.clear()
                 self._written[id(scheduler)] = (standing, 0)
                 self._write(step, wall_ns(), scheduler, NULL_DOUBLE, "", held)
@@ -116,7 +117,7 @@ class Schedules:
         held = attributes(scheduler) if known is None else known
         optimizer = unwrapped(held.get("optimizer"))
         leader = self._optimizers.leader()
-        rates, groups = held.get("_last_lr"), attributes(optimizer).get("param_groups")
+        groups = attributes(optimizer).get("param_groups")
         group = dict(entries(groups[0])) if isinstance(groups, list) and groups else {}
         base = group.get("max_lr", group.get("initial_lr"))
         count, calls, mode = held.get("last_epoch"), held.get("_step_count"), held.get("mode")
@@ -128,8 +129,7 @@ class Schedules:
             NULL_BOOLEAN if leader is None else int(optimizer is leader),
             self._last_step(optimizer, leader), self._same_parameters(optimizer, leader),
             count if type(count) is int else NULL_INTEGER, calls if type(calls) is int else NULL_INTEGER,
-            host_number(rates[0]) if isinstance(rates, list) and rates else NULL_DOUBLE,
-            host_number(base), length_of(scheduler),
+            _first_rate(held), host_number(base), length_of(scheduler),
             intern(mode) if plateau and isinstance(mode, str) else NULL_STRING, metric,
             intern(argument) if argument else NULL_STRING,
         )
@@ -143,6 +143,12 @@ class Schedules:
     def _same_parameters(self, optimizer: Any, leader: Any) -> int:
         first, other = _first_parameter(optimizer), _first_parameter(leader)
         return NULL_BOOLEAN if first is None or other is None else int(first is other)
+
+
+def _first_rate(held: dict[str, Any]) -> float:
+    """What a scheduler has set for the first group; NULL where that is on a device."""
+    rates = held.get("_last_lr")
+    return host_number(rates[0]) if isinstance(rates, list) and rates else NULL_DOUBLE
 
 
 def _first_parameter(optimizer: Any) -> Any:
