@@ -137,7 +137,7 @@ def test_a_dropout_that_stays_on_in_evaluation_is_seen_and_an_ordinary_one_is_no
     assert watched.armed == 3  # nothing is to be looked into
 
 
-def test_numbers_that_are_drawn_between_two_models_are_not_taken_for_an_evaluation_s(watched: Watched) -> None:
+def test_numbers_drawn_between_two_models_are_not_those_of_an_evaluation(watched: Watched) -> None:
     model, teacher = Model("module"), Model("module")
     watched.forward.roots = {id(model): model}
     watched.recorder.step = 1

@@ -27,8 +27,7 @@ class RecomputedMasks:
         self._recorder = recorder
         self._append = recorder.rings["python.random_states"].append
         self._reason, self._generator = recorder.intern("recomputed"), recorder.intern("torch")
-        self._states: dict[int, list[int]] = {}
-        self._again: dict[int, int] = {}
+        self._states: dict[int, set[int]] = {}
         self._calls = self._compared = self._name = 0
         self._differ = False
 
@@ -43,15 +42,12 @@ class RecomputedMasks:
             return
         self._calls += 1
         state = zlib.crc32(memoryview(torch.get_rng_state().numpy()))
-        states = self._states.setdefault(id(module), [])
+        states = self._states.setdefault(id(module), set())
         if not again:
-            states.append(state)
-            return
-        place = self._again.get(id(module), 0)
-        self._again[id(module)] = place + 1
-        if place < len(states):
+            states.add(state)
+        elif states:  # one module in several blocks: they are computed again in another order
             self._compared += 1
-            self._differ = self._differ or states[place] != state
+            self._differ = self._differ or state not in states
             self._name = name
 
     def over(self) -> None:
@@ -63,6 +59,5 @@ class RecomputedMasks:
             )
         if self._calls:
             self._states.clear()
-            self._again.clear()
             self._calls = self._compared = 0
             self._differ = False
