@@ -67,6 +67,8 @@ def test_a_scheduler_of_the_optimizer_that_steps_is_told_from_one_of_another(wat
     assert (row["length"], row["last_step"]) == (2, NULL_INTEGER)
     watched.optimizers._leads(old)
     assert watched.look(scheduler)["last_step"] == 7
+    sharing = torch.optim.SGD(stepping.param_groups, lr=0.1)  # as Horovod makes one
+    assert watched.look(lr_scheduler.StepLR(sharing, step_size=2))["leads"] == 1
     assert watched.look(lr_scheduler.ConstantLR(stepping, total_iters=9))["leads"] == 1
 
 

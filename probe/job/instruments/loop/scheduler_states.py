@@ -126,7 +126,7 @@ class Schedules:
             step if step >= 0 else recorder.step, t_ns, intern(type(scheduler).__name__),
             self._numbers.setdefault(id(scheduler), len(self._numbers)),
             intern(type(optimizer).__name__),
-            NULL_BOOLEAN if leader is None else int(optimizer is leader),
+            NULL_BOOLEAN if leader is None else int(_is_same(optimizer, leader)),
             self._last_step(optimizer, leader), self._same_parameters(optimizer, leader),
             count if type(count) is int else NULL_INTEGER, calls if type(calls) is int else NULL_INTEGER,
             _first_rate(held), host_number(base), length_of(scheduler),
@@ -136,13 +136,20 @@ class Schedules:
 
     def _last_step(self, optimizer: Any, leader: Any) -> int:
         """The step in which this optimizer stepped last; NULL if it never did, as far as seen."""
-        if leader is not None and optimizer is leader:
+        if leader is not None and _is_same(optimizer, leader):
             return max(self._recorder.step - 1, 0)
         return self._optimizers.others_stepped.get(id(optimizer), NULL_INTEGER)
 
     def _same_parameters(self, optimizer: Any, leader: Any) -> int:
         first, other = _first_parameter(optimizer), _first_parameter(leader)
         return NULL_BOOLEAN if first is None or other is None else int(first is other)
+
+
+def _is_same(optimizer: Any, leader: Any) -> bool:
+    """Whether a rate set in one is used by the other: Horovod's optimizer shares the groups of its model."""
+    one, other = (attributes(each).get("param_groups") for each in (optimizer, leader))
+    shared = isinstance(one, list) and isinstance(other, list) and one and other and one[0] is other[0]
+    return optimizer is leader or bool(shared)
 
 
 def _first_rate(held: dict[str, Any]) -> float:
