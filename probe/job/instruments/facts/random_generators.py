@@ -16,7 +16,6 @@ import random
 import sys
 import time
 import zlib
-from collections.abc import Callable
 from typing import Any
 
 from probe.base.clock import wall_ns
@@ -27,6 +26,7 @@ from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.loop.forward import Forward
 from probe.job.instruments.loop.optimizers import Optimizers
 from probe.job.instruments.modules.module_names import ModuleNames
+from probe.job.instruments.modules.recomputed_masks import checksum
 from probe.job.instruments.tensors.activations import transformed
 from probe.recording.layout import NULL_BOOLEAN, NULL_INTEGER, NULL_STRING
 
@@ -234,13 +234,13 @@ def _state(generator: str) -> int | None:
         torch: Any = sys.modules["torch"]
         if transformed(torch):
             return None
-        return _checksum(memoryview(torch.get_rng_state().numpy()))
+        return checksum(torch.get_rng_state())
     if generator == "random":
         return hash(random.getstate()[1])
     found = sys.modules["numpy.random"].get_state(legacy=False).get("state", {})
     if "key" not in found or "pos" not in found:  # another generator was put in place of the usual one
         return None
-    return _checksum(memoryview(found["key"])) ^ int(found["pos"])
+    return zlib.crc32(memoryview(found["key"])) ^ int(found["pos"])
 
 
 def _modules_of(model: Any) -> set[int]:
@@ -253,6 +253,3 @@ def _modules_of(model: Any) -> set[int]:
             found.add(id(one))
             waiting += [child for _, child in entries(attributes(one).get("_modules"))]
     return found
-
-
-_checksum: Callable[[Any], int] = zlib.crc32
