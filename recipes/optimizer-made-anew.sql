@@ -3,10 +3,10 @@
 -- symptoms = ["loss", "gradients"]
 -- order = 218
 -- scope = "rank"
--- needs = "an optimizer that counts the steps of its state (Adam and its kin), looked at a few times"
--- what = "the state of {optimizer} (momentum, second moments) starts anew again and again: in {anew} of {n} looks its count of steps was no higher than at the look before, and it never passed {oldest}"
+-- needs = "an optimizer that counts the steps of its state (Adam and its kin), looked at a few times; for others, that it was made while probe recorded"
+-- what = "{fact}"
 -- why = [
---   "at step {seen} its state had seen {state_steps} steps, at step {before} {state_before}",
+--   "{evidence}",
 --   "an optimizer made in the loop, or a state that is cleared, has this effect",
 -- ]
 -- next = [
@@ -46,7 +46,21 @@ WITH looks AS (
     FROM judged GROUP BY ALL
 ), newest AS (
     SELECT * FROM counted WHERE n >= $least AND anew >= $share * n AND anew >= $least AND twins = 1
+), remade AS (
+    SELECT ARG_MAX(number, t_ns) FILTER (name = 'optimizer.remade.times') AS times, MIN(number) FILTER (name = 'optimizer.remade.from') AS first, MAX(number) FILTER (name = 'optimizer.remade.until') AS until,
+        COALESCE(MAX(value) FILTER (name = 'optimizer'), 'optimizer') AS optimizer, MAX(number) FILTER (name = 'optimizer.momentum') AS momentum
+    FROM probe.facts WHERE kind = 'hyperparameter' HAVING COUNT(*) FILTER (name = 'optimizer.remade.times') > 0
 )
-SELECT NULL AS unknown, * FROM newest WHERE param_group = (SELECT MIN(param_group) FROM newest)
+SELECT NULL AS unknown, *, 'notice' AS severity,
+    format('the state of {} (momentum, second moments) starts anew again and again: in {} of {} looks its count of steps was no higher than at the look before, and it never passed {}', optimizer, anew, n, oldest) AS fact,
+    format('at step {} its state had seen {} steps, at step {} {}', seen, state_steps, before, state_before) AS evidence
+FROM newest WHERE param_group = (SELECT MIN(param_group) FROM newest)
 UNION ALL BY NAME
-SELECT 'the state of an optimizer was looked at too rarely' AS unknown WHERE NOT EXISTS (SELECT 1 FROM counted WHERE n >= $least)
+SELECT NULL AS unknown, optimizer, first AS step, CASE WHEN momentum > 0 OR optimizer NOT IN ('SGD') THEN 'notice' ELSE 'info' END AS severity,
+    format('a new {} for the same parameters is made again and again, {:.0f} times between steps {:.0f} and {:.0f}: {}', optimizer, times, first, until,
+        CASE WHEN momentum > 0 THEN format('its momentum of {:.3g} starts from zero each time', momentum) WHEN optimizer = 'SGD' THEN 'without a momentum it loses no state' ELSE 'its state starts anew each time' END) AS fact,
+    format('once in {:.0f} steps; a scheduler or a gradient scaler made with the first one does not reach the later ones', GREATEST(1, (until - first) / GREATEST(times - 1, 1))) AS evidence
+FROM remade WHERE times >= $least AND NOT EXISTS (SELECT 1 FROM newest)
+UNION ALL BY NAME
+SELECT 'the state of an optimizer was looked at too rarely' AS unknown
+WHERE NOT EXISTS (SELECT 1 FROM counted WHERE n >= $least) AND NOT EXISTS (SELECT 1 FROM remade WHERE times >= $least)

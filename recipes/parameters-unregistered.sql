@@ -4,18 +4,18 @@
 -- order = 205
 -- scope = "rank"
 -- needs = "the graphs of the losses and the gradients of a few sampled steps"
--- what = "{param} and {more} other parameters looked at get gradients but are in no optimizer: their modules are kept in a Python list or dictionary, which does not register them"
+-- what = "{param}{others} {gets} but {are} in no optimizer: {how}"
 -- why = [
---   "parameters() and state_dict() do not have them: they keep their first values and are in no checkpoint",
+--   "parameters() and state_dict() do not have {them}: {keeps} first values and {are} in no checkpoint",
 --   "in the last {n} sampled steps: {examples}",
---   "nn.ModuleList and nn.ModuleDict register what they hold",
+--   "{remedy}",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, param, after_backward, outside_ratio FROM python.updates WHERE NOT registered ORDER BY step DESC LIMIT 24\"",
 --   "probe {endpoint} checkpoint before-restart.pt",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "a program that updates them itself in longer intervals than those looked at"
+-- false_positives = "inputs of a physics-informed network that are kept in it (`info` where a derivative is part of the loss); a program that updates them itself in longer intervals than those looked at"
 -- explains = ["parameters-forgotten", "plateau", "slow-decrease"]
 -- [parameters.least]
 -- value = 3
@@ -26,12 +26,20 @@ WITH steps AS (
 ), seen AS (
     SELECT u.* FROM python.updates u JOIN steps USING (step)
 ), hidden AS (
-    SELECT * FROM seen WHERE registered = false AND optimizer IS NULL AND after_backward = 'present'
+    SELECT *, COALESCE(plain, false) AS is_plain FROM seen WHERE registered = false AND optimizer IS NULL AND after_backward = 'present'
 ), counted AS (
-    SELECT COUNT(DISTINCT step) AS n, MIN(step) AS step, MIN(param) AS param, COUNT(DISTINCT param) - 1 AS more,
+    SELECT is_plain, COUNT(DISTINCT step) AS n, MIN(step) AS step, MIN(param) AS param, COUNT(DISTINCT param) - 1 AS more,
         array_to_string(list_sort(list(DISTINCT param))[:4], ', ') AS examples, BOOL_AND(COALESCE(outside_ratio = 0, false)) AS still
-    FROM hidden
+    FROM hidden GROUP BY is_plain
 )
-SELECT NULL AS unknown, n, step, param, param AS subject, more, examples FROM counted WHERE n >= $least AND still
+SELECT NULL AS unknown, n, step, param, param AS subject, examples,
+    CASE WHEN is_plain AND EXISTS (SELECT 1 FROM python.graphs WHERE derivatives) THEN 'info' ELSE 'alarm' END AS severity,
+    CASE WHEN more > 0 THEN format(' and {} other {} looked at', more, CASE WHEN is_plain THEN 'tensors' ELSE 'parameters' END) ELSE '' END AS others,
+    CASE WHEN more > 0 THEN 'get gradients' ELSE 'gets a gradient' END AS gets, CASE WHEN more > 0 THEN 'are' ELSE 'is' END AS are,
+    CASE WHEN more > 0 THEN 'them' ELSE 'it' END AS them, CASE WHEN more > 0 THEN 'they keep their' ELSE 'it keeps its' END AS keeps,
+    CASE WHEN is_plain THEN 'a plain tensor that requires a gradient is not registered as a parameter of its module'
+        ELSE 'what is kept in a Python list or dictionary is not registered as part of its module' END AS how,
+    CASE WHEN is_plain THEN 'nn.Parameter(tensor) registers it, before the optimizer is made' ELSE 'nn.ModuleList, nn.ModuleDict and nn.ParameterList register what they hold' END AS remedy
+FROM counted WHERE n >= $least AND still
 UNION ALL BY NAME
 SELECT format('updates were looked at in {} steps, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least

@@ -24,9 +24,14 @@
 -- value = 20
 -- unit = "steps"
 -- source = "ours"
+-- [parameters.few]
+-- value = 0.1
+-- unit = "ratio of the names given"
+-- source = "ours: a new head, or an encoder alone, leaves more than half; adapters are all there"
 WITH facts AS (
     SELECT MAX(number) FILTER (name = 'checkpoint.optimizer') AS held, MAX(number) FILTER (name = 'checkpoint.scheduler') AS counted, MAX(value) FILTER (name = 'loaded.model') AS model,
-        MAX(value) FILTER (name = 'loaded.optimizer') AS optimizer, MAX(number) FILTER (name = 'loaded.optimizer.lr') AS kept, MAX(value) FILTER (name = 'loaded.scheduler') AS scheduler, COUNT(*) AS n
+        MAX(value) FILTER (name = 'loaded.optimizer') AS optimizer, MAX(number) FILTER (name = 'loaded.optimizer.lr') AS kept, MAX(value) FILTER (name = 'loaded.scheduler') AS scheduler, COUNT(*) AS n,
+        MAX(value) FILTER (name = 'loaded.worst.model') AS worst, MAX(number) FILTER (name = 'loaded.worst.given') AS given, MAX(number) FILTER (name = 'loaded.worst.matched') AS matched, MAX(number) FILTER (name = 'loaded.worst.missing') AS missing
     FROM probe.facts WHERE kind = 'resumption'
 ), made AS (
     SELECT MAX(value) FILTER (name = 'scheduler') AS class, MAX(value) FILTER (name = 'optimizer') AS optimizer_class FROM probe.facts WHERE kind = 'hyperparameter'
@@ -37,10 +42,16 @@ WITH facts AS (
     SELECT MEDIAN(loss) FILTER (i <= 10) AS loss_first, MEDIAN(loss) FILTER (i > k - 10) AS loss_now
     FROM (SELECT loss, ROW_NUMBER() OVER (ORDER BY step) AS i, COUNT(*) OVER () AS k FROM python.steps WHERE isfinite(loss))
 ), found AS (
+    SELECT 'nothing loaded' AS subject, CASE WHEN matched = 0 THEN format('nothing was loaded into {}: none of the {:.0f} names given to load_state_dict is one of its own', worst, given)
+            ELSE format('hardly anything was loaded into {}: {:.0f} of the {:.0f} names given to load_state_dict are its own', worst, matched, given) END AS fact,
+        format('{:.0f} unexpected keys and {:.0f} missing ones; strict=False hides that: the weights are those it was made with. Compare the names, a prefix such as `module.` may be there or lacking', given - matched, missing) AS evidence,
+        CASE WHEN matched = 0 THEN 'alarm' ELSE 'notice' END AS severity
+    FROM facts WHERE given >= 2 AND missing > 0 AND matched < $few * given
+    UNION ALL BY NAME
     SELECT 'optimizer' AS subject, format('the weights of {} were loaded from a checkpoint, but not the optimizer''s state that it holds: its moments start from zero', model) AS fact,
         format('the file holds the state of {:.0f} parameters of an optimizer; load_state_dict of {} was not called before the first step', held, COALESCE(optimizer_class, 'the optimizer')) AS evidence,
         CASE WHEN scheduler IS NOT NULL THEN 'notice' ELSE 'info' END AS severity
-    FROM facts, made WHERE model IS NOT NULL AND held > 0 AND optimizer IS NULL
+    FROM facts, made WHERE model IS NOT NULL AND held > 0 AND optimizer IS NULL AND NOT COALESCE(matched = 0, false)
     UNION ALL BY NAME
     SELECT 'schedule' AS subject, format('the optimizer''s state was loaded from a checkpoint, but not that of the schedule: {} starts anew', class) AS fact,
         format('the file holds a schedule that had counted {:.0f}; load_state_dict of {} was not called before the first step', counted, class) AS evidence, 'notice' AS severity

@@ -13,7 +13,7 @@
 --   "probe {endpoint} query \"SELECT step, lr FROM python.steps WHERE step % 10 = 0 ORDER BY step\"",
 --   "probe {endpoint} query \"SELECT name, value FROM probe.facts WHERE name LIKE 'scheduler%'\"",
 -- ]
--- false_positives = "a training of less than one epoch whose rate has its own end long before; a warm-up over millions of steps on purpose"
+-- false_positives = "a scheduler that is stepped once per epoch on purpose, in a training of more than 500 epochs; a training of less than one epoch whose rate has its own end long before; a warm-up over millions of steps on purpose"
 -- explains = ["learning-rate-too-low", "learning-rate-zero", "slow-decrease", "plateau"]
 -- [parameters.ended]
 -- value = 0.01
@@ -35,6 +35,14 @@
 -- value = 50000
 -- unit = "steps"
 -- source = "practice: warm-ups last 100 to 10,000 steps; a straight rise tells its length as soon as it is seen to be straight"
+-- [parameters.epochs]
+-- value = 500
+-- unit = "counts"
+-- source = "practice: trainings last 1 to 300 epochs; a schedule that is longer counts steps"
+-- [parameters.warm_epochs]
+-- value = 50
+-- unit = "epochs"
+-- source = "practice: warm-ups take 5 to 40 epochs at most (vision transformers, masked autoencoders)"
 WITH seen AS (
     SELECT step, lr, LAG(lr) OVER (ORDER BY step) AS before FROM python.steps WHERE lr IS NOT NULL
 ), rates AS (
@@ -55,7 +63,30 @@ WITH seen AS (
         SELECT step, lr > before AS up, LAG(lr > before) OVER (ORDER BY step) AS was FROM seen WHERE lr <> before) WHERE up AND NOT was
 ), line AS (
     SELECT COALESCE(CORR(lr, step) > 0.999, false) AS straight FROM seen
+), feeding AS (
+    SELECT MAX(epoch) AS passes FROM python.batches WHERE state = 'done' AND loader IN (
+        SELECT loader FROM python.batches WHERE state = 'done' GROUP BY loader HAVING COUNT(DISTINCT step) > 0.5 * (MAX(step) - MIN(step) + 1))
+), counts AS (
+    SELECT number, ANY_VALUE(scheduler) AS made, MAX(count) - MIN(count) AS counted, MIN(count) AS first_count, MAX(count) AS count, MAX(step) - MIN(step) AS steps, ANY_VALUE(length) AS length, ANY_VALUE(base_lr) AS base,
+        ARG_MIN(lr, count) AS from_lr, ARG_MAX(lr, count) AS to_lr, CORR(lr, count) AS straight
+    FROM python.schedulers WHERE leads AND metric IS NULL AND mode IS NULL AND count IS NOT NULL GROUP BY number
+), rarely AS (
+    SELECT *, CASE WHEN to_lr > from_lr AND base > to_lr AND straight > 0.98 THEN (base - to_lr) / ((to_lr - from_lr) / counted) END AS warming FROM counts, feeding
+    WHERE (counted >= 2 AND steps >= 20 * counted OR counted = 1 AND first_count = 0 AND passes > 0 AND length >= $epochs AND steps >= 100) AND ABS(count - first_count - (passes - COALESCE((SELECT MIN(epoch) FROM python.batches WHERE step >= (SELECT MIN(step) FROM python.schedulers)), 0))) <= 2
+), planned AS (
+    SELECT MIN(number) AS epochs FROM probe.facts WHERE kind = 'hyperparameter' AND number >= 1 AND regexp_matches(name, '(^|[.])(epochs|num_epochs|max_epochs|n_epochs|num_train_epochs)$')
 ), facts AS (
+    SELECT 'too long' AS subject, 'info' AS severity, format('the schedule does not reach its end: {} is {} counts long, and the training ends after {:.0f} epochs', made, length, epochs) AS fact,
+        format('it is stepped once per epoch: it has counted {} in {} steps', counted, steps) AS evidence, rates.step, last, lr, highest, peak
+    FROM rarely, planned, rates WHERE length < $epochs AND length > 2 * epochs AND made <> 'StepLR'
+    UNION ALL BY NAME
+    SELECT 'per epoch' AS subject, 'notice' AS severity, CASE WHEN length >= $epochs THEN format('the schedule is stepped once per epoch, but is {} counts long: {} has counted {}, and the rate is {:.2g}', length, made, count, to_lr)
+            ELSE format('the schedule is stepped once per epoch, and its warm-up would take {:.0f} epochs: {} has counted {}, and the rate is {:.2g} of the {:.2g} it rises to', warming + count, made, count, to_lr, base) END AS fact,
+        format('it counted {} in {} steps: at this pace {} {:.0f} steps; call its step() after each optimizer step, or count epochs', counted, steps, CASE WHEN length >= $epochs THEN 'it ends after' ELSE 'the warm-up takes' END,
+            (CASE WHEN length >= $epochs THEN length ELSE warming + count END) * steps / counted) AS evidence,
+        rates.step, last, lr, highest, peak
+    FROM rarely, rates WHERE COALESCE(length >= $epochs, false) OR COALESCE(warming >= $warm_epochs AND to_lr < 0.5 * base, false)
+    UNION ALL BY NAME
     SELECT 'ended' AS subject, 'notice' AS severity, format('the schedule is over before the first epoch is: the rate fell to {:.2g} of its highest by step {}', lr / highest, ended.step) AS fact,
         format('step {} is batch {} of the first pass over {}, and the training went on: a schedule counted in epochs is stepped for each batch', ended.step, place, loader) AS evidence,
         ended.step AS step, last, lr, highest, peak

@@ -87,3 +87,16 @@ def test_what_is_loaded_before_the_first_step_is_told_from_what_the_file_holds(
         **held, "loaded.model": "Sequential", "loaded.optimizer": "AdamW",
         "loaded.optimizer.lr": pytest.approx(0.002), "loaded.scheduler": "LambdaLR",
     }
+
+
+def test_a_load_that_matches_no_name_is_told_and_one_after_it_that_matches_takes_its_place(
+    watched: tuple[Resumption, Training, Any]
+) -> None:
+    resumption, training, _ = watched
+    state = training.model.state_dict()
+    training.model.load_state_dict({f"module.{name}": value for name, value in state.items()}, strict=False)
+    worst = {"model": "Sequential", "given": 4, "matched": 0, "missing": 4}
+    told = {"loaded.model": "Sequential", **{f"loaded.worst.{name}": value for name, value in worst.items()}}
+    assert dict(resumption.facts()) == told
+    training.model.load_state_dict(state)
+    assert dict(resumption.facts()) == {"loaded.model": "Sequential"}

@@ -20,14 +20,20 @@ WRONG = {
     "kept_back": "weights-put-back",
     "made_anew": "loss-without-parameters",
     "elsewhere": "optimizer-elsewhere",
+    "tensor": "parameters-unregistered",
+    "constructed": "layer-made-anew",
+    "growing": "graph-grows",
+    "bounded": "weights-clamped",
+    "seeded": "random-state-repeats",
 }
 """What is wrong, and the recipe that says so."""
 FINE = (
     "gan", "sam", "lookahead", "released", "swapped", "tied", "frozen", "accumulate", "clamped", "closure",
+    "penalized", "reseeded",
 )
 LATER = ("unused", "normalized", "copied")
 JUDGES = (
-    *WRONG.values(), "gradient-cut-off", "clipping", "weight-decay",
+    *WRONG.values(), "schedule-not-followed", "gradient-cut-off", "clipping", "weight-decay",
     "updates-rounded-away", "equal-units", "copy-never-moves", "parameters-forgotten", "layer-not-learning",
 )
 STEPS = "16"

@@ -5,8 +5,11 @@ the weights moved in between and back), lookahead (every fifth step half of the 
 (each parameter is stepped inside backward), swapped (an average takes the model's place while it is
 evaluated), tied (one weight in two layers), frozen (the first layer, on purpose), accumulate, clamped (the
 weights, after each step), closure (LBFGS), unused (an embedding, most of whose rows never occur), normalized
-(a bias that a normalization takes off again), copied (the optimizer holds copies that are written back), or
-one that goes wrong: cleared, cleared_between, kept_back, made_anew, listed, elsewhere.
+(a bias that a normalization takes off again), copied (the optimizer holds copies that are written back),
+penalized (a gradient penalty on inputs that are made in each step), reseeded (a seed for each evaluation, the
+state restored), or one that goes wrong: cleared, cleared_between, kept_back, made_anew, listed, elsewhere,
+tensor (a plain tensor instead of a parameter), constructed (a layer in each forward), growing (a state that
+is never detached), bounded (the weights are clamped to a part of their range), seeded (in each step).
 """
 
 from __future__ import annotations
@@ -37,6 +40,21 @@ class Listed(nn.Module):
         return self.last(torch.relu(self.hidden[0](torch.relu(self.first(inputs)))))
 
 
+class Shifted(nn.Module):
+    """A plain tensor that requires a gradient, or a layer that is made in each forward."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.shift = torch.zeros(16, requires_grad=kind == "tensor")
+        self.first = nn.Linear(8, 16)
+        self.last = nn.Linear(16, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = torch.relu(self.first(inputs)) + self.shift
+        return self.last(hidden if self.kind == "tensor" else nn.Linear(16, 16)(hidden))
+
+
 class Words(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -50,6 +68,8 @@ class Words(nn.Module):
 def made(kind: str) -> nn.Module:
     if kind == "listed":
         return Listed()
+    if kind in ("tensor", "constructed"):
+        return Shifted(kind)
     if kind == "unused":
         return Words()
     if kind == "normalized":
@@ -159,9 +179,17 @@ class Training:
             for average, one in zip(slow, own, strict=True):
                 average.add_(one - average, alpha=0.5)
                 one.copy_(average)
-        elif self.kind == "clamped":
+        elif self.kind in ("clamped", "bounded"):
+            limit = 0.9 if self.kind == "clamped" else 0.1
             for one in own:
-                one.clamp_(-0.2, 0.2)
+                one.clamp_(-limit, limit)
+        elif self.kind == "reseeded":
+            kept = torch.get_rng_state()
+            torch.manual_seed(7)
+            self.model(torch.randn(4, 8))
+            torch.set_rng_state(kept)
+        elif self.kind == "seeded":
+            torch.manual_seed(7)
 
     def sam(self) -> None:
         self.optimizer.zero_grad()
@@ -189,6 +217,21 @@ class Training:
         value = self.other(made_up.detach()).mean() - self.other(torch.randn(16, 3)).mean()
         value.backward()
         self.critic.step()
+
+    def penalized(self) -> None:
+        self.optimizer.zero_grad()
+        inputs = torch.randn(16, 8, requires_grad=True)
+        value = functional.cross_entropy(self.model(inputs), (inputs[:, 0] > 0).long())
+        self.ledger.loss(value)
+        (slope,) = torch.autograd.grad(value, inputs, create_graph=True)
+        (value + slope.square().sum()).backward()
+        self.optimizer.step()
+
+    def growing(self) -> None:
+        self.optimizer.zero_grad()
+        self.state = getattr(self, "state", torch.zeros(())) + list(self.model.parameters())[-1].sum()
+        (self.loss() + self.state).backward()
+        self.optimizer.step()
 
     def copied(self) -> None:
         self.loss().backward()

@@ -11,7 +11,8 @@ tables they write:
     memory       process.memory
     nonfinite    python.nonfinite, python.inputs (needs losses)
     scalars      python.scalars (so does `probe.log`)
-    facts        python.parameters, python.modules, probe.facts
+    facts        python.parameters, python.modules, python.schedulers,
+                 python.random_states, probe.facts
     gradients    python.gradients, python.optimizers, grad_norm of python.steps; python.updates,
                  python.weights, python.put_back
     on request   python.activations
@@ -29,6 +30,7 @@ from probe.job.instruments.core.intervals import Intervals
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.facts.memory import Memory
 from probe.job.instruments.facts.model_facts import ModelFacts
+from probe.job.instruments.facts.random_generators import RandomStates
 from probe.job.instruments.facts.resumption import Resumption
 from probe.job.instruments.facts.run_facts import RunFacts
 from probe.job.instruments.governor import Governor
@@ -39,6 +41,7 @@ from probe.job.instruments.loop.losses import Losses
 from probe.job.instruments.loop.manual_updates import ManualUpdates
 from probe.job.instruments.loop.optimizers import Optimizers
 from probe.job.instruments.loop.scalars import Scalars
+from probe.job.instruments.loop.scheduler_states import Schedules
 from probe.job.instruments.modules.module_names import ModuleNames
 from probe.job.instruments.modules.module_times import Modules
 from probe.job.instruments.modules.parameter_names import ParameterNames
@@ -88,7 +91,13 @@ class Installation:
         self.model_facts: ModelFacts | None = None
         self.run_facts: RunFacts | None = None
         self.resumption: Resumption | None = None
+        self.schedules: Schedules | None = None
+        self.random_states: RandomStates | None = None
         if "facts" in wanted:
+            self.schedules = Schedules(recorder, isolation, self.optimizers)
+            self.random_states = RandomStates(
+                recorder, isolation, self.optimizers, self.forward, self.names
+            )
             known = (self.names, self.optimizers, self.forward)
             self.model_facts = ModelFacts(recorder, *known, journal)
             self.resumption = Resumption(recorder, isolation, self.optimizers)
@@ -150,7 +159,8 @@ class Installation:
             # Optimizers last: the others then see the first step that is counted from its beginning.
             parts = (
                 self.forward, self.losses, self.manual_updates, self.nan_detector, self.modules, self.data,
-                self.collectives, self.flight, self.scalars, self.calls, self.resumption, self.gradients,
+                self.collectives, self.flight, self.scalars, self.calls, self.resumption, self.schedules,
+                self.random_states, self.gradients,
                 *self.learning, self.optimizers,
             )
             self._parts = [part for part in parts if part is not None]
@@ -203,6 +213,10 @@ class Installation:
             attempt("intervals", self.calls.wrap_loaded)
         if self.scalars is not None:
             attempt("scalars", self.scalars.wrap_loaded)
+        if self.schedules is not None:
+            attempt("schedules", self.schedules.collect)
+        if self.random_states is not None:
+            attempt("random states", self.random_states.collect)
         if self.model_facts is not None and self.run_facts is not None:
             attempt("model facts", self.model_facts.step)
             attempt("run facts", self.run_facts.step)

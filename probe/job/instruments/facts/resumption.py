@@ -32,6 +32,9 @@ class Resumption:
         self._patches = Patches()
         self._found: dict[str, Value] = {}
         self._models: list[tuple[str, list[weakref.ref[Any]]]] = []
+        self._matches: dict[int, tuple[str, list[weakref.ref[Any]], int, int, int]] = {}
+        """Per module: its class, some parameters, the entries given, of these those that it has, and how many
+        of its own were missing; of the load that matched most."""
 
     def install(self) -> None:
         """Wrap; off the hot path."""
@@ -62,6 +65,13 @@ class Resumption:
         for name, references in list(self._models):
             if any(id(one()) in trained for one in references):
                 yield "loaded.model", name
+        found = [one for one in list(self._matches.values()) if any(id(ref()) in trained for ref in one[1])]
+        if any(one[3] < one[2] for one in found):
+            name, _, given, matched, missing = min(found, key=lambda one: one[3] / one[2])
+            yield "loaded.worst.model", name
+            yield "loaded.worst.given", given
+            yield "loaded.worst.matched", matched
+            yield "loaded.worst.missing", missing
 
     def _watch(self, owner: Any, name: str, note: Callable[..., None]) -> None:
         note = self._isolation.guard("resumption", note)
@@ -91,9 +101,20 @@ class Resumption:
                 elif "last_epoch" in held and "_step_count" in held:
                     self._found["checkpoint.scheduler"] = plain(held["last_epoch"]) or 0
 
-    def _model(self, _: Any, module: Any, *__: Any) -> None:
-        self._models.append((type(module).__name__, [weakref.ref(one) for one in _first(module)]))
+    def _model(self, result: Any, module: Any, state: Any = None, *_: Any) -> None:
+        references = [weakref.ref(one) for one in _first(module)]
+        name = type(module).__name__
+        self._models.append((name, references))
         del self._models[:-MOST_PARAMETERS]
+        unexpected = getattr(result, "unexpected_keys", None)
+        if isinstance(state, dict) and len(state) and isinstance(unexpected, list):
+            matched, missing = len(state) - len(unexpected), len(result.missing_keys)
+            before = self._matches.get(id(module)) if references else None
+            another = before is None or not before[1] or before[1][0]() is not references[0]()
+            if before is None or another or matched >= before[3]:
+                if len(self._matches) >= MOST_MODULES:
+                    self._matches.clear()
+                self._matches[id(module)] = (name, references, len(state), matched, missing)
 
     def _optimizer(self, _: Any, optimizer: Any, *__: Any) -> None:
         self._found["loaded.optimizer"] = type(optimizer).__name__

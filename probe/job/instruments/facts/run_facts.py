@@ -142,6 +142,9 @@ class RunFacts:
         scaler = self._optimizers.scaler()
         if scaler is not None:
             yield "amp.scaler", bool(attributes(scaler).get("_enabled", True))
+        newest = attributes(self._optimizers.newest_scaler())
+        if newest.get("_enabled") is True and newest.get("_scale") is not None:  # made when it first scales
+            yield "amp.scaler_stepped", scaler is not None
         for number, optimizer in enumerate(self._optimizers.alive()[:4], 1):
             prefix = "optimizer" if number == 1 else f"optimizer{number}"
             yield from _optimizer(prefix, optimizer)
@@ -153,6 +156,8 @@ class RunFacts:
                     yield f"{name}.stepped", count > 1
                     if count <= 1:
                         yield f"{name}.not_stepped_until", self._recorder.step
+        for name, value in self._optimizers.remade.items():
+            yield f"optimizer.remade.{name}", value
         loaders = self._data.loaders if self._data is not None else []
         alive = [loader for reference in loaders if (loader := reference()) is not None]
         for number, loader in enumerate(alive[:_MOST_LOADERS], 1):

@@ -84,6 +84,9 @@ class Forward:
         """Counts steps while the job has no optimizer."""
         self.evaluates: Callable[[], object] | None = None
         """Set by the put-back instrument: called at the first module call without gradients after a step."""
+        self.draws: Callable[[Any], object] | None = None
+        """Set by the random states instrument while it looks into an evaluation: called with each module that
+        is called without gradients."""
         self.inputs: Looks | None = None
         """Set by the installation: looks at the arguments of a model on some steps."""
         self.made_optimizer = made_optimizer
@@ -160,6 +163,8 @@ class Forward:
                 self.note_gradless(module)
                 if self.evaluates is not None:
                     self.evaluates()
+            if self.draws is not None:
+                self.draws(module)
             if self._skipped > PATIENCE:
                 self.disarm()
             return

@@ -28,6 +28,8 @@ from probe.recording.layout import NULL_BOOLEAN
 
 _now = time.monotonic_ns
 SILENCE = 8
+MOST_REMEMBERED = 64
+"""Optimizers that are told apart by their parameters or their last step."""
 NEVER = sys.maxsize
 """A value of `Optimizers.sample_from_step`."""
 
@@ -43,6 +45,12 @@ class Optimizers:
         self.made_any = False
         self.made_count = 0
         """Optimizers made or found so far."""
+        self.others_stepped: dict[int, int] = {}
+        """The last step of each optimizer other than the leader, by id."""
+        self._held_first: dict[tuple[str, int], weakref.ref[Any]] = {}
+        self.remade: dict[str, int] = {}
+        """Optimizers made in place of another one of the same parameters, since the first step: how often,
+        and the steps of the first and the last time."""
         self.trace_step: Any = None
         """Set by the modules instrument: writes a `step` row on sampled steps."""
         self.before_step: Any = None
@@ -60,6 +68,8 @@ class Optimizers:
         """Set by the instrument of that name: `step_begins` and `step_ends`, called around every step."""
         self.sums: Any = None
         """Set by the weights instrument: the same, called from step `due` on."""
+        self.seeded: Any = None
+        """Set after a random generator was seeded: `step_begins`, called at the next step."""
         self._leader: weakref.ref[Any] | None = None
         self._scaler: weakref.ref[Any] | None = None
         self._others = 0
@@ -159,14 +169,19 @@ class Optimizers:
         for handle in self._handles:
             handle.remove()
 
+    def schedulers(self) -> list[Any]:
+        """The living schedulers, without those nested in others."""
+        for reference in list(self._schedulers):  # one at a time: the training thread may be adding
+            if reference() is None:
+                self._schedulers.remove(reference)
+        alive = [one for reference in list(self._schedulers) if (one := reference()) is not None]
+        inner = {id(one) for outer in alive for one in getattr(outer, "_schedulers", ())}
+        return [one for one in alive if id(one) not in inner]
+
     def schedulers_of(self, optimizer: Any) -> list[Any]:
         """The schedulers of an optimizer, or of what wraps it, without those nested in others."""
-        self._schedulers = [reference for reference in self._schedulers if reference() is not None]
-        alive = [one for reference in self._schedulers if (one := reference()) is not None]
         optimizer = unwrapped(optimizer)
-        found = [one for one in alive if unwrapped(getattr(one, "optimizer", None)) is optimizer]
-        inner = {id(one) for outer in found for one in getattr(outer, "_schedulers", ())}
-        return [one for one in found if id(one) not in inner]
+        return [one for one in self.schedulers() if unwrapped(getattr(one, "optimizer", None)) is optimizer]
 
     def alive(self) -> list[Any]:
         """All known living optimizers, the leading one first."""
@@ -217,6 +232,25 @@ class Optimizers:
         self.made_count += 1
         self.seen.append(weakref.ref(optimizer))
         self._leader = None
+        self._note_remade(optimizer)
+
+    def _note_remade(self, optimizer: Any) -> None:
+        """Count an optimizer that takes the place of one of its class and its first parameter."""
+        groups = optimizer.param_groups
+        first = groups[0]["params"][0] if groups and groups[0]["params"] else None
+        if first is None:
+            return
+        known, step = self._held_first, self.recorder.step
+        key = (type(optimizer).__name__, id(first))
+        before = known.get(key)
+        if before is not None and before() is first:
+            if step <= 0:
+                return
+            self.remade.setdefault("from", step)
+            self.remade["until"] = step
+            self.remade["times"] = self.remade.get("times", 0) + 1
+        elif len(known) < MOST_REMEMBERED:
+            known[key] = weakref.ref(first)
 
     def _before(self, optimizer: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
         now = _now()
@@ -234,6 +268,8 @@ class Optimizers:
             parameter = watch.parameter()
             if parameter is not None and parameter._version != watch.version:
                 watch.written(parameter)
+        if self.seeded is not None:
+            self.seeded.step_begins()
         if sums is not None and step >= sums.due:
             sums.step_begins(optimizer)
         if updates is not None and step >= updates.due:
@@ -342,6 +378,9 @@ class Optimizers:
             leader = self._elect(optimizer)
         else:
             self._others += 1
+            if len(self.others_stepped) >= MOST_REMEMBERED:
+                self.others_stepped.clear()
+            self.others_stepped[id(optimizer)] = self.recorder.step
             if self._others >= SILENCE:
                 leader = optimizer
         self._leader = weakref.ref(leader)

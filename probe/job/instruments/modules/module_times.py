@@ -26,6 +26,7 @@ from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.loop.forward import Forward
 from probe.job.instruments.loop.losses import Losses
 from probe.job.instruments.modules.module_names import ModuleNames, Unnamed
+from probe.job.instruments.modules.recomputed_masks import RecomputedMasks
 from probe.recording.layout import NULL_DOUBLE
 
 _now = time.monotonic_ns
@@ -79,6 +80,7 @@ class Modules:
         self.names = names
         self._isolation = isolation
         self._append = recorder.rings["python.torch_trace"].append
+        self._masks = RecomputedMasks(recorder)
         self._stages = {name: recorder.intern(name) for name in ("forward", "backward", "step")}
         self._handles: list[Any] = []
         self._stack: list[Call] = []
@@ -155,6 +157,7 @@ class Modules:
             return -1
 
     def _stop(self) -> None:
+        self._masks.over()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -181,6 +184,8 @@ class Modules:
         call = Call(module, name or 0, unnamed, start, recorder.micro_step, inside_backward)
         stack.append(call)
         tensor = self._first_tensor(args)
+        if type(module).__name__.startswith("Dropout"):
+            self._masks.called(module, call.name, tensor, again=inside_backward)
         if tensor is not None and tensor.grad_fn is not None:
             tensor.grad_fn.register_prehook(self._input_hook(call))
         device = self._device

@@ -7,27 +7,38 @@ no code of the job's. torch is the job's own.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from probe.job.instruments.core.object_access import attributes, entries, unwrapped
 
 MOST_NODES = 20_000
 _CLOCK_EVERY = 256
-_LEAF = "AccumulateGrad"
+_LEAF, _DERIVATIVE = "AccumulateGrad", "BackwardBackward"
 _MOST_ITEMS = 256
 """Items looked at in a list or dictionary of a module's."""
 
 
-def reached(root: Any, limit_ns: int) -> dict[int, Any] | None:
-    """The leaves that backward from `root` will give a gradient to, by id; None when the graph is too large
-    for the time. Activation checkpoints hide what is inside them."""
+class Graph(NamedTuple):
+    """What a walk over the graph of a loss found."""
+
+    leaves: dict[int, Any]
+    """Those that backward will give a gradient to, by id."""
+    nodes: int
+    derivatives: bool
+    """Whether a derivative is part of the loss, as in a gradient penalty or a physics-informed network."""
+
+
+def reached(root: Any, limit_ns: int) -> Graph | None:
+    """The graph of a loss; None when it is too large for the time. Activation checkpoints hide what is
+    inside them."""
     first = getattr(root, "grad_fn", None)
     found: dict[int, Any] = {}
     if first is None:
-        return {id(root): root} if getattr(root, "requires_grad", False) else found
-    waiting, seen = [first], {first}
+        return Graph({id(root): root} if getattr(root, "requires_grad", False) else found, 0, False)
+    waiting, seen, kinds = [first], {first}, set()
     ends_ns = time.monotonic_ns() + limit_ns
     count = 0
     while waiting:
@@ -35,7 +46,9 @@ def reached(root: Any, limit_ns: int) -> dict[int, Any] | None:
         count += 1
         if count > MOST_NODES or (count % _CLOCK_EVERY == 0 and time.monotonic_ns() > ends_ns):
             return None
-        if type(node).__name__ == _LEAF:
+        kind = type(node)
+        kinds.add(kind)
+        if kind.__name__ == _LEAF:
             leaf = node.variable
             found[id(leaf)] = leaf
             continue
@@ -43,12 +56,13 @@ def reached(root: Any, limit_ns: int) -> dict[int, Any] | None:
             if following is not None and following not in seen:
                 seen.add(following)
                 waiting.append(following)
-    return found
+    return Graph(found, count, any(_DERIVATIVE in kind.__name__ for kind in kinds))
 
 
 def places_of(wanted: set[int], roots: list[Any]) -> dict[int, str]:
-    """Names of parameters in modules that lie in a list, tuple or dictionary of a registered module, where
-    `named_parameters()` does not look: `hidden[0].weight`, by id."""
+    """Names of what `named_parameters()` does not find, by id: parameters in modules that lie in a list,
+    tuple or dictionary of a registered module (`hidden[0].weight`), and tensors that are attributes of one
+    or lie in such a list (`positions`)."""
     found: dict[int, str] = {}
     for root in roots:
         for path, parameter in _hidden(unwrapped(root)):
@@ -58,6 +72,7 @@ def places_of(wanted: set[int], roots: list[Any]) -> dict[int, str]:
 
 
 def _hidden(root: Any) -> Iterator[tuple[str, Any]]:
+    tensor = sys.modules["torch"].Tensor
     waiting: list[tuple[str, Any, bool]] = [("", root, False)]
     seen: set[int] = set()
     while waiting:
@@ -74,8 +89,14 @@ def _hidden(root: Any) -> Iterator[tuple[str, Any]]:
         for key, value in held.items():
             if key.startswith("_"):
                 continue
+            if issubclass(type(value), tensor):
+                yield f"{path}.{key}".strip("."), value
             for place, item in _items(value):
-                waiting.append((f"{path}.{key}[{place}]".strip("."), item, True))
+                name = f"{path}.{key}[{place}]".strip(".")
+                if issubclass(type(item), tensor):
+                    yield name, item
+                else:
+                    waiting.append((name, item, True))
 
 
 def _items(value: Any) -> list[tuple[Any, Any]]:

@@ -21,6 +21,8 @@ SIDE = 8
 ELEMENTS = SIDE * SIDE
 """Elements looked at of each parameter: of a matrix 8 of each of 8 rows, of a vector 64. Of a smaller one
 some count several times."""
+LEAST_BOUNDED, LEAST_SIZES = 32, 8
+"""Of a parameter whose bounds are looked for: different elements, and different sizes among them."""
 _VALUES = ("ended", "entered", "before", "after", "later", "between")
 
 
@@ -39,9 +41,13 @@ class Watched(NamedTuple):
     looked_at: int
     rows: int
     """Different rows of a matrix among the elements looked at; 0 for a vector."""
+    plain: bool
+    """Whether it is a tensor that requires a gradient and no `nn.Parameter`."""
 
 
-def watched(parameter: Any, name: int, place: int, registered: int, dtype: int) -> Watched:
+def watched(
+    parameter: Any, name: int, place: int, registered: int, dtype: int, *, plain: bool = False
+) -> Watched:
     """Choose the elements of a parameter; on the agent's thread."""
     torch: Any = sys.modules["torch"]
     shape, numel = tuple(parameter.shape), parameter.numel()
@@ -56,7 +62,7 @@ def watched(parameter: Any, name: int, place: int, registered: int, dtype: int) 
         index, looked_at = (along * max(numel, 1)) // ELEMENTS, min(ELEMENTS, numel)
     return Watched(
         weakref.ref(parameter), name, place, registered, numel, dtype, index, looked_at,
-        min(SIDE, rows) if rows > 1 else 0,
+        min(SIDE, rows) if rows > 1 else 0, plain,
     )
 
 
@@ -131,7 +137,7 @@ class UpdateRows:
         followed = entry.after and entry.later
         weight = found["weight"] if entry.before else found["later"] if entry.later else math.nan
         self._append(
-            step, t_ns, one.name, one.place, one.registered, one.numel, one.dtype, entry.optimizer,
+            step, t_ns, one.name, one.place, one.registered, one.plain, one.numel, one.dtype, entry.optimizer,
             entry.in_graph,
             self._state(entry.ended_at, found["ended"]), self._state(entry.at_step, found["entered"]),
             _number(found["ended"] / entry.scale if entry.ended else math.nan),
@@ -145,6 +151,7 @@ class UpdateRows:
             _number(found["undone"] if measured and followed else math.nan),
             _number(found["outside"] if followed else math.nan),
             int(found["alike"]) if one.rows and (entry.after or entry.later) else NULL_BOOLEAN,
+            _number(found["at_bound"] if one.looked_at >= LEAST_BOUNDED and entry.before else math.nan),
         )
 
     def _cleared(self, entry: Entry, found: dict[str, float]) -> int:
@@ -191,7 +198,17 @@ def _figures(
         "undone": -(outside * change * counts).sum(1) / own,
         "outside": (later != after).double().mean(1),
         "alike": (last == last[:, :1]).all(2).all(1),
+        "at_bound": torch.maximum(_at_bound(before), _at_bound(later)),
     }
+
+
+def _at_bound(values: Any) -> Any:
+    """Share of the elements whose size is exactly the largest one; 0 where they have few sizes."""
+    torch: Any = sys.modules["torch"]
+    sizes = values.abs().sort(1).values
+    kinds = 1 + (sizes[:, 1:] != sizes[:, :-1]).sum(1)
+    share = (sizes == sizes[:, -1:]).double().mean(1)
+    return torch.where((kinds >= LEAST_SIZES) & (sizes[:, -1] > 0), share, 0.0)
 
 
 def _rms(values: Any) -> Any:

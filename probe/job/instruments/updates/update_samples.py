@@ -1,9 +1,10 @@
 """Updates: what becomes of a gradient, from the end of backward to the step and on to the next backward.
 
-Writes python.updates. HOT PATH on the training thread, on sampled steps: a copy of `ELEMENTS` elements of at
-most `MOST_PARAMETERS` parameters at each of five moments, and a walk over the graph of the loss. Gradients
-are touched only where this thread alone trains. Nothing waits for a device. Figures and rows are made on the
-agent's thread, which also chooses what the next sample looks at. `tensors/pace` says when it comes.
+Writes python.updates, and python.graphs through `graphs`. HOT PATH on the training thread, on sampled steps:
+a copy of `ELEMENTS` elements of at most `MOST_PARAMETERS` parameters at each of five moments, and a walk over
+the graph of the loss. Gradients are touched only where this thread alone trains. Nothing waits for a device.
+Figures and rows are made on the agent's thread, which also chooses what the next sample looks at.
+`tensors/pace` says when it comes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from probe.job.instruments.loop.losses import Losses
 from probe.job.instruments.loop.optimizers import NEVER, Optimizers
 from probe.job.instruments.tensors.gradient_norm import GradientNorm, usual_wall_ns
 from probe.job.instruments.tensors.pace import Pace
+from probe.job.instruments.updates.graphs import Graphs
 from probe.job.instruments.updates.reached_parameters import reached
 from probe.job.instruments.updates.update_rows import Entry, UpdateRows, taken, wall_ns
 from probe.job.instruments.updates.watched_parameters import Plan, WatchedParameters
@@ -60,6 +62,7 @@ class Updates:
         self._watched = watched
         self._spend = spend
         self._rows = UpdateRows(recorder)
+        self._graphs = Graphs(recorder, optimizers, watched)
         self._delivery = Delivery()
         self._finished: deque[tuple[int, int, list[Entry], Any]] = deque(maxlen=16)
         self._plan: Plan | None = None
@@ -215,8 +218,9 @@ class Updates:
             self._reached = None
             self._too_large += 1
             return
-        self._reached.update(found)
-        self._watched.note_leaves(found)
+        self._reached.update(found.leaves)
+        self._watched.note_leaves(found.leaves)
+        self._graphs.note(found)
 
     def _note_settings(self, entry: Entry, optimizer: Any) -> None:
         """Learning rate and decay of its group, and how the gradient was scaled and clipped."""
@@ -265,6 +269,7 @@ class Updates:
     def collect(self) -> None:
         """Write the rows of finished samples, and prepare the next one."""
         self._delivery.collect()
+        self._graphs.collect()
         while self._finished:
             self._rows.write(*self._finished.popleft())
         if self.due == NEVER:

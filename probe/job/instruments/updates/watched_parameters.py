@@ -27,8 +27,8 @@ from probe.recording.layout import NULL_BOOLEAN, NULL_INTEGER
 
 MOST_PARAMETERS, CORE, MOST_UNOWNED = 24, 12, 8
 """Of one sample: in all, always the same ones, and those in no optimizer."""
-MOST_LEAVES = 256
-"""Parameters remembered that a loss depends on and no known model has registered."""
+MOST_LEAVES, MOST_TENSORS = 256, 64
+"""Parameters, and plain tensors, remembered that a loss depends on and no known model has registered."""
 SEARCHES = 20
 """Looks for models in the variables of the training thread."""
 AGAIN_S = 5.0
@@ -56,10 +56,12 @@ class WatchedParameters:
         self._forward = forward
         self._optimizers, self._modules, self._names = optimizers, modules, names
         self._leaves: dict[int, weakref.ref[Any]] = {}
+        self._tensors: dict[int, weakref.ref[Any]] = {}
         self.owners: dict[int, Owner] = {}
         self._owned: list[weakref.ref[Any]] = []
-        self._looked_s, self._made = 0.0, 0
-        self._turn = self._searches = 0
+        self._looked_s, self.made = 0.0, 0
+        """`made`: `Optimizers.made_count` when `owners` was made."""
+        self._turn = self._searches = self._tensor_searches = 0
         self._hidden: dict[int, tuple[weakref.ref[Any], str]] = {}
 
     def note_leaves(self, leaves: dict[int, Any]) -> None:
@@ -67,9 +69,13 @@ class WatchedParameters:
         thread."""
         kind = sys.modules["torch"].nn.Parameter
         for key, leaf in leaves.items():
-            fresh = key not in self.owners and key not in self._leaves and isinstance(leaf, kind)
-            if fresh and len(self._leaves) < MOST_LEAVES:
-                self._leaves[key] = weakref.ref(leaf)
+            if key not in self.owners:
+                table, most = (
+                    (self._leaves, MOST_LEAVES) if isinstance(leaf, kind) else (self._tensors, MOST_TENSORS)
+                )
+                known = table.get(key)
+                if (known is None and len(table) < most) or (known is not None and known() is not leaf):
+                    table[key] = weakref.ref(leaf)
 
     # The agent's thread -----------------------------------------------------
 
@@ -79,8 +85,8 @@ class WatchedParameters:
             return None
         now_s = time.monotonic()
         made = self._optimizers.made_count
-        if not self.owners or made != self._made or now_s > self._looked_s + AGAIN_S:
-            self._looked_s, self._made = now_s, made
+        if not self.owners or made != self.made or now_s > self._looked_s + AGAIN_S:
+            self._looked_s, self.made = now_s, made
             self._look_at_optimizers()
         owned = [one for reference in self._owned if (one := reference()) is not None]
         if not owned:
@@ -139,10 +145,25 @@ class WatchedParameters:
 
     def _unowned(self) -> list[Any]:
         """Parameters that need a gradient and are in no optimizer: those that a loss depends on first."""
-        leaves = [one for reference in list(self._leaves.values()) if (one := reference()) is not None]
+        leaves = [*_living(self._leaves), *self._placed(_living(self._tensors))]
         known = [one for reference, _ in self._names.known() if (one := reference()) is not None]
         found = {id(one): one for one in (*leaves, *known)}
         return [one for key, one in found.items() if key not in self.owners and one.requires_grad]
+
+    def _placed(self, tensors: list[Any]) -> list[Any]:
+        """Those plain tensors that are attributes of a known module: others are inputs of the job's."""
+        fresh = {id(one) for one in tensors if not self._is_hidden(one)}
+        if fresh and self._tensor_searches < SEARCHES:
+            self._tensor_searches += 1
+            names = places_of(fresh, self._modules.roots())
+            for one in tensors:
+                if id(one) in names:
+                    self._hidden[id(one)] = (weakref.ref(one), names[id(one)])
+        return [one for one in tensors if self._is_hidden(one)]
+
+    def _is_hidden(self, parameter: Any) -> bool:
+        known = self._hidden.get(id(parameter))
+        return known is not None and known[0]() is parameter
 
     def _describe(self, parameter: Any) -> Watched:
         known = self._names.of(parameter)
@@ -156,8 +177,22 @@ class WatchedParameters:
             if hidden[1] and len(self._hidden) < 2 * MOST_LEAVES:
                 self._hidden[id(parameter)] = hidden
         if hidden[1]:
-            return watched(parameter, self._recorder.intern(hidden[1]), NULL_INTEGER, 0, dtype)
+            plain = not isinstance(parameter, sys.modules["torch"].nn.Parameter)
+            name = self._recorder.intern(hidden[1])
+            return watched(parameter, name, NULL_INTEGER, 0, dtype, plain=plain)
         return watched(parameter, 0, NULL_INTEGER, NULL_BOOLEAN, dtype)
+
+
+def _living(table: dict[int, weakref.ref[Any]]) -> list[Any]:
+    """What is left of those remembered; the others are forgotten."""
+    found = []
+    for key, reference in list(table.items()):
+        one = reference()
+        if one is not None:
+            found.append(one)
+        elif table.get(key) is reference:
+            table.pop(key, None)
+    return found
 
 
 def _evenly(ones: list[Any], count: int, turn: int) -> list[Any]:

@@ -1,0 +1,35 @@
+-- title = "graph of the loss grows"
+-- severity = "notice"
+-- symptoms = ["memory", "slow", "loss"]
+-- order = 222
+-- scope = "rank"
+-- needs = "the graphs of the losses of a few sampled steps"
+-- what = "the graph of the loss grows with every step: {first:.0f} nodes at step {step}, {newest:.0f} at step {last}, {slope:.2g} more each step"
+-- why = [
+--   "it grew in each of {n} looks, in proportion to the steps (correlation {r:.3f})",
+--   "something that is kept from step to step (a hidden state, a running sum of losses) still has its graph: detach it",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT step, nodes, held FROM python.graphs ORDER BY step\"",
+--   "probe {endpoint} checkpoint before-restart.pt",
+--   "probe {endpoint} stop",
+-- ]
+-- false_positives = "a curriculum of longer sequences in a network that is unrolled over them"
+-- explains = ["host-memory-growth", "device-memory-growth", "slow-step", "throughput-drop"]
+-- [parameters.least]
+-- value = 4
+-- unit = "looks"
+-- source = "ours"
+-- [parameters.r]
+-- value = 0.99
+-- unit = "correlation"
+-- source = "ours: what is kept grows by the same in each step"
+WITH looks AS (
+    SELECT step, MAX(nodes) AS nodes, LAG(MAX(nodes)) OVER (ORDER BY step) AS before FROM python.graphs GROUP BY step
+), counted AS (
+    SELECT COUNT(*) AS n, MIN(step) AS step, MAX(step) AS last, ARG_MIN(nodes, step) AS first, ARG_MAX(nodes, step) AS newest, CORR(nodes, step) AS r,
+        REGR_SLOPE(nodes, step) AS slope, BOOL_AND(nodes > before) FILTER (before IS NOT NULL) AS always FROM looks
+)
+SELECT NULL AS unknown, * FROM counted WHERE n >= $least AND always AND r >= $r AND newest >= 2 * first AND slope >= 1
+UNION ALL BY NAME
+SELECT format('graphs were looked at in {} steps, {} are needed', n, $least) AS unknown FROM counted WHERE n < $least

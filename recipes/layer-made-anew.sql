@@ -1,0 +1,39 @@
+-- title = "layer made anew in each forward"
+-- severity = "notice"
+-- symptoms = ["loss", "gradients"]
+-- order = 206
+-- scope = "rank"
+-- needs = "the graphs of the losses of a few sampled steps"
+-- what = "parameters are made anew in each step, with new random values, and are in no optimizer: {shapes}"
+-- why = [
+--   "in {anew} of the last {n} graphs looked at, the loss led to {each:.0f} parameters that no earlier graph had, and {gone} earlier ones no longer existed",
+--   "a layer that is constructed inside forward has this effect: construct it in __init__",
+--   "{doubt}",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT step, held, unheld, anew, gone, shapes FROM python.graphs ORDER BY step DESC LIMIT 12\"",
+--   "probe {endpoint} checkpoint before-restart.pt",
+--   "probe {endpoint} stop",
+-- ]
+-- false_positives = "normalization or activation layers that are used like functions: their values are the same each time (`info`); random layers that disturb the input on purpose; copies of a model for each task of meta-learning, as long as their optimizer is not seen"
+-- explains = ["plateau", "slow-decrease", "oscillation", "parameters-forgotten"]
+-- [parameters.least]
+-- value = 3
+-- unit = "graphs"
+-- source = "ours"
+-- [parameters.share]
+-- value = 0.9
+-- unit = "ratio of the graphs"
+-- source = "ours: a part that is used for the first time, or a model that grows, is new once"
+WITH looks AS (
+    SELECT * FROM python.graphs WHERE anew IS NOT NULL ORDER BY t_ns DESC LIMIT 8
+), counted AS (
+    SELECT COUNT(*) AS n, COUNT(*) FILTER (anew > 0) AS anew, MEDIAN(anew) FILTER (anew > 0) AS each, SUM(gone) AS gone, MIN(step) AS step,
+        MODE(shapes) AS shapes, COUNT(DISTINCT shapes) FILTER (anew > 0) AS kinds FROM looks
+)
+SELECT NULL AS unknown, n, anew, each, gone, step, shapes, shapes AS subject,
+    CASE WHEN regexp_matches(shapes, '\[[0-9]+, ') THEN 'notice' ELSE 'info' END AS severity,
+    CASE WHEN NOT regexp_matches(shapes, '\[[0-9]+, ') THEN 'they are all vectors: a normalization layer that is made anew has the same values each time' END AS doubt
+FROM counted WHERE anew >= $least AND anew >= $share * n AND gone > 0 AND kinds <= 2
+UNION ALL BY NAME
+SELECT format('graphs were looked at in {} steps, {} are needed', COUNT(*), $least) AS unknown FROM looks HAVING COUNT(*) < $least

@@ -1,0 +1,33 @@
+-- title = "random numbers in evaluation"
+-- severity = "info"
+-- symptoms = ["loss"]
+-- order = 66
+-- scope = "rank"
+-- needs = "two evaluations in eval mode whose module calls were seen"
+-- what = "{fact}"
+-- why = [
+--   "in {n} of {looks} evaluations looked into, up to step {last}",
+--   "{evidence}",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT step, place, drawn, dropout FROM python.random_states WHERE reason = 'evaluation' ORDER BY step DESC LIMIT 10\"",
+-- ]
+-- false_positives = "models that sample on purpose (variational autoencoders, diffusion): `info`; dropout that is kept on purpose to measure uncertainty"
+-- explains = ["train-validation-gap", "validation-rising"]
+-- [parameters.least]
+-- value = 2
+-- unit = "evaluations"
+-- source = "ours"
+WITH looks AS (
+    SELECT * FROM python.random_states WHERE reason = 'evaluation'
+), counted AS (
+    SELECT COUNT(*) AS looks, COUNT(*) FILTER (drawn) AS n, COUNT(*) FILTER (dropout) AS kept, MODE(place) FILTER (drawn) AS place, MIN(step) FILTER (drawn) AS step, MAX(step) AS last FROM looks
+)
+SELECT NULL AS unknown, looks, n, place, place AS subject, step, last, CASE WHEN kept >= $least THEN 'notice' ELSE 'info' END AS severity,
+    CASE WHEN kept >= $least THEN format('dropout stays on in evaluation: the model is in eval mode, but a {} inside it is in training mode', place)
+        ELSE format('the model draws random numbers in evaluation, although it is in eval mode: between {}', place) END AS fact,
+    CASE WHEN kept >= $least THEN 'a dropout that is constructed inside forward is always in training mode: construct it in __init__, so that eval() reaches it'
+        ELSE 'F.dropout without training=self.training does so, and noise that is meant to be there; nothing else in eval mode is random' END AS evidence
+FROM counted WHERE n >= $least
+UNION ALL BY NAME
+SELECT format('{} evaluations in eval mode were looked into, {} are needed', looks, $least) AS unknown FROM counted WHERE looks < $least

@@ -1,0 +1,44 @@
+-- title = "gradients are never unscaled"
+-- severity = "notice"
+-- symptoms = ["gradients", "loss", "nan"]
+-- order = 212
+-- scope = "rank"
+-- needs = "a GradScaler that scaled a loss, and the gradients of a few sampled steps or clipped steps"
+-- what = "the optimizer steps past the GradScaler: the loss is scaled, but scaler.step() is never called, and each update is made with gradients that still have its factor"
+-- why = [
+--   "{grown}",
+--   "{clipped}",
+--   "call scaler.step(optimizer) and scaler.update() instead of optimizer.step(), and scaler.unscale_(optimizer) before clipping",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT step, param, gradient_rms, step_rms, clip_scale FROM python.updates ORDER BY step DESC, place LIMIT 12\"",
+--   "probe {endpoint} query \"SELECT step, clip_scaled, loss_scale, skipped FROM python.steps ORDER BY step DESC LIMIT 12\"",
+--   "probe {endpoint} checkpoint before-restart.pt",
+--   "probe {endpoint} stop",
+-- ]
+-- false_positives = "a program that unscales by itself in longer intervals than those looked at"
+-- explains = ["clipping", "gradients-exploding", "gradient-exploding-layer", "learning-rate-too-high", "loss-spike", "divergence", "oscillation"]
+-- [parameters.least]
+-- value = 20
+-- unit = "steps"
+-- source = "ours"
+-- [parameters.grown]
+-- value = 100.0
+-- unit = "times"
+-- source = "ours: factors begin at 65,536 and settle above a thousand"
+WITH known AS (
+    SELECT ARG_MAX(value, t_ns) AS stepped FROM probe.facts WHERE name = 'amp.scaler_stepped' HAVING COUNT(*) > 0
+), sampled AS (
+    SELECT COUNT(DISTINCT step) AS looks, MEDIAN(step_rms / gradient_rms) AS grown, MIN(step) AS step FROM python.updates
+    WHERE optimizer IS NOT NULL AND gradient_rms > 0 AND step_rms IS NOT NULL AND clip_ratio IS NULL
+), clips AS (
+    SELECT COUNT(*) AS n, COUNT(*) FILTER (clip_scaled) AS scaled, MIN(step) AS first FROM python.steps WHERE clip_scaled IS NOT NULL
+), used AS (
+    SELECT COUNT(*) AS steps, MIN(step) AS began FROM python.steps
+)
+SELECT NULL AS unknown, COALESCE(step, first, began) AS step,
+    CASE WHEN grown > $grown THEN format('gradients are {:.0f} times larger at the step than the loss without its factor gives', grown) END AS grown,
+    CASE WHEN scaled > 0.9 * n AND n > 0 THEN format('{} of {} clips saw gradients that still had the factor', scaled, n) END AS clipped
+FROM known, sampled, clips, used WHERE stepped = 'False' AND steps >= $least AND (COALESCE(grown > $grown AND looks >= 3, false) OR scaled > 0.9 * n AND n >= $least)
+UNION ALL BY NAME
+SELECT 'no GradScaler has scaled a loss' AS unknown WHERE NOT EXISTS (SELECT 1 FROM known)
