@@ -1,4 +1,4 @@
--- title = "targets are not the next of the inputs, or part of them"
+-- title = "inputs and targets do not fit each other"
 -- severity = "notice"
 -- symptoms = ["loss", "data"]
 -- order = 129

@@ -143,7 +143,7 @@ def compared(inputs: list[Any], loss: Any, ignored: int | None = None) -> dict[s
     """The relation of inputs and the target that the loss function saved, without what is missing."""
     target = _kept(functions_in(loss.grad_fn)[0].node, "target")
     found = relation(torch, inputs, target, ignored, loss.grad_fn)
-    names = ("same", "next", "padding", "r", "column", "later")
+    names = ("same", "next", "second", "padding", "r", "column", "later")
     known = [] if found is None else found.tolist()
     return {name: value for name, value in zip(names, known, strict=False) if value == value}
 
@@ -184,7 +184,18 @@ def test_a_language_model_is_known_by_its_targets_and_whether_it_sees_them_by_it
     x, y = TEXT[:, :-1], TEXT[:, 1:]
     found = compared([x], F.cross_entropy(Reader(attend)(x), y.reshape(-1)))
     assert found.pop("same") < 0.5
+    assert found.pop("second") < 0.5
     assert found == {"next": 1.0, "padding": 0.0, **later}
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_targets_that_are_shifted_twice_are_told_from_the_next_tokens(turned: bool) -> None:
+    x, y = TEXT[:, :-2], TEXT[:, 2:]
+    x, y = (x.T.contiguous(), y.T) if turned else (x, y)
+    logits = Reader(lambda one: one)(x)
+    found = compared([x], F.cross_entropy(logits, y.reshape(-1)))
+    assert found["second"] == 1.0
+    assert found["next"] < 0.5
 
 
 def test_targets_that_are_the_input_are_told_by_place_column_and_padding() -> None:

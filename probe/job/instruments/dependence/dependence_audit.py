@@ -62,7 +62,9 @@ class DependenceAudit:
         self._recorder, self._names, self._call = recorder, names, call
         self._journal, self._budget_ratio = journal, budget_ratio
         self._pid = os.getpid()
-        self._begun_s = time.monotonic()
+        self.begun_s = time.monotonic()
+        """When recording began: how much of the run an audit may cost is counted from there."""
+        self.audits_written = 0
         self._audits = 0
         self._child: forked_probe.ForkedProbe | None = None
         self._about: dict[str, Any] = {}
@@ -123,7 +125,7 @@ class DependenceAudit:
         """Whether the run has lasted so long that the cost is a small part of it."""
         pages = descriptors.read_text("/proc/self/statm").split()
         own_bytes = (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")
-        age_s = time.monotonic() - self._begun_s
+        age_s = time.monotonic() - self.begun_s
         return COST_S + own_bytes * COST_S_PER_BYTE <= self._budget_ratio * age_s
 
     def _refusal(self, call: Any) -> str:
@@ -149,6 +151,7 @@ class DependenceAudit:
                 rows += self._found(child)
             if rows:
                 self._journal.append({"table": "python.dependence", "rows": [self._row(row) for row in rows]})
+                self.audits_written += 1
 
     def _found(self, child: forked_probe.ForkedProbe) -> list[dict[str, Any]]:
         rows = [{**self._about, **row} for row in child.found.values() if isinstance(row, dict)]

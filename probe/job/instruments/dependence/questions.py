@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from probe.base.isolation import capture, describe
 from probe.job.instruments.core.object_access import unwrapped
 from probe.job.instruments.core.tensor_summaries import torch_module
-from probe.job.instruments.dependence.arguments import Arguments, Layout, layout_of, padding_mask
+from probe.job.instruments.dependence.call_arguments import Arguments, Layout, layout_of, padding_mask
 from probe.job.instruments.dependence.repeated_forwards import Place, RepeatedForwards
 from probe.job.instruments.nan.nan_trace import no_collectives
 from probe.job.instruments.tensors.loss_functions import target_of

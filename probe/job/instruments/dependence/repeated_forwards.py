@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from probe.job.instruments.core.tensor_summaries import has_float_values, tensors_in
-from probe.job.instruments.dependence.arguments import Arguments
+from probe.job.instruments.dependence.call_arguments import Arguments
 
 SEED = 20_011
 MOST_OUTPUTS = 8
