@@ -28,7 +28,9 @@ WITH audits AS (
     SELECT *, leak > $rounding * GREATEST(effect, leak) AS leaks, COALESCE(effect, 0) <= $rounding * GREATEST(effect, leak) AS dead FROM audits
     WHERE refused IS NULL QUALIFY ROW_NUMBER() OVER (PARTITION BY model, question, subject ORDER BY t_ns DESC) = 1
 ), mixing AS (
-    SELECT model FROM answered WHERE question = 'samples' AND leaks
+    SELECT s.model, EXISTS (SELECT 1 FROM answered l WHERE l.model = s.model AND l.question = 'later' AND l.leaks)
+        AND NOT regexp_matches(COALESCE(s.module, '') || ' ' || COALESCE(s.class, ''), 'moe|expert|rout|gate', 'i') AS confused
+    FROM answered s WHERE s.question = 'samples' AND s.leaks
 ), ineffective AS (
     SELECT model, subject FROM answered WHERE question = 'input' AND effect = 0
 ), facts AS (
@@ -36,15 +38,16 @@ WITH audits AS (
         CASE WHEN effect_ratio = 0 THEN 'the causal mask is inverted: outputs depend on later tokens, the answer among them, and on no earlier one'
             ELSE 'the future is seen: outputs depend on later tokens, the one to be predicted among them; the causal mask is missing or lets too much through' END AS fact,
         format('with one token replaced, the outputs at {:.0f} % of the earlier positions changed, by up to {:.2g}, and at {:.0f} % of the later ones; at and behind it by up to {:.2g}', 100 * leak_ratio, leak, 100 * effect_ratio, effect) AS evidence, answered.* EXCLUDE (subject)
-    FROM answered WHERE question = 'later' AND leaks
+    FROM answered WHERE question = 'later' AND leaks AND model NOT IN (SELECT model FROM mixing)
     UNION ALL BY NAME
-    SELECT 'samples' AS subject, CASE WHEN attends AND effect_ratio = 0 THEN 'notice' ELSE 'info' END AS severity,
+    SELECT 'samples' AS subject, CASE WHEN confused OR attends AND effect_ratio = 0 THEN 'notice' ELSE 'info' END AS severity,
         CASE WHEN attends AND effect_ratio = 0 THEN 'attention runs over the batch instead of the positions: outputs of a sample depend on the other samples, and positions do not see each other (batch_first, or a permutation of the other layout)'
+            WHEN confused THEN 'samples and positions are mixed up: outputs of a sample depend on the other samples of the batch, and on later tokens (a permutation, view or transposition of the other layout)'
             WHEN leak_ratio <= 0.5 THEN 'outputs of a sample depend on some other samples of the batch: a view or reshape where dimensions should have been permuted mixes them like this'
             ELSE 'outputs of a sample depend on the other samples of the batch' END AS fact,
         format('with one of {} samples replaced, the outputs of {:.0f} % of the others changed, by up to {:.2g}; its own by up to {:.2g}', samples, 100 * leak_ratio, leak, effect)
             || COALESCE(format('; with one position of it replaced, {:.0f} % of its other positions', 100 * effect_ratio), '') AS evidence, answered.* EXCLUDE (subject)
-    FROM answered WHERE question = 'samples' AND leaks
+    FROM answered JOIN mixing USING (model) WHERE question = 'samples' AND leaks
     UNION ALL BY NAME
     SELECT 'padding' AS subject, CASE WHEN dead THEN 'notice' ELSE 'info' END AS severity,
         CASE WHEN dead THEN format('the padding mask ({}) is inverted: outputs at real tokens depend on the padding and on no other real token', answered.subject)

@@ -44,7 +44,7 @@ WITH seen AS (
         format('{:.1f} % of the targets are two positions on in the input, {:.1f} % the next token; data that are shifted already need no second shift in the model or its loss', 100 * second, 100 * next) AS evidence, * FROM judged
     WHERE second >= $share AND next < $share AND same < $share AND NOT EXISTS (SELECT 1 FROM judged j WHERE j.next >= $share)
     UNION ALL BY NAME
-    SELECT 'attention' AS subject, 'the future is seen: there is no causal mask, so each position attends to the token that it is to predict' AS fact,
+    SELECT 'attention' AS subject, 'the future is seen: no causal mask is in force, and each position attends to the token that it is to predict' AS fact,
         format('{:.1f} % of the targets are the next token of the input, and every attention looked at lets a position see later ones', 100 * next) AS evidence, * FROM judged WHERE next >= $share AND told = n AND later
     UNION ALL BY NAME
     SELECT 'column ' || input_column AS subject, format('the target is part of the input: it is the same as column {} but for scale', input_column) AS fact,
