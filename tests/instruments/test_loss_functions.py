@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
-from probe.job.instruments.loop.data import fingerprint, shuffling
+from probe.job.instruments.loop.data import content_digest, fingerprint, shuffling
 from probe.job.instruments.tensors.input_targets import relation
 from probe.job.instruments.tensors.loss_functions import Found, _kept, behind, functions_in
 from probe.job.instruments.tensors.model_inputs import part
@@ -125,6 +125,22 @@ def test_equal_batches_have_equal_fingerprints_in_every_process_and_others_do_no
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert int(said) == fingerprint(drawn[0])
     assert fingerprint(None) == fingerprint(["a", "b"]) == fingerprint([]) == NULL_INTEGER
+
+
+def test_equal_contents_have_equal_digests_and_what_would_wait_or_cost_has_none() -> None:
+    batches = [[torch.randn(8, 4), torch.randint(9, (8,))] for _ in range(100)]
+    assert len({content_digest(one) for one in batches}) == 100
+    assert content_digest([one.clone() for one in batches[0]]) == content_digest(batches[0])
+    zeros, spot = torch.zeros(64, 28, 28), torch.zeros(64, 28, 28)
+    spot[31, 13, 14] = 1.0
+    assert content_digest([zeros]) != content_digest([spot])
+    broken = torch.full((4, 4), float("nan"))
+    assert content_digest([broken]) == content_digest([broken.clone()]) != NULL_INTEGER
+    without: list[list[Any]] = [
+        [], [torch.zeros(1 << 21)], [torch.zeros(4, 4).T[:, 1:]], [torch.empty(4, device="meta")],
+        [torch.ones(4).to_sparse()], [torch.ones(4, dtype=torch.complex64)],
+    ]
+    assert [content_digest(one) for one in without] == [NULL_INTEGER] * len(without)
 
 
 def test_it_is_known_whether_a_sampler_shuffles() -> None:

@@ -26,6 +26,8 @@ class DroppedBatches:
 
     def __init__(self, data: Data, journal: Journal) -> None:
         self._data, self._journal = data, journal
+        self.looked = 0
+        """Batches that were read."""
         self._next_s = 0.0
         self._pause_s = FIRST_PAUSE_S
 
@@ -39,6 +41,7 @@ class DroppedBatches:
         if content is not None and all(tensor.is_cpu for _, tensor in tensors_in(content)):
             rows = inputs_rows(batch_summary(content), batch, wall_ns(), "dropped")
             self._journal.append({"table": "python.inputs", "rows": rows})
+            self.looked += 1
             took_s = time.monotonic() - begun_s
             self._next_s = time.monotonic() + max(self._pause_s, SPACING * took_s)
             self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
