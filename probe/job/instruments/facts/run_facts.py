@@ -200,7 +200,7 @@ def _loader(prefix: str, loader: Any) -> Iterator[tuple[str, Value]]:
                 yield f"{prefix}.{name}", value
     if type(sampler).__name__ == "WeightedRandomSampler":
         own = attributes(sampler)
-        weights = own.get("weights")
+        weights: Any = own.get("weights")
         if type(weights) is sys.modules["torch"].Tensor and weights.dim() == 1:
             yield f"{prefix}.sampler_weights", int(weights.shape[0])
             if type(own.get("num_samples")) is int:
