@@ -16,7 +16,7 @@
 --   "probe {endpoint} checkpoint before-restart.pt",
 --   "probe {endpoint} stop",
 -- ]
--- false_positives = "samples that are compared with one another inside the model on purpose (minibatch discrimination, prototypes, experts of limited capacity, contrastive heads): `info`, unless attention joins the samples and leaves the positions apart; masks that are only meant for pooling or the loss (`info`); arguments that are accepted for an interface; noise that is added in backward on purpose"
+-- false_positives = "samples that are compared with one another inside the model on purpose (minibatch discrimination, prototypes, experts of limited capacity, contrastive heads, normalization or quantization by the figures of the batch): `info`, unless attention joins the samples and leaves the positions apart; masks that are only meant for pooling or the loss (`info`); arguments that are accepted for an interface; noise that is added in backward on purpose"
 -- explains = ["train-validation-gap", "validation-rising", "plateau", "slow-decrease"]
 -- [parameters.rounding]
 -- value = 0.0001
@@ -29,7 +29,7 @@ WITH audits AS (
     WHERE refused IS NULL QUALIFY ROW_NUMBER() OVER (PARTITION BY model, question, subject ORDER BY t_ns DESC) = 1
 ), mixing AS (
     SELECT s.model, EXISTS (SELECT 1 FROM answered l WHERE l.model = s.model AND l.question = 'later' AND l.leaks)
-        AND NOT regexp_matches(COALESCE(s.module, '') || ' ' || COALESCE(s.class, ''), 'moe|expert|rout|gate', 'i') AS confused
+        AND NOT regexp_matches(COALESCE(s.module, '') || ' ' || COALESCE(s.class, ''), 'moe|expert|rout|gate|norm|quant|float8|fp8', 'i') AS confused
     FROM answered s WHERE s.question = 'samples' AND s.leaks
 ), ineffective AS (
     SELECT model, subject FROM answered WHERE question = 'input' AND effect = 0
