@@ -1,52 +1,48 @@
--- title = "batches without a backward"
+-- title = "batches are dropped"
 -- severity = "notice"
 -- symptoms = ["data", "loss", "nan"]
--- order = 127
+-- order = 121
 -- scope = "rank"
--- needs = "batches of a DataLoader that feeds the training"
--- what = "batches are dropped: {dropped} of {batches} batches of {loader} were fetched, but no backward followed ({ratio:.0%}), as when a loss that is not finite is skipped"
+-- needs = "batches of a DataLoader in steps whose model calls are watched"
+-- what = "{share:.0%} of the batches are dropped silently: the model is called on them, and no backward follows"
 -- why = [
---   "{uneven:.0%} of the steps fetched other numbers of batches than they had backwards, from {least_batches} to {most_batches} batches for one step",
---   "{inputs}",
+--   "{dropped} of {n} batches of {loader}, from step {step} to {last}; most steps have one batch, {odd:.0%} have more",
+--   "a batch that was dropped at step {bad_step} holds {bad_count} NaNs and infinities in {name}; its samples: {indices}",
+--   "the dropped batch that was looked at last, at step {good_step}, is finite: the loss becomes NaN behind the data, or something else decides",
+--   "what the guard leaves out is never learned, and nobody hears of it: look at why these losses are not used",
 -- ]
 -- next = [
---   "probe {endpoint} query \"SELECT step, COUNT(*) AS batches FROM python.batches GROUP BY step HAVING COUNT(*) > 1 ORDER BY step DESC LIMIT 12\"",
---   "probe {endpoint} query \"SELECT step, name, shape, mean, min, max FROM python.model_inputs WHERE mean IS NULL ORDER BY step DESC LIMIT 12\"",
+--   "probe {endpoint} query \"SELECT step, name, nan_count, inf_count, min, max, indices FROM python.inputs WHERE reason = 'dropped' ORDER BY t_ns DESC LIMIT 10\"",
+--   "probe {endpoint} query \"SELECT step, COUNT(*) AS batches FROM python.batches WHERE state = 'done' GROUP BY step HAVING COUNT(*) > 1 ORDER BY step DESC LIMIT 10\"",
 -- ]
--- false_positives = "batches that are filtered on purpose (too long, too easy): `info` below a tenth; several batches for each step, always the same number"
--- explains = ["throughput-drop"]
+-- false_positives = "batches that are left out on purpose: without objects, too short, rejected samples"
 -- [parameters.least]
--- value = 60
--- unit = "steps"
+-- value = 8
+-- unit = "dropped batches"
 -- source = "ours"
--- [parameters.ratio]
+-- [parameters.share]
+-- value = 0.05
+-- unit = "ratio of the batches"
+-- source = "ours: a guard against rare bad batches drops one in a hundred or fewer"
+-- [parameters.odd]
 -- value = 0.03
--- unit = "ratio of the batches"
--- source = "ours: the last batch of each epoch may be too short"
--- [parameters.many]
--- value = 0.1
--- unit = "ratio of the batches"
--- source = "ours: from here on it is a notice"
-WITH fed AS (
-    SELECT loader FROM python.batches WHERE state = 'done' GROUP BY loader HAVING COUNT(DISTINCT step) > 0.5 * (MAX(step) - MIN(step) + 1)
-), loaders AS (
-    SELECT COUNT(*) AS n, MIN(loader) AS loader FROM fed
-), counts AS (
-    SELECT s.step, s.micro_steps, COUNT(b.step) AS batches FROM python.steps s JOIN python.batches b ON b.step = s.step AND b.state = 'done' AND b.loader = (SELECT loader FROM loaders)
-    WHERE s.micro_steps > 0 AND s.eval_s IS NULL AND s.step > 0 GROUP BY s.step, s.micro_steps
-), usual AS (
-    SELECT QUANTILE_DISC(batches * 1.0 / micro_steps, 0.05) AS each FROM counts
-), counted AS (
-    SELECT COUNT(*) AS n, SUM(batches) AS batches, SUM(GREATEST(0, batches - each * micro_steps)) AS dropped, AVG((batches > each * micro_steps)::INT) AS uneven, MIN(step) FILTER (batches > each * micro_steps) AS step,
-        MIN(batches) AS least_batches, MAX(batches) AS most_batches, COUNT(DISTINCT batches) AS kinds FROM counts, usual
-), given AS (
-    SELECT COUNT(*) AS looked, COUNT(*) FILTER (mean IS NULL) AS bad FROM python.model_inputs WHERE module <> 'batch' AND regexp_matches(dtype, 'float')
+-- unit = "ratio of the steps"
+-- source = "ours: where every step takes the same number of batches, their losses are added up"
+WITH arrived AS (
+    SELECT step, t_ns, loader, dropped_before FROM python.batches WHERE state = 'done' AND dropped_before IS NOT NULL AND step IS NOT NULL
+    QUALIFY ROW_NUMBER() OVER (PARTITION BY loader ORDER BY t_ns DESC) <= 1000
+), feeding AS (
+    SELECT loader FROM arrived GROUP BY loader HAVING COUNT(DISTINCT step) > 0.25 * (MAX(step) - MIN(step) + 1)
+), steps AS (
+    SELECT loader, step, COUNT(*) AS batches, COUNT(*) FILTER (dropped_before) AS dropped FROM arrived JOIN feeding USING (loader) GROUP BY ALL
+), judged AS (
+    SELECT loader, SUM(batches) AS n, SUM(dropped) AS dropped, SUM(dropped) / SUM(batches) AS share, MODE(dropped) AS usual, AVG(CAST(dropped > 0 AS INTEGER)) AS odd,
+        MIN(step) FILTER (dropped > 0) AS step, MAX(step) AS last FROM steps GROUP BY loader
+), looked AS (
+    SELECT MAX(step) FILTER (nan_count + inf_count > 0) AS bad_step, ARG_MAX(name, t_ns) FILTER (nan_count + inf_count > 0) AS name, ARG_MAX(nan_count + inf_count, t_ns) FILTER (nan_count + inf_count > 0) AS bad_count,
+        ARG_MAX(indices, t_ns) FILTER (nan_count + inf_count > 0) AS indices, MAX(step) AS looked_step FROM python.inputs WHERE reason = 'dropped'
 )
-SELECT NULL AS unknown, c.n, CAST(c.dropped AS BIGINT) AS dropped, CAST(c.batches AS BIGINT) AS batches, c.dropped / c.batches AS ratio, c.uneven, c.step, least_batches, most_batches, loaders.loader, loaders.loader AS subject,
-    CASE WHEN c.dropped >= $many * c.batches THEN 'notice' ELSE 'info' END AS severity,
-    CASE WHEN bad > 0 THEN format('{} of {} inputs of the model that were looked at held NaN or infinity', bad, looked) END AS inputs
-FROM counted c, loaders, given WHERE c.n >= $least AND loaders.n = 1 AND c.dropped >= $ratio * c.batches AND kinds >= 2
+SELECT NULL AS unknown, judged.loader AS subject, judged.*, bad_step, name, bad_count, indices, CASE WHEN bad_step IS NULL THEN looked_step END AS good_step
+FROM judged, looked WHERE dropped >= $least AND share >= $share AND usual = 0 AND odd >= $odd
 UNION ALL BY NAME
-SELECT 'no single loader feeds the training' AS unknown FROM loaders WHERE n <> 1
-UNION ALL BY NAME
-SELECT format('{} steps with batches are known, {} are needed', counted.n, $least) AS unknown FROM counted, loaders l WHERE counted.n < $least AND l.n = 1
+SELECT 'no loader whose batches are watched' AS unknown FROM arrived HAVING COUNT(*) < 16

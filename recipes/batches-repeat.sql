@@ -3,21 +3,29 @@
 -- symptoms = ["loss", "data"]
 -- order = 125
 -- scope = "rank"
--- needs = "the sample indices of a DataLoader's batches"
+-- needs = "the sample indices of a DataLoader's batches, or the contents of the first ones of each pass"
 -- what = "{fact}"
 -- why = [
 --   "{evidence}",
---   "loader {loader}; {n} batches compared by the indices of their samples, from step {step} to {last}",
+--   "loader {loader}; {n} batches compared by the indices of their samples, or their contents, from step {step} to {last}",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, loader, epoch, place, fingerprint, shuffled FROM python.batches ORDER BY t_ns DESC LIMIT 20\"",
 -- ]
--- false_positives = "overfitting a single batch on purpose; a fixed order on purpose in spite of a sampler that shuffles"
+-- false_positives = "overfitting a single batch on purpose; a fixed order on purpose in spite of a sampler that shuffles; each batch used as many times as there are workers on purpose"
 -- explains = ["oscillation", "loss-spike", "learning-rate-too-high", "plateau", "train-validation-gap"]
 -- [parameters.least]
 -- value = 10
 -- unit = "batches"
 -- source = "ours"
+-- [parameters.draws]
+-- value = 4
+-- unit = "times that a sample is drawn in a pass"
+-- source = "ours: weights of samples are as many as a pass draws, or about"
+-- [parameters.alike]
+-- value = 0.9
+-- unit = "ratio of the rounds of all workers"
+-- source = "ours: a round may be split where a worker was late or a pass ended"
 -- [parameters.places]
 -- value = 4
 -- unit = "batches at the start of an epoch"
@@ -41,6 +49,29 @@ WITH arrived AS (
     SELECT loader, $places * (COUNT(*) + 1) AS n, MIN(before) AS step, MAX(step) AS last, COUNT(*) + 1 AS passes FROM passes
     WHERE different = $places GROUP BY loader, same HAVING same AND COUNT(*) >= 1 AND MAX(pass) = (SELECT MAX(p.pass) FROM passes p WHERE p.loader = passes.loader)
 )
+, workers AS (
+    SELECT MAX(CAST(number AS BIGINT)) AS n FROM probe.facts WHERE name LIKE 'loader%.num_workers' AND number >= 2
+), weighted AS (
+    SELECT w.name AS name, CAST(w.number AS BIGINT) AS weights, CAST(d.number AS BIGINT) AS draws, CAST(l.number AS BIGINT) AS length
+    FROM probe.facts w JOIN probe.facts d ON d.name = replace(w.name, 'sampler_weights', 'sampler_draws') LEFT JOIN probe.facts l ON l.name = replace(w.name, 'sampler_weights', 'dataset_length')
+    WHERE w.name LIKE 'loader%.sampler_weights'
+), classes AS (
+    SELECT MAX(classes) AS classes FROM python.loss_functions WHERE function IN ('cross_entropy', 'nll_loss')
+), rounds AS (
+    SELECT loader, pass, place // w.n AS round, w.n AS workers, MIN(step) AS step, MAX(step) AS last, COUNT(*) AS n, MIN(fingerprint) AS one, COUNT(DISTINCT fingerprint) AS different
+    FROM arrived JOIN feeding USING (loader), workers w GROUP BY ALL HAVING COUNT(*) = w.n
+), each AS (
+    SELECT loader, workers, SUM(n) AS n, MIN(step) AS step, MAX(last) AS last, COUNT(*) AS rounds FROM rounds GROUP BY loader, workers
+    HAVING SUM(n) >= $least AND AVG(CAST(different = 1 AS INTEGER)) >= $alike AND COUNT(DISTINCT one) >= 0.5 * COUNT(*) / GREATEST(COUNT(DISTINCT pass), 1) AND COUNT(DISTINCT one) >= 4
+)
+SELECT NULL AS unknown, 'workers' AS subject, format('every batch comes {} times in a row: each of the {} workers yields all of the data set instead of its share', workers, workers) AS fact,
+    format('the batches of {} rounds, one of each worker, are the same; share the data out by torch.utils.data.get_worker_info() in __iter__', rounds) AS evidence, loader, n, step, last FROM each
+UNION ALL BY NAME
+SELECT NULL AS unknown, 'sampler' AS subject, format('only the first {} samples of the data set are ever drawn: WeightedRandomSampler was given {} weights{}', weights, weights,
+        CASE WHEN weights = classes THEN ', one for each class instead of each sample' ELSE '' END) AS fact,
+    format('a pass draws {} samples, each of them {} times on average', draws, draws // weights) || COALESCE(format('; the data set has {}', length), '') AS evidence, name AS loader, draws AS n, 0 AS step, (SELECT MAX(step) FROM arrived) AS last
+FROM weighted, classes WHERE draws >= $draws * weights AND (length > weights OR length IS NULL AND weights = classes)
+UNION ALL BY NAME
 SELECT NULL AS unknown, 'batch' AS subject, 'every step trains on the same batch: the first of its loader' AS fact,
     'each batch is the first one of a new iterator that is then dropped, as with next(iter(loader)) in the loop' AS evidence, loader, n, step, last FROM one
 UNION ALL BY NAME

@@ -13,7 +13,7 @@
 -- next = [
 --   "probe {endpoint} query \"SELECT step, module, name, shape, mean, std, min, max FROM python.model_inputs WHERE module <> 'batch' ORDER BY step DESC LIMIT 10\"",
 -- ]
--- false_positives = "a model that scales its inputs itself other than by a normalization in its first layer; `info` where the loss has fallen by half all the same"
+-- false_positives = "a model that scales its inputs itself other than by a normalization in its first layer; made-up inputs to measure speed; `info` where the loss has fallen by half all the same"
 -- explains = ["gradients-exploding", "gradients-vanishing", "gradient-shifted", "plateau"]
 -- [parameters.least]
 -- value = 5
@@ -36,6 +36,10 @@ WITH first AS (
 ), inputs AS (
     SELECT module, name, COUNT(*) AS n, MIN(step) AS step, MAX(step) AS last, ARG_MAX(shape, step) AS shape, ANY_VALUE(dtype) AS dtype, MEDIAN(mean) AS mean, MEDIAN(std) AS std,
         MIN(SQRT(mean * mean + std * std)) AS size, MAX(max - min) AS width, MAX(max) AS highest, MIN(min) AS lowest FROM seen GROUP BY module, name HAVING COUNT(*) >= $least
+), constant AS (
+    SELECT module, COUNT(DISTINCT step) AS n, MIN(step) AS step, MAX(step) AS last, ARG_MAX(name, looked_at) AS name, ARG_MAX(shape, looked_at) AS shape, ARG_MAX(dtype, looked_at) AS dtype, MIN(mean) AS mean, 0.0 AS std
+    FROM (SELECT * FROM python.model_inputs WHERE module <> 'batch' QUALIFY DENSE_RANK() OVER (PARTITION BY module ORDER BY step DESC) <= 6) GROUP BY module
+    HAVING COUNT(DISTINCT step) >= $least AND MIN(min) = MAX(max) AND COUNT(*) = COUNT(min) AND MAX(looked_at) >= 32
 ), losses AS (
     SELECT MEDIAN(loss) FILTER (i <= 20) AS loss_first, MEDIAN(loss) FILTER (i > k - 20) AS loss_now
     FROM (SELECT loss, ROW_NUMBER() OVER (ORDER BY step) AS i, COUNT(*) OVER () AS k FROM python.steps WHERE isfinite(loss))
@@ -48,5 +52,9 @@ SELECT NULL AS unknown, module || ' ' || name AS subject, inputs.*, losses.*,
     CASE WHEN loss_first > 0 AND loss_now < 0.5 * loss_first THEN 'info' ELSE 'notice' END AS severity
 FROM inputs, losses, first
 WHERE NOT scales AND (size > $large AND NOT (highest <= 0 AND lowest < -1000) OR width < $narrow)
+UNION ALL BY NAME
+SELECT NULL AS unknown, module AS subject, constant.*, losses.*, format('the input is constant: every value of every sample is {:.4g}', mean) AS fact,
+    'nothing tells the samples apart, so the model can only learn what they have in common: look at what makes the input' AS evidence, 'notice' AS severity
+FROM constant, losses
 UNION ALL BY NAME
 SELECT format('the inputs were looked at on {} steps, {} are needed', COUNT(DISTINCT step), $least) AS unknown FROM python.model_inputs HAVING COUNT(DISTINCT step) < $least

@@ -12,7 +12,7 @@
 -- next = [
 --   "probe {endpoint} query \"SELECT step, function, reduction, behind, shape, broadcast, classes, smoothing, ignored_ratio, top_ratio, entropy FROM python.loss_functions ORDER BY step DESC LIMIT 10\"",
 -- ]
--- false_positives = "pairwise losses that compare each prediction with every target; class weights that leave a class out on purpose; targets that are never negative behind a ReLU (`info`); contrastive losses with a softmax over both sides of a square matrix (left out)"
+-- false_positives = "pairwise losses that compare each prediction with every target; class weights that leave a class out on purpose; labels of one class on purpose, as for what is normal; targets that are never negative behind a ReLU (`info`); contrastive losses with a softmax over both sides of a square matrix (left out)"
 -- explains = ["gradients-vanishing", "gradient-shifted", "dead-units", "plateau", "learning-rate-too-high", "slow-decrease", "divergence"]
 -- [parameters.least]
 -- value = 3
@@ -34,6 +34,14 @@
 -- value = 0.95
 -- unit = "ratio of the targets"
 -- source = "practice: masked language models leave out 85 %"
+-- [parameters.looks]
+-- value = 5
+-- unit = "batches looked at"
+-- source = "ours"
+-- [parameters.labels]
+-- value = 64
+-- unit = "labels"
+-- source = "ours: even where one class is nine tenths, so many in a row are of it once in a thousand times"
 -- [parameters.padding]
 -- value = 0.2
 -- unit = "ratio of the targets"
@@ -57,6 +65,10 @@ WITH recent AS (
 ), padded AS (
     SELECT function, ANY_VALUE(behind) AS behind, ANY_VALUE(layer) AS layer, COUNT(*) AS n, MIN(step) AS step, MAX(step) AS last, ARG_MAX(shape, step) AS shape, MEDIAN(padding_ratio) AS padding, MIN(padding_ratio) AS least
     FROM (SELECT * FROM recent WHERE padding_ratio IS NOT NULL ORDER BY step DESC LIMIT 8) GROUP BY function HAVING COUNT(*) >= $least
+), labels AS (
+    SELECT MIN(min) AS label, COUNT(*) AS looks, SUM(looked_at) AS labels FROM (
+        SELECT *, DENSE_RANK() OVER (ORDER BY step DESC) AS ago FROM python.model_inputs WHERE module = 'batch'
+    ) WHERE ago <= 6 GROUP BY name HAVING COUNT(*) >= $looks AND MIN(min) = MAX(max) AND SUM(looked_at) >= $labels
 ), rate AS (
     SELECT ARG_MAX(optimizer, t_ns) AS optimizer, ARG_MAX(lr, t_ns) AS lr FROM python.optimizers WHERE param_group = 0
 ), facts AS (
@@ -96,6 +108,10 @@ WITH recent AS (
     SELECT 'targets' AS subject, 'notice' AS severity, format('the targets that count are all of one class, {:.0f}; ignore_index leaves out {:.0f} %', target_mean, 100 * ignored) AS fact,
         format('there are {} classes: a value that means one of them is probably also the one that is ignored', classes) AS evidence, calls.*
     FROM calls WHERE top = 1 AND ignored > 0 AND classes > 1 AND target_mean = target_most AND elements >= 16
+    UNION ALL BY NAME
+    SELECT 'labels' AS subject, 'notice' AS severity, format('all labels are of one class, {:.0f}, of {} that the model tells apart', label, classes) AS fact,
+        format('the {} labels of the last {} batches looked at are equal, and they are the targets of the loss: any model learns to answer that', labels, looks) AS evidence, calls.*
+    FROM calls, labels WHERE function IN ('cross_entropy', 'nll_loss') AND top = 1 AND COALESCE(ignored, 0) = 0 AND classes > 1 AND target_mean = label AND target_most = label AND elements >= 8 AND COALESCE(behind, '') NOT LIKE '%Cat%'
     UNION ALL BY NAME
     SELECT 'targets' AS subject, 'info' AS severity, format('{:.1f} % of the targets are ignored by the loss', 100 * ignored) AS fact,
         'the loss is the mean over the few that are left; padding and prompts are often left out' AS evidence, calls.*

@@ -35,6 +35,7 @@ ORDER = (
     "probe.job.instruments.tensors",
     "probe.job.instruments.comm",
     "probe.job.instruments.nan",
+    "probe.job.instruments.dependence",
     "probe.job.instruments.facts",
     "probe.job.instruments.updates",
     "probe.job.instruments",

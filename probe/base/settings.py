@@ -80,7 +80,7 @@ def _switch(text: str) -> bool:
     raise ValueError("must be 1 or 0")
 
 
-INSTRUMENTS = ("steps", "losses", "modules", "memory", "data", "collectives", "gradients", "nonfinite", "scalars", "facts")
+INSTRUMENTS = ("steps", "losses", "modules", "memory", "data", "collectives", "gradients", "nonfinite", "dependence", "scalars", "facts")
 """Values of PROBE_INSTRUMENTS, besides `default`, `all` and `none`."""
 
 

@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
-from probe.job.instruments.loop.data import fingerprint, shuffling
+from probe.job.instruments.loop.data import content_digest, fingerprint, shuffling
 from probe.job.instruments.tensors.input_targets import relation
 from probe.job.instruments.tensors.loss_functions import Found, _kept, behind, functions_in
 from probe.job.instruments.tensors.model_inputs import part
@@ -127,6 +127,22 @@ def test_equal_batches_have_equal_fingerprints_in_every_process_and_others_do_no
     assert fingerprint(None) == fingerprint(["a", "b"]) == fingerprint([]) == NULL_INTEGER
 
 
+def test_equal_contents_have_equal_digests_and_what_would_wait_or_cost_has_none() -> None:
+    batches = [[torch.randn(8, 4), torch.randint(9, (8,))] for _ in range(100)]
+    assert len({content_digest(one) for one in batches}) == 100
+    assert content_digest([one.clone() for one in batches[0]]) == content_digest(batches[0])
+    zeros, spot = torch.zeros(64, 28, 28), torch.zeros(64, 28, 28)
+    spot[31, 13, 14] = 1.0
+    assert content_digest([zeros]) != content_digest([spot])
+    broken = torch.full((4, 4), float("nan"))
+    assert content_digest([broken]) == content_digest([broken.clone()]) != NULL_INTEGER
+    without: list[list[Any]] = [
+        [], [torch.zeros(1 << 21)], [torch.zeros(4, 4).T[:, 1:]], [torch.empty(4, device="meta")],
+        [torch.ones(4).to_sparse()], [torch.ones(4, dtype=torch.complex64)],
+    ]
+    assert [content_digest(one) for one in without] == [NULL_INTEGER] * len(without)
+
+
 def test_it_is_known_whether_a_sampler_shuffles() -> None:
     class Own:
         shuffle = "unknown"
@@ -143,7 +159,7 @@ def compared(inputs: list[Any], loss: Any, ignored: int | None = None) -> dict[s
     """The relation of inputs and the target that the loss function saved, without what is missing."""
     target = _kept(functions_in(loss.grad_fn)[0].node, "target")
     found = relation(torch, inputs, target, ignored, loss.grad_fn)
-    names = ("same", "next", "padding", "r", "column", "later")
+    names = ("same", "next", "second", "padding", "r", "column", "later")
     known = [] if found is None else found.tolist()
     return {name: value for name, value in zip(names, known, strict=False) if value == value}
 
@@ -184,7 +200,18 @@ def test_a_language_model_is_known_by_its_targets_and_whether_it_sees_them_by_it
     x, y = TEXT[:, :-1], TEXT[:, 1:]
     found = compared([x], F.cross_entropy(Reader(attend)(x), y.reshape(-1)))
     assert found.pop("same") < 0.5
+    assert found.pop("second") < 0.5
     assert found == {"next": 1.0, "padding": 0.0, **later}
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_targets_that_are_shifted_twice_are_told_from_the_next_tokens(turned: bool) -> None:
+    x, y = TEXT[:, :-2], TEXT[:, 2:]
+    x, y = (x.T.contiguous(), y.T) if turned else (x, y)
+    logits = Reader(lambda one: one)(x)
+    found = compared([x], F.cross_entropy(logits, y.reshape(-1)))
+    assert found["second"] == 1.0
+    assert found["next"] < 0.5
 
 
 def test_targets_that_are_the_input_are_told_by_place_column_and_padding() -> None:

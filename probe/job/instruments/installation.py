@@ -10,6 +10,7 @@ tables they write:
     collectives  python.collectives
     memory       process.memory
     nonfinite    python.nonfinite, python.inputs (needs losses)
+    dependence   python.dependence (needs nonfinite)
     scalars      python.scalars (so does `probe.log`)
     facts        python.parameters, python.modules, python.schedulers,
                  python.random_states, probe.facts
@@ -28,6 +29,7 @@ from probe.job.instruments.comm.collectives import Collectives
 from probe.job.instruments.comm.flight_recorder import Flight
 from probe.job.instruments.core.intervals import Intervals
 from probe.job.instruments.core.recorder import Recorder
+from probe.job.instruments.dependence.dependence_audit import DependenceAudit
 from probe.job.instruments.facts.memory import Memory
 from probe.job.instruments.facts.model_facts import ModelFacts
 from probe.job.instruments.facts.random_generators import RandomStates
@@ -45,6 +47,7 @@ from probe.job.instruments.loop.scheduler_states import Schedules
 from probe.job.instruments.modules.module_names import ModuleNames
 from probe.job.instruments.modules.module_times import Modules
 from probe.job.instruments.modules.parameter_names import ParameterNames
+from probe.job.instruments.nan.dropped_batches import DroppedBatches
 from probe.job.instruments.nan.nan_detector import NanDetector
 from probe.job.instruments.tensors.activations import Activations
 from probe.job.instruments.tensors.gradients import Gradients
@@ -110,12 +113,14 @@ class Installation:
             self.optimizers.trace_step = isolation.guard("modules", self.modules.trace_step)
             self.forward.trace_region = isolation.guard("modules", self.modules.trace_region)
         self.nan_detector: NanDetector | None = None
+        self.dropped_batches: DroppedBatches | None = None
         if "nonfinite" in wanted and "losses" in wanted:
             self.nan_detector = NanDetector(
                 recorder, isolation, self.forward, self.losses, self.names, self.optimizers, recording.journal
             )
             if self.data is not None:
                 self.data.batches = self.nan_detector.batches
+                self.dropped_batches = DroppedBatches(self.data, recording.journal)
         self.gradients = Gradients(
             recorder, isolation, self.optimizers, ParameterNames(recorder, self.names), settings.budget_ratio,
             lambda: self.forward.compiles, samples="gradients" in wanted,
@@ -148,6 +153,12 @@ class Installation:
             inputs = ModelInputs(recorder, isolation, self.names, delivery, pace, batches)
             self.forward.inputs = inputs
             functions.given_in, functions.label_in = inputs.given_in, inputs.label_in
+        self.dependence: DependenceAudit | None = None
+        if "dependence" in wanted and self.nan_detector is not None:
+            kept = self.nan_detector.kept_call
+            self.dependence = functions.audit = DependenceAudit(
+                recorder, isolation, self.names, kept, journal, settings.budget_ratio
+            )
         self.from_start = not midway
         """Whether counting began with the job's first step."""
         self.governor = Governor(
@@ -186,6 +197,8 @@ class Installation:
     def uninstall(self) -> None:
         """Remove every instrument, the last one first."""
         self._isolation.attempt("activations", self.activations.end)
+        if self.dependence is not None:
+            self._isolation.attempt("dependence", self.dependence.uninstall)
         for part in reversed(self._parts):
             self._isolation.attempt(type(part).__name__.lower(), part.uninstall)
 
@@ -201,6 +214,10 @@ class Installation:
             attempt(type(part).__name__.lower(), part.collect)
         if self.nan_detector is not None:
             attempt("nonfinite", self.nan_detector.collect)
+        if self.dropped_batches is not None:
+            attempt("dropped batches", self.dropped_batches.collect)
+        if self.dependence is not None:
+            attempt("dependence", self.dependence.collect)
         if self._parts:
             attempt("governor", self.governor.adjust)
         if self.collectives is not None:

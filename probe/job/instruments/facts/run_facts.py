@@ -212,6 +212,13 @@ def _loader(prefix: str, loader: Any) -> Iterator[tuple[str, Value]]:
         for name, attribute in (("sampler_seed", "seed"), ("sampler_replicas", "num_replicas")):
             if (value := plain(own.get(attribute))) is not None:
                 yield f"{prefix}.{name}", value
+    if type(sampler).__name__ == "WeightedRandomSampler":
+        own = attributes(sampler)
+        weights: Any = own.get("weights")
+        if type(weights) is sys.modules["torch"].Tensor and weights.dim() == 1:
+            yield f"{prefix}.sampler_weights", int(weights.shape[0])
+            if type(own.get("num_samples")) is int:
+                yield f"{prefix}.sampler_draws", own["num_samples"]
     dataset = found.get("dataset")
     yield f"{prefix}.dataset", type(dataset).__name__
     length = dataset_length(dataset)

@@ -21,7 +21,7 @@ from probe.job.instruments.core.intervals import Intervals
 from probe.job.instruments.core.object_access import attributes
 from probe.job.instruments.core.patch import Patches
 from probe.job.instruments.core.recorder import Recorder
-from probe.job.instruments.loop.batch_history import Batches
+from probe.job.instruments.loop.batch_history import Batch, Batches
 from probe.job.instruments.loop.manual_updates import ManualUpdates
 from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_INTEGER, NULL_STRING
 
@@ -31,6 +31,10 @@ MOST_SHAPES = 4096
 """Distinct batch shapes described; beyond that, shapes and dtypes are NULL."""
 DEEPEST = 4
 """Levels of lists and dictionaries searched for tensors."""
+DIGESTED = 32
+"""Batches at the beginning of a pass over a data set without indices whose contents are compared."""
+MOST_DIGESTED = 1 << 20
+"""Elements of a tensor."""
 _UNKNOWN = (NULL_INTEGER, NULL_INTEGER, NULL_INTEGER, NULL_BOOLEAN)
 """`epoch`, `place`, `fingerprint` and `shuffled` of a batch that did not arrive."""
 
@@ -56,6 +60,9 @@ class Data:
         self.loaders: list[weakref.ref[Any]] = []
         self.batches: Batches | None = None
         """Set by the NaN detector: remembers the last batches."""
+        self.dropped: Batch | None = None
+        """A batch that the model was called on, with gradients, and that no backward followed: set when the
+        next one is asked for, taken and set to None by the instrument of dropped batches."""
         self.manual_updates: ManualUpdates | None = None
         """Counts steps while the job has no optimizer."""
         self._made_optimizer = made_optimizer
@@ -180,8 +187,15 @@ class Data:
             self.loaders = [reference for reference in self.loaders if reference() is not None]
             self.loaders.append(weakref.ref(loader))
 
-    def _begin(self, iterator: Any) -> tuple[int, int, int, int, int]:
+    def _begin(self, iterator: Any) -> tuple[int, int, int, int, int, int]:
         recorder = self.recorder
+        last = None if self.batches is None else self.batches.last
+        dropped = NULL_BOOLEAN
+        if last is not None and recorder.timing:
+            unused = last.step == recorder.step and last.micro_step == recorder.micro_step
+            dropped = 1 if unused and recorder.forward_start_ns else 0
+            if dropped and self.dropped is None:
+                self.dropped = last
         if recorder.begin_awaited and not recorder.saw_forward:
             recorder.listener.step_begins("data", self._label(iterator))
         now = _now()
@@ -203,17 +217,17 @@ class Data:
         number = self._append(
             step, micro_step, now + ANCHOR_NS, label, NULL_DOUBLE,
             NULL_INTEGER, NULL_INTEGER, NULL_STRING, NULL_STRING, self._pending,
-            NULL_INTEGER, NULL_INTEGER, NULL_INTEGER, NULL_BOOLEAN,
+            NULL_INTEGER, NULL_INTEGER, NULL_INTEGER, NULL_BOOLEAN, dropped,
         )
         start = _now()
         recorder.cost_ns += start - now
-        return number, start, step, micro_step, label
+        return number, start, step, micro_step, label, dropped
 
-    def _arrived(self, fetch: tuple[int, int, int, int, int] | None, iterator: Any, batch: Any) -> None:
+    def _arrived(self, fetch: tuple[int, int, int, int, int, int] | None, iterator: Any, batch: Any) -> None:
         now = _now()
         if fetch is None:
             return
-        number, start, step, micro_step, label = fetch
+        number, start, step, micro_step, label, dropped = fetch
         recorder, batches = self.recorder, self.batches
         tensors = _tensors_of(batch, self._tensor)
         key: list[Any] = []
@@ -224,6 +238,9 @@ class Data:
         indices = None if batches is None else batches.indices_of(iterator)
         epoch, shuffled = self._passes.get(label) or self._note_order(label, iterator)
         place = getattr(iterator, "_num_yielded", NULL_INTEGER + 1) - 1
+        digest = fingerprint(indices)
+        if digest == NULL_INTEGER and 0 <= place < DIGESTED and getattr(iterator, "_dataset_kind", 0):
+            digest = content_digest(tensors)
         recorder.batch_arrived(now, start, samples, tokens)
         if recorder.loader in (NULL_STRING, self._spent) and (
             self._grad_enabled() or not self._made_optimizer()
@@ -232,7 +249,8 @@ class Data:
             self._spent = NULL_STRING
         self._put(
             number, step, micro_step, start + ANCHOR_NS, label, (now - start) / 1e9,
-            samples, tokens, shapes, dtypes, self._done, epoch, place, fingerprint(indices), shuffled,
+            samples, tokens, shapes, dtypes, self._done, epoch, place, digest, shuffled,
+            dropped,
         )
         if recorder.aside is not None:
             self.intervals.batch(samples, tokens)
@@ -242,7 +260,7 @@ class Data:
             )
         recorder.cost_ns += _now() - now
 
-    def _broke(self, fetch: tuple[int, int, int, int, int] | None, iterator: Any, outcome: str) -> None:
+    def _broke(self, fetch: tuple[int, int, int, int, int, int] | None, iterator: Any, outcome: str) -> None:
         """The fetch `failed` or found the loader `exhausted`."""
         if fetch is None:
             return
@@ -251,8 +269,8 @@ class Data:
         if outcome == "exhausted" and self.recorder.aside is not None:
             self.intervals.exhausted(iterator, now)
 
-    def _finish(self, fetch: tuple[int, int, int, int, int], now: int, outcome: str) -> None:
-        number, start, step, micro_step, label = fetch
+    def _finish(self, fetch: tuple[int, int, int, int, int, int], now: int, outcome: str) -> None:
+        number, start, step, micro_step, label, dropped = fetch
         recorder = self.recorder
         recorder.data_ends(now, start)
         if outcome == "exhausted":
@@ -267,6 +285,7 @@ class Data:
         self._put(
             number, step, micro_step, start + ANCHOR_NS, label, (now - start) / 1e9,
             NULL_INTEGER, NULL_INTEGER, NULL_STRING, NULL_STRING, self._states[outcome], *_UNKNOWN,
+            dropped,
         )
 
     def _note_order(self, label: int, iterator: Any) -> tuple[int, int]:
@@ -327,6 +346,20 @@ def fingerprint(indices: Any) -> int:
     if type(chosen[1]) is not int or type(chosen[-1]) is not int:
         return NULL_INTEGER
     return hash(chosen)  # of integers: the same in every process
+
+
+def content_digest(tensors: list[Any]) -> int:
+    """A number for what is in a batch, for data sets without indices: equal for equal batches, in every
+    process; sum and some elements of its first tensors. NULL without any, for large ones, or on a device."""
+    found: list[float] = []
+    for tensor in tensors[:2]:
+        plain = tensor.is_cpu and str(tensor.layout) == "torch.strided" and not tensor.is_complex()
+        if not plain or not 0 < tensor.numel() <= MOST_DIGESTED or not tensor.is_contiguous():
+            return NULL_INTEGER
+        flat = tensor.detach().view(-1)
+        numbers = [len(flat), flat.sum().item(), *flat[:: max(1, len(flat) // 16)][:16].tolist()]
+        found += [float(one) if one == one else -1.0 for one in numbers]
+    return hash(tuple(found)) if found else NULL_INTEGER
 
 
 def shuffling(sampler: Any) -> int:

@@ -138,6 +138,10 @@ class NanDetector:
             return self.kept
         return KeptBatch(None, last)
 
+    def kept_call(self) -> RootCall | None:
+        """The model's call in this micro step, until its backward ends; on the training thread."""
+        return self._call
+
     # HOT PATH ---------------------------------------------------------------
 
     def _keep_call(self, module: Any, args: Any) -> None:

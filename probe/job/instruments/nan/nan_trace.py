@@ -209,7 +209,7 @@ def _owner(scene: Scene, name: str) -> str | None:
 
 
 def _repeat(scene: Scene, run: Callable[[replay.Modules, Any, Any, Any], dict[str, Any]]) -> dict[str, Any]:
-    refused = _replay_refusal(scene)
+    refused = replay_refusal(scene.call)
     return {"refused": refused} if refused else run(*_prepared(scene))
 
 
@@ -250,7 +250,7 @@ def _prepared(scene: Scene) -> tuple[replay.Modules, Any, Any, Any]:
     """Watched modules, and module and arguments of the kept call; restores its random state and autocast."""
     torch = torch_module()
     call = scene.call
-    _no_collectives()
+    no_collectives()
     if call.random_state is not None:
         torch.set_rng_state(call.random_state)
     if call.autocast is not None:
@@ -271,7 +271,7 @@ def _private(value: Any) -> Any:
     return {key: _private(item) for key, item in value.items()} if type(value) is dict else value
 
 
-def _no_collectives() -> None:
+def no_collectives() -> None:
     """Make collectives raise: the other ranks do not take part in this child."""
     distributed = torch_module().distributed
     if not distributed.is_available() or not distributed.is_initialized():
@@ -301,9 +301,8 @@ def _no_collectives() -> None:
             setattr(group, name, refused)
 
 
-def _replay_refusal(scene: Scene) -> str:
-    """Why the forward cannot be repeated; empty when it can."""
-    call = scene.call
+def replay_refusal(call: Any) -> str:
+    """Why a kept call (`forward.RootCall` or None) cannot be repeated; empty when it can."""
     if call is None:
         return "the model's call was not kept: the phases of this step were not timed, or the job compiles"
     if call.kwargs is None:

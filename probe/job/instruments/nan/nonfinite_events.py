@@ -72,7 +72,7 @@ class NonfiniteEvent:
         journal.append({"table": "python.nonfinite", "rows": [self.row]})
         summary, batch = found.get("batch"), self.scene.batch
         if summary and "tensors" in summary and batch is not None:
-            rows = _inputs_rows(summary, batch, self.t_ns)
+            rows = inputs_rows(summary, batch, self.t_ns, "event")
             journal.append({"table": "python.inputs", "rows": rows})
         self.scene = self.scene._replace(root=None, call=None, batch=None, roots=[], optimizers=[])
 
@@ -140,7 +140,7 @@ class KeptBatch(NamedTuple):
     batch: Batch
 
 
-def _inputs_rows(summary: dict[str, Any], batch: Batch, t_ns: int) -> list[dict[str, Any]]:
+def inputs_rows(summary: dict[str, Any], batch: Batch, t_ns: int, reason: str) -> list[dict[str, Any]]:
     """Rows of python.inputs from a `tensor_summaries.batch_summary`."""
     indices = as_text(as_list(batch.indices))
     return [
@@ -156,7 +156,7 @@ def _inputs_rows(summary: dict[str, Any], batch: Batch, t_ns: int) -> list[dict[
             "zero_ratio": one["zeros"] / one["elements"] if one.get("elements") else None,
             "indices": indices,
             "content_hash": summary["hash"],
-            "reason": "event",
+            "reason": reason,
         }
         for one in summary["tensors"]
     ]

@@ -9,7 +9,7 @@ of the tensors, nothing waits for a device. torch inside functions.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 MOST_ROWS, MOST_ELEMENTS = 64, 16384
 """Of sequences that are compared."""
@@ -17,7 +17,7 @@ MOST_COLUMNS, MOST_SAMPLES = 1024, 512
 LEAST_SAMPLES, LEAST_TOKENS = 16, 32
 MOST_NODES, MOST_ATTENTION = 1024, 4
 """Of the graph, nearest to the loss first."""
-FIGURES = 6
+FIGURES = 7
 _BEHIND = 1e-4
 """Share of attention to later positions that is more than rounding."""
 
@@ -31,13 +31,14 @@ def relation(torch: Any, inputs: list[Any], target: Any, ignored: int | None, ro
             continue
         whole = not given.is_floating_point() and not target.is_floating_point()
         if whole and given.dim() == 2 and given.shape[1] > 1 and given.numel() >= LEAST_TOKENS:
-            found = _of_tokens(torch, given, target, ignored)
+            found = token_shares(torch, given, target, ignored)
             if found is not None:
-                later = _sees_later(torch, root, set(map(int, given.shape)), found.device)
-                return torch.stack([*found, none, none, later])
+                later = _sees_later(torch, root, set(map(int, given.shape)), target.device)
+                shifted = torch.fmax(found.across, found.along)
+                return torch.stack([found.same, shifted, found.second, found.padding, none, none, later])
         column = given.is_floating_point() and given.dim() == 2 and target.numel() == len(given)
         if column and target.is_floating_point() and len(given) >= LEAST_SAMPLES:
-            return torch.stack([none, none, none, *_columns(given, target), none])
+            return torch.stack([none, none, none, none, *_columns(given, target), none])
     return None
 
 
@@ -45,9 +46,20 @@ def _number(torch: Any, value: float, device: Any) -> Any:
     return torch.full((), value, dtype=torch.float64, device=device)
 
 
-def _of_tokens(torch: Any, given: Any, target: Any, ignored: int | None) -> Any:
-    """Shares of the targets that count: equal to the token at their own place, at the next one, and behind
-    the end of a sequence, where the input repeats one token as well."""
+class TokenShares(NamedTuple):
+    """Of the targets that count, the shares equal to: the token at their own place (`same`), the next one
+    along the second dimension (`across`) or the first (`along`), the one after the next (`second`), and those
+    behind the end of a sequence, where the input repeats one token as well (`padding`). Tensors."""
+
+    same: Any
+    across: Any
+    along: Any
+    second: Any
+    padding: Any
+
+
+def token_shares(torch: Any, given: Any, target: Any, ignored: int | None) -> TokenShares | None:
+    """Compares targets with tokens [N, M]; None where their numbers do not fit."""
     rows, length = given.shape
     flat = target.reshape(-1)
     if flat.numel() == given.numel():
@@ -66,10 +78,14 @@ def _of_tokens(torch: Any, given: Any, target: Any, ignored: int | None) -> Any:
     same = ((given == wanted) & counts).sum().double() / total
     across = ((given[:, 1:] == wanted[:, :-1]) & counts[:, :-1]).sum().double() / counts[:, :-1].sum()
     along = ((given[1:] == wanted[:-1]) & counts[:-1]).sum().double() / counts[:-1].sum()
+    second = [
+        ((given[2:] == wanted[:-2]) & counted[:-2]).sum().double() / counted[:-2].sum()
+        for given, wanted, counted in ((given.T, wanted.T, counts.T), (given, wanted, counts))
+    ]
     behind = _tail(torch, wanted) & counts
     uneven = _tail(torch, given).any(1) & ~behind[:, 0]
     padding = (behind & uneven[:, None]).sum().double() / total
-    return torch.stack([same, torch.fmax(across, along), padding])
+    return TokenShares(same, across, along, torch.fmax(*second), padding)
 
 
 def _tail(torch: Any, tokens: Any) -> Any:

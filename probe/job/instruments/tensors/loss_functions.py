@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from probe.base.accelerator import capturing
 from probe.base.clock import ANCHOR_NS
@@ -73,6 +73,13 @@ class Found(NamedTuple):
     """NULL_DOUBLE when it cannot be told."""
 
 
+class Audit(Protocol):
+    """Examines a model from step `due` on; see `dependence_audit`."""
+
+    due: int
+    look: Callable[[Any], object]
+
+
 class LossFunctions:
     """Looks at the root of the first backward of a step."""
 
@@ -86,6 +93,8 @@ class LossFunctions:
         """The tensors that the first module was given in a step, where they were looked at."""
         self.label_in: Callable[[int], Any] = _nothing
         """The label of each sample of the batch in a step, where there is one."""
+        self.audit: Audit | None = None
+        """Set by the installation: examines the model behind a loss on a few of these steps."""
         self.look = isolation.guard("loss functions", self._look)
         """Called right before a backward, when due, with its root and whether a GradScaler scaled it."""
 
@@ -103,6 +112,9 @@ class LossFunctions:
         for number in range(min(len(found), MOST_FUNCTIONS)):
             self._write(found[number], None if number else first)
         self.pace.took(_cpu() - begun_cpu)
+        audit = self.audit
+        if audit is not None and recorder.step >= audit.due:
+            audit.look(first)
         recorder.cost_ns += _now() - begun
 
     def _write(self, one: Found, root: Any) -> None:
@@ -175,6 +187,17 @@ def _nothing(_step: int) -> Any:
 
 
 # The graph -------------------------------------------------------------------
+
+
+def target_of(first: Any) -> tuple[Any, int | None]:
+    """The target that a loss function between this node and the last layers saved, and its `ignore_index`;
+    None and None without one."""
+    for one in functions_in(first) if first is not None else ():
+        kept = _kept(one.node, "target")
+        if kept is not None:
+            index = getattr(one.node, "_saved_ignore_index", None)
+            return kept, None if index is None else _signed(index)
+    return None, None
 
 
 def functions_in(first: Any) -> list[Found]:

@@ -1,0 +1,1 @@
+"""Whether a model's outputs depend on what they should, and only on that."""

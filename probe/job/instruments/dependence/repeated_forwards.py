@@ -1,0 +1,177 @@
+"""Repeated forwards: a model's call again and again, the same but for what is replaced in its arguments.
+
+Runs only in a forked child (`dependence_audit`). Each repetition begins with the same buffers and the same
+random state; normalization by the batch and dropout are off, as in an evaluation. torch is the job's own.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from probe.job.instruments.core.tensor_summaries import has_float_values, tensors_in
+from probe.job.instruments.dependence.call_arguments import Arguments
+
+SEED = 20_011
+MOST_OUTPUTS = 8
+MOST_EVENTS = 4096
+MOST_BYTES = 256 << 20
+"""Of what modules were given and returned, kept to compare."""
+ATTENTION = ("softmax", "scaled_dot_product")
+
+
+class Event(NamedTuple):
+    """What a module was given (`entered`) or returned."""
+
+    module: Any
+    entered: bool
+    tensor: Any
+
+
+class Place(NamedTuple):
+    """Where a difference first shows: in this module's own code. `attends`: it computes attention there."""
+
+    module: Any
+    attends: bool
+
+
+class RepeatedForwards:
+    """The model, and what its call depends on besides the arguments."""
+
+    def __init__(self, torch: Any, model: Any, given: Arguments, autocast: Any) -> None:
+        self._torch, self._model, self._given, self._autocast = torch, model, given, autocast
+        self._modes = [(module, module.training) for module in model.modules()]
+        self._buffers = [(one, one.detach().clone()) for one in model.buffers()]
+        torch.backends.mha.set_fastpath_enabled(False)  # another computation than the training's
+
+    def run(self, changes: dict[str, Any], *, training: bool = False) -> list[Any]:
+        """The outputs with some arguments replaced: tensors of floating point."""
+        with self._torch.no_grad():
+            return self._outputs(self._call(changes, training=training, seed=SEED))
+
+    def draws(self) -> bool:
+        """Whether the outputs of a training forward depend on the random state."""
+        with self._torch.no_grad():
+            ones, others = (
+                self._outputs(self._call({}, training=True, seed=seed)) for seed in (SEED, SEED + 1)
+            )
+        return not all(map(self._torch.equal, ones, others))
+
+    def gradients(self, forward_seed: int, backward_seed: int) -> list[Any]:
+        """Gradients of the parameters in a training forward and its backward, each with its own random
+        state."""
+        for parameter in self._model.parameters():
+            parameter.grad = None
+        with self._torch.enable_grad():
+            outputs = self._outputs(self._call({}, training=True, seed=forward_seed))
+            ends = [one for one in outputs if one.requires_grad]
+            total = sum((one.float() * _weights(self._torch, one)).sum() for one in ends)
+            _seed(self._torch, backward_seed)
+            if isinstance(total, self._torch.Tensor):
+                total.backward()
+        return [None if one.grad is None else one.grad.clone() for one in self._model.parameters()]
+
+    def first_difference(
+        self, changes: dict[str, Any], differs: Callable[[Any, Any], bool]
+    ) -> Place | None:
+        """Where what modules are given or return first `differs` when arguments are replaced."""
+        before, operations = self._events({}), self._operations()
+        after = self._events(changes)
+        stack: list[Any] = []
+        for one, other in zip(before, after, strict=False):
+            if one.module is not other.module or one.entered != other.entered:
+                return None  # another way through the model
+            same_shape = one.tensor is not None and one.tensor.shape == other.tensor.shape
+            different = same_shape and differs(one.tensor, other.tensor)
+            if different:
+                module = (stack[-1] if stack else self._model) if one.entered else one.module
+                return Place(module, module in operations)
+            stack = [*stack, one.module] if one.entered else stack[:-1]
+        return None
+
+    def of_module(self, module: Any, changes: dict[str, Any]) -> tuple[Any, Any]:
+        """What the first call of a module returns before and after arguments are replaced; None when not
+        known."""
+        found = [
+            next((one.tensor for one in events if one.module is module and not one.entered), None)
+            for events in (self._events({}), self._events(changes))
+        ]
+        return found[0], found[1]
+
+    def _call(self, changes: dict[str, Any], *, training: bool, seed: int) -> Any:
+        torch = self._torch
+        with torch.no_grad():
+            for buffer, kept in self._buffers:
+                buffer.copy_(kept)
+        for module, mode in self._modes:
+            module.training = mode and training
+        _seed(torch, seed)
+        args, kwargs = self._given.replaced(changes)
+        with torch.autocast("cpu", dtype=self._autocast, enabled=self._autocast is not None):
+            return self._model(*args, **kwargs)
+
+    def _outputs(self, output: Any) -> list[Any]:
+        return [one for _, one in tensors_in(output) if has_float_values(one)][:MOST_OUTPUTS]
+
+    def _events(self, changes: dict[str, Any]) -> list[Event]:
+        """What modules were given and returned, in order."""
+        events: list[Event] = []
+        room = [MOST_BYTES]
+
+        def kept(value: Any) -> Any:
+            tensors = [one for _, one in tensors_in(value, depth=2) if has_float_values(one) and one.dim()]
+            tensor = tensors[0] if tensors else None
+            room[0] -= 0 if tensor is None else tensor.numel() * tensor.element_size()
+            return tensor.detach().clone() if tensor is not None and room[0] > 0 else None
+
+        def enters(module: Any, args: Any) -> None:
+            if len(events) < MOST_EVENTS:
+                events.append(Event(module, True, kept(args)))
+
+        def leaves(module: Any, _args: Any, output: Any) -> None:
+            if len(events) < MOST_EVENTS:
+                events.append(Event(module, False, kept(output)))
+
+        self._hooked(enters, leaves, changes)
+        return events
+
+    def _operations(self) -> set[Any]:
+        """The modules in whose own code attention or a softmax is computed."""
+        from torch.utils import _python_dispatch
+
+        stack: list[Any] = []
+        found: set[Any] = set()
+
+        def dispatch(_mode: Any, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if stack and any(part in func._schema.name for part in ATTENTION):
+                found.add(stack[-1])
+            return func(*args, **(kwargs or {}))
+
+        mode: Any = _python_dispatch.TorchDispatchMode
+        with type("Watch", (mode,), {"__torch_dispatch__": dispatch})():
+            self._hooked(lambda module, _: stack.append(module), lambda *_: stack.pop() and None, {})
+        return found
+
+    def _hooked(self, enters: Any, leaves: Any, changes: dict[str, Any]) -> None:
+        nn = self._torch.nn.modules.module
+        hooks = nn.register_module_forward_pre_hook(enters), nn.register_module_forward_hook(leaves)
+        try:
+            self.run(changes)
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+def _seed(torch: Any, seed: int) -> None:
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(seed)
+
+
+def _weights(torch: Any, output: Any) -> Any:
+    """A fixed weight for each element: a plain sum has no gradient behind a softmax or a normalization."""
+    return torch.linspace(-1.0, 1.0, output.numel()).view(output.shape)
