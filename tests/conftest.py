@@ -15,6 +15,7 @@ from agent.nursery import Forked, Nursery, forked, shared
 from harness import SERVER, Job, Place, private_place, running
 
 SERVER["PROBE_SERVER_PYTHON"] = forked_servers.python()
+SERVER["PROBE_MONITOR"] = "0"  # its rounds, at the start and the end of every run, take a second or two each
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a shell that runs us in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # children inherit what is ignored

@@ -34,6 +34,7 @@ def python() -> str:
     executable.chmod(0o755)
     quiet = {name: value for name, value in os.environ.items() if not name.startswith("PROBE")}
     quiet.update(PYTHONPATH=str(ROOT), PYTHONSAFEPATH="1")
+    quiet.update(OPENBLAS_NUM_THREADS="1", MALLOC_ARENA_MAX="2")  # as query workers have it from their start
     theirs, _ours = os.pipe()  # ours is closed by our end, and by nothing before
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(address))

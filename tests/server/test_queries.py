@@ -260,6 +260,7 @@ def workers(place: Place) -> list[int]:
     return [int(line.split()[0]) for line in place.processes() if "probe.server.sql.worker" in line]
 
 
+@pytest.mark.usefixtures("real_servers")
 def test_a_worker_killed_in_mid_query_costs_that_query_only(
     beside: Beside, record: Callable[..., Writer], place: Place
 ) -> None:
