@@ -35,6 +35,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return ByFileAndJob(config, log)
 
 
+LIGHT = ("tests/control/", "tests/recipes/", "tests/test_")
+LONG = ("tests/docs/", "tests/attach/", "tests/cluster/", "tests/together/")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long begins first, and what is pure code comes last: no worker has a long file to do when
+    all others are done."""
+    items.sort(key=lambda item: item.nodeid.startswith(LIGHT) - item.nodeid.startswith(LONG))
+
+
 @pytest.fixture
 def place() -> Iterator[Place]:
     """A private PROBE_DIR. Afterwards its server is stopped and nothing may be left of it."""

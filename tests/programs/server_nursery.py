@@ -13,22 +13,21 @@ depends on how the process of a server or a worker starts.
 
 from __future__ import annotations
 
+# What starts as `ask`, hundreds of times, imports no more than it needs; the nursery itself imports the rest.
 import json
 import os
-import re
-import select
-import signal
 import socket
-import struct
-import subprocess
 import sys
-import threading
-from collections.abc import Mapping, Sequence
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
 
 SERVER = ["-m", "probe.server"]
 WORKER = ["-m", "probe.server.sql.worker"]
-_SURROUNDINGS = re.compile(r"^(?:Umask|[UG]id|Groups|Cpus_allowed|CapEff):.*$", re.MULTILINE)
+_SURROUNDINGS = ("Umask:", "Uid:", "Gid:", "Groups:", "Cpus_allowed:", "CapEff:")
+"""Lines of /proc/PID/status."""
 
 
 def ask(address: str, python: str, words: list[str]) -> None:
@@ -53,17 +52,20 @@ def surroundings(pid: int | str) -> list[str]:
     """What a fork of this process would not have as another process has it."""
     spaces = [os.readlink(f"/proc/{pid}/ns/{name}") for name in ("mnt", "net", "pid", "user")]
     texts = []
-    for name in ("limits", "status"):
+    for name in ("limits", "status", "stat"):
         with open(f"/proc/{pid}/{name}") as file:
             texts.append(file.read())
-    with open(f"/proc/{pid}/stat") as file:
-        nice = file.read().rpartition(")")[2].split()[16]
-    return [*spaces, texts[0], *_SURROUNDINGS.findall(texts[1]), nice]
+    limits, status, stat = texts
+    lines = [line for line in status.splitlines() if line.startswith(_SURROUNDINGS)]
+    return [*spaces, limits, *lines, stat.rpartition(")")[2].split()[16]]
 
 
 def serve(listener: socket.socket, life: int) -> dict[str, Any] | None:
     """Until `life` is closed. Returns in a fork: the words and the environment of what it is to be, the pid
     of who asked for it, and the descriptors that it was given."""
+    import select
+    import struct
+
     ours = surroundings("self")
     imported = False
     while True:
@@ -118,17 +120,19 @@ def import_server(address: str) -> None:
 class Processes:
     """Stands for the module `subprocess` where a server starts its query workers."""
 
-    DEVNULL = subprocess.DEVNULL
-
     def __init__(self, address: str) -> None:
+        import subprocess
+
+        self.DEVNULL = subprocess.DEVNULL
         self._address = address
+        self._real = subprocess.Popen
 
     def Popen(
         self, words: Sequence[str], *, pass_fds: Sequence[int], env: Mapping[str, str], **more: Any
     ) -> Any:
         """A worker: a fork of the nursery, or a process if there is none any more."""
         pid = forked(self._address, list(words[1:]), env, list(pass_fds))
-        return subprocess.Popen(words, pass_fds=pass_fds, env=env, **more) if pid is None else Fork(pid)
+        return self._real(words, pass_fds=pass_fds, env=env, **more) if pid is None else Fork(pid)
 
 
 class Fork:
@@ -138,18 +142,20 @@ class Fork:
         self.pid = pid
         self._descriptor = os.pidfd_open(pid)
 
-    def poll(self) -> int | None:
+    def poll(self, timeout_s: float | None = 0) -> int | None:
         """Something once it has ended, None before."""
-        ready, _, _ = select.select([self._descriptor], [], [], 0)
-        return 0 if ready else None
+        import select
 
-    def wait(self) -> int:
-        """Once it has ended."""
-        select.select([self._descriptor], [], [])
-        return 0
+        return 0 if select.select([self._descriptor], [], [], timeout_s)[0] else None
+
+    def wait(self) -> int | None:
+        """Return once it has ended."""
+        return self.poll(None)
 
     def send_signal(self, number: int) -> None:
         """Raises ProcessLookupError when it has ended."""
+        import signal
+
         signal.pidfd_send_signal(self._descriptor, number)
 
     def __del__(self) -> None:
@@ -206,6 +212,9 @@ def be_server(environ: dict[str, str], streams: list[int]) -> int:
 
 def be_worker(environ: dict[str, str], words: list[str], server: int, descriptor: int) -> None:
     """What `python -m probe.server.sql.worker FD PARENT_PID WORD…` does, ending with the server."""
+    import select
+    import threading
+
     from probe.server.sql import worker
 
     with open("/proc/self/statm") as file:  # what this process has mapped for a server is not the query's
@@ -237,6 +246,8 @@ if __name__ == "__main__":
     else:
         wanted = serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
         if wanted is not None and wanted["words"] == SERVER:
-            sys.exit(be_server(wanted["environ"], wanted["descriptors"]))
+            status = be_server(wanted["environ"], wanted["descriptors"])
+            sys.stderr.flush()
+            os._exit(status)  # taking down all that was imported takes longer than ending the server
         elif wanted is not None:
             be_worker(wanted["environ"], wanted["words"], wanted["asker"], *wanted["descriptors"])
