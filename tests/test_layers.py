@@ -129,6 +129,12 @@ OURS = {module_of(file): file for file in FILES}
 
 
 @cache
+def tree_of(file: Path) -> ast.Module:
+    """Its syntax tree."""
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+@cache
 def imports_of(file: Path) -> tuple[Import, ...]:
     """Every module that a file imports, wherever in it."""
 
@@ -147,7 +153,7 @@ def imports_of(file: Path) -> tuple[Import, ...]:
             else:
                 yield from walk(child, inside or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef))
 
-    return tuple(walk(ast.parse(file.read_text(encoding="utf-8")), False))
+    return tuple(walk(tree_of(file), False))
 
 
 def within(module: str, package: str) -> bool:
@@ -288,7 +294,7 @@ def test_only_the_isolation_catches_everything() -> None:
         f"{file}:{node.lineno}"
         for file in FILES
         if file.relative_to(ROOT).as_posix() not in MAY_BE_BLIND
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for node in ast.walk(tree_of(file))
         if isinstance(node, ast.ExceptHandler | ast.Call) and is_blind(node)
     ]
     assert not wrong, "\n".join(wrong)
@@ -373,7 +379,7 @@ def raw_uses(file: Path) -> Iterator[tuple[str, str]]:
                     yield function, f"{path}:{child.lineno}: {name}"
             yield from walk(child, inner)
 
-    yield from walk(ast.parse(file.read_text(encoding="utf-8")), "")
+    yield from walk(tree_of(file), "")
 
 
 def test_no_descriptor_is_used_in_the_job_but_by_way_of_the_proof() -> None:
