@@ -15,6 +15,7 @@ from agent.nursery import Forked, Nursery, forked, shared
 from harness import SERVER, Job, Place, private_place, running
 
 SERVER["PROBE_SERVER_PYTHON"] = forked_servers.python()
+SERVER["PROBE_MONITOR"] = "0"  # its rounds, at the start and the end of every run, take a second or two each
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a shell that runs us in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # children inherit what is ignored
@@ -32,6 +33,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return file + test[test.find("[") :] if "jobs/" in file or "docs/" in file else file
 
     return ByFileAndJob(config, log)
+
+
+LIGHT = ("tests/control/", "tests/recipes/", "tests/test_")
+LONG = ("tests/docs/", "tests/attach/", "tests/cluster/", "tests/together/")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long begins first, and what is pure code comes last: no worker has a long file to do when
+    all others are done."""
+    items.sort(key=lambda item: item.nodeid.startswith(LIGHT) - item.nodeid.startswith(LONG))
 
 
 @pytest.fixture

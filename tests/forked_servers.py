@@ -19,12 +19,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 NURSERY = ROOT / "tests" / "programs" / "server_nursery.py"
 _BACKLOG = 64
+_GIVEN = "SERVERS_OF_TESTS"
+"""In the environment of pytest's workers: the executable that their controller made."""
 
 
 @functools.cache
 def python() -> str:
-    """The executable; the process behind it is started now, imports at its first server, and ends with this
-    process, however that ends."""
+    """The executable, one for all workers; the process behind it is started now, imports at its first server,
+    and ends with this process, however that ends."""
+    if _GIVEN in os.environ:
+        return os.environ[_GIVEN]
     folder = Path(tempfile.mkdtemp(prefix="probe-servers-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     address = folder / "nursery.sock"
@@ -34,6 +38,7 @@ def python() -> str:
     executable.chmod(0o755)
     quiet = {name: value for name, value in os.environ.items() if not name.startswith("PROBE")}
     quiet.update(PYTHONPATH=str(ROOT), PYTHONSAFEPATH="1")
+    quiet.update(OPENBLAS_NUM_THREADS="1", MALLOC_ARENA_MAX="2")  # as query workers have it from their start
     theirs, _ours = os.pipe()  # ours is closed by our end, and by nothing before
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(address))
@@ -43,4 +48,5 @@ def python() -> str:
             pass_fds=[listener.fileno(), theirs], start_new_session=True, stdin=subprocess.DEVNULL,
         )
     os.close(theirs)
+    os.environ[_GIVEN] = str(executable)
     return str(executable)

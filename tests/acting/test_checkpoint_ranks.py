@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import nn
 
 import probe
@@ -103,6 +102,7 @@ def check_a_job_that_hangs(place: Place, way: str) -> None:
 
 def check_the_whole_model(folder: Path) -> None:
     """In one process without shards, by us and by torch.distributed.checkpoint."""
+    import torch.distributed.checkpoint as dcp  # a second's worth of imports, which only this needs
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
     def made() -> tuple[nn.Module, torch.optim.Optimizer]:

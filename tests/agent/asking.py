@@ -146,7 +146,10 @@ def tell(job: Job, line: str = "") -> None:
 def plain_and_watched(place: Place, *command: str, **environ: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Results of a program without probe and with it, run side by side; both end with exit code 0 and
     say the same on stderr."""
-    with jobs(place, command, watched=False) as [plain], jobs(place, command, **environ) as [watched]:
+    with (
+        jobs(place, command, watched=False) as [plain],
+        jobs(place, command, watched=True, **environ) as [watched],
+    ):
         results = (without_times(plain.result()), without_times(watched.result()))
         assert plain.let_go() == 0, plain.errors()
         assert watched.let_go() == 0, watched.errors()

@@ -132,6 +132,6 @@ def forked(
 @contextlib.contextmanager
 def ready(nursery: Nursery, place: Place, program: str, *options: str, **environ: str) -> Iterator[Forked]:
     """A program under probe that has made its first steps; killed at the end of the block."""
-    with forked(nursery, place, (program, *options), **environ) as [job]:
+    with forked(nursery, place, (program, *options), watched=True, **environ) as [job]:
         job.wait_for("READY")
         yield job

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import json
 import signal
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from harness import Place, run_probe
+from harness import PATIENCE_S, Place, run_probe
 from ranks import Ranks, running_ranks
 
 KINDS = {"all_to_all": {"all_to_all_single"}, "all_reduce": {"all_reduce", "all_reduce_coalesced"}}
@@ -177,11 +178,14 @@ def until_all_are_there(query: Query, rank: int, flight: list[list[Any]]) -> lis
     """All rows of one rank: torch's recorder is looked at now and then, on the agent's thread."""
     expected = sorted((entry[0], entry[1]) for entry in flight)
     sql = f"SELECT * FROM python.collectives WHERE rank = {rank} AND state != 'pending' ORDER BY pg, seq"
-    rows: list[dict[str, Any]] = []
-    for _ in range(100):
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
         rows = query(sql)
         if sorted((row["pg"], row["seq"]) for row in rows) == expected:
             return rows
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.2)
     raise AssertionError(f"{len(rows)} rows are on record, of {len(expected)} collectives")
 
 

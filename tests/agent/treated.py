@@ -40,7 +40,7 @@ def both(
     during: Callable[[Forked], object] = lambda job: None, **environ: str,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """What the program leaves without probe, and what with it. `during` gets the job that is watched."""
-    plain = once(fork, folder, *words, watched=False, steps=steps, **environ)
+    plain = once(fork, folder, *words, watched=False, steps=steps, during=lambda job: None, **environ)
     return plain, once(fork, folder, *words, watched=True, steps=steps, during=during, **environ)
 
 

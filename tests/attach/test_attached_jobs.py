@@ -92,39 +92,37 @@ def wait_for_rows(place: Place, pid: int, source: str, least: int) -> None:
     raise AssertionError(f"{source} has {count} rows")
 
 
-def test_detaching_gives_the_job_back_and_attaching_again_works(place: Place) -> None:
+@pytest.mark.parametrize("rounds", [6, pytest.param(50, marks=pytest.mark.campaign)])
+def test_detaching_gives_the_job_back_and_attaching_again_and_again_leaves_no_growth(
+    place: Place, rounds: int
+) -> None:
     with jobs(place, ("one_millisecond_step", "--forever"), watched=False) as [job]:
         job.wait_for("READY")
-        for _ in range(2):
+        early: dict[str, int] = {}
+        for number in range(rounds):
             probe(place, job.pid, "attach")
-            assert "already has an agent" in probe(place, job.pid, "attach")
-            assert [one["state"] for one in listed(place)].count("running") == 1
-            wait_for_rows(place, job.pid, "python.steps", 5)
+            if number < 2:
+                assert "already has an agent" in probe(place, job.pid, "attach")
+                assert [one["state"] for one in listed(place)].count("running") == 1
+                wait_for_rows(place, job.pid, "python.steps", 5)
             said = probe(place, job.pid, "detach")
             assert "detached" in said and not accepts(place, job.pid)
-            assert threads_of_ours(job) == []
-        # What was recorded before stays, a run for each time.
-        everything = place.directory / "recordings"
-        assert len(query(place, everything, "SELECT DISTINCT run FROM python.steps")) == 2
+            if number < 2:  # what was recorded before stays, a run for each time
+                assert threads_of_ours(job) == []
+                runs = query(place, place.directory / "recordings", "SELECT DISTINCT run FROM python.steps")
+                assert len(runs) == number + 1
+            if number == 4:
+                early = holdings(job.pid)
+        deadline = time.monotonic() + 10.0  # a thread that has answered ends a moment later
+        while (late := holdings(job.pid))["threads"] > early["threads"] and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for name, found in late.items():
+            assert found <= early[name], f"{name}: {early[name]} after 5 rounds, {found} after {rounds}"
 
 
 def threads_of_ours(job: Job) -> list[str]:
     """Names the kernel has for threads that only an agent starts."""
     return [task.name for task in tasks(job.pid) if task.name.startswith("probe")]
-
-
-def growth(place: Place, job: Job, rounds: int) -> dict[str, tuple[int, int]]:
-    """Threads, descriptors and memory maps after the first rounds and after the last."""
-    early: dict[str, int] = {}
-    for number in range(rounds):
-        probe(place, job.pid, "attach")
-        probe(place, job.pid, "detach")
-        if number == 4:
-            early = holdings(job.pid)
-    deadline = time.monotonic() + 10.0  # a thread that has answered ends a moment later
-    while (late := holdings(job.pid))["threads"] > early["threads"] and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return {name: (early[name], late[name]) for name in late}
 
 
 def holdings(pid: int) -> dict[str, int]:
@@ -134,11 +132,3 @@ def holdings(pid: int) -> dict[str, int]:
         "rings": Path(f"/proc/{pid}/maps").read_text().count(".ring"),
         "boot": Path(f"/proc/{pid}/maps").read_text().count("boot-"),
     }
-
-
-@pytest.mark.parametrize("rounds", [6, pytest.param(50, marks=pytest.mark.campaign)])
-def test_attaching_and_detaching_many_times_leaves_no_growth(place: Place, rounds: int) -> None:
-    with jobs(place, ("one_millisecond_step", "--forever"), watched=False) as [job]:
-        job.wait_for("READY")
-        for name, (early, late) in growth(place, job, rounds).items():
-            assert late <= early, f"{name}: {early} after 5 rounds, {late} after {rounds}"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import os
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -26,7 +27,25 @@ from probe.job.snippets.guard.classify import Judgement, classify
 from probe.job.snippets.guard.kinds import rulebook
 from probe.job.snippets.guard.rules import CLASSES, GROUPS, REFUSED_GROUPS, SEVERITY
 
-OBJECTS = job()
+
+class Objects(Mapping[str, Any]):
+    """The objects of a job, made when the first is used: compiling takes seconds of imports."""
+
+    @functools.cached_property
+    def _made(self) -> dict[str, Any]:
+        return job()
+
+    def __getitem__(self, name: str) -> Any:
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._made)
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+
+OBJECTS = Objects()
 ITS_OWN_INPUT = ("input", "input.shape")
 """Snippets in which `input` is a variable of the job."""
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -260,7 +279,7 @@ def test_no_tree_makes_it_raise(chance: random.Random, codes: list[str]) -> None
                     setattr(node, field, swapped)
     _, error = capture(lambda: compile(ast.fix_missing_locations(tree), "", "exec"))
     assume(error is None)
-    judgement = classify(tree, OBJECTS)
+    judgement = classify(tree, dict(OBJECTS))
     assert judgement.kind in CLASSES
     assert not any("could not be judged" in one.why for one in judgement.findings)
 

@@ -15,7 +15,7 @@ ASKED = "SELECT DISTINCT action_id, action, arguments FROM probe.actions WHERE a
 def test_what_a_diagnosis_lacks_it_asks_the_job_for_and_keeps_what_it_checked(
     place: Place, start: Callable[..., Job]
 ) -> None:
-    job = start("one_millisecond_step", "--forever", PROBE_MONITOR="0", **SERVER)
+    job = start("one_millisecond_step", "--forever", **SERVER)
     done = run_probe(place, str(job.pid), "diagnose", "gradients", "--format", "json")
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)

@@ -15,6 +15,10 @@ What stands for something else in a document is replaced before it is run. Nothi
 What ends the job (`ENDS`) is done to another one, that there is something left to ask.
 
 `CHECKOUT` lists what is run in the checkout itself, and how a test shortens it.
+
+A new interpreter takes a third of a second of processor time, with torch two seconds. So only README.md's job
+has one (elsewhere it is a fork), and a command that needs no shell is a process the first time that a page
+gives it, later in this process.
 """
 
 from __future__ import annotations
@@ -23,12 +27,16 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+from agent.nursery import Forked, shared
 from docs.documents import ROOT, Shown
 from harness import PATIENCE_S, SERVER, Job, Place, run_probe
+from probe_cli.command_table import COMMANDS
 from ranks import running_ranks
 
 TRAIN = Path(__file__).with_name("train.py")
@@ -41,11 +49,15 @@ KEPT = "kept"
 JOB = "train"
 OF_RANKS = ("ranks.md", "checkpoint-ranks.md", "diagnose-ranks.md")
 ENDS = re.compile(r"probe (PID|\d+) (stop|detach)\b")
+NEVER_HERE = ("run", "attach")
+"""Commands that are always processes: they become the job, or trace it."""
 ITS_OWN = "its own environment"
 LONG = "long"
+"""In the campaign; what is protected every day by other tests, too: installing (`startup/test_installation`),
+the generated pages (`test_declarations`)."""
 CHECKOUT: dict[str, tuple[str, str]] = {
-    "./bench/demo": ("./bench/demo", ITS_OWN),
-    "./tests/run": ("./tests/run --collect-only -q tests/docs", ITS_OWN),
+    "./bench/demo": ("DEMO_TRAINS_S=5 REST_S=0.2 ./bench/demo", ITS_OWN),
+    "./tests/run": ("./tests/run --collect-only -q tests/docs", LONG),  # every day by whoever runs the tests
     "./tests/run --quick": ("./tests/run --quick", LONG),
     "./tests/run -k hook": ("./tests/run --collect-only -q -k hook tests/startup", LONG),
     ".venv/bin/ruff check": ("ruff check tests/docs", ""),
@@ -54,7 +66,7 @@ CHECKOUT: dict[str, tuple[str, str]] = {
     ".venv/bin/pytest -m campaign": (
         "pytest --collect-only -q -m campaign tests/agent/test_endings.py", LONG,
     ),
-    ".venv/bin/python docs/make_pages.py": ("python docs/make_pages.py --check", ""),
+    ".venv/bin/python docs/make_pages.py": ("python docs/make_pages.py --check", LONG),
     ".venv/bin/python bench/overhead.py": (
         "python bench/overhead.py --quick --rounds 1 --jobs millisecond", LONG,
     ),
@@ -75,7 +87,7 @@ CHECKOUT: dict[str, tuple[str, str]] = {
     ),
     ".venv/bin/python bench/scale.py": ("python bench/scale.py --quick", LONG),
     ".venv/bin/python -X importtime -m probe_cli config": ("python -X importtime -m probe_cli config", ""),
-    "pip install .": ("pip install --quiet --no-deps --target {scratch} .", ""),
+    "pip install .": ("pip install --quiet --no-deps --target {scratch} .", LONG),
 }
 """Command of a document without `--peers`, `--paired`, `--runs N`, `--rounds N`: (what is run, what it
 takes)."""
@@ -92,12 +104,37 @@ def checkout_command(command: str) -> str | None:
     return None
 
 
+def plain_words(command: str) -> list[str]:
+    """What follows `probe` in a command that needs no shell; nothing for any other."""
+    bare = re.sub(r"'[^']*'|\"[^\"$`\\]*\"", "", command)
+    if not bare.startswith("probe ") or re.search(r"[|&;<>$`\\(){}*?~]", bare):
+        return []
+    return shlex.split(command, comments=True)[1:]
+
+
+@contextlib.contextmanager
+def working_in(folder: Path) -> Iterator[None]:
+    """The block with this working directory."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
 class Session:
     """One document's folder and, from its first need on, its job."""
 
-    def __init__(self, place: Place, folder: Path, world_size: int = 1) -> None:
+    def __init__(
+        self, place: Place, folder: Path, world_size: int = 1, *, interpreter: bool = False
+    ) -> None:
+        """`interpreter`: the job has one of its own, as a user's."""
         self.place = place
         self.folder = folder
+        self._interpreter = interpreter
+        self._started: set[str] = set()
+        """The commands of probe that were processes already."""
         self._world_size = world_size
         self._stack = contextlib.ExitStack()
         self._job: Job | None = None
@@ -123,7 +160,12 @@ class Session:
 
     def _start(self, name: str) -> Job:
         environ = self.place.watched(TRAIN_ON="1", PROBE_NAME=name, **SERVER)
-        job = Job(str(self.folder / "train"), environ=environ, folder=self.place.directory)
+        program, folder = str(self.folder / "train"), self.place.directory
+        job: Job
+        if self._interpreter:
+            job = Job(program, environ=environ, folder=folder)
+        else:
+            job = Forked(shared(), program, environ=environ, folder=folder)
         job.wait_for("READY")
         return job
 
@@ -152,6 +194,14 @@ class Session:
         return self._shell(shown, self.meant(shown.command, pids_are_numbers, pid))
 
     def _shell(self, shown: Shown, command: str) -> str:
+        words = plain_words(command)
+        name = next((word for word in words if word in COMMANDS), "")
+        if name in self._started:
+            with working_in(self.folder):
+                done = run_probe(self.place, *words, server=False, **self.environ())
+            assert done.returncode == 0, f"line {shown.line}: {shown.command}\n{done.stdout}\n{done.stderr}"
+            return done.stdout
+        self._started |= {name} - {"", *NEVER_HERE}
         done = subprocess.run(
             ["bash", "-euc", command], cwd=self.folder, env=self.environ(), stdin=subprocess.DEVNULL,
             capture_output=True, text=True, timeout=PATIENCE_S, check=False,

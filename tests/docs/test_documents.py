@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import os
 import re
@@ -47,7 +48,8 @@ each_document = pytest.mark.parametrize(
 
 @pytest.fixture
 def session(document: Path, place: Place, tmp_path: Path) -> Iterator[Session]:
-    made = Session(place, tmp_path, 2 if document.name in OF_RANKS else 1)
+    ranks = 2 if document.name in OF_RANKS else 1
+    made = Session(place, tmp_path, ranks, interpreter=document.name == "README.md")
     try:
         yield made
     finally:
@@ -134,12 +136,18 @@ def test_links_and_paths_lead_somewhere(document: Path) -> None:
     assert not missing
 
 
-@each_document
-def test_names_in_the_text_are_ones_that_exist(document: Path) -> None:
-    tests = {
+@functools.cache
+def names_of_tests() -> frozenset[str]:
+    """Of all that there are."""
+    return frozenset(
         name for file in ROOT.glob("tests/**/test_*.py")
         for name in re.findall(r"^def (test_\w+)", file.read_text(), re.MULTILINE)
-    }
+    )
+
+
+@each_document
+def test_names_in_the_text_are_ones_that_exist(document: Path) -> None:
+    tests = names_of_tests()
     variables = {setting.env for setting in SETTINGS}
     names = {*BY_NAME, *(f"probe.{name}" for name in probe.__all__)}
     for code in code_in_text(document.read_text()):

@@ -6,6 +6,8 @@ campaign `frameworks` makes the table of docs/frameworks.md from what these test
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib.util
 import itertools
 import time
@@ -16,8 +18,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from agent.asking import answer, query, tell
+from agent.nursery import Nursery, forked
 from frameworks.programs import ASKED, QUERIES, figureless
-from harness import PATIENCE_S, Place, run_probe, run_program, running
+from harness import PATIENCE_S, Job, Place, run_probe, running
 
 STEPS = 300
 
@@ -32,6 +35,7 @@ class Program(NamedTuple):
     scalars: str = ""
     """A value that the framework logs without a logger."""
     heavy: bool = False
+    """In the campaign: another is daily that differs from it in nothing that probe sees."""
     resumes: bool = True
     """Whether its step ends where its loop does: of two optimizers the leading one may come first."""
 
@@ -49,7 +53,7 @@ PROGRAMS = {
     ),
     "torchvision's loop": Program(("torchvision_loop",)),
     "LBFGS": Program(("lbfgs_loop",), scheduler=False, loader=False),
-    "REINFORCE, no loader": Program(("reinforce",), scheduler=False, loader=False),
+    "REINFORCE, no loader": Program(("reinforce",), scheduler=False, loader=False, heavy=True),
     "nanoGPT": Program(("nano_gpt", "--no-compile"), scheduler=False, loader=False, heavy=True),
     "nanoGPT, compiled": Program(("nano_gpt",), scheduler=False, loader=False, heavy=True),
 }
@@ -75,25 +79,46 @@ class Ran(NamedTuple):
     tables: dict[str, list[list[Any]]]
 
 
+@contextlib.contextmanager
+def started(
+    nursery: Nursery, place: Place, program: Program, *options: str, watched: bool = True, **environ: str
+) -> Iterator[Job]:
+    """The program: in a fork where it needs torch alone, whose import takes two seconds of processor time."""
+    name, *words = program.command
+    command = (f"frameworks/{name}", *words, "--steps", str(STEPS), *options)
+    if not program.needs:
+        with forked(nursery, place, command, watched=watched, **environ) as [job]:
+            yield job
+        return
+    environment = place.watched(**environ) if watched else place.environ(**environ)
+    job = Job(*command, environ=environment, folder=place.directory)
+    try:
+        yield job
+    finally:
+        job.kill()
+
+
 @pytest.fixture(
     scope="module",
     params=[pytest.param(name, marks=pytest.mark.campaign) if one.heavy else name
             for name, one in PROGRAMS.items()],
 )
-def ran(request: pytest.FixtureRequest) -> Iterator[Ran]:
+def ran(request: pytest.FixtureRequest, nursery: Nursery) -> Iterator[Ran]:
     """One program: alone, watched and asked, and from the checkpoint on."""
     program = PROGRAMS[str(request.param)]
     for module in program.needs:
         if importlib.util.find_spec(module) is None:
             pytest.skip(f"{module} is not installed")
-    name, *words = program.command
-    command = (f"frameworks/{name}", *words, "--steps", str(STEPS))
-    place = Place()
+    start = functools.partial(started, nursery, place := Place(), program)
     try:
-        plain, plain_errors = run_program(place, *command, watched=False, REST_S="0")
+        with start(watched=False, REST_S="0") as job:
+            plain = job.result()
+            assert job.let_go() == 0, job.errors()
+            plain_errors = job.errors()
         path = str(Path(place.directory, "saved.pt"))
         place.start_server()
-        with running(place, *command, "--hold", REST_S="0.1", PROBE_MODULES_INTERVAL="4") as job:
+        with start("--hold", REST_S="0.1", PROBE_MODULES_INTERVAL="4") as job:
+            job.wait_for("READY")
             saved = answer(place, job.pid, "checkpoint", path)
             pid = str(job.pid)
             found = {what: run_probe(place, pid, "eval", code).stdout for what, code in ASKED.items()}
@@ -104,7 +129,9 @@ def ran(request: pytest.FixtureRequest) -> Iterator[Ran]:
                       for key, sql in QUERIES.items()}
             watched_errors = job.errors()
             assert job.let_go() == 0
-        resumed, _ = run_program(place, *command, "--resume", path, watched=True, REST_S="0")
+        with start("--resume", path, REST_S="0") as job:
+            resumed = job.result()
+            assert job.let_go() == 0, job.errors()
         yield Ran(
             program, plain, plain_errors, watched, watched_errors, resumed, saved, found, changed, tables
         )

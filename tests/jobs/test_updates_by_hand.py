@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from typing import Any
 
 import pytest
 
-from agent.nursery import Nursery, forked
-from harness import Place, run_probe, running
+from agent.asking import query
+from agent.nursery import Nursery, forked, ready
+from harness import Place, run_probe
 
 STEPS = 40
-
-
-def rows(place: Place, pid: int, sql: str) -> list[list[Any]]:
-    done = run_probe(place, str(pid), "query", "--format", "json", sql)
-    assert done.returncode == 0, done.stderr
-    found: list[list[Any]] = json.loads(done.stdout)["rows"]
-    return found
 
 
 @pytest.mark.parametrize("shape", ["module", "loader", "accumulates", "clears", "tensors", "adam_later"])
@@ -29,12 +21,12 @@ def test_each_update_by_hand_ends_a_step_and_changes_nothing(
     with forked(nursery, place, command, watched=False) as [alone]:
         plain = alone.result()
         alone.let_go()
-    with running(place, *command, "--hold", PROBE_MODULES_INTERVAL="5") as job:
+    with ready(nursery, place, *command, "--hold", PROBE_MODULES_INTERVAL="5") as job:
         result = job.result()
-        steps = rows(
+        steps = query(
             place, job.pid, "SELECT step, boundary, micro_steps, samples FROM python.steps ORDER BY step"
         )
-        losses = rows(place, job.pid, "SELECT step, micro_step, loss FROM python.losses ORDER BY t_ns")
+        losses = query(place, job.pid, "SELECT step, micro_step, loss FROM python.losses ORDER BY t_ns")
         errors = job.errors()
     for key in ("losses", "parameters_sha256"):
         assert result[key] == plain[key], key
@@ -55,15 +47,15 @@ def test_each_update_by_hand_ends_a_step_and_changes_nothing(
     assert errors == ""
 
 
-def test_a_job_that_only_calls_backward_is_said_to_have_no_step(place: Place) -> None:
-    with running(place, "updates_by_hand", "never", "--steps", str(STEPS), "--hold") as job:
+def test_a_job_that_only_calls_backward_is_said_to_have_no_step(place: Place, nursery: Nursery) -> None:
+    with ready(nursery, place, "updates_by_hand", "never", "--steps", str(STEPS), "--hold") as job:
         job.result()
         listed = run_probe(place, "ps").stdout
-        losses = rows(place, job.pid, "SELECT step, micro_step FROM python.losses ORDER BY t_ns")
+        losses = query(place, job.pid, "SELECT step, micro_step FROM python.losses ORDER BY t_ns")
     assert f"running: {STEPS} backwards, no optimizer step seen" in listed
     assert losses == [[0, number] for number in range(STEPS)]
 
 
-def test_a_graph_compiled_whole_may_clear_gradients(place: Place) -> None:
-    with running(place, "clears_in_a_graph", "--steps", "4") as job:
+def test_a_graph_compiled_whole_may_clear_gradients(place: Place, nursery: Nursery) -> None:
+    with ready(nursery, place, "clears_in_a_graph", "--steps", "4") as job:
         assert len(job.result()["losses"]) == 4

@@ -1,5 +1,5 @@
 """Runs servers in forks of itself, after importing all that a server imports once: one in a tenth of a second
-of processor time instead of one and a half.
+of processor time instead of one and a half. Their query workers are forks of it as well.
 
     python server_nursery.py LISTENER LIFE               forks servers until LIFE, a pipe, is closed
     python server_nursery.py ask SOCKET PYTHON WORD…     stands for `PYTHON WORD…` where a server is started
@@ -7,51 +7,65 @@ of processor time instead of one and a half.
 `ask` hands its environment and its standard streams to the process that listens at SOCKET, which forks the
 server, if WORD… are those of a server and the asker lives as the listener does: same namespaces, limits and
 users. In all other cases it becomes PYTHON. A forked server starts its first query worker for the first
-query, not ahead of it. Never used for what depends on how a server's process starts.
+query, not ahead of it. A forked worker enters its sandbox when DuckDB is loaded already. Never used for what
+depends on how the process of a server or a worker starts.
 """
 
 from __future__ import annotations
 
+# What starts as `ask`, hundreds of times, imports no more than it needs; the nursery itself imports the rest.
 import json
 import os
-import re
-import select
 import socket
-import struct
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
 SERVER = ["-m", "probe.server"]
-_SURROUNDINGS = re.compile(r"^(?:Umask|[UG]id|Groups|Cpus_allowed|CapEff):.*$", re.MULTILINE)
+WORKER = ["-m", "probe.server.sql.worker"]
+_SURROUNDINGS = ("Umask:", "Uid:", "Gid:", "Groups:", "Cpus_allowed:", "CapEff:")
+"""Lines of /proc/PID/status."""
 
 
 def ask(address: str, python: str, words: list[str]) -> None:
     """Have the server forked, or become `PYTHON WORD…`."""
-    if words == SERVER:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as nursery:
-            try:
-                nursery.connect(address)
-                socket.send_fds(nursery, [json.dumps(dict(os.environ)).encode()], [0, 1, 2])
-                if nursery.recv(1) == b"y":
-                    return
-            except OSError:  # it ended, or nobody can reach it from here
-                pass
-    os.execv(python, [python, *words])
+    if words != SERVER or forked(address, words, os.environ, [0, 1, 2]) is None:
+        os.execv(python, [python, *words])
+
+
+def forked(address: str, words: list[str], environ: Mapping[str, str], descriptors: list[int]) -> int | None:
+    """Have the process at `address` fork what `python WORD…` would be; its pid, None if it does not."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as nursery:
+        try:
+            nursery.connect(address)
+            message = {"words": words, "environ": dict(environ)}
+            socket.send_fds(nursery, [json.dumps(message).encode()], descriptors)
+            return int(nursery.recv(20) or 0) or None
+        except OSError:  # it ended, or nobody can reach it from here
+            return None
 
 
 def surroundings(pid: int | str) -> list[str]:
     """What a fork of this process would not have as another process has it."""
     spaces = [os.readlink(f"/proc/{pid}/ns/{name}") for name in ("mnt", "net", "pid", "user")]
     texts = []
-    for name in ("limits", "status"):
+    for name in ("limits", "status", "stat"):
         with open(f"/proc/{pid}/{name}") as file:
             texts.append(file.read())
-    with open(f"/proc/{pid}/stat") as file:
-        nice = file.read().rpartition(")")[2].split()[16]
-    return [*spaces, texts[0], *_SURROUNDINGS.findall(texts[1]), nice]
+    limits, status, stat = texts
+    lines = [line for line in status.splitlines() if line.startswith(_SURROUNDINGS)]
+    return [*spaces, limits, *lines, stat.rpartition(")")[2].split()[16]]
 
 
-def serve(listener: socket.socket, life: int) -> dict[str, str] | None:
-    """Until `life` is closed. Returns the environment in a fork that is to be a server."""
+def serve(listener: socket.socket, life: int) -> dict[str, Any] | None:
+    """Until `life` is closed. Returns in a fork: the words and the environment of what it is to be, the pid
+    of who asked for it, and the descriptors that it was given."""
+    import select
+    import struct
+
     ours = surroundings("self")
     imported = False
     while True:
@@ -61,21 +75,24 @@ def serve(listener: socket.socket, life: int) -> dict[str, str] | None:
         connection, _ = listener.accept()
         with connection:
             message, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, 3)
+            kept: list[int] = []
             try:
                 credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-                if not message or surroundings(struct.unpack("3i", credentials)[0]) != ours:
+                asker = struct.unpack("3i", credentials)[0]
+                wanted: dict[str, Any] = json.loads(message or b"{}")
+                a_server = wanted.get("words") == SERVER  # else a worker of one: that lives as we do
+                if not wanted or (a_server and surroundings(asker) != ours):
                     continue
                 if not imported:
-                    import_server()
+                    import_server(listener.getsockname())
                     imported = True
-                if fork_orphan():
+                child = fork_orphan() if a_server else fork_child()
+                if child == 0:
                     listener.close()
                     os.close(life)
-                    for number, descriptor in enumerate(descriptors):
-                        os.dup2(descriptor, number)
-                    environ: dict[str, str] = json.loads(message)
-                    return environ
-                connection.send(b"y")
+                    kept, descriptors = descriptors, []
+                    return {**wanted, "asker": asker, "descriptors": kept}
+                connection.send(str(child).encode())
             except OSError:  # the asker was killed
                 continue
             finally:
@@ -83,37 +100,108 @@ def serve(listener: socket.socket, life: int) -> dict[str, str] | None:
                     os.close(descriptor)
 
 
-def import_server() -> None:
-    """All that a server imports, frozen: or every fork copies it when it ends."""
+def import_server(address: str) -> None:
+    """All that a server and its workers import, frozen: or every fork copies it when it ends."""
     import gc
 
     import probe.server.__main__
     import probe.server.serve
+    import probe.server.sql.batch
     import probe.server.sql.pool
+    import probe.server.sql.views
+    import probe.server.sql.worker
 
-    probe.server.sql.pool.Pool.warm = lambda pool: None  # type: ignore[method-assign]
+    pool: Any = probe.server.sql.pool
+    pool.Pool.warm = lambda pool: None
+    pool.subprocess = Processes(address)
     gc.freeze()
 
 
-def fork_orphan() -> bool:
-    """Fork a process whose parent is init; true in it."""
+class Processes:
+    """Stands for the module `subprocess` where a server starts its query workers."""
+
+    def __init__(self, address: str) -> None:
+        import subprocess
+
+        self.DEVNULL = subprocess.DEVNULL
+        self._address = address
+        self._real = subprocess.Popen
+
+    def Popen(
+        self, words: Sequence[str], *, pass_fds: Sequence[int], env: Mapping[str, str], **more: Any
+    ) -> Any:
+        """A worker: a fork of the nursery, or a process if there is none any more."""
+        pid = forked(self._address, list(words[1:]), env, list(pass_fds))
+        return self._real(words, pass_fds=pass_fds, env=env, **more) if pid is None else Fork(pid)
+
+
+class Fork:
+    """As much of `subprocess.Popen` as a pool of workers uses, for a process that is not our child."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._descriptor = os.pidfd_open(pid)
+
+    def poll(self, timeout_s: float | None = 0) -> int | None:
+        """Something once it has ended, None before."""
+        import select
+
+        return 0 if select.select([self._descriptor], [], [], timeout_s)[0] else None
+
+    def wait(self) -> int | None:
+        """Return once it has ended."""
+        return self.poll(None)
+
+    def send_signal(self, number: int) -> None:
+        """Raises ProcessLookupError when it has ended."""
+        import signal
+
+        signal.pidfd_send_signal(self._descriptor, number)
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+
+def fork_orphan() -> int:
+    """Fork a process whose parent is init; 0 in it."""
+    read, write = os.pipe()
     child = os.fork()
     if child:
+        os.close(write)
+        with open(read, "rb") as said:
+            pid = int(said.read())
         os.waitpid(child, 0)
-        return False
+        return pid
+    os.close(read)
     os.setsid()
-    if os.fork():
+    pid = os.fork()
+    if pid:
+        os.write(write, str(pid).encode())
         os._exit(0)
-    return True
+    os.close(write)
+    return 0
 
 
-def be_server(environ: dict[str, str]) -> int:
+def fork_child() -> int:
+    """Fork a child, after waiting for those that have ended; 0 in it."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+    return os.fork()
+
+
+def be_server(environ: dict[str, str], streams: list[int]) -> int:
     """What `python -m probe.server` does."""
     import importlib
 
     from probe.base import clock
     from probe.server.__main__ import main
 
+    for number, descriptor in enumerate(streams):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
     os.environ.clear()
     os.environ.update(environ)
     os.chdir("/")
@@ -122,10 +210,44 @@ def be_server(environ: dict[str, str]) -> int:
     return main()
 
 
+def be_worker(environ: dict[str, str], words: list[str], server: int, descriptor: int) -> None:
+    """What `python -m probe.server.sql.worker FD PARENT_PID WORD…` does, ending with the server."""
+    import select
+    import threading
+
+    from probe.server.sql import worker
+
+    with open("/proc/self/statm") as file:  # what this process has mapped for a server is not the query's
+        worker.ADDRESS_SPACE_BYTES += int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    parent = os.getppid()
+    os.setsid()
+    os.chdir("/")
+    os.environ.clear()
+    os.environ.update(environ)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(nothing, number)
+    life = os.pidfd_open(server)
+
+    def end_with_server() -> None:
+        select.select([life], [], [])
+        os._exit(0)
+
+    threading.Thread(target=end_with_server, daemon=True).start()
+    try:
+        worker.main([str(descriptor), str(parent), *words[len(WORKER) + 2 :]])
+    finally:
+        os._exit(0)  # as one that its server kills
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "ask":
         ask(sys.argv[2], sys.argv[3], sys.argv[4:])
     else:
         wanted = serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
-        if wanted is not None:
-            sys.exit(be_server(wanted))
+        if wanted is not None and wanted["words"] == SERVER:
+            status = be_server(wanted["environ"], wanted["descriptors"])
+            sys.stderr.flush()
+            os._exit(status)  # taking down all that was imported takes longer than ending the server
+        elif wanted is not None:
+            be_worker(wanted["environ"], wanted["words"], wanted["asker"], *wanted["descriptors"])

@@ -42,7 +42,7 @@ class Writer:
     def __init__(self, place: Place, wanted: dict[str, Any], **environ: str) -> None:
         self.place = place
         self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("writer.py")), json.dumps(wanted)],
+            [sys.executable, "-S", str(Path(__file__).with_name("writer.py")), json.dumps(wanted)],
             env=place.environ(PYTHONPATH=str(ROOT), **environ),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )

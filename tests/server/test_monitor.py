@@ -30,6 +30,13 @@ WITHIN_S = 10.0
 
 
 @pytest.fixture
+def beside(beside: Beside) -> Beside:
+    """A server whose monitor runs the recipes, as servers do where nobody tests."""
+    beside.set(PROBE_MONITOR="1")
+    return beside
+
+
+@pytest.fixture
 def own(tmp_path: Path) -> str:
     """A folder with one recipe, as PROBE_RECIPES names it."""
     (tmp_path / "own-nan.sql").write_text(RECIPE)

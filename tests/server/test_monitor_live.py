@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent.asking import query
-from harness import Job, Place, run_probe
+from harness import SERVER, Job, Place, run_probe
 from server.beside import until
 from server.sinks import webhook
 
@@ -31,7 +31,7 @@ def test_a_stopped_job_is_told_of_once_and_again_when_it_goes_on_and_what_is_con
     with webhook() as hook:
         settings = {
             "PROBE_NOTIFY": f"alarm={hook.url}", "PROBE_STALL_S": str(STALL_S),
-            "PROBE_RECIPES": str(tmp_path), "PROBE_MONITOR_INTERVAL_S": "1",
+            "PROBE_RECIPES": str(tmp_path), "PROBE_MONITOR_INTERVAL_S": "1", **SERVER, "PROBE_MONITOR": "1",
         }
         job = start("gpt_with_schedule", "--size", "tiny", "--forever", **settings)
         pid = str(job.pid)

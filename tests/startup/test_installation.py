@@ -32,7 +32,7 @@ def pip(python: Python, *words: str) -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--editable"]], ids=["wheel", "editable"])
-def test_an_installed_probe_starts_by_itself_and_uninstalls_without_trace(
+def test_an_installed_probe_starts_by_itself_reaches_into_others_and_uninstalls_without_trace(
     bare: Python, options: list[str], tmp_path: Path
 ) -> None:
     before = sorted(path.name for path in bare.site.iterdir())
@@ -48,12 +48,14 @@ def test_an_installed_probe_starts_by_itself_and_uninstalls_without_trace(
     assert on.out[2] == off.out[2]
     assert (bare.site / "torch_probe.start").is_file()
     assert (bare.executable.parent / "probe").is_file()
+    if not options:
+        reaches_into_another(bare, tmp_path)
     pip(bare, "uninstall", "--quiet", "--yes", "torch-probe")
     assert sorted(path.name for path in bare.site.iterdir() if path.name != "__pycache__") == before
 
 
-def test_an_installed_wheel_reaches_into_other_pythons(bare: Python, tmp_path: Path) -> None:
-    pip(bare, "install", "--quiet", "--no-deps", str(ROOT))
+def reaches_into_another(bare: Python, tmp_path: Path) -> None:
+    """What is installed in one Python is found by another, by the folder that `probe run` adds."""
     text = "import os\nfrom probe.boot.startup import PATH_FOLDER\nprint(PATH_FOLDER)"
     folder = bare.code(text).out[0]
     (tmp_path / "other").mkdir()

@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
+from agent.nursery import Nursery, forked
 from harness import PATIENCE_S, PROGRAMS, Place, run_program
 from probe.boot.startup import run_environment
 from probe.recording.places import process_folders
@@ -32,8 +33,9 @@ def without_times(result: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in result.items() if name not in TIMES}
 
 
-def test_a_job_with_its_own_probe_trains_as_without_us(place: Place) -> None:
-    plain, _ = run_program(place, "own_probe/train", watched=False)
+def test_a_job_with_its_own_probe_trains_as_without_us(place: Place, nursery: Nursery) -> None:
+    with forked(nursery, place, ("own_probe/train",), watched=False) as [alone]:
+        plain = alone.result()
     watched, said = run_program(place, "own_probe/train", watched=True)
     assert without_times(watched) == without_times(plain)
     assert said.count("\n") == 1
