@@ -70,6 +70,8 @@ CHECKOUT: dict[str, tuple[str, str]] = {
     ".venv/bin/python bench/overhead.py": (
         "python bench/overhead.py --quick --rounds 1 --jobs millisecond", LONG,
     ),
+    ".venv/bin/python bench/hooks.py": ("python bench/hooks.py --quick", LONG),
+    ".venv/bin/python bench/hooks.py --loader": ("python bench/hooks.py --quick --loader", LONG),
     ".venv/bin/python bench/latency.py": ("python bench/latency.py --quick", LONG),
     ".venv/bin/python bench/attach.py": ("python bench/attach.py --quick", LONG),
     ".venv/bin/python bench/detach.py": ("python bench/detach.py --rounds 2 --steps 50", LONG),

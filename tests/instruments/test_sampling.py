@@ -12,7 +12,7 @@ import torch
 from probe.base.isolation import Isolation
 from probe.job.instruments.core import statistics
 from probe.job.instruments.core.delivery import Delivery
-from probe.job.instruments.core.recorder import StepCost
+from probe.job.instruments.core.past_steps import StepCost
 from probe.job.instruments.modules.parameter_names import Known
 from probe.job.instruments.tensors import gradients as module
 from probe.job.instruments.tensors.gradient_norm import LONGEST_STEPS, interval_for
@@ -51,7 +51,7 @@ class Training:
         self.rings = {name: Rows() for name in ("python.gradients", "python.optimizers")}
         self.recorder: Any = SimpleNamespace(
             step=0, timing=True, cost_ns=0, grad_norm=NULL_DOUBLE, rings=self.rings, intern=self._intern,
-            last_steps=lambda most: [StepCost(int(wall_ms * MS), False, False, 0)] * most,
+            past=SimpleNamespace(costs=lambda _, most: [StepCost(int(wall_ms * MS), False, False, 0)] * most),
             owns_gradients=lambda: True,
         )
         torch.manual_seed(0)

@@ -14,7 +14,8 @@ from statistics import median
 from typing import NamedTuple
 
 from probe.base.clock import wall_ns
-from probe.job.instruments.core.recorder import Recorder, StepCost
+from probe.job.instruments.core.past_steps import StepCost
+from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.tensors.gradients import Gradients
 from probe.recording.layout import NULL_DOUBLE, NULL_INTEGER
 

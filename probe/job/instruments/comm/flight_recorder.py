@@ -179,7 +179,7 @@ class Flight:
     def _take(self, entries: list[dict[str, Any]], ahead_ns: int) -> None:
         collectives = self._collectives
         groups = collectives.groups_by_name({_group_name(entry) for entry in entries})
-        ends = self._recorder.ends
+        ends = self._recorder.past.ends(self._recorder.step)
         oldest: dict[str, int] = {}
         lowest = highest = -1
         for entry in entries:

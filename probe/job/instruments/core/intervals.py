@@ -343,7 +343,8 @@ class Intervals:
             self._count(one, -one.own_ns)
             recorder.data_ns += one.data_ns
             recorder.saw_data = True
-            recorder.add_batch(one.samples, one.tokens)
+            recorder.samples = _sum(recorder.samples, one.samples)
+            recorder.tokens = _sum(recorder.tokens, one.tokens)
             if recorder.loader == NULL_STRING:
                 recorder.loader = one.loader
         self._write(one, "withdrawn")
@@ -356,7 +357,7 @@ class Intervals:
         recorder.aside = one.outer
         took = now_ns - one.began_ns - one.inner_ns
         of_each_step, self._stretch_step = one.step - self._stretch_step < 2, one.step
-        before = recorder.last_steps(WARM_UP_STEPS)
+        before = recorder.past.costs(recorder.step, WARM_UP_STEPS)
         if of_each_step or recorder.step != one.step or len(before) < WARM_UP_STEPS:
             return
         if took > LONG_STEPS * before[-1].wall_ns:
@@ -403,3 +404,10 @@ def _put_back(recorder: Recorder, figures: tuple[Any, ...], took_ns: int) -> Non
 
 _PARTS = ("data", "backward", "optimizer", *HELD_PHASES)
 """Phases of which a call of a known name is a part."""
+
+
+def _sum(count: int, more: int) -> int:
+    """Of two counts, of which either may be unknown."""
+    if more == NULL_INTEGER:
+        return count
+    return more if count == NULL_INTEGER else count + more

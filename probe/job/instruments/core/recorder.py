@@ -13,28 +13,18 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 from probe.base.clock import ANCHOR_NS
 from probe.job.instruments.core.loss_share import parts_of
+from probe.job.instruments.core.past_steps import MOST_RECENT, PastSteps, StepCost
 from probe.job.instruments.core.step_listeners import IntervalKeeper, NoListener, StepListener
 from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_INTEGER, NULL_STRING
 from probe.recording.recording import Recording
-from probe.recording.tables import BY_NAME
 
 _now = time.monotonic_ns
 _ident = threading.get_ident
 
-_FIELDS = [column.name for column in BY_NAME["python.steps"].columns]
-_LOSS = [column.name for column in BY_NAME["python.losses"].columns].index("loss")
-_LOSS_FIELD, _GRAD_NORM_FIELD = _FIELDS.index("loss"), _FIELDS.index("grad_norm")
-_T_FIELD, _WALL_FIELD, _SPENT_FIELD = _FIELDS.index("t_ns"), _FIELDS.index("wall_s"), -1
-_SAMPLED_FIELD, _SHADOW_FIELD = _FIELDS.index("sampled"), _FIELDS.index("shadow")
-_OUTSIDE_FIELDS = slice(_FIELDS.index("held_s"), _FIELDS.index("checkpoint_s") + 1)
-"""held_s, eval_s and checkpoint_s."""
-_NOTHING_OUTSIDE = [NULL_DOUBLE] * 3
-MOST_RECENT = 512
-"""Steps that `recent` and `ends` go back."""
 SHADOW_FIRST, SHADOW_EVERY, SHADOW_STEPS = 200, 1000, 8
 """Shadow steps: the first one, their period, how many in a row."""
 MARKED = ("optimizer", "call")
@@ -47,36 +37,23 @@ FIRST_SAMPLE = 2
 """Modules are first recorded on the third step: the first two warm caches and compile."""
 
 
-class StepCost(NamedTuple):
-    """What the governor needs of a step."""
-
-    wall_ns: int
-    """Without what was held, evaluated or saved in it."""
-    sampled: bool
-    shadow: bool
-    cost_ns: int
-
-
 class Recorder:
     """State of the training loop as the instruments see it. One per process.
 
     Slots keep the fields of a step side by side: caches are cold when a hook runs."""
 
     __slots__ = (
-        "_append_loss", "_append_pulse", "_append_step", "_backward_id", "_begun", "_boundary_ids",
-        "_forward_id", "_held_from_ns", "_held_ids", "_newest_loss", "_optimizer_id", "_other_id", "_trainer",
-        "_trainers",
-        "alert", "allocated_bytes", "alone", "arm_forward", "aside",
-        "backward_ns", "begin_awaited", "checkpoint_ns", "clip_norm", "clip_scaled", "comm_ns", "cost_ns",
-        "data_ns", "disarm_forward",
-        "end_awaited", "eval_ns", "explicit", "fed_by", "forward_armed", "forward_ns",
-        "forward_start_ns", "grad_norm",
-        "held_ns", "intern", "intervals", "listener", "loader",
-        "loss_count", "loss_parts", "loss_scale", "loss_share", "loss_sum", "micro_step", "modules_fixed",
-        "modules_interval", "next_sample", "optimizer_ns", "peak_allocated_bytes", "phase",
-        "reserved_bytes", "rings", "rss_bytes", "samples", "sampling", "saw_comm", "saw_data", "saw_forward",
-        "stale_gradients", "start_sampling", "step", "step_start_ns", "stop_sampling", "thread",
-        "timed_every", "timing", "tokens", "trained", "training_mode",
+        "_append_loss", "_append_pulse", "_append_step", "_backward_id", "_boundary_ids", "_forward_id",
+        "_held_from_ns", "_held_ids", "_optimizer_id", "_other_id", "_trainer", "_trainers", "alert",
+        "allocated_bytes", "alone", "arm_forward", "aside", "backward_ns", "begin_awaited", "checkpoint_ns",
+        "clip_norm", "clip_scaled", "comm_ns", "cost_ns", "data_ns", "disarm_forward", "end_awaited",
+        "eval_ns", "explicit", "fed_by", "forward_armed", "forward_ns", "forward_start_ns", "grad_norm",
+        "held_ns", "intern", "intervals", "listener", "loader", "loss_count", "loss_parts", "loss_scale",
+        "loss_share", "loss_sum", "micro_step", "modules_fixed", "modules_interval", "newest_loss",
+        "next_sample", "optimizer_ns", "past", "peak_allocated_bytes", "phase", "reserved_bytes", "rings",
+        "rss_bytes", "samples", "sampling", "saw_comm", "saw_data", "saw_forward", "stale_gradients",
+        "start_sampling", "step", "step_start_ns", "stop_sampling", "thread", "timed_every", "timing",
+        "tokens", "trained", "training_mode",
     )
 
     def __init__(self, recording: Recording, *, modules_interval: int, midway: bool = False) -> None:
@@ -104,14 +81,16 @@ class Recorder:
         self.timing = True
         self.timed_every = 1
         """Phases are timed on every so many steps; more than 1 if steps are too short for the budget."""
-        self._begun: list[tuple[int, int]] = []
-        """-1 and its end, of the step in which recording began."""
+        self.past = PastSteps(rings["python.steps"], rings["python.losses"])
+        """What is known of the last steps, from their rows; off the hot path."""
         self.aside: Any = None
         """The interval under way, or what may become one; None in plain training."""
         self.trained: set[int] = set()
         """Ids of the iterators of loaders that are known to feed the training."""
         self.intervals: IntervalKeeper = NoListener()
 
+        self.newest_loss = 0
+        """Number of the newest row of python.losses."""
         self.loss_parts = 0.0
         """By what the job divides the loss of each micro step, as of the last step that told."""
         self.loader = self.fed_by = NULL_STRING
@@ -144,7 +123,6 @@ class Recorder:
         self.cost_ns = 0
         self.step_start_ns = 0
         self._held_from_ns = 0
-        self._newest_loss = 0
         self._reset(0)
         if midway:
             self._begin_at_next_boundary()
@@ -154,40 +132,15 @@ class Recorder:
         """Number of the current step; None in the step in which recording began."""
         return None if self.step == NULL_INTEGER else self.step
 
-    # What the last steps were like: read from their rows, by any thread, off the hot path --------
-
     @property
     def last_row(self) -> list[Any] | None:
         """Fields of the last row of python.steps; None before the first."""
-        return self.rings["python.steps"].read(self.step) if self.step > 0 else None
+        return self.past.row(self.step)
 
     @property
     def recent(self) -> list[StepCost]:
-        """The last steps, oldest first; see `last_steps`."""
-        return self.last_steps(MOST_RECENT)
-
-    def last_steps(self, most: int) -> list[StepCost]:
-        """The last so many steps that are still in memory, oldest first."""
-        found = []
-        for row in self._last_rows(most):
-            worked = round(row[_WALL_FIELD] * 1e9)
-            outside = row[_OUTSIDE_FIELDS]
-            if outside != _NOTHING_OUTSIDE:
-                worked -= sum(round(one * 1e9) for one in outside if one != NULL_DOUBLE)
-            sampled, shadow = row[_SAMPLED_FIELD] == 1, row[_SHADOW_FIELD] == 1
-            found.append(StepCost(worked, sampled, shadow, row[_SPENT_FIELD]))
-        return found
-
-    @property
-    def ends(self) -> list[tuple[int, int]]:
-        """Number and end (monotonic ns) of the last steps; -1: the step in which recording began."""
-        found = [(row[0], row[_T_FIELD] - ANCHOR_NS) for row in self._last_rows(MOST_RECENT)]
-        return found if found and found[0][0] else self._begun + found
-
-    def _last_rows(self, most: int) -> list[list[Any]]:
-        read, newest = self.rings["python.steps"].read, self.step  # rows count from 1, steps from 0
-        rows = [read(number) for number in range(max(1, newest + 1 - most), newest + 1)]
-        return [row for row in rows if row is not None]
+        """The last steps that are still in memory, oldest first."""
+        return self.past.costs(self.step, MOST_RECENT)
 
     def _begin_at_next_boundary(self) -> None:
         """The job is inside a step whose beginning was not seen: it gets no number and no row."""
@@ -195,7 +148,7 @@ class Recorder:
 
         def begin(fields: list[Any]) -> int:
             self._append_step = append
-            self._begun = [(-1, fields[_T_FIELD] - ANCHOR_NS)]
+            self.past.begun(fields)
             self.step = -1  # the step that begins now is 0
             return 0
 
@@ -272,13 +225,6 @@ class Recorder:
         if self.timing or self.forward_armed or self.begin_awaited or self.aside is not None:
             self.expect_forward()
 
-    def add_batch(self, samples: int, tokens: int) -> None:
-        """A batch of this step arrived; NULL_INTEGER for unknown counts."""
-        if samples != NULL_INTEGER:
-            self.samples = samples if self.samples == NULL_INTEGER else self.samples + samples
-        if tokens != NULL_INTEGER:
-            self.tokens = tokens if self.tokens == NULL_INTEGER else self.tokens + tokens
-
     def forward_begins(self, now_ns: int) -> None:
         """The first module call of a micro step."""
         self.forward_start_ns = now_ns
@@ -308,7 +254,7 @@ class Recorder:
             finite = loss - loss == 0.0
             if not finite:
                 self.alert = True
-            self._newest_loss = self._append_loss(
+            self.newest_loss = self._append_loss(
                 self.step, self.micro_step, now_ns + ANCHOR_NS, loss, finite, share
             )
         self.phase = "backward"
@@ -512,14 +458,7 @@ class Recorder:
 
     def note_loss(self, step: int, micro_step: int, t_ns: int, loss: float, share: float) -> None:
         """Write the row of a loss that a device delivered late; from the agent's thread."""
-        self._newest_loss = self._append_loss(step, micro_step, t_ns, loss, loss - loss == 0.0, share)
-
-    def last_losses(self, most: int) -> list[float]:
-        """The last finite rows of python.losses, oldest first; off the hot path."""
-        read, newest = self.rings["python.losses"].read, self._newest_loss
-        rows = [read(number) for number in range(max(1, newest + 1 - 2 * most), newest + 1)]
-        found = [float(row[_LOSS]) for row in rows if row is not None]
-        return [loss for loss in found if loss - loss == 0.0][-most:]
+        self.newest_loss = self._append_loss(step, micro_step, t_ns, loss, loss - loss == 0.0, share)
 
     def deliver_loss(self, step: int, values: list[tuple[float, float]]) -> None:
         """Put late losses, each with its share, into the row of their step; from the agent's thread."""
@@ -529,22 +468,14 @@ class Recorder:
             self.loss_count += len(values)
             self.loss_share += share
             return
-        self._amend(step, _LOSS_FIELD, self._whole(total, share, len(values)))
+        self.past.amend(self.step, step, "loss", self._whole(total, share, len(values)))
 
     def deliver_grad_norm(self, step: int, norm: float) -> None:
         """Put a late gradient norm into the row of its step; from the agent's thread."""
         if step == self.step:
             self.grad_norm = norm
         else:
-            self._amend(step, _GRAD_NORM_FIELD, norm)
-
-    def _amend(self, step: int, field: int, value: float) -> None:
-        """Put a figure into a row already written, unless its place will soon be overwritten."""
-        ring, number = self.rings["python.steps"], step + 1  # rows count from 1, steps from 0
-        fields = ring.read(number) if 0 <= self.step - step < ring.rows // 2 else None
-        if fields is not None and fields[0] == step and fields[field] == NULL_DOUBLE:
-            fields[field] = value
-            ring.put(number, *fields)
+            self.past.amend(self.step, step, "grad_norm", norm)
 
     def call_step(self) -> None:
         """`probe.step()`: the job marks the end of a step."""

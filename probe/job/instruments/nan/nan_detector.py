@@ -339,7 +339,7 @@ class NanDetector:
         norm = row[_NORM_FIELD] if row is not None and row[0] == step - 1 else NULL_DOUBLE
         seen = Seen(
             step=step, micro_step=micro_step, seen_by=seen_by, kind=kind,
-            losses=recorder.last_losses(HISTORY),
+            losses=recorder.past.losses(recorder.newest_loss, HISTORY),
             checked_before=self._checked_step >= step - 1 >= 0,
             norm_before=None if norm == NULL_DOUBLE else norm, several_ranks=_several_ranks(),
         )

@@ -330,7 +330,7 @@ def _undone(norm: Any, max_norm: Any) -> Any:
 
 def usual_wall_ns(recorder: Recorder) -> float:
     """Median of the last steps' times; 0 before the first."""
-    last = [step.wall_ns for step in recorder.last_steps(9)]
+    last = [step.wall_ns for step in recorder.past.costs(recorder.step, 9)]
     return float(median(last)) if last else 0.0
 
 
