@@ -229,7 +229,9 @@ class Training:
 
     def growing(self) -> None:
         self.optimizer.zero_grad()
-        self.state = getattr(self, "state", torch.zeros(())) + list(self.model.parameters())[-1].sum()
+        self.state = getattr(self, "state", torch.zeros(()))
+        for one in self.model.parameters():
+            self.state = self.state + (one.sum() - one.sum())
         (self.loss() + self.state).backward()
         self.optimizer.step()
 
