@@ -62,11 +62,6 @@ class Session:
         return self._brought
 
     @property
-    def converses(self) -> bool:
-        """Whether a person is at both ends: a prompt may open."""
-        return self.input.isatty() and self.out.terminal
-
-    @property
     def address(self) -> Address:
         """The endpoint given, else PROBE_ENDPOINT, else the only live process."""
         return parse(self.named or self.settings.endpoint, self.settings)
@@ -121,6 +116,17 @@ class Session:
         self.err.line(f"{self.err.style('probe:', 'red')} {shown(error.message)}")
         if error.hint:
             self.err.line(f"  next: {shown(error.hint)}")
+
+    def may_prompt(self) -> bool:
+        """Whether a prompt can open: a person is at both ends, and its library is there, else a note."""
+        if not (self.input.isatty() and self.out.terminal):
+            return False
+        from importlib.util import find_spec
+
+        if find_spec("prompt_toolkit") is None:
+            self.note("no prompt: `pip install prompt_toolkit` where probe is installed")
+            return False
+        return True
 
     def note(self, text: str) -> None:
         """Write one line to stderr."""
