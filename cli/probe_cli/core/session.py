@@ -7,15 +7,16 @@ environment, streams and transport. The command's main thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from probe.base.errors import ProbeError, ServerUnavailable, UsageError
-from probe.base.settings import Settings
-from probe_cli.core import transport as transports
-from probe_cli.core.endpoints import Address, parse
 from probe_cli.core.terminal import Output, escape_controls
 from probe_cli.core.wait_line import waiting
+
+if TYPE_CHECKING:  # `probe --help` asks nobody, and waits for no import that asking needs
+    from probe.base.settings import Settings
+    from probe_cli.core.endpoints import Address
+    from probe_cli.core.transport import Transport
 
 SPARE_S = 10.0
 """Added to the server's deadline when waiting for its response."""
@@ -36,7 +37,7 @@ class Session:
         err: TextIO,
         stdin: TextIO,
         dispatch: Callable[[Sequence[str], Session], int],
-        transport: transports.Transport | None = None,
+        transport: Transport | None = None,
     ) -> None:
         self.environ = environ
         self.out = Output(out, environ)
@@ -53,6 +54,8 @@ class Session:
     def settings(self) -> Settings:
         """Settings of this environment, parsed on first use; raises `SettingInvalid`."""
         if self._settings is None:
+            from probe.base.settings import Settings
+
             self._settings = Settings(self.environ)
         return self._settings
 
@@ -64,6 +67,8 @@ class Session:
     @property
     def address(self) -> Address:
         """The endpoint given, else PROBE_ENDPOINT, else the only live process."""
+        from probe_cli.core.endpoints import parse
+
         return parse(self.named or self.settings.endpoint, self.settings)
 
     def connect(self, wait_s: float | None = None) -> None:
@@ -71,7 +76,9 @@ class Session:
 
         No request has been sent if this raises."""
         if self._transport is None:
-            self._transport = transports.open_transport(self.address, self.settings, wait_s)
+            from probe_cli.core.transport import open_transport
+
+            self._transport = open_transport(self.address, self.settings, wait_s)
 
     def request(
         self,
@@ -86,16 +93,18 @@ class Session:
         `timeout_s` is the server's deadline, None for its default. Entries of `body` that are None are
         left out.
         """
+        from probe_cli.core.transport import check_size, target
+
         sent = None if body is None else {name: value for name, value in body.items() if value is not None}
         if sent is not None:
-            transports.check_size(sent)
+            check_size(sent)
         wait_s = max(PATIENCE_S, self.settings.query_timeout_s) if timeout_s is None else timeout_s
-        target = transports.target(path, parameters or {})
+        asked = target(path, parameters or {})
         with waiting(self.err, f"waiting for the server to answer {path.rpartition('/')[2]}"):
             if self._transport is None:
                 self.connect()
             assert self._transport is not None
-            answer = self._transport.request(method, target, sent, wait_s + SPARE_S)
+            answer = self._transport.request(method, asked, sent, wait_s + SPARE_S)
         if not isinstance(answer, dict):
             raise ServerUnavailable(f"the response to {path} is not a JSON object")
         return answer
@@ -138,7 +147,8 @@ class Session:
             raise UsageError(f"{what} and -f are mutually exclusive")
         try:
             if file is not None and file != "-":
-                text = Path(file).read_text(encoding="utf-8")
+                with open(file, encoding="utf-8") as opened:
+                    text = opened.read()
             elif argument is None or argument == "-":
                 if self.input.isatty():
                     self.note(f"reading {what} from the terminal; end with Ctrl-D")
