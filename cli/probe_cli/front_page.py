@@ -5,14 +5,12 @@ The command's main thread; standard library only, and no typer: these are typed 
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 
 import probe
 from probe.base.errors import EndpointUnknown
 from probe_cli.command_table import ENDPOINT_HELP, GROUPS, VERSION_HELP, summary_of
 from probe_cli.core.arguments import ALL_COMMANDS, HELP_OPTIONS, CommandLine
-from probe_cli.core.exit_codes import exit_codes
 from probe_cli.core.session import Session
 
 _WIDTH = 80
@@ -54,6 +52,8 @@ def front_page(line: CommandLine, session: Session) -> bool:
 
 def help_lines() -> Iterator[str]:
     """`probe --help`: at most 80 columns wide, whatever the terminal."""
+    from probe_cli.core.exit_codes import exit_codes
+
     yield "Usage: probe [ENDPOINT] COMMAND …"
     yield ""
     yield "Inspect a running PyTorch job. `probe` alone shows what runs and what to do."
@@ -73,6 +73,8 @@ def help_lines() -> Iterator[str]:
 
 
 def _entry(word: str, meaning: str, column: int = _COLUMN) -> Iterator[str]:
+    import textwrap
+
     first, *more = textwrap.wrap(meaning, _WIDTH - column, break_on_hyphens=False)
     yield f"  {word:<{column - 2}}{first}"
     yield from (" " * column + line for line in more)

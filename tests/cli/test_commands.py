@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_harness import TIMEOUT_S, FakeServer, Result
+from command_harness import TIMEOUT_S, FakeServer, Result, Screen
 
 from probe_cli.command_table import COMMANDS, module_of, summary_of
 from probe_cli.core.figures import age
+from probe_cli.main import run
 
 
 def _process(**changes: Any) -> dict[str, Any]:
@@ -247,6 +248,17 @@ def test_nothing_heavy_is_imported_for_a_common_command(
     imported = {line.rpartition("|")[2].strip() for line in result.err.splitlines() if "|" in line}
     assert "probe.base.wire" in imported
     assert not imported.intersection(HEAVY)
+
+
+def test_without_the_library_of_the_prompt_what_is_typed_until_ctrl_d_is_run(
+    server: FakeServer, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.answers["/v1/eval"] = (200, _evaluated(value="2"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    out, err = Screen(), Screen()
+    assert run([str(server.path), "eval"], environment, out, err, Screen("1 + 1")) == 0
+    assert out.getvalue() == "2\n" and "pip install prompt_toolkit" in err.getvalue()
+    assert server.requests[0].body["code"] == "1 + 1"
 
 
 def test_the_list_of_commands_is_read_without_importing_them(process: Callable[..., Result]) -> None:

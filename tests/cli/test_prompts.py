@@ -70,7 +70,7 @@ def test_the_sql_prompt_answers_helps_is_stopped_and_left(
         sql.type(STOP)  # a line is discarded
         sql.wait_for("sql>")
         sql.type(ENDLESS + ENTER)
-        sql.wait_for(";")
+        sql.wait_for("waiting for the server to answer query")
         sql.type(STOP)  # a query is stopped
         sql.wait_for("stopped")
         sql.wait_for("sql>")

@@ -81,7 +81,7 @@ def command(
             answer = _request(session, snippet, timeout_s, wait_s, options)
         return (_show_ranks if isinstance(answer.get("answers"), list) else _show)(session, answer)
 
-    if code is None and file is None and session.converses:
+    if code is None and file is None and session.may_prompt():
         from probe_cli.prompts.python_prompt import PythonPrompt
 
         PythonPrompt(session, run, lambda expression: names_in_job(session, expression)).run()

@@ -42,7 +42,8 @@ def command(
     """
     session: Session = context.obj
     chosen = chosen_format(output_format, output, session.out)
-    if sql is None and file is None and output is None and output_format is None and session.converses:
+    unasked = sql is None and file is None and output is None and output_format is None
+    if unasked and session.may_prompt():
         from probe_cli.prompts.sql_prompt import SqlPrompt
 
         SqlPrompt(session, limit, timeout, lambda own, answer: say_about(own, answer, count=True)).run()

@@ -7,16 +7,17 @@ environment, streams and transport. The command's main thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from probe.base.errors import ProbeError, UsageError
-from probe.base.settings import Settings
-from probe.client.connection import Connection
-from probe.client.endpoints import Address, parse
-from probe.client.transport import Transport
 from probe_cli.core.terminal import Output, escape_controls
 from probe_cli.core.wait_line import waiting
+
+if TYPE_CHECKING:  # `probe --help` asks nobody, and waits for no import that asking needs
+    from probe.base.settings import Settings
+    from probe.client.connection import Connection
+    from probe.client.endpoints import Address
+    from probe.client.transport import Transport
 
 
 class Session:
@@ -49,6 +50,8 @@ class Session:
     def settings(self) -> Settings:
         """Settings of this environment, parsed on first use; raises `SettingInvalid`."""
         if self._settings is None:
+            from probe.base.settings import Settings
+
             self._settings = Settings(self.environ)
         return self._settings
 
@@ -58,13 +61,10 @@ class Session:
         return self._brought
 
     @property
-    def converses(self) -> bool:
-        """Whether a person is at both ends: a prompt may open."""
-        return self.input.isatty() and self.out.terminal
-
-    @property
     def address(self) -> Address:
         """The endpoint given, else PROBE_ENDPOINT, else the only live process."""
+        from probe.client.endpoints import parse
+
         return parse(self.named or self.settings.endpoint, self.settings)
 
     @property
@@ -94,6 +94,8 @@ class Session:
         return answer
 
     def _connection(self) -> Connection:
+        from probe.client.connection import Connection
+
         return Connection(self.address, self.settings, self._transport)
 
     def no_endpoint(self, command: str) -> None:
@@ -113,6 +115,17 @@ class Session:
         if error.hint:
             self.err.line(f"  next: {shown(error.hint)}")
 
+    def may_prompt(self) -> bool:
+        """Whether a prompt can open: a person is at both ends, and its library is there, else a note."""
+        if not (self.input.isatty() and self.out.terminal):
+            return False
+        from importlib.util import find_spec
+
+        if find_spec("prompt_toolkit") is None:
+            self.note("no prompt: `pip install prompt_toolkit` where probe is installed")
+            return False
+        return True
+
     def note(self, text: str) -> None:
         """Write one line to stderr."""
         self.err.line(f"probe: {escape_controls(text)}")
@@ -123,7 +136,8 @@ class Session:
             raise UsageError(f"{what} and -f are mutually exclusive")
         try:
             if file is not None and file != "-":
-                text = Path(file).read_text(encoding="utf-8")
+                with open(file, encoding="utf-8") as opened:
+                    text = opened.read()
             elif argument is None or argument == "-":
                 if self.input.isatty():
                     self.note(f"reading {what} from the terminal; end with Ctrl-D")
