@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections import Counter
 from statistics import median
 from typing import Any
@@ -20,6 +21,7 @@ import probe
 from ledger import Ledger, options
 from probe.job.agent.lifecycle import agent_here
 
+NAMED_AT_STEP = 10
 WARM_UP_STEPS = 60
 """Past the first steps, which are looked at more closely."""
 
@@ -46,6 +48,8 @@ def main() -> None:
             names[f"{os.path.basename(path)[:-3]}.{frame.f_code.co_name}"] += 1
 
     while ledger.running:
+        while ledger.steps == NAMED_AT_STEP and not agent.instruments.names.ready:
+            time.sleep(0.002)  # steps are timed until one can be sampled
         recorder.timed_every = 8  # as the governor decides for short steps
         counts = ledger.steps >= WARM_UP_STEPS and not recorder.timing
         names.clear()
