@@ -14,7 +14,10 @@ import pytest
 from harness import SERVER, Job, Place
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+SCRIPTS, CELLS = (
+    [block.replace("JOB", "train") for block in re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL)]
+    for kind in ("python", "ipython")
+)
 
 
 def test_what_the_page_shows_runs(
@@ -25,14 +28,12 @@ def test_what_the_page_shows_runs(
     place.start_server()
     job = fork("scheduled", "none", "--until-told", PROBE_NAME="train", **SERVER)
     job.wait_for("READY")
-    scripts = [block for block in BLOCKS if "%" not in block]
-    cells = [block for block in BLOCKS if "%" in block]
-    assert len(scripts) == len(cells) == 2
-    for script in scripts:
+    assert len(SCRIPTS) == len(CELLS) == 2
+    for script in SCRIPTS:
         exec(compile(script, "docs/python.md", "exec"), {})
     said = capsys.readouterr().out
     assert said.startswith("step  wall_s") and "0.1" in said
-    _notebook(cells, capsys)
+    _notebook(CELLS, capsys)
 
 
 def _notebook(cells: list[str], capsys: pytest.CaptureFixture[str]) -> None:

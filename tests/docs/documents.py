@@ -18,6 +18,7 @@ KINDS = {
     "sh": "one command a line",
     "sql": "one query",
     "python": "a program",
+    "ipython": "a notebook's cell, which tests/client/test_page runs",
     "http": "routes, which test_declarations holds against the code",
 }
 _FENCE = re.compile(r"(`{3,}|~{3,})(.*)")

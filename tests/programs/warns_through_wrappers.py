@@ -11,6 +11,7 @@ import faulthandler
 import gc
 import io
 import os
+import random
 import sys
 import threading
 import types
@@ -18,6 +19,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -72,6 +74,12 @@ def places() -> Iterator[tuple[Any, str, bool]]:
     yield torch.amp.GradScaler, "scale", True
     yield torch.autograd, "backward", True
     yield nn.Module, "zero_grad", True
+    yield nn.Module, "eval", True
+    yield lr_scheduler.ReduceLROnPlateau, "step", False
+    for owner, name in (
+        (torch, "manual_seed"), (torch.random, "manual_seed"), (random, "seed"), (numpy.random, "seed"),
+    ):
+        yield owner, name, False
     yield torch, "save", True
     yield torch.serialization, "save", True
     yield torch, "load", False
@@ -160,6 +168,12 @@ class Calls:
         yield lambda: nn.utils.get_total_norm([one.grad for one in parameters])
         yield lambda: nn.utils.clip_grads_with_norm_(parameters, 1.0, torch.ones(()))
         yield lambda: self.model.zero_grad(set_to_none=False)
+        yield lambda: self.model.eval()
+        yield lambda: lr_scheduler.ReduceLROnPlateau.step(self.schedule, 1.0)
+        yield lambda: torch.manual_seed(0)
+        yield lambda: torch.random.manual_seed(0)
+        yield lambda: random.seed(0)
+        yield lambda: numpy.random.seed(0)
         yield lambda: torch.save(torch.ones(1), io.BytesIO())
         yield lambda: torch.serialization.save(torch.ones(1), io.BytesIO())
         yield lambda: torch.load(io.BytesIO())

@@ -72,7 +72,7 @@ class Writer:
             rings["python.pulse"].append(step, 0, now, intern("data"))
             rings["python.batches"].append(
                 step, 0, now, intern("Text/0"), 0.001, 8, 512, intern("(8, 64)"), intern("int64"),
-                intern("done"), 0, step, N, B,
+                intern("done"), 0, step, N, B, B,
             )
             rings["python.losses"].append(step, 0, now, 1.0 / (step + 1), 1, D)
             self.modules(step, now)
@@ -110,7 +110,7 @@ class Writer:
         rings, intern = self.recording.rings, self.recording.strings.intern
         row = (
             self.steps, 0, clock.wall_ns(), intern("Text/0"), 1.5 if done else D, 8 if done else N,
-            N, 0, 0, intern("done" if done else "pending"), N, N, N, B,
+            N, 0, 0, intern("done" if done else "pending"), N, N, N, B, B,
         )
         if done:
             rings["python.batches"].put(self.fetch, *row)

@@ -88,7 +88,12 @@ class DependenceAudit:
         if self._child is not None or os.getpid() != self._pid or os.environ.get("RANK", "0") != "0":
             self.due = self._recorder.step + WAIT_STEPS
             return
-        if not self._old_enough():
+        try:
+            if not self._old_enough():
+                self.due = self._recorder.step + WAIT_STEPS
+                return
+            refused_here = forked_probe.refusal(int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1))
+        except OSError:  # the job has no descriptor left, or none may be opened
             self.due = self._recorder.step + WAIT_STEPS
             return
         self._audits += 1
@@ -99,7 +104,7 @@ class DependenceAudit:
             "step": self._recorder.step, "t_ns": wall_ns(),
             "model": type(call.module).__name__ if call is not None else None,
         }
-        refused = self._refusal(call)
+        refused = self._refusal(call) or refused_here
         if not refused:
             refused = self._fork(call, first)
         if refused:
@@ -136,7 +141,6 @@ class DependenceAudit:
         return (
             replay_refusal(call)
             or ("the model is on a device, where a fork cannot repeat its forward" if on_device else "")
-            or forked_probe.refusal(int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1))
         )
 
     # The agent's thread -------------------------------------------------------
