@@ -113,7 +113,9 @@ class Typist:
 
     def ends(self) -> int:
         """Its exit code, once it has ended."""
+        deadline = time.monotonic() + PATIENCE_S
         while self.process.poll() is None:
+            assert time.monotonic() < deadline, f"it does not end; shown:\n{plain(self.shown)}"
             ready, _, _ = select.select([self._controller], [], [], 0.05)
             if ready:
                 self.shown += os.read(self._controller, 1 << 16).decode(errors="replace")
