@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -113,3 +115,21 @@ def test_a_bad_peers_file_is_an_error_that_names_the_line(tmp_path: Path) -> Non
     path.write_text("node1:7130\nnode2\n")
     with pytest.raises(SettingInvalid, match="line 2"):
         peer_discovery.from_file(settings)
+
+
+def test_a_worker_of_ray_train_is_a_rank_of_the_run_that_ray_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray keeps this in an object, and sets no variable before the training begins."""
+    for name in TORCHRUN:
+        monkeypatch.delenv(name, raising=False)
+    place = SimpleNamespace(world_rank=1, local_rank=0, world_size=2, local_world_size=1)
+    run = SimpleNamespace(run_id="5f0c", run_config=SimpleNamespace(name="tiny"))
+    context = SimpleNamespace(train_run_context=run, distributed_context=place)
+    kept = SimpleNamespace(_train_context=context)
+    monkeypatch.setitem(sys.modules, "ray.train.v2._internal.execution.context", kept)
+    found = identify("")
+    assert (found.job, found.run, found.rank) == ("tiny", "tiny-5f0c", 1)
+    assert (found.world_size, found.local_rank) == (2, 0)
+    assert found.counted, "Ray starts workers again without counting"
+    assert identify("given").job == "given"
+    kept._train_context = None  # a worker that trains nothing, or Ray keeps it elsewhere
+    assert identify("").rank == 0 and identify("").world_size is None
