@@ -85,14 +85,14 @@ class DependenceAudit:
     # The training thread ------------------------------------------------------
 
     def _look(self, first: Any) -> None:
-        if self._child is not None or os.getpid() != self._pid or os.environ.get("RANK", "0") != "0":
+        if self._child is not None or os.getpid() != self._pid or not _leads():
             self.due = self._recorder.step + WAIT_STEPS
             return
         try:
             if not self._old_enough():
                 self.due = self._recorder.step + WAIT_STEPS
                 return
-            refused_here = forked_probe.refusal(int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1))
+            refused_here = forked_probe.refusal()
         except OSError:  # the job has no descriptor left, or none may be opened
             self.due = self._recorder.step + WAIT_STEPS
             return
@@ -111,7 +111,8 @@ class DependenceAudit:
             self._rows = [{**self._about, "question": "all", "refused": refused}]
 
     def _fork(self, call: Any, first: Any) -> str:
-        scene = questions.Scene(call, first, _samples(call.batch), not _several_ranks(), self._names.path)
+        alone = forked_probe.ranks()[1] == 1
+        scene = questions.Scene(call, first, _samples(call.batch), alone, self._names.path)
 
         def examine(send: questions.Send) -> None:
             _limit()
@@ -128,10 +129,8 @@ class DependenceAudit:
 
     def _old_enough(self) -> bool:
         """Whether the run has lasted so long that the cost is a small part of it."""
-        pages = descriptors.read_text("/proc/self/statm").split()
-        own_bytes = (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")
         age_s = time.monotonic() - self.begun_s
-        return COST_S + own_bytes * COST_S_PER_BYTE <= self._budget_ratio * age_s
+        return COST_S + forked_probe.own_bytes() * COST_S_PER_BYTE <= self._budget_ratio * age_s
 
     def _refusal(self, call: Any) -> str:
         for name in _DISTURBED_BY_FORKS:
@@ -182,8 +181,9 @@ def _samples(batch: Any) -> int | None:
     return len(indices) if indices else None
 
 
-def _several_ranks() -> bool:
-    return int(os.environ.get("WORLD_SIZE", "1") or 1) > 1
+def _leads() -> bool:
+    """Whether this is rank 0, by its launcher and by its process groups: spawned ranks may have no RANK."""
+    return os.environ.get("RANK", "0") == "0" and forked_probe.ranks()[0] == 0
 
 
 def _limit() -> None:

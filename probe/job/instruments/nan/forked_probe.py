@@ -72,10 +72,22 @@ _FORBIDDEN = (
 Send = Callable[[str, Any], None]
 
 
-def refusal(local_ranks: int = 1) -> str:
-    """Why this process must not fork; empty when it may. A millisecond, on the training thread.
+def ranks() -> tuple[int, int]:
+    """Rank and world size as torch's process groups have them; (0, 1) where there are none."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return 0, 1
+    return int(distributed.get_rank()), int(distributed.get_world_size())
 
-    `local_ranks`: processes of the job on this host, which may all fork at the same instant."""
+
+def own_bytes() -> int:
+    """Memory that is this process's alone: of which a fork may need a second copy."""
+    pages = descriptors.read_text("/proc/self/statm").split()
+    return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")
+
+
+def refusal() -> str:
+    """Why this process must not fork; empty when it may. A millisecond, on the training thread."""
     if not hasattr(os, "fork") or sys.platform != "linux":
         return "only Linux is supported"
     device = accelerator.current()
@@ -87,15 +99,14 @@ def refusal(local_ranks: int = 1) -> str:
     for part, why in _NOT_FORKED_WITH.items():
         if part in maps:
             return why
-    return _no_room(local_ranks)
+    # All ranks of this host may fork at the same instant.
+    return _no_room(int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1))
 
 
 def _no_room(local_ranks: int) -> str:
     """The parent keeps writing: at worst all of its own memory exists twice."""
-    pages = descriptors.read_text("/proc/self/statm").split()
-    own_bytes = (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE")
     available_bytes = HostMemoryReader().read()[0]
-    needed_bytes = local_ranks * (own_bytes + ROOM_BYTES)
+    needed_bytes = local_ranks * (own_bytes() + ROOM_BYTES)
     if available_bytes is None or available_bytes >= needed_bytes:
         return ""
     return f"{available_bytes >> 20} MB of memory are free, and a fork may need {needed_bytes >> 20} MB"

@@ -317,7 +317,7 @@ class NanDetector:
     def _refusal(self) -> str:
         if time.monotonic() < self._next_fork_s:
             return "another event was traced just before"
-        return forked_probe.refusal(int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1))
+        return forked_probe.refusal()
 
     def _late(self, seen_by: str, step: int, micro_step: int | None, value: float) -> None:
         """An event seen late: its tensors are gone, its batch may still be there."""
@@ -341,7 +341,7 @@ class NanDetector:
             step=step, micro_step=micro_step, seen_by=seen_by, kind=kind,
             losses=recorder.past.losses(recorder.newest_loss, HISTORY),
             checked_before=self._checked_step >= step - 1 >= 0,
-            norm_before=None if norm == NULL_DOUBLE else norm, several_ranks=_several_ranks(),
+            norm_before=None if norm == NULL_DOUBLE else norm, several_ranks=forked_probe.ranks()[1] > 1,
         )
         return NonfiniteEvent(recorder, self.batches, scene, seen, seen_step=recorder.step)
 
@@ -418,10 +418,3 @@ def _first_small(root: Any, trained: dict[int, bool], torch: Any) -> Any:
         if fits and id(one) in trained and 0 < one.numel() <= LARGEST_CANARY:
             return one
     return None
-
-
-def _several_ranks() -> bool:
-    distributed: Any = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return False
-    return int(distributed.get_world_size()) > 1
