@@ -236,7 +236,8 @@ class Job:
         """SIGKILL for the program and its children (they share its session)."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait(PATIENCE_S)
+        code = self._process.wait(PATIENCE_S)
+        print(f"process {self.pid} ended with {code}; its stderr:\n{self.errors()}")  # shown if a test fails
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 with contextlib.suppress(BrokenPipeError):

@@ -153,11 +153,13 @@ print("within")
 """
     assert evaluate(place, job.pid, threaded, when="now")["output"] == "within\n"
     assert job.wait_for("BESIDE") == "BESIDE the snippet"
-    # A stream that a snippet left somewhere is the job's afterwards, also for a thread that comes to
-    # have the identifier of the snippet's.
-    log = "import logging\nlogging.getLogger('kept').warning('KEPT %d', {})"
+    # A stream that a snippet left somewhere is the job's afterwards, but for what snippets themselves print.
+    log = "import logging\nlogging.getLogger('kept').warning('KEPT {}')\n"
+    beside = "import threading\nthread = threading.Thread(target=lambda: {})\nthread.start()\nthread.join()"
     for number in range(3):
-        evaluate(place, job.pid, log.format(number), when="now")
+        assert evaluate(place, job.pid, log.format("here"), when="now")["output"] == "KEPT here\n"
+        logs = f"logging.getLogger('kept').warning('KEPT {number}')"
+        assert not evaluate(place, job.pid, "import logging\n" + beside.format(logs), when="now")["output"]
         assert job.wait_for("KEPT") == f"KEPT {number}"
     thread = "import threading\nthreading.Thread(target=lambda: 1 / 0).start()"
     raising = evaluate(place, job.pid, thread, when="now")
@@ -268,6 +270,17 @@ def test_reading_while_it_trains_changes_nothing(fork: Callable[..., Forked], pl
             answered[number] += answer["error"] is None
     assert min(answered) > 0
     assert without_times(job.result()) == without_times(plain.result())
+    assert (job.let_go(), job.errors()) == (0, "")
+
+
+def test_a_thread_that_prints_while_snippets_run_does_not_crash_the_job(
+    fork: Callable[..., Forked], place: Place
+) -> None:
+    job = fork("prints_all_the_time")
+    job.wait_for("READY")
+    assert [evaluate(place, job.pid, "print(1 + 1)")["output"] for _ in range(12)] == ["2\n"] * 12
+    job.go_on()
+    job.result()
     assert (job.let_go(), job.errors()) == (0, "")
 
 

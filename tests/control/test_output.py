@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import io
 import itertools
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -67,17 +70,55 @@ def test_what_the_job_replaces_meanwhile_stays_and_still_diverts(monkeypatch: py
     assert (sys.stdin, sys.stderr) == (streams[0], streams[2])
 
 
-def test_a_stand_in_that_somebody_keeps_is_the_real_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stand_in_that_is_kept_is_the_real_stream_to_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
     streams = own_streams(monkeypatch)
     one = Person()
     one.does(one.diversion.begin)
     kept = sys.stdout
     one.does(one.diversion.end)
+    one.does(lambda: print("to the job", file=kept))
     again = Diversion(Buffer(1000))
     one.does(again.begin)
-    one.does(lambda: print("to the job", file=kept))
+    print("as well", file=kept)
     one.does(again.end)
-    assert streams[1].getvalue() == "to the job\n"
+    assert streams[1].getvalue() == "to the job\nas well\n"
+
+
+def test_a_stand_in_that_the_job_puts_back_later_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = own_streams(monkeypatch)
+    first, second = Person(), Person()
+    first.does(first.diversion.begin)
+    with contextlib.redirect_stdout(io.StringIO()):  # keeps the stand-in, and puts it back at its end
+        first.does(first.diversion.end)
+    print("the job")
+    second.does(second.diversion.begin)
+    second.does(second.diversion.end)
+    assert (sys.stdin, sys.stdout, sys.stderr) == streams
+    assert streams[1].getvalue() == "the job\n"
+
+
+def test_a_stand_in_outlives_the_print_that_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`print` holds the stream it began with without a reference of its own."""
+    own_streams(monkeypatch)
+    one = Person()
+    one.does(one.diversion.begin)
+    under_way = weakref.ref(sys.stdout)
+    one.does(one.diversion.end)
+    gc.collect()
+    assert under_way() is not None
+
+
+def test_streams_that_a_job_made_and_left_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    own_streams(monkeypatch)
+    one, made = Person(), []
+    for _ in range(30):
+        with contextlib.redirect_stdout(io.StringIO()) as stream:
+            made.append(weakref.ref(stream))
+            one.does(one.diversion.begin)
+            one.does(one.diversion.end)
+    del stream
+    gc.collect()
+    assert sum(stream() is not None for stream in made) < 10
 
 
 def test_a_child_that_was_forked_in_the_middle_has_its_own_streams(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,16 +183,16 @@ def test_an_endless_loop_is_busy_without_a_step_with_hardly_any_cpu_too(
     def busy() -> dict[str, Any] | None:
         done = run_probe(place, str(job.pid), "diagnose", "--format", "json")
         found: dict[str, Any] = json.loads(done.stdout)
-        return found if found["state"] == states.BUSY else None
+        starved = (found["evidence"]["threads"][0]["run_delay_ratio"] or 0.0) > 0.5
+        return found if starved and found["state"] == states.BUSY else None
 
     until(lambda: "makes no step" in run_probe(
         place, str(job.pid), "eval", "--at-step", "1", PROBE_ACT_WAIT_S="0.5"
     ).stderr, "a refusal of what needs the end of a step")
     with beside_burners(job.pid):
-        found = until(busy, "busy without a step")
+        found = until(busy, "busy without a step, starved")
     assert found is not None and found["severity"] == NOTICE, "it may be long work"
     assert "running in hang_in_python (stall_hangs.py:" in found["what"] and "no step for" in found["what"]
-    assert found["evidence"]["threads"][0]["run_delay_ratio"] > 0.5, "a test of a starved machine"
 
 
 @pytest.mark.alone

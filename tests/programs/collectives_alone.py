@@ -12,6 +12,7 @@ import resource
 import sys
 import tempfile
 import threading
+import time
 import traceback
 import weakref
 from collections.abc import Callable
@@ -77,9 +78,12 @@ def kept_alive() -> dict[str, Any]:
     tensor, waiting = weakref.ref(x), weakref.ref(work)
     work.wait()
     del x, work
-    alive = [tensor() is not None, waiting() is not None]
     dropped = weakref.ref(dist.all_reduce(torch.ones(4), async_op=True))
-    alive.append(dropped() is not None)
+    until_s = time.monotonic() + 30.0  # gloo's thread lets go of its own references after it has said "done"
+    while (alive := [one() is not None for one in (tensor, waiting, dropped)]) != [False] * 3:
+        if time.monotonic() > until_s:
+            break
+        time.sleep(0.001)
     gc.collect()
     gc.disable()
     sizes = []

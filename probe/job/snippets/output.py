@@ -3,8 +3,10 @@
 While a snippet runs, `sys.stdout` and `sys.stderr` are stand-ins: the snippet's
 thread writes into its own buffer, every other thread into the real stream. On
 `sys.stdin` the snippet's thread reads nothing. Everything else (encoding, isatty,
-…) is the real stream's. One set of stand-ins serves all snippets that run at the
-same time: nested ones could end in another order than they began, and would stay.
+…) is the real stream's. A real stream has one stand-in, which serves all snippets
+and outlives them: `print` before CPython 3.13.3 holds `sys.stdout` without a
+reference of its own (python/cpython#130163), so freeing a stand-in while a thread
+of the job prints would crash the job.
 Runs on the thread of a snippet. Standard library only.
 """
 
@@ -49,15 +51,18 @@ def size_bytes(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
+_buffers: dict[int, Buffer] = {}
+"""Of the threads that are diverted now, by identifier."""
+
+
 class _StandIn:
     """A stream that is a buffer to threads that run snippets, and the real stream to all others."""
 
-    def __init__(self, stream: Any, buffers: dict[int, Buffer]) -> None:
+    def __init__(self, stream: Any) -> None:
         self._stream = stream
-        self._buffers = buffers
 
     def _mine(self) -> Buffer | None:
-        return self._buffers.get(threading.get_ident())
+        return _buffers.get(threading.get_ident())
 
     def flush(self) -> None:
         if self._mine() is None and self._stream is not None:
@@ -113,34 +118,46 @@ class _Input(_StandIn):
         return line
 
 
-class _StandIns:
-    """Those in place, for as long as some thread is diverted.
+_MOST_STAND_INS = 8
+"""Of each of the three names. A job that redirects its output makes new streams all the time; the oldest
+stand-ins go, with the streams that they would keep alive."""
 
-    Somebody may keep one of them; then it is the real stream to everybody, also to a thread that comes
-    to have the identifier of a snippet's: each set has its own buffers."""
-
-    def __init__(self) -> None:
-        self.buffers: dict[int, Buffer] = {}
-        self._placed: dict[str, _StandIn] = {}
-
-    def place(self) -> None:
-        """Stand in for the streams; again for one that somebody replaced meanwhile."""
-        for name in _STREAMS:
-            stream = getattr(sys, name, None)
-            if stream is None or stream is not self._placed.get(name):
-                kind = _Input if name == "stdin" else _Output
-                self._placed[name] = kind(stream, self.buffers)
-                setattr(sys, name, self._placed[name])
-
-    def remove(self) -> None:
-        """A stream that somebody else replaced meanwhile stays; one that is missing comes back."""
-        for name, stand_in in self._placed.items():
-            if getattr(sys, name, stand_in) is stand_in:
-                setattr(sys, name, stand_in._stream)
-
-
-_in_place: _StandIns | None = None
+_stand_ins: dict[str, list[_StandIn]] = {name: [] for name in _STREAMS}
+"""By name, those of the streams that were there last; the newest at the end."""
 _changing = threading.Lock()
+
+
+def _stand_in(name: str, stream: Any) -> _StandIn:
+    """The one of this stream; made at its first use."""
+    known = _stand_ins[name]
+    found = next((one for one in known if one._stream is stream), None)
+    if found is None:
+        found = (_Input if name == "stdin" else _Output)(stream)
+    else:
+        known.remove(found)
+    known.append(found)
+    del known[:-_MOST_STAND_INS]
+    return found
+
+
+def _place() -> None:
+    """Stand in for the streams; again for one that somebody replaced meanwhile."""
+    for name in _STREAMS:
+        stream = getattr(sys, name, None)
+        if stream is None or not _is_ours(name, stream):
+            setattr(sys, name, _stand_in(name, stream))
+
+
+def _remove() -> None:
+    """A stream that somebody else replaced meanwhile stays; one that is missing comes back."""
+    for name, known in _stand_ins.items():
+        stream = getattr(sys, name, known[-1])
+        if _is_ours(name, stream):
+            setattr(sys, name, stream._stream)
+
+
+def _is_ours(name: str, stream: Any) -> bool:
+    return any(one is stream for one in _stand_ins[name])
 
 
 class Diversion:
@@ -148,36 +165,30 @@ class Diversion:
 
     def __init__(self, buffer: Buffer) -> None:
         self._buffer = buffer
-        self._thread = 0
-        self._stand_ins: _StandIns | None = None
+        self._thread: int | None = None
 
     def begin(self) -> None:
         """Divert the calling thread."""
-        global _in_place
         with _changing:
-            if _in_place is None:
-                _in_place = _StandIns()
-            self._thread, self._stand_ins = threading.get_ident(), _in_place
-            _in_place.buffers[self._thread] = self._buffer
-            _in_place.place()
+            self._thread = threading.get_ident()
+            _buffers[self._thread] = self._buffer
+            _place()
 
     def end(self) -> None:
         """Give the thread the real streams back; from any thread, as often as one likes."""
-        global _in_place
         with _changing:
-            stand_ins, self._stand_ins = self._stand_ins, None
-            if stand_ins is None:
+            thread, self._thread = self._thread, None
+            if thread is None:
                 return
-            if stand_ins.buffers.get(self._thread) is self._buffer:
-                del stand_ins.buffers[self._thread]
-            if not stand_ins.buffers:
-                stand_ins.remove()
-                _in_place = None
+            if _buffers.get(thread) is self._buffer:
+                del _buffers[thread]
+            if not _buffers:
+                _remove()
 
     def abandon(self) -> None:
         """In a forked child: `end`, whoever held what when it was forked."""
         global _changing
         _changing = threading.Lock()
-        if self._stand_ins is not None:
-            self._stand_ins.buffers.clear()
+        if self._thread is not None:
+            _buffers.clear()
         self.end()

@@ -24,6 +24,7 @@ import signal
 import sys
 import threading
 import warnings
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -188,7 +189,13 @@ def _streams() -> tuple[Any, ...]:
 def _set_streams(streams: tuple[Any, ...]) -> None:
     for name, stream in zip(_STREAMS, streams, strict=True):
         if stream is not _UNREADABLE:
+            _replaced.append(getattr(sys, name, None))
             setattr(sys, name, stream)
+
+
+_replaced: deque[Any] = deque(maxlen=2 * len(_STREAMS))
+"""Streams of snippets that were replaced last: a thread of the job may still be inside a `print` to one, and
+`print` holds no reference of its own (`output`)."""
 
 
 def _warnings_filters(code: str) -> State:
