@@ -21,6 +21,7 @@ from probe.server.runtime import access
 from probe.server.runtime.access import Scope
 from probe.server.runtime.request_bodies import QueryBody, RowsBody
 from probe.server.service import Service
+from probe.server.sql import compatibility
 from probe.server.sql.remote_rows import NOT_CARRIED
 from probe.server.sql.views import mentioned
 
@@ -42,7 +43,7 @@ async def answer(
     began = time.monotonic()
     timeout_s = min(body.timeout_s or float("inf"), service.settings.query_timeout_s)
     found = await fanout.find(service, body.endpoint, caller, body.scope)
-    sql = JobSql([body.sql], caller, body.scope, timeout_s)
+    sql = JobSql([compatibility.reads(body.sql)], caller, body.scope, timeout_s)
     request = {"sql": body.sql, "limit": body.limit}
     return await run(service, found, sql, request, timeout_s - (time.monotonic() - began), gone)
 

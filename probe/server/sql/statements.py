@@ -80,9 +80,10 @@ class Query:
 
     def _tables(self, request: dict[str, Any]) -> list[Table]:
         """The tables to fill."""
+        from probe.server.sql import compatibility
         from probe.server.sql.views import mentioned
 
-        return mentioned(request["sql"])
+        return mentioned(compatibility.reads(request["sql"]))
 
     def stop(self) -> None:
         """Interrupt the query; called on the deadline's thread."""
@@ -91,16 +92,19 @@ class Query:
 
     def run(self, connection: duckdb.DuckDBPyConnection) -> bytes:
         """The JSON of the answer. Raises `ProbeError` or what DuckDB raises."""
-        from probe.server.sql import remote_rows, views
+        from probe.server.sql import compatibility, remote_rows, views
 
         started = time.monotonic()
         self.connection = connection
+        text = compatibility.reads(self.sql)
         if self.room_bytes is not None:  # for the host that runs the SQL
-            notes = views.build(connection, self.plan, self.sql, self.tables)
+            notes = views.build(connection, self.plan, text, self.tables)
             notes = [*self.notes, *notes]
-            return remote_rows.pack(connection, self.tables, self.sql, self.room_bytes, notes)
+            return remote_rows.pack(connection, self.tables, text, self.room_bytes, notes)
         statements = parsed(connection, table_list() if asks_for_tables(self.sql) else self.sql)
-        notes = views.build(connection, self.plan, self.sql, self.tables)
+        notes = views.build(connection, self.plan, text, self.tables)
+        ranks = {source.rank for source in self.plan.sources} if self.plan.remote is None else set()
+        notes += compatibility.make(connection, self.sql, ranks)
         lock(connection, self.files)
         columns, rows, truncated = execute(connection, statements, self.limit, self.deadline)
         elapsed_ms = round((time.monotonic() - started) * 1000, 3)
