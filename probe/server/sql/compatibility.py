@@ -229,6 +229,8 @@ INSTEAD: Mapping[str, str] = {
     "gpu_metrics": "samples of the devices are in process.gpu",
 }
 """Tables of probing that have no counterpart, and what has their contents here; `.*`: a whole schema."""
+NAMES = frozenset({*(view.name for view in VIEWS), *(name for name in INSTEAD if "." in name)})
+"""The tables of probing that its documentation names."""
 _SETTINGS = (
     "settings are read when a process starts (`probe config` lists them); while it runs, what is recorded is "
     "changed by commands such as `probe PID watch`"
