@@ -97,6 +97,10 @@ def test_probings_own_examples_run_and_say_what_they_show(
     assert "rank 0 alone" in note and "`probe JOB query`" in note
     [note] = beside.query(pid, "SELECT role FROM python.torch_trace LIMIT 1")["notes"]
     assert "NULL: role" in note
+    answer = beside.query(pid, "SELECT ip, func FROM python.backtrace")
+    assert answer["rows"] == [[None, "main"]] and "NULL: ip" in answer["notes"][0]
+    answer = beside.query(pid, "SELECT micro_step, func, name, local_step FROM python.variables")
+    assert answer["rows"] == [] and "NULL: micro_step, func" in answer["notes"][0]
     answer = beside.query(pid, "SELECT rank, role, host, status FROM cluster.nodes ORDER BY rank")
     assert [row[:2] for row in answer["rows"]] == [[0, None], [1, None]]
     assert "cluster.ranks" in answer["notes"][0] and "NULL: role" in answer["notes"][0]

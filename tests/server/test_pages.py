@@ -208,7 +208,9 @@ def test_the_pages_are_for_people_and_need_nothing_from_elsewhere(beside: Beside
 
 
 @pytest.mark.one_server
-def test_every_answer_has_the_shape_that_is_described(beside: Beside, training: Writer) -> None:
+def test_every_answer_has_the_shape_that_is_described(
+    beside: Beside, training: Writer, record: Callable[..., Writer]
+) -> None:
     endpoint = f"endpoint={training.pid}"
     models: dict[str, Any] = {
         "/v1/health": json_answers.Health, "/v1/processes?all=1": json_answers.Processes,
@@ -220,8 +222,24 @@ def test_every_answer_has_the_shape_that_is_described(beside: Beside, training: 
         f"/v1/summary?{endpoint}&findings=1": json_answers.Summary,
         f"/v1/peers?run={quote(str(training.pid))}": json_answers.Peers,
     }
+    for rank in range(2):
+        record(job="ddp", run="r", rank=rank, world_size=2).tell("write 2")
+    models |= {
+        "/v1/backtrace?endpoint=ddp": json_answers.Capture, "/v1/ranks?endpoint=ddp": json_answers.Ranks,
+        "/v1/diagnose?endpoint=ddp": json_answers.Diagnosis,
+    }
     for target, model in models.items():
         answer = ask(beside, target)
+        assert answer.status == 200, answer.body
+        model.model_validate_json(answer.body)
+    merged = json_answers.Capture.model_validate_json(ask(beside, "/v1/backtrace?endpoint=ddp").body)
+    assert merged.ranks and merged.tree and merged.classes and merged.classes[0].ranks == "0-1"
+    asked: dict[str, tuple[Any, dict[str, object]]] = {
+        "/v1/eval": (json_answers.Evaluated, {"endpoint": str(training.pid), "code": "1"}),
+        "/v1/prune": (json_answers.Pruned, {"job": "ddp", "dry_run": True}),
+    }
+    for target, (model, body) in asked.items():
+        answer = ask(beside, target, json.dumps(body).encode(), Content_Type=JSON)
         assert answer.status == 200, answer.body
         model.model_validate_json(answer.body)
     described = json.loads(ask(beside, "/openapi.json").body)

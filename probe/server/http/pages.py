@@ -59,8 +59,8 @@ def add(app: FastAPI, service: Service) -> None:
     @app.get("/docs", include_in_schema=False)
     async def described() -> Response:
         """Every route, from `/openapi.json`."""
-        if not known:
-            known.append(_page("probe: HTTP", _described(app.openapi())))
+        if not known:  # on a thread: it takes a while, the first time
+            known.append(await service.call(lambda: _page("probe: HTTP", _described(app.openapi()))))
         return HTMLResponse(known[0], headers=_HEADERS)
 
 
