@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import duckdb
 
 PEER = "probing"
+# Its micro_step counts since the start, ours within the step: where only it has the column, that is NULL.
 _SAME_STEP = {"local_step": "step", "global_step": "step"}
 _PLACEMENT = {"micro_batches": "BIGINT", "world_size": "BIGINT", "role": "VARCHAR"}
 _BEFORE = "OVER (PARTITION BY run, attempt, rank, pid, step ORDER BY seq)"
@@ -60,11 +61,11 @@ VIEWS = (
     View(
         "python.comm_collective", "python.collectives",
         {
-            **_SAME_STEP, "micro_step": "micro_step", "op": "op", "group_size": _GROUP_SIZE,
-            "participate_ranks": "ranks", "tensor_shape": "shapes", "tensor_dtype": "dtype",
-            "bytes": "bytes", "duration_ms": "1000 * duration_s", "async_op": "asynchronous::BIGINT",
+            **_SAME_STEP, "op": "op", "group_size": _GROUP_SIZE, "participate_ranks": "ranks",
+            "tensor_shape": "shapes", "tensor_dtype": "dtype", "bytes": "bytes",
+            "duration_ms": "1000 * duration_s", "async_op": "asynchronous::BIGINT",
         },
-        {"group_rank": "BIGINT", **_PLACEMENT},
+        {"micro_step": "BIGINT", "group_rank": "BIGINT", **_PLACEMENT},
     ),
     View(
         "python.torch_step_timing", "python.steps",
