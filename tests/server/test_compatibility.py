@@ -45,6 +45,16 @@ def test_other_hosts_are_asked_for_what_a_view_is_made_of_and_for_no_more() -> N
     assert {"allocated", "seq", "step"} <= set(wanted_columns(BY_NAME["python.torch_trace"], text))
 
 
+def test_a_role_is_null_and_said_to_be() -> None:
+    connection = duckdb.connect()
+    make_tables(connection)
+    connection.execute("INSERT INTO python.collectives (rank, duration_s) VALUES (3, 0.5)")
+    sql = "SELECT _role, _rank, duration_ms FROM global.python.comm_collective"
+    notes = compatibility.make(connection, sql, [3, 4])
+    assert connection.execute(sql).fetchall() == [(None, 3, 500.0)]
+    assert len(notes) == 2 and "NULL: _role" in notes[1]
+
+
 def test_what_is_measured_here_has_the_units_that_probing_gives_it() -> None:
     connection = duckdb.connect()
     make_tables(connection)

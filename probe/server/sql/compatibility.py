@@ -298,6 +298,7 @@ def make(connection: duckdb.DuckDBPyConnection, sql: str, ranks: Collection[int]
         for schema, name in named.everywhere:
             _make_global(connection, schema, name, named.tags)
         notes += [ALONE.format(rank=next(iter(ranks)))] if len(ranks) == 1 else []
+        notes += ["not recorded in global.*, so NULL: _role"] if "_role" in named.tags else []
     return [*notes, *_unmatched(sql)]
 
 
