@@ -108,6 +108,7 @@ LIBRARIES = (
     _libraries(r"probe/server/alerts/alert_sender\.py", "", "apprise"),
     _libraries(r"probe/server/http/metrics\.py", "numpy", "prometheus_client"),
     _libraries(r"probe/server/recordings/gpu\.py", "", "pynvml"),
+    _libraries(r"probe/server/sql/results\.py", "duckdb", "pyarrow"),
     _libraries(r"probe/server/peers/.*", "numpy", "httpx"),
     _libraries(r"probe/server/.*", "fastapi starlette uvicorn h11 pydantic duckdb numpy"),
     _libraries(r"probe/client/notebook\.py", "", "IPython"),

@@ -31,6 +31,7 @@ from probe.recording.process import own_pid
 from probe.server.alerts.recipe_monitor import Monitor
 from probe.server.http import app as application
 from probe.server.http import auth
+from probe.server.http.browsers import SocketGate
 from probe.server.http.limits import App, BodyLimit, LimitedProtocol
 from probe.server.recordings.registry import Registry
 from probe.server.recordings.sealer import Sealer
@@ -101,7 +102,8 @@ class Server:
         """Listen; returns the TCP port, if there is one."""
         url = await self._listen_tcp(asgi) if self.settings.listen else None
         path = places.server_socket(self.directory)
-        await self._serve(asgi, socket.socket(fileno=listen_unix(path, _BACKLOG).detach()), None)
+        listener = socket.socket(fileno=listen_unix(path, _BACKLOG).detach())
+        await self._serve(SocketGate(asgi), listener, None)
         facts = {"pid": own_pid(), "version": __version__, "started_ns": clock.wall_ns(), "url": url}
         places.write_whole(self.directory / "server.json", checked.sealed("server.json", facts))
         _log.info("version %s serves %s", __version__, self.directory)

@@ -11,6 +11,7 @@ What stands for something else in a document is replaced before it is run. Nothi
     slow.sql, look.py      a query, a snippet
     train.log              what a training printed
     kept                   a folder, for checkpoints
+    127.0.0.1:7130         where the server listens, in the pages of `LISTENING`
 
 What ends the job (`ENDS`) is done to another one, that there is something left to ask.
 
@@ -48,6 +49,8 @@ FILES = {
 KEPT = "kept"
 JOB = "train"
 OF_RANKS = ("ranks.md", "checkpoint-ranks.md", "diagnose-ranks.md")
+LISTENING = ("http.md",)
+ADDRESS = "127.0.0.1:7130"
 ENDS = re.compile(r"probe (PID|\d+) (stop|detach)\b")
 NEVER_HERE = ("run", "attach")
 """Commands that are always processes: they become the job, or trace it."""
@@ -129,12 +132,15 @@ class Session:
     """One document's folder and, from its first need on, its job."""
 
     def __init__(
-        self, place: Place, folder: Path, world_size: int = 1, *, interpreter: bool = False
+        self, place: Place, folder: Path, world_size: int = 1, *, interpreter: bool = False,
+        address: str = "",
     ) -> None:
-        """`interpreter`: the job has one of its own, as a user's."""
+        """`interpreter`: the job has one of its own, as a user's. `address`: where its server listens."""
         self.place = place
         self.folder = folder
         self._interpreter = interpreter
+        self._server = {**SERVER, **({"PROBE_LISTEN": address} if address else {})}
+        self._address = address or ADDRESS
         self._started: set[str] = set()
         """The commands of probe that were processes already."""
         self._world_size = world_size
@@ -153,7 +159,7 @@ class Session:
         """The job, training; of several ranks the first."""
         if self._job is None and self._world_size > 1:
             ways = ("--way", "ddp", "--forever", "--pace-ms", "20")
-            ranks = running_ranks(self.place, self._world_size, "parallel", *ways, name=JOB, **SERVER)
+            ranks = running_ranks(self.place, self._world_size, "parallel", *ways, name=JOB, **self._server)
             self._job = self._stack.enter_context(ranks)[0]
         if self._job is None:
             self._job = self._start(JOB)
@@ -161,7 +167,7 @@ class Session:
         return self._job
 
     def _start(self, name: str) -> Job:
-        environ = self.place.watched(TRAIN_ON="1", PROBE_NAME=name, **SERVER)
+        environ = self.place.watched(TRAIN_ON="1", PROBE_NAME=name, **self._server)
         program, folder = str(self.folder / "train"), self.place.directory
         job: Job
         if self._interpreter:
@@ -173,7 +179,7 @@ class Session:
 
     def environ(self) -> dict[str, str]:
         """What a shell of somebody who has installed probe holds."""
-        environ = self.place.watched(**SERVER)
+        environ = self.place.watched(**self._server)
         del environ["PROBE"]
         environ.update(XDG_DATA_HOME=str(self.folder / "share"), SHELL="/bin/bash")  # of `completion install`
         beside = str(Path(sys.executable).parent)
@@ -192,7 +198,7 @@ class Session:
                 return self._shell(shown, self.meant(shown.command, pids_are_numbers, other.pid))
             finally:
                 other.kill()
-        pid = self.job().pid if re.search(r"\bprobe\b|\bkill\b", shown.command) else None
+        pid = self.job().pid if re.search(r"\bprobe\b|\bkill\b|\bPID\b", shown.command) else None
         return self._shell(shown, self.meant(shown.command, pids_are_numbers, pid))
 
     def _shell(self, shown: Shown, command: str) -> str:
@@ -219,7 +225,7 @@ class Session:
         if pids_are_numbers:
             command = re.sub(r"\b(probe|kill -KILL) \d+\b", rf"\1 {pid}", command)
         command = re.sub(r"\b(PID|ENDPOINT)\b", pid, command)
-        return re.sub(r"\bJOB\b", JOB, command)
+        return re.sub(r"\bJOB\b", JOB, command).replace(ADDRESS, self._address)
 
     def _action(self) -> str:
         """The id of an action that was just done and can be undone."""

@@ -16,6 +16,7 @@ from probe.base.errors import BY_CODE
 from probe.base.settings import INSTRUMENTS, SETTINGS, Settings
 from probe.job.agent.action_catalogue import ACTIONS
 from probe.recording.tables import TABLES, Table
+from probe.server.sql import compatibility
 from probe_cli.command_table import COMMANDS
 
 OURS = sorted((*ROOT.glob("probe/**/*.py"), *ROOT.glob("cli/**/*.py")))
@@ -111,9 +112,15 @@ def routes() -> set[str]:
 
 def test_the_routes_are_those_of_the_document() -> None:
     text = (ROOT / "docs" / "protocols.md").read_text(encoding="utf-8")
-    lines = re.findall(r"^ +(GET|POST) +(/v1/\w+|/metrics)", text, re.M)
+    lines = re.findall(r"^ +(GET|POST) +(/v1/\w+|/metrics|/docs|/(?= ))", text, re.M)
     described = {f"{method} {path}" for method, path in lines}
     assert routes() == described
+
+
+def test_every_table_of_probing_is_on_its_page() -> None:
+    page = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
+    columns = {name for one in compatibility.ADDED for name in one.columns} | set(compatibility.TAGS)
+    assert not [name for name in (*compatibility.NAMES, *columns) if f"`{name}`" not in page]
 
 
 def test_every_error_is_in_the_tree_that_people_read() -> None:

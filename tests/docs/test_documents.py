@@ -27,16 +27,27 @@ from docs.documents import (
     places_in_text,
     shown,
 )
-from docs.session import CHECKOUT, ITS_OWN, LONG, OF_RANKS, Session, checkout_command, in_checkout
+from docs.session import (
+    CHECKOUT,
+    ITS_OWN,
+    LISTENING,
+    LONG,
+    OF_RANKS,
+    Session,
+    checkout_command,
+    in_checkout,
+)
 from harness import Place
 from probe.base.settings import SETTINGS
 from probe.recording.tables import BY_NAME, TABLES
+from probe.server.sql import compatibility
 from probe_cli.command_table import COMMANDS, module_of
 from probe_cli.main import run
+from server.test_tcp import free_port
 
 RARELY = (
-    "act.md", "alerts.md", "attach.md", "checkpoint.md", "checkpoint-ranks.md", "cli.md", "compare.md",
-    "diagnose-ranks.md", "export.md", "gradients.md", "health.md", "learning.md", "metrics.md",
+    "act.md", "alerts.md", "attach.md", "checkpoint.md", "checkpoint-ranks.md", "cli.md", "coming-from.md",
+    "compare.md", "diagnose-ranks.md", "export.md", "gradients.md", "health.md", "learning.md", "metrics.md",
     "nonfinite.md", "ranks.md", "recipes.md",
 )
 """In the campaign: the examples of every command's help, which are on other pages too, and the guides whose
@@ -49,7 +60,8 @@ each_document = pytest.mark.parametrize(
 @pytest.fixture
 def session(document: Path, place: Place, tmp_path: Path) -> Iterator[Session]:
     ranks = 2 if document.name in OF_RANKS else 1
-    made = Session(place, tmp_path, ranks, interpreter=document.name == "README.md")
+    address = f"127.0.0.1:{free_port()}" if document.name in LISTENING else ""
+    made = Session(place, tmp_path, ranks, interpreter=document.name == "README.md", address=address)
     try:
         yield made
     finally:
@@ -151,7 +163,7 @@ def names_of_tests() -> frozenset[str]:
 def test_names_in_the_text_are_ones_that_exist(document: Path) -> None:
     tests = names_of_tests()
     variables = {setting.env for setting in SETTINGS}
-    names = {*BY_NAME, *(f"probe.{name}" for name in probe.__all__)}
+    names = {*BY_NAME, *(f"probe.{name}" for name in probe.__all__), *compatibility.NAMES}
     for code in code_in_text(document.read_text()):
         code = code.removesuffix("()")
         assert code in tests or not re.fullmatch(r"test_\w+", code), f"there is no test {code}"

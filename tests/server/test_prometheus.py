@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,16 +16,12 @@ from typing import Any
 
 import pytest
 
+from harness import ROOT
 from server.beside import Beside, Writer
+from server.test_grafana import expressions
 from server.test_tcp import Tcp, free_port
 
-CONFIGURATION = """
-global: {{scrape_interval: 1s}}
-scrape_configs:
-  - job_name: probe
-    authorization: {{credentials_file: {token}}}
-    static_configs: [{{targets: ["127.0.0.1:{port}"]}}]
-"""
+FILES = ROOT / "docs" / "grafana"
 PATIENCE_S = 60.0
 
 
@@ -49,9 +46,16 @@ def program(folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def prometheus(folder: Path, configuration: str) -> Iterator[Callable[[str], Any]]:
-    """Runs it; asks its API: `ask("query?query=up")`."""
-    (folder / "prometheus.yml").write_text(configuration)
+def prometheus(folder: Path, token: Path, listens: int) -> Iterator[Callable[[str], Any]]:
+    """Runs it with the files of the documentation; asks its API: `ask("query?query=up")`."""
+    given = (FILES / "prometheus.yml").read_text()
+    for shown, meant in (
+        ("/etc/prometheus/probe.token", str(token)), ("7130", str(listens)), ("5s", "1s"),
+    ):
+        assert shown in given
+        given = given.replace(shown, meant)
+    (folder / "prometheus.yml").write_text(given)
+    shutil.copy(FILES / "alerts.yml", folder)
     port = free_port()
     with (folder / "prometheus.log").open("w") as log:
         process = subprocess.Popen(
@@ -81,7 +85,7 @@ def test_prometheus_scrapes_what_was_recorded(
     writer.tell("write 12")
     tcp = Tcp(beside)
     token = beside.directory / "token.viewer"
-    with prometheus(tmp_path, CONFIGURATION.format(token=token, port=tcp.port)) as ask:
+    with prometheus(tmp_path, token, tcp.port) as ask:
         deadline = time.monotonic() + PATIENCE_S
         found: list[Any] = []
         while not found and time.monotonic() < deadline:
@@ -91,7 +95,13 @@ def test_prometheus_scrapes_what_was_recorded(
         [target] = ask("targets")["activeTargets"]
         assert target["health"] == "up", target["lastError"]
         [steps] = found
-        assert steps["metric"]["job"] == "probe" and steps["metric"]["exported_job"] == "gpt"
+        assert steps["metric"]["job"] == "gpt", "the label is probe's own"
         assert float(steps["value"][1]) == 12
         [median] = ask('query?query=probe_step_duration_seconds%7Bquantile="0.5"%7D')["result"]
         assert float(median["value"][1]) == 0.01
+        [group] = ask("rules")["groups"]
+        assert len(group["rules"]) == 4 and not [one for one in group["rules"] if one.get("lastError")]
+        for expression in expressions():
+            if not expression.startswith("label_values"):
+                asked = expression.replace("$job", "gpt")
+                assert ask(f"query?query={urllib.parse.quote(asked)}")["resultType"] == "vector", asked

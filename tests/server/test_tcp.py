@@ -111,6 +111,19 @@ def test_wrong_tokens_are_refused_and_slowed_and_cannot_lock_the_right_one_out(b
     assert tcp.ask("GET", "/v1/health", {**tcp.good(), "Authorization": f"bearer {token}"})[0] == 200
 
 
+def test_a_request_without_a_token_is_told_how_to_send_one(beside: Beside) -> None:
+    tcp = Tcp(beside)
+    with socket.create_connection(("127.0.0.1", tcp.port), 60) as connection:
+        connection.sendall(f"GET / HTTP/1.1\r\nHost: localhost:{tcp.port}\r\n\r\n".encode())
+        answer = b""
+        while part := connection.recv(1 << 16):
+            answer += part
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 401 ") and b'www-authenticate: Bearer realm="probe"' in head
+    error = json.loads(body)["error"]
+    assert error["message"] == "the request has no token" and "`Authorization: Bearer TOKEN`" in error["hint"]
+
+
 def test_the_token_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, int]] = []
 

@@ -21,6 +21,7 @@ from probe.server.runtime import access
 from probe.server.runtime.access import Scope
 from probe.server.runtime.request_bodies import QueryBody, RowsBody
 from probe.server.service import Service
+from probe.server.sql import compatibility
 from probe.server.sql.remote_rows import NOT_CARRIED
 from probe.server.sql.views import mentioned
 
@@ -36,14 +37,16 @@ _STACKS = frozenset({"cluster.stacks", "cluster.stack_classes"})
 
 
 async def answer(
-    service: Service, body: QueryBody, caller: access.Caller, gone: Callable[[], Awaitable[None]]
+    service: Service, body: QueryBody, caller: access.Caller, gone: Callable[[], Awaitable[None]],
+    form: str = "json",
 ) -> bytes:
-    """The JSON of the answer; raises the `ProbeError` that says why there is none."""
+    """The JSON of the answer, or its rows in another form, packed with the rest (`sql.results`); raises the
+    `ProbeError` that says why there is none."""
     began = time.monotonic()
     timeout_s = min(body.timeout_s or float("inf"), service.settings.query_timeout_s)
     found = await fanout.find(service, body.endpoint, caller, body.scope)
-    sql = JobSql([body.sql], caller, body.scope, timeout_s)
-    request = {"sql": body.sql, "limit": body.limit}
+    sql = JobSql([compatibility.reads(body.sql)], caller, body.scope, timeout_s)
+    request = {"sql": body.sql, "limit": body.limit, "form": form}
     return await run(service, found, sql, request, timeout_s - (time.monotonic() - began), gone)
 
 

@@ -1,4 +1,4 @@
-"""The server's application and its routes; those about hosts and the monitor have their own modules.
+"""The server's application and its routes; queries, hosts, the monitor and pages have their own modules.
 
 Runs on the server's event loop; blocking calls (files, agents) run on threads, queries in worker processes.
 May import fastapi.
@@ -6,35 +6,31 @@ May import fastapi.
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
 import os
 import time
 import uuid
-from collections.abc import Coroutine
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
-from starlette.types import Receive, Send
-from starlette.types import Scope as AsgiScope
 
 from probe import __version__
-from probe.base.errors import BY_CODE, BadRequest, ProbeError, TooMany
+from probe.base.errors import BY_CODE, BadRequest, ProbeError
 from probe.diagnose.recipes.library import installed
 from probe.server.agents import act_requests, asking
 from probe.server.alerts.recipe_monitor import Monitor
-from probe.server.answers import backtraces, checks, diagnosing, live_tables, queries, summaries
+from probe.server.answers import backtraces, checks, diagnosing, live_tables, summaries
 from probe.server.hosts import coordinator, dispatch, fanout
 from probe.server.hosts.rank_group import RankGroup
-from probe.server.http import cluster_routes, json_answers, monitor_routes
+from probe.server.http import cluster_routes, json_answers, monitor_routes, pages, query_routes
 from probe.server.recordings import listing
 from probe.server.recordings.registry import Recorded
-from probe.server.runtime import access, packed_answers, supervision
+from probe.server.runtime import access, supervision
 from probe.server.runtime.access import Scope
 from probe.server.runtime.request_bodies import (
     ActBody,
@@ -42,17 +38,12 @@ from probe.server.runtime.request_bodies import (
     ErrorAnswer,
     EvalBody,
     PruneBody,
-    QueryBody,
-    RowsBody,
     TogetherBody,
     UndoBody,
 )
-from probe.server.service import IN_FLIGHT, VIEWERS_IN_FLIGHT, Service
+from probe.server.service import Service
 
 _log = logging.getLogger("probe.app")
-_CHUNK_BYTES = 256 << 10
-
-
 _ANYWHERE = (400, 401, 403, 404, 405, 413, 422, 429, 500, 503)
 """Errors of any route; 422 only from an agent, for an invalid checkpoint."""
 
@@ -65,10 +56,11 @@ def build(service: Service, monitor: Monitor) -> FastAPI:
         responses={status: {"model": ErrorAnswer} for status in _ANYWHERE},
     )
     _add_routes(app, service, monitor)
-    _add_queries(app, service)
     _add_acting(app, service)
+    query_routes.add(app, service)
     cluster_routes.add(app, service)
     monitor_routes.add(app, service, monitor)
+    pages.add(app, service)
     app.add_exception_handler(ProbeError, _probe_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
@@ -164,44 +156,6 @@ def _add_routes(app: FastAPI, service: Service, monitor: Monitor) -> None:
         return await service.call(service.pruner.prune, body)
 
 
-def _add_queries(app: FastAPI, service: Service) -> None:
-    @app.post("/v1/query", responses=_of_agents(json_answers.Rows))
-    async def query(body: QueryBody, request: Request) -> Response:
-        """Run one SQL statement over the recordings of an endpoint."""
-        gone = functools.partial(_disconnected, request)
-        caller = access.caller(request)
-        made = queries.answer(service, body, caller, gone)
-        return await _in_flight(service, caller, made, "application/json")
-
-    @app.post("/v1/rows", responses=json_answers.PACKED)
-    async def rows(body: RowsBody, request: Request) -> Response:
-        """The rows of this host that a statement may read, for another host's server."""
-        gone = functools.partial(_disconnected, request)
-        caller = access.caller(request)
-        made = queries.rows(service, body, caller, gone)
-        return await _in_flight(service, caller, made, packed_answers.MEDIA_TYPE)
-
-
-async def _in_flight(
-    service: Service, caller: access.Caller, made: Coroutine[Any, Any, bytes], media_type: str
-) -> Response:
-    """Await a query's answer, unless too many queries run; viewers cannot use up everybody's share."""
-    running, role = service.queries, caller.role
-    viewers = role == access.VIEWER and running[role] >= VIEWERS_IN_FLIGHT
-    if viewers or running.total() >= IN_FLIGHT:
-        made.close()
-        what, limit = ("queries of viewers", VIEWERS_IN_FLIGHT) if viewers else ("queries", IN_FLIGHT)
-        raise TooMany(f"too many concurrent {what} (limit {limit})")
-    running[role] += 1
-    answer: _ReadyBytes | None = None
-    try:
-        answer = _ReadyBytes(await made, service, role, media_type)
-        return answer
-    finally:
-        if answer is None:
-            running[role] -= 1
-
-
 def _add_acting(app: FastAPI, service: Service) -> None:
     @app.post("/v1/eval", responses=_of_agents(json_answers.Evaluated))
     async def evaluate(body: EvalBody, request: Request) -> dict[str, Any]:
@@ -243,34 +197,6 @@ class _Json(JSONResponse):
         return text.encode("utf-8", "backslashreplace")
 
 
-class _ReadyBytes(Response):
-    """A complete answer, sent in pieces, so that a slow reader holds only one piece in memory.
-
-    The query counts as running until the last piece is sent."""
-
-    def __init__(self, content: bytes, service: Service, role: str, media_type: str) -> None:
-        super().__init__(content, media_type=media_type)
-        self._service = service
-        self._role = role
-
-    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        try:
-            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            content = memoryview(bytes(self.body))
-            for start in range(0, len(content), _CHUNK_BYTES):
-                piece = content[start : start + _CHUNK_BYTES]
-                more = start + _CHUNK_BYTES < len(content)
-                await send({"type": "http.response.body", "body": bytes(piece), "more_body": more})
-        finally:
-            self._service.queries[self._role] -= 1
-
-
-async def _disconnected(request: Request) -> None:
-    """Completes when the caller disconnects."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
 def _subject(service: Service, endpoint: str, caller: access.Caller) -> Recorded | int:
     """The process an endpoint means; over TCP only a recorded one."""
     checked = access.endpoint(endpoint, caller)
@@ -296,7 +222,7 @@ async def _http_error(request: Request, error: Exception) -> JSONResponse:
 async def _validation_error(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first.get("loc", ()) if part != "body")
+    where = ".".join(str(part) for part in first.get("loc", ()) if part not in ("body", "query"))
     found = BadRequest(f"{where or 'the body'}: {first.get('msg', 'not valid')}"[:500])
     return _Json(found.as_dict(), found.status)
 

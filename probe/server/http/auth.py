@@ -114,7 +114,11 @@ class TcpGate:
             await self._be_late()
             raise TooMany("too many wrong tokens from this address", hint="Wait a minute.")
         failures.append(time.monotonic())
-        raise TokenInvalid("missing or wrong token")
+        raise TokenInvalid(
+            "the token is wrong" if given else "the request has no token",
+            hint="Send the header `Authorization: Bearer TOKEN`: of that host's PROBE_DIR, token.viewer only "
+            "reads, token may do more. The `probe` command takes it from PROBE_TOKEN_FILE.",
+        )
 
     def _recent_failures(self, peer: str) -> deque[float]:
         if len(self._failures) > _REMEMBERED:

@@ -44,7 +44,7 @@ def add(app: FastAPI, service: Service) -> None:
         found = await fanout.find(service, endpoint, caller, scope)
         return await all_ranks(service, await fanout.job_of(service, found, caller, scope), caller)
 
-    @app.post("/v1/relay", responses=json_answers.PACKED)
+    @app.post("/v1/relay", responses=json_answers.PACKED, response_class=Response)
     async def relay(body: RelayBody, request: Request) -> Response:
         """Call other hosts for another server, and return their answers unchanged."""
         access.require_role(access.caller(request).role, access.OPERATOR, "relay")

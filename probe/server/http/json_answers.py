@@ -1,16 +1,16 @@
-"""The routes' answers, for `/openapi.json`; they are not validated when answering.
+"""The routes' answers, for `/openapi.json`; they are not validated when answering, but by tests.
 
-Verdicts, stacks and summaries have more fields than are listed here. May import pydantic.
+An `OpenAnswer` may have more fields than are listed here. May import pydantic.
 """
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from probe.server.runtime import packed_answers
-from probe.server.runtime.request_bodies import ErrorAnswer
+from probe.server.runtime.request_bodies import ErrorAnswer, ErrorText
 
 AGENT_ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorAnswer} for status in (409, 410, 504)
@@ -110,14 +110,67 @@ class Tables(Answer):
     tables: list[Table]
 
 
+class Frame(OpenAnswer):
+    """A frame of a stack; `depth` 0 is the innermost. `locals` on request."""
+
+    depth: int
+    func: str
+    file: str | None
+    lineno: int | None
+    frame_type: str
+    module: str | None = None
+    is_user: bool | None = None
+
+
+class ThreadStack(OpenAnswer):
+    """A thread and its frames, the innermost first."""
+
+    thread_id: int | None = None
+    thread_name: str | None = None
+    training: bool | None = None
+    frames: list[Frame]
+
+
+class StackNode(OpenAnswer):
+    """A frame that the stacks of `ranks` (`0,2-7`) go through, as in cluster.stacks."""
+
+    node: int
+    parent: int | None
+    depth: int
+    func: str
+    file: str | None
+    lineno: int | None
+    ranks: str
+    rank_count: int
+    ends: int
+
+
+class StackClass(OpenAnswer):
+    """Ranks whose training threads are at the same place, as in cluster.stack_classes."""
+
+    number: int = Field(alias="class")
+    ranks: str
+    rank_count: int
+    state: str
+    stack: str
+    phase: str | None = None
+    step: int | None = None
+
+
 class Capture(OpenAnswer):
-    """Stacks of one process, or of the ranks of a job (`ranks`, `tree`, `classes`, `missing`)."""
+    """Stacks of one process (`threads`), or of the ranks of a job (`ranks`, `tree`, `classes`, `missing`).
+    `source`: `agent`, `outside` or `recording`."""
 
     source: str | None = None
     pid: int | None = None
+    t_ns: int | None = None
     step: int | None = None
-    threads: list[dict[str, Any]] | None = None
-    ranks: dict[str, Any] | None = None
+    phase: str | None = None
+    notes: list[str] | None = None
+    threads: list[ThreadStack] | None = None
+    ranks: dict[str, Capture] | None = None
+    tree: list[StackNode] | None = None
+    classes: list[StackClass] | None = None
     missing: list[str] | None = None
 
 
@@ -241,13 +294,39 @@ class Detached(Answer):
     ended: list[Any]
 
 
+class PrunedRecording(OpenAnswer):
+    """A recording; `why` it was left, if it was."""
+
+    bytes: int
+    why: str | None = None
+
+
 class Pruned(Answer):
     """Recordings that were deleted, or would be."""
 
-    deleted: list[dict[str, Any]]
-    left: list[dict[str, Any]]
+    deleted: list[PrunedRecording]
+    left: list[PrunedRecording]
     dry_run: bool
     bytes: int
+
+
+class Raised(OpenAnswer):
+    """The exception of a snippet."""
+
+    type: str
+    message: str
+    traceback: str | None = None
+    hint: str | None = None
+
+
+class RankAnswer(OpenAnswer):
+    """One rank's answer, or its error."""
+
+    rank: int
+    pid: int | None = None
+    host: str | None = None
+    answer: dict[str, Any] | None = None
+    error: ErrorText | None = None
 
 
 class Evaluated(OpenAnswer):
@@ -255,9 +334,9 @@ class Evaluated(OpenAnswer):
 
     output: str | None = None
     value: str | None = None
-    error: dict[str, Any] | None = None
+    error: Raised | None = None
     step: int | None = None
-    answers: list[dict[str, Any]] | None = None
+    answers: list[RankAnswer] | None = None
     missing: list[str] | None = None
 
 
@@ -271,6 +350,8 @@ class Acted(OpenAnswer):
     action: str | None = None
     state: str | None = None
     undoable: bool | None = None
+    answers: list[RankAnswer] | None = None
+    missing: list[str] | None = None
 
 
 class RankReply(OpenAnswer):
@@ -287,12 +368,28 @@ class Phase(OpenAnswer):
     ranks: list[RankReply] | None = None
 
 
-class Rank(Process):
-    """A rank of a job."""
+class Rank(OpenAnswer):
+    """A rank of a job; of other hosts, null is what they did not send. `midway`: whether its recording began
+    after its first step."""
 
+    run: str
+    attempt: int
+    rank: int
+    pid: int
+    started_ns: int
     endpoint: str
-    midway: bool
     lag_steps: int | None
+    job: str | None
+    local_rank: int | None
+    world_size: int | None
+    host: str | None
+    state: str | None
+    how: str | None
+    step: int | None
+    last_step_s: float | None
+    last_seen_s: float | None
+    ended_ns: int | None
+    midway: bool | None
 
 
 class JobHost(Answer):
@@ -342,10 +439,46 @@ class Peers(Answer):
     peers: list[Peer]
 
 
+class Incident(OpenAnswer):
+    """Something that is wrong with a run."""
+
+    incident: str
+    job: str
+    run: str
+    rank: int | None
+    recipe: str
+    severity: str
+    step: int | None
+    what: str
+    why: list[str]
+    next: list[str]
+    opened_ns: int
+    lives: bool
+
+
+class Destination(Answer):
+    """Where messages go; `least`: from which severity on."""
+
+    number: int
+    destination: str
+    least: str
+    added: bool
+
+
+class AutomaticAction(OpenAnswer):
+    """An action that the server does when a recipe opens an incident."""
+
+    run: str
+    job: str
+    recipe: str
+    words: str
+
+
 class Monitoring(OpenAnswer):
     """Open incidents; for operators also destinations and automatic actions."""
 
     monitor: bool
-    incidents: list[dict[str, Any]]
-    destinations: list[dict[str, Any]] | None = None
-    rules: list[dict[str, Any]] | None = None
+    incidents: list[Incident]
+    notes: list[str]
+    destinations: list[Destination] | None = None
+    rules: list[AutomaticAction] | None = None

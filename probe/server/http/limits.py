@@ -17,7 +17,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from probe.base.errors import BadRequest, ProbeError, TooLarge, TooMany
+from probe.base.errors import BadRequest, ProbeError, TokenInvalid, TooLarge, TooMany
 from probe.base.wire import LARGEST_BODY_BYTES, LARGEST_HEAD_BYTES, Peer, head_of, peer_of
 from probe.server.runtime.allowance import address_of
 
@@ -170,7 +170,7 @@ def _unix_peer(transport: asyncio.Transport) -> Peer | None:
 
 
 class BodyLimit:
-    """Refuses bodies that are encoded, too large or too slow."""
+    """Refuses bodies that are encoded, too large, too slow or not declared to be JSON."""
 
     def __init__(self, app: App, on_request: Callable[[], None]) -> None:
         self._app = app
@@ -213,7 +213,21 @@ async def _read_body(scope: Scope, receive: Receive) -> bytes | None:
         if len(parts) > LARGEST_BODY_BYTES:
             raise TooLarge(f"the body is larger than {LARGEST_BODY_BYTES} bytes")
         if not message.get("more_body", False):
+            if parts:
+                _check_json(scope)
             return bytes(parts)
+
+
+def _check_json(scope: Scope) -> None:
+    """Refuse a body of another kind: what a web page can send to other sites without asking is never JSON."""
+    kinds = [value.decode("latin-1") for name, value in scope["headers"] if name == b"content-type"]
+    if len(kinds) == 1 and kinds[0].partition(";")[0].strip().lower() == "application/json":
+        return
+    found = f"is {', '.join(kinds)[:200]}" if kinds else "is missing"
+    raise BadRequest(
+        f"the body has to be JSON, and its Content-Type {found}",
+        hint="Send the header `Content-Type: application/json`; `curl --json '{…}' URL` does.",
+    )
 
 
 async def answer_error(send: Send, error: ProbeError) -> None:
@@ -223,5 +237,7 @@ async def answer_error(send: Send, error: ProbeError) -> None:
         (b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()),
         (b"connection", b"close"),
     ]
+    if isinstance(error, TokenInvalid):
+        headers.append((b"www-authenticate", b'Bearer realm="probe"'))
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -63,7 +63,7 @@ def add(app: FastAPI, service: Service, monitor: Monitor) -> None:
             answer["tests"] = [one._asdict() for one in await alerts.test(_test_message())]
         return answer
 
-    @app.get("/metrics", responses={200: {"content": {"text/plain": {}}}})
+    @app.get("/metrics", responses={200: {"content": {"text/plain": {}}}}, response_class=Response)
     async def metrics(request: Request) -> Response:
         """Metrics for Prometheus: its text format, or OpenMetrics if the Accept header names it."""
         accept = request.headers.get("accept", "")

@@ -29,11 +29,14 @@ ROLES = (VIEWER, OPERATOR, OWNER)
 """In ascending order; each role includes the ones before it."""
 
 NEEDS: dict[str, str] = {
+    "GET /": VIEWER,
+    "GET /docs": VIEWER,
     "GET /openapi.json": VIEWER,
     "GET /v1/health": VIEWER,
     "GET /v1/processes": VIEWER,
     "GET /v1/tables": VIEWER,
     "GET /v1/recipes": VIEWER,
+    "GET /v1/query": VIEWER,
     "POST /v1/query": VIEWER,
     "GET /v1/backtrace": VIEWER,
     "GET /v1/diagnose": VIEWER,

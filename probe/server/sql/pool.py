@@ -304,6 +304,7 @@ def _environment() -> dict[str, str]:
         "LANG": "C.UTF-8", "HOME": "/nonexistent", "PYTHONSAFEPATH": "1", "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONPATH": os.pathsep.join(launch.import_paths(("probe", "duckdb", "numpy"))),
         "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2",
+        "ARROW_DEFAULT_MEMORY_POOL": "system",  # another reserves address space, which is limited
     }
 
 

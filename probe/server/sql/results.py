@@ -1,20 +1,25 @@
-"""A query's result as JSON bytes, cut at a number of rows and of bytes.
+"""A query's result as bytes, cut at a number of rows and of bytes: JSON, CSV or an Arrow stream.
 
 JSON has no NaN, no bytes and no dates, so: NaN and infinities are the strings `NaN`, `Infinity`, `-Infinity`;
 integers of any size are exact; decimals, dates, intervals and UUIDs are text; bytes are hexadecimal text;
-lists, structs and maps are JSON (a map whose keys are not text is a list of pairs). Runs in the query worker;
-standard library only.
+lists, structs and maps are JSON (a map whose keys are not text is a list of pairs). CSV writes the same
+values: NULL is empty, an empty text is `""`. Arrow has DuckDB's own types. Runs in the query worker; may
+import pyarrow, inside a function, where it is installed.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import time
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
-from probe.base.errors import QueryTimeout, SqlInvalid
+from probe.base.errors import PackageMissing, QueryTimeout, SqlInvalid
+
+if TYPE_CHECKING:
+    import duckdb
 
 LARGEST_BYTES = 64 << 20
 _CHUNK_ROWS = 2048
@@ -36,6 +41,48 @@ def encode(
     it passes, and `SqlInvalid` for a value that Python cannot represent.
     """
     columns = [{"name": name, "type": kind} for name, kind in types]
+    parts, truncated = _parts(cursor, limit, deadline, _rows_text)
+    return json.dumps(columns).encode(), b"[" + b",".join(parts) + b"]", truncated
+
+
+def csv(cursor: Cursor, names: Sequence[str], limit: int, deadline: float) -> tuple[bytes, bool]:
+    """(CSV with a line of names, truncated); see `encode`."""
+    parts, truncated = _parts(cursor, limit, deadline, _csv_lines)
+    return b"".join([_csv_lines([tuple(names)]), *parts]), truncated
+
+
+def arrow(connection: duckdb.DuckDBPyConnection, limit: int, deadline: float) -> tuple[bytes, bool]:
+    """(An Arrow IPC stream, truncated), of the statement that was executed last; see `encode`.
+
+    Raises `PackageMissing` without pyarrow."""
+    try:
+        import pyarrow
+    except ImportError:
+        raise PackageMissing(
+            "an Arrow answer needs pyarrow in the server's environment",
+            hint="`pip install pyarrow` there, or ask for text/csv or application/json.",
+        ) from None
+    reader: Any = connection.to_arrow_reader(_CHUNK_ROWS)
+    sink = io.BytesIO()
+    count = 0
+    truncated = False
+    with pyarrow.ipc.new_stream(sink, reader.schema) as writer:
+        for batch in reader:
+            truncated = count + batch.num_rows > limit or sink.tell() + batch.nbytes > LARGEST_BYTES
+            if sink.tell() + batch.nbytes <= LARGEST_BYTES:
+                writer.write_batch(batch.slice(0, limit - count))
+            count += batch.num_rows
+            if truncated:
+                break
+            if time.monotonic() > deadline:
+                raise QueryTimeout("the result was not complete at the deadline")
+    return sink.getvalue(), truncated
+
+
+def _parts(
+    cursor: Cursor, limit: int, deadline: float, text_of: Callable[[Sequence[tuple[Any, ...]]], bytes]
+) -> tuple[list[bytes], bool]:
+    """The text of as many rows as fit, in parts, and whether there are more."""
     parts: list[bytes] = []
     room = LARGEST_BYTES
     count = 0
@@ -47,21 +94,24 @@ def encode(
         truncated = count + len(rows) > limit
         rows = rows[: limit - count]
         count += len(rows)
-        room, whole = _append(parts, rows, room)
+        room, whole = _append(parts, rows, room, text_of)
         truncated = truncated or not whole
         if time.monotonic() > deadline:
             raise QueryTimeout("the result was not complete at the deadline")
-    return json.dumps(columns).encode(), b"[" + b",".join(parts) + b"]", truncated
+    return parts, truncated
 
 
-def _append(parts: list[bytes], rows: Sequence[tuple[Any, ...]], room: int) -> tuple[int, bool]:
+def _append(
+    parts: list[bytes], rows: Sequence[tuple[Any, ...]], room: int,
+    text_of: Callable[[Sequence[tuple[Any, ...]]], bytes],
+) -> tuple[int, bool]:
     """Append as many rows as there is room for; (room left, whether all fitted)."""
     while rows:
         some = rows
-        text = _rows_text(some)
+        text = text_of(some)
         while len(text) >= room and len(some) > 1:
             some = some[: len(some) // 2]
-            text = _rows_text(some)
+            text = text_of(some)
         if len(text) >= room:
             return room, False
         parts.append(text)
@@ -89,6 +139,29 @@ def _rows_text(rows: Sequence[tuple[Any, ...]]) -> bytes:
     except RecursionError:
         raise SqlInvalid("a value in the result is nested too deeply") from None
     return text[1:-1].encode("ascii")
+
+
+def _csv_lines(rows: Sequence[tuple[Any, ...]]) -> bytes:
+    """Lines of CSV (RFC 4180, ended by `\\n`)."""
+    try:
+        text = "".join(",".join(map(_csv_value, row)) + "\n" for row in rows)
+    except RecursionError:
+        raise SqlInvalid("a value in the result is nested too deeply") from None
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _csv_value(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    plain = as_json(value)
+    if isinstance(plain, (int, float)):
+        return repr(plain)
+    text = plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+    if text and not any(letter in text for letter in ',"\n\r') and text == text.strip():
+        return text
+    return '"' + text.replace('"', '""') + '"'
 
 
 def as_json(value: Any) -> Any:

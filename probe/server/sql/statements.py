@@ -47,6 +47,8 @@ class Query:
 
         self.sql: str = request["sql"]
         self.limit: int = request.get("limit", 0)
+        self.form: str = request.get("form", "json")
+        """The encoding of the rows: `json`, `csv` or `arrow`."""
         self.again = False
         """Whether this is the second run, after the first found segments that cannot be read."""
         self.tables = self._tables(request)
@@ -80,9 +82,10 @@ class Query:
 
     def _tables(self, request: dict[str, Any]) -> list[Table]:
         """The tables to fill."""
+        from probe.server.sql import compatibility
         from probe.server.sql.views import mentioned
 
-        return mentioned(request["sql"])
+        return mentioned(compatibility.reads(request["sql"]))
 
     def stop(self) -> None:
         """Interrupt the query; called on the deadline's thread."""
@@ -90,22 +93,37 @@ class Query:
             self.connection.interrupt()
 
     def run(self, connection: duckdb.DuckDBPyConnection) -> bytes:
-        """The JSON of the answer. Raises `ProbeError` or what DuckDB raises."""
-        from probe.server.sql import remote_rows, views
+        """The JSON of the answer; in another form the rows, packed with the rest. Raises `ProbeError` or what
+        DuckDB raises."""
+        from probe.server.runtime import packed_answers
+        from probe.server.sql import compatibility, remote_rows, results, views
 
         started = time.monotonic()
         self.connection = connection
+        text = compatibility.reads(self.sql)
         if self.room_bytes is not None:  # for the host that runs the SQL
-            notes = views.build(connection, self.plan, self.sql, self.tables)
+            notes = views.build(connection, self.plan, text, self.tables)
             notes = [*self.notes, *notes]
-            return remote_rows.pack(connection, self.tables, self.sql, self.room_bytes, notes)
+            return remote_rows.pack(connection, self.tables, text, self.room_bytes, notes)
         statements = parsed(connection, table_list() if asks_for_tables(self.sql) else self.sql)
-        notes = views.build(connection, self.plan, self.sql, self.tables)
+        notes = views.build(connection, self.plan, text, self.tables)
+        ranks = {source.rank for source in self.plan.sources} if self.plan.remote is None else set()
+        notes += compatibility.make(connection, self.sql, ranks)
         lock(connection, self.files)
-        columns, rows, truncated = execute(connection, statements, self.limit, self.deadline)
+        types = execute(connection, statements, as_text=self.form != "arrow")
+        columns = content = b""
+        if self.form == "arrow":
+            content, truncated = results.arrow(connection, self.limit, self.deadline)
+        elif self.form == "csv":
+            names = [name for name, _ in types]
+            content, truncated = results.csv(connection, names, self.limit, self.deadline)
+        else:
+            columns, content, truncated = results.encode(connection, types, self.limit, self.deadline)
         elapsed_ms = round((time.monotonic() - started) * 1000, 3)
         tail = {"truncated": truncated, "elapsed_ms": elapsed_ms, "notes": [*self.notes, *notes]}
-        return b'{"columns":' + columns + b',"rows":' + rows + b"," + json.dumps(tail).encode()[1:]
+        if self.form != "json":
+            return packed_answers.pack(tail, [content])
+        return b'{"columns":' + columns + b',"rows":' + content + b"," + json.dumps(tail).encode()[1:]
 
 
 def asks_for_tables(sql: str) -> bool:
@@ -176,12 +194,11 @@ def lock(connection: duckdb.DuckDBPyConnection, files: list[str]) -> None:
 
 
 def execute(
-    connection: duckdb.DuckDBPyConnection, statements: list[duckdb.Statement], limit: int, deadline: float
-) -> tuple[bytes, bytes, bool]:
-    """Run the statement and encode its result."""
+    connection: duckdb.DuckDBPyConnection, statements: list[duckdb.Statement], *, as_text: bool
+) -> list[tuple[str, str]]:
+    """Run the statement, so that its rows can be fetched; (name, type) of each column. `as_text`: dates and
+    times are fetched as text."""
     import duckdb
-
-    from probe.server.sql import results
 
     *before, statement = statements
     for part in before:
@@ -190,14 +207,14 @@ def execute(
     if statement.type == duckdb.StatementType.SELECT and not before:
         relation = connection.sql(statement)
         types = [(name, str(kind)) for name, kind in zip(relation.columns, relation.types, strict=True)]
-        wrapped = with_text_columns(connection, statement.query, types)
+        wrapped = with_text_columns(connection, statement.query, types) if as_text else None
         if wrapped is not None:
             connection.execute(wrapped)
-            return results.encode(connection, types, limit, deadline)
+            return types
     connection.execute(statement)
     if types is None:
         types = [(str(item[0]), str(item[1])) for item in connection.description or ()]
-    return results.encode(connection, types, limit, deadline)
+    return types
 
 
 def with_text_columns(

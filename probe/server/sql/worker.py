@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from probe.base.errors import ProbeError
-from probe.server.sql import sandbox
+from probe.server.sql import compatibility, sandbox
 from probe.server.sql.batch import Batch
 from probe.server.sql.statements import INTERNAL, LOCK_DOWN, Query, explain, is_about
 
@@ -154,6 +154,7 @@ class Worker:
             timer.cancel()
         head: dict[str, Any] = {"recycle": recycle}
         if error is not None:
+            error = compatibility.instead(query.sql, error)
             head.update(error.as_dict(), status=error.status)
         return head, body
 

@@ -1,0 +1,53 @@
+"""What a web page may make a browser send to the unix socket: nothing.
+
+A browser reaches the socket through a port that somebody forwards to it (`ssh -L
+8080:PROBE_DIR/server.sock`), and then counts as the owner, without a token. So its address must be spelled as
+one of this host, which stops pages that rename themselves (DNS rebinding), and no page but ours may be behind
+the request. Runs on the server's event loop. Standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+
+from probe.base.errors import Forbidden, ProbeError
+from probe.server.http.limits import App, Receive, Scope, Send, answer_error
+
+_HERE = re.compile(rb"(?:localhost|127\.0\.0\.1|\[::1\])(?::[0-9]{1,5})?", re.IGNORECASE)
+
+
+class SocketGate:
+    """The first application behind the unix socket."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            return
+        try:
+            _check_host(scope)
+            _check_page(scope)
+        except ProbeError as error:
+            await answer_error(send, error)
+            return
+        await self._app(scope, receive, send)
+
+
+def _check_host(scope: Scope) -> None:
+    hosts = [value for name, value in scope["headers"] if name == b"host"]
+    if len(hosts) != 1 or not _HERE.fullmatch(hosts[0]):
+        raise Forbidden(
+            "the Host header names another server", hint="Use http://localhost, on any port, before the path."
+        )
+
+
+def _check_page(scope: Scope) -> None:
+    """Refuse what other pages cause; a link or form of our own pages may read."""
+    for name, value in scope["headers"]:
+        if name == b"origin":
+            raise Forbidden("requests from web pages are refused", hint="Use the `probe` command, or curl.")
+        ours = value == b"none" or (value == b"same-origin" and scope["method"] == "GET")
+        if name == b"sec-fetch-site" and not ours:
+            raise Forbidden("requests from web pages are refused", hint="Type the address into the browser.")
