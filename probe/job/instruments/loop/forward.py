@@ -163,6 +163,8 @@ class Forward:
                 self.note_gradless(module)
                 if self.evaluates is not None:
                     self.evaluates()
+            elif id(module) in self.roots:
+                self.note_gradless(module)
             if self.draws is not None:
                 self.draws(module)
             if self._skipped > PATIENCE:
