@@ -15,7 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 from probe.job.instruments.loop.data import content_digest, fingerprint, shuffling
 from probe.job.instruments.tensors.input_targets import relation
 from probe.job.instruments.tensors.loss_functions import Found, _kept, behind, functions_in
-from probe.job.instruments.tensors.model_inputs import part
+from probe.job.instruments.tensors.model_inputs import some_of, thinned
 from probe.recording.layout import NULL_BOOLEAN, NULL_INTEGER
 
 LAYER = torch.nn.Linear(4, 5)
@@ -110,10 +110,10 @@ def test_a_look_changes_neither_gradients_nor_random_numbers() -> None:
 
 def test_a_part_of_a_tensor_is_small_and_spread_over_its_samples() -> None:
     tensor = torch.arange(64 * 3 * 200 * 200, dtype=torch.float32).view(64, 3, 200, 200)
-    looked_at = part(tensor)
+    looked_at = thinned(some_of(tensor))
     assert looked_at.numel() <= 4096
     assert looked_at.max() > tensor.numel() // 2
-    assert torch.equal(part(torch.arange(10.0)), torch.arange(10.0)[:8])
+    assert torch.equal(thinned(some_of(torch.arange(10.0))), torch.arange(10.0)[:8])
 
 
 def test_equal_batches_have_equal_fingerprints_in_every_process_and_others_do_not() -> None:
