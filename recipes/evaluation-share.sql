@@ -4,10 +4,10 @@
 -- order = 36
 -- scope = "rank"
 -- needs = "three evaluations"
--- what = "evaluation takes {share:.0%} of the time: {evaluations} evaluations of {usual:.3g} s each, one every {every:.0f} steps"
+-- what = "evaluation takes {share:.0%} of the time: {evaluations} evaluations of {usual:.3g} s each, one {often}"
 -- why = [
 --   "from step {step} to {last}: {evaluated_s:.3g} s of {wall_s:.3g} s; recognised by: {by}",
---   "the {every:.0f} steps between two evaluations take {training:.3g} s",
+--   "what is trained between two evaluations takes {training:.3g} s",
 --   "an evaluation after every step or few is mostly one that stands in the wrong loop, or an interval meant for other numbers of steps",
 -- ]
 -- next = [
@@ -32,7 +32,7 @@
 -- source = "ours: the first seconds of a job say little of the rest"
 WITH counted AS (
     SELECT step, SUM(duration_s) AS duration_s, ARG_MAX(recognised_by, t_ns) AS "by", BOOL_OR(kind = 'evaluation') AS sure FROM python.intervals
-    WHERE kind IN ('evaluation', 'inference') AND state = 'done' AND step IS NOT NULL GROUP BY step
+    WHERE kind IN ('evaluation', 'inference') AND state = 'done' AND step <= (SELECT MAX(step) FROM python.steps) GROUP BY step
 ), span AS (
     SELECT COUNT(*) - 1 AS evaluations, MIN(step) AS step, MAX(step) AS last, MEDIAN(duration_s) AS usual, ARG_MAX("by", step) AS "by", BOOL_OR(sure) AS sure FROM counted
 ), times AS (
@@ -44,7 +44,7 @@ WITH counted AS (
 ), policy AS (
     SELECT COUNT(*) FILTER (function = 'cross_entropy') = 0 AND NOT EXISTS (SELECT 1 FROM python.batches WHERE state = 'done') AS yes FROM python.loss_functions
 )
-SELECT NULL AS unknown, judged.*, CASE WHEN share > $share AND (sure OR NOT yes) THEN 'notice' ELSE 'info' END AS severity
+SELECT NULL AS unknown, judged.*, CASE WHEN every < 1.5 THEN 'after every step' ELSE format('every {:.0f} steps', every) END AS often, CASE WHEN share > $share AND (sure OR NOT yes) THEN 'notice' ELSE 'info' END AS severity
 FROM judged, policy WHERE share > $known AND wall_s >= $seconds
 UNION ALL BY NAME
 SELECT format('{} evaluations are known, {} are needed', (SELECT COUNT(*) FROM counted), $evaluations) AS unknown WHERE NOT EXISTS (SELECT 1 FROM judged)
