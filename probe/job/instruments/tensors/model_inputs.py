@@ -27,8 +27,9 @@ from probe.job.instruments.loop.batch_history import Batches
 from probe.job.instruments.loop.forward import keywords
 from probe.job.instruments.modules.module_names import ModuleNames
 from probe.job.instruments.tensors.activations import transformed
+from probe.job.instruments.tensors.known_samples import KnownSamples, Recognised
 from probe.job.instruments.tensors.pace import Pace
-from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_STRING
+from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_INTEGER, NULL_STRING
 
 _now, _cpu = time.monotonic_ns, time.thread_time_ns
 MOST_TENSORS = 3
@@ -59,6 +60,7 @@ class ModelInputs:
         self.pace, self.aside = pace, aside
         self._given: tuple[int, list[weakref.ref[Any]]] = (-1, [])
         self._labels: list[weakref.ref[Any]] = []
+        self._known = KnownSamples()
         self.look = isolation.guard("model inputs", self._look)
         """Called, when it is due, with the first module that is called, and its arguments. It waits for the
         module's name, which may change when the training begins."""
@@ -88,9 +90,10 @@ class ModelInputs:
         self._labels = []
         self._given = recorder.step, [weakref.ref(one) for _, one in tensors[:MOST_TENSORS]]
         with torch.no_grad(), torch._C.DisableTorchFunction():
-            for name, tensor in tensors[:MOST_TENSORS]:
-                self._write(number, name, tensor, gradless=0)
             self._look_at_batch()
+            for place, (name, tensor) in enumerate(tensors[:MOST_TENSORS]):
+                known = None if place else self._known.trained(tensor, self.label_in(recorder.step))
+                self._write(number, name, tensor, 0, known)
         self.pace.took(_cpu() - begun_cpu)
         recorder.cost_ns += _now() - begun
 
@@ -104,8 +107,9 @@ class ModelInputs:
         given = list(enumerate(args)) + list((keywords() or {}).items())
         tensors = [(str(name), value) for name, item in given for value in _flat(item, torch.Tensor)]
         with torch.no_grad(), torch._C.DisableTorchFunction():
-            for name, tensor in tensors[:MOST_TENSORS]:
-                self._write(number, name, tensor, gradless=1)
+            for place, (name, tensor) in enumerate(tensors[:MOST_TENSORS]):
+                known = None if place else self._known.evaluated(tensor)
+                self._write(number, name, tensor, 1, known)
         self.aside.took(_cpu() - begun_cpu)
         recorder.cost_ns += _now() - begun
 
@@ -121,7 +125,9 @@ class ModelInputs:
                 self._labels.append(weakref.ref(tensor))
                 self._write(self._batch, name or BATCH, tensor.reshape(-1, 1)[:MOST_ELEMENTS], NULL_BOOLEAN)
 
-    def _write(self, module: int, name: str, tensor: Any, gradless: int) -> None:
+    def _write(
+        self, module: int, name: str, tensor: Any, gradless: int, known: Recognised | None = None
+    ) -> None:
         if not tensor.dim() or not tensor.numel():
             return
         some = tensor if module == self._batch else some_of(tensor)
@@ -133,7 +139,7 @@ class ModelInputs:
         fields = [
             recorder.step, recorder.micro_step, _now() + ANCHOR_NS, module, intern(name),
             self._shape(tuple(tensor.shape)), intern(str(tensor.dtype).removeprefix("torch.")),
-            values.numel, gradless,
+            values.numel, gradless, *_counts(known),
         ]
         moments, more = statistics.moments(values.flat), _repetition(torch, some, values.flat)
         if values.flat.is_cpu:
@@ -153,8 +159,14 @@ class ModelInputs:
         *moments, alike, middle, share = row
         found = statistics.figures(moments, fields[_LOOKED_AT])
         known = (found.mean, found.std, found.min, found.max, found.zero_ratio, alike, middle, share)
-        *rest, gradless = fields
-        self._append(*rest, *[NULL_DOUBLE if one != one else one for one in known], gradless)
+        figures = [NULL_DOUBLE if one != one else one for one in known]
+        self._append(*fields[: _LOOKED_AT + 1], *figures, *fields[_LOOKED_AT + 1 :])
+
+
+def _counts(known: Recognised | None) -> list[int]:
+    """`compared`, `again` and `relabelled`."""
+    found = (None, None, None) if known is None else known
+    return [NULL_INTEGER if one is None else one for one in found]
 
 
 def some_of(tensor: Any) -> Any:
