@@ -34,6 +34,9 @@ def test_only_batches_trained_on_are_the_steps_and_the_rest_are_intervals(
     said = query(place, job.pid, "SELECT DISTINCT recognised_by LIKE '%in train mode' FROM python.intervals")
     in_train_mode = shape in ("without eval mode", "without a loader in train mode")
     assert ([True] in said) is in_train_mode, "only of calls without gradients is it certain"
+    if shape == "without a loader":
+        looked = query(place, job.pid, "SELECT DISTINCT gradless FROM python.model_inputs WHERE name = '0'")
+        assert [True] in looked, "what it was evaluated on"
     steps = query(
         place, job.pid,
         "SELECT samples, wall_s, coalesce(eval_s, 0) + coalesce(checkpoint_s, 0), coalesce(data_s, 0) + "
