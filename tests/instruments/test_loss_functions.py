@@ -12,6 +12,7 @@ import torch
 from torch.nn import functional as F
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
+from probe.job.instruments.loop.batch_history import Batches
 from probe.job.instruments.loop.data import content_digest, fingerprint, shuffling
 from probe.job.instruments.tensors.input_targets import relation
 from probe.job.instruments.tensors.loss_functions import Found, _kept, behind, functions_in
@@ -231,3 +232,12 @@ def test_targets_that_are_the_input_are_told_by_place_column_and_padding() -> No
     scaled = compared([table], F.mse_loss(output, 3 * table[:, 2:3] - 1))
     assert scaled == {"r": pytest.approx(1.0), "column": 2.0}
     assert compared([table], F.mse_loss(output, torch.randn(64, 1)))["r"] < 0.9
+
+
+def test_the_highest_index_of_the_last_batches_is_known_by_loader() -> None:
+    batches = Batches()
+    for indices in ([5, 90, 3], [7, 8], ["a", "b"], None, [[1, 2]], [6, 999]):
+        batches.arrived(indices, None, [], 0, 1, 0, "Rows#0")
+    batches.arrived([12], None, [], 0, 1, 0, "Rows#1")
+    batches.arrived(None, None, [], 0, 1, 0, "Rows#1")
+    assert batches.highest() == {"Rows#0": 999, "Rows#1": 12}
