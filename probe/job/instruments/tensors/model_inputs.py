@@ -28,7 +28,7 @@ from probe.job.instruments.loop.forward import keywords
 from probe.job.instruments.modules.module_names import ModuleNames
 from probe.job.instruments.tensors.activations import transformed
 from probe.job.instruments.tensors.known_samples import KnownSamples, Recognised
-from probe.job.instruments.tensors.pace import Pace
+from probe.job.instruments.tensors.pace import SHORTEST_STEPS, Pace
 from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_INTEGER, NULL_STRING
 
 _now, _cpu = time.monotonic_ns, time.thread_time_ns
@@ -100,8 +100,9 @@ class ModelInputs:
     def _look_aside(self, module: Any, args: Any) -> None:
         recorder = self._recorder
         torch: Any = sys.modules["torch"]
-        number = self._names.of(module) if recorder.step else None
-        if number is None or transformed(torch):
+        number = self._number_aside(module) if recorder.step and not transformed(torch) else None
+        if number is None:
+            self.aside.wait(SHORTEST_STEPS)
             return
         begun, begun_cpu = _now(), _cpu()
         given = list(enumerate(args)) + list((keywords() or {}).items())
@@ -112,6 +113,14 @@ class ModelInputs:
                 self._write(number, name, tensor, 1, known)
         self.aside.took(_cpu() - begun_cpu)
         recorder.cost_ns += _now() - begun
+
+    def _number_aside(self, module: Any) -> int | None:
+        """String number of the name of a model that is called without gradients: its own, or that of one that
+        is trained, if it is of the same class and size, such as an average of it."""
+        if self._names.path(module) is not None:
+            return self._names.of(module)
+        alike = (root for root in self._names.roots() if type(root) is type(module))
+        return next((self._names.of(root) for root in alike if _sizes(root) == _sizes(module)), None)
 
     def _look_at_batch(self) -> None:
         """The tensors of the loader's batch with one value per sample: labels, most often."""
@@ -161,6 +170,11 @@ class ModelInputs:
         known = (found.mean, found.std, found.min, found.max, found.zero_ratio, alike, middle, share)
         figures = [NULL_DOUBLE if one != one else one for one in known]
         self._append(*fields[: _LOOKED_AT + 1], *figures, *fields[_LOOKED_AT + 1 :])
+
+
+def _sizes(model: Any) -> list[tuple[int, ...]]:
+    torch: Any = sys.modules["torch"]
+    return [tuple(one.shape) for one in torch.nn.Module.parameters(model)]
 
 
 def _counts(known: Recognised | None) -> list[int]:
