@@ -12,7 +12,7 @@
 -- next = [
 --   "probe {endpoint} query \"SELECT step, loader, epoch, place, fingerprint, shuffled FROM python.batches ORDER BY t_ns DESC LIMIT 20\"",
 -- ]
--- false_positives = "overfitting a single batch on purpose; a fixed order on purpose in spite of a sampler that shuffles; each batch used as many times as there are workers on purpose"
+-- false_positives = "overfitting a single batch on purpose; a fixed order on purpose (`info` where nothing shuffles: series and long texts are read in order); each batch used as many times as there are workers on purpose"
 -- explains = ["oscillation", "loss-spike", "learning-rate-too-high", "plateau", "train-validation-gap"]
 -- [parameters.least]
 -- value = 10
@@ -31,7 +31,7 @@
 -- unit = "batches at the start of an epoch"
 -- source = "ours: two epochs whose first batches are the same samples have the same order, since each batch is drawn from all samples"
 WITH arrived AS (
-    SELECT step, t_ns, loader, epoch, place, fingerprint, COALESCE(shuffled, false) AS shuffled, SUM(CAST(place = 0 AS INTEGER)) OVER (PARTITION BY loader ORDER BY t_ns) AS pass
+    SELECT step, t_ns, loader, epoch, place, fingerprint, COALESCE(shuffled, false) AS shuffled, shuffled IS false AS sequential, SUM(CAST(place = 0 AS INTEGER)) OVER (PARTITION BY loader ORDER BY t_ns) AS pass
     FROM python.batches WHERE state = 'done' AND fingerprint IS NOT NULL AND place IS NOT NULL AND step IS NOT NULL
 ), feeding AS (
     SELECT loader FROM arrived GROUP BY loader HAVING COUNT(DISTINCT step) > 0.5 * (MAX(step) - MIN(step) + 1)
@@ -41,12 +41,12 @@ WITH arrived AS (
     SELECT loader, COUNT(*) AS n, MIN(step) AS step, MAX(step) AS last FROM newest GROUP BY loader
     HAVING COUNT(*) >= $least AND COUNT(DISTINCT fingerprint) = 1 AND MAX(place) = 0 AND MIN(epoch) = MAX(epoch)
 ), starts AS (
-    SELECT loader, pass, MIN(step) AS step, LIST(fingerprint ORDER BY place) AS order_, COUNT(DISTINCT fingerprint) AS different
-    FROM arrived JOIN feeding USING (loader) WHERE shuffled AND place < $places GROUP BY loader, pass HAVING COUNT(*) = $places
+    SELECT loader, pass, MIN(step) AS step, LIST(fingerprint ORDER BY place) AS order_, COUNT(DISTINCT fingerprint) AS different, BOOL_AND(shuffled) AS shuffled
+    FROM arrived JOIN feeding USING (loader) WHERE (shuffled OR sequential) AND place < $places GROUP BY loader, pass HAVING COUNT(*) = $places
 ), passes AS (
     SELECT *, LAG(order_) OVER w = order_ AS same, LAG(step) OVER w AS before FROM starts WINDOW w AS (PARTITION BY loader ORDER BY pass)
 ), alike AS (
-    SELECT loader, $places * (COUNT(*) + 1) AS n, MIN(before) AS step, MAX(step) AS last, COUNT(*) + 1 AS passes FROM passes
+    SELECT loader, $places * (COUNT(*) + 1) AS n, MIN(before) AS step, MAX(step) AS last, COUNT(*) + 1 AS passes, BOOL_AND(shuffled) AS shuffled FROM passes
     WHERE different = $places GROUP BY loader, same HAVING same AND COUNT(*) >= 1 AND MAX(pass) = (SELECT MAX(p.pass) FROM passes p WHERE p.loader = passes.loader)
 )
 , workers AS (
@@ -75,7 +75,9 @@ UNION ALL BY NAME
 SELECT NULL AS unknown, 'batch' AS subject, 'every step trains on the same batch: the first of its loader' AS fact,
     'each batch is the first one of a new iterator that is then dropped, as with next(iter(loader)) in the loop' AS evidence, loader, n, step, last FROM one
 UNION ALL BY NAME
-SELECT NULL AS unknown, 'order' AS subject, 'each epoch has the same batches in the same order, although the sampler shuffles' AS fact,
-    format('the first {} batches of the last {} epochs are the same samples: with a DistributedSampler, call sampler.set_epoch(epoch) before each epoch', $places, passes) AS evidence, loader, n, step, last FROM alike
+SELECT NULL AS unknown, 'order' AS subject, CASE WHEN shuffled THEN 'notice' ELSE 'info' END AS severity,
+    CASE WHEN shuffled THEN 'each epoch has the same batches in the same order, although the sampler shuffles' ELSE 'each epoch has the same batches in the same order: the loader of the training does not shuffle' END AS fact,
+    format('the first {} batches of the last {} epochs are the same samples', $places, passes) || CASE WHEN shuffled THEN ': with a DistributedSampler, call sampler.set_epoch(epoch) before each epoch' ELSE ': shuffle=True, unless the order means something' END AS evidence,
+    loader, n, step, last FROM alike
 UNION ALL BY NAME
 SELECT 'the indices of fewer than ' || $least || ' batches of a DataLoader are known' AS unknown FROM arrived HAVING COUNT(*) < $least

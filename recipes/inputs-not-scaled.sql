@@ -31,14 +31,14 @@ WITH first AS (
     SELECT COALESCE(BOOL_OR(m.class LIKE '%Norm%' OR m.class LIKE '%Embedding%'), false) AS scales FROM python.parameters p JOIN python.modules m USING (module) WHERE p.place = 0
 ), seen AS (
     SELECT * FROM python.model_inputs
-    WHERE module <> 'batch' AND dtype IN ('float32', 'float16', 'bfloat16', 'float64') AND looked_at >= 32 AND len(CAST(shape AS BIGINT[])) >= 2 AND isfinite(std) AND max > min
+    WHERE module <> 'batch' AND NOT COALESCE(gradless, false) AND dtype IN ('float32', 'float16', 'bfloat16', 'float64') AND looked_at >= 32 AND len(CAST(shape AS BIGINT[])) >= 2 AND isfinite(std) AND max > min
     QUALIFY ROW_NUMBER() OVER (PARTITION BY module, name ORDER BY step DESC) <= 6
 ), inputs AS (
     SELECT module, name, COUNT(*) AS n, MIN(step) AS step, MAX(step) AS last, ARG_MAX(shape, step) AS shape, ANY_VALUE(dtype) AS dtype, MEDIAN(mean) AS mean, MEDIAN(std) AS std,
         MIN(SQRT(mean * mean + std * std)) AS size, MAX(max - min) AS width, MAX(max) AS highest, MIN(min) AS lowest FROM seen GROUP BY module, name HAVING COUNT(*) >= $least
 ), constant AS (
     SELECT module, COUNT(DISTINCT step) AS n, MIN(step) AS step, MAX(step) AS last, ARG_MAX(name, looked_at) AS name, ARG_MAX(shape, looked_at) AS shape, ARG_MAX(dtype, looked_at) AS dtype, MIN(mean) AS mean, 0.0 AS std
-    FROM (SELECT * FROM python.model_inputs WHERE module <> 'batch' QUALIFY DENSE_RANK() OVER (PARTITION BY module ORDER BY step DESC) <= 6) GROUP BY module
+    FROM (SELECT * FROM python.model_inputs WHERE module <> 'batch' AND NOT COALESCE(gradless, false) QUALIFY DENSE_RANK() OVER (PARTITION BY module ORDER BY step DESC) <= 6) GROUP BY module
     HAVING COUNT(DISTINCT step) >= $least AND MIN(min) = MAX(max) AND COUNT(*) = COUNT(min) AND MAX(looked_at) >= 32
 ), losses AS (
     SELECT MEDIAN(loss) FILTER (i <= 20) AS loss_first, MEDIAN(loss) FILTER (i > k - 20) AS loss_now

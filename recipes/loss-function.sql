@@ -12,7 +12,7 @@
 -- next = [
 --   "probe {endpoint} query \"SELECT step, function, reduction, behind, shape, broadcast, classes, smoothing, ignored_ratio, top_ratio, entropy FROM python.loss_functions ORDER BY step DESC LIMIT 10\"",
 -- ]
--- false_positives = "pairwise losses that compare each prediction with every target; class weights that leave a class out on purpose; labels of one class on purpose, as for what is normal; targets that are never negative behind a ReLU (`info`); contrastive losses with a softmax over both sides of a square matrix (left out)"
+-- false_positives = "pairwise losses that compare each prediction with every target; class weights that leave a class out on purpose; labels of one class on purpose, as for what is normal; targets that are never negative behind a ReLU (`info`); large targets that are learned all the same, and returns in reinforcement learning (`info`); contrastive losses with a softmax over both sides of a square matrix (left out)"
 -- explains = ["gradients-vanishing", "gradient-shifted", "dead-units", "plateau", "learning-rate-too-high", "slow-decrease", "divergence"]
 -- [parameters.least]
 -- value = 3
@@ -46,6 +46,14 @@
 -- value = 0.2
 -- unit = "ratio of the targets"
 -- source = "ours: a fifth of what is averaged and learned is to predict padding"
+-- [parameters.large]
+-- value = 100.0
+-- unit = "root of the mean square of the targets"
+-- source = "practice: networks are initialized for outputs of about 1; prices and pixels are hundreds and more"
+-- [parameters.settled]
+-- value = 200
+-- unit = "steps"
+-- source = "ours: by then a loss that such targets do no harm has fallen by half"
 -- [parameters.step_size]
 -- value = 1.0
 -- unit = "learning rate times summed elements"
@@ -60,7 +68,7 @@ WITH recent AS (
             AND CAST(broadcast AS BIGINT[]) IN ([CAST(shape AS BIGINT[])[1], 1], [CAST(shape AS BIGINT[])[1]], [1, CAST(shape AS BIGINT[])[1]])) AS spread,
         MIN(smoothing) AS smoothing, MAX(least_share) AS share, MIN(least_frequency) AS frequency, MIN(weights_ratio) AS weights_ratio,
         MIN(ignored_ratio) AS ignored, MIN(top_ratio) AS top, MAX(classes) AS classes, MIN(target_mean) AS target_mean, MAX(target_mean) AS target_most,
-        BOOL_AND(COALESCE(target_mean < target_std, false)) AS below_zero
+        BOOL_AND(COALESCE(target_mean < target_std, false)) AS below_zero, MEDIAN(target_std) AS target_std
     FROM recent WHERE ago <= 6 GROUP BY ALL HAVING COUNT(*) >= $least
 ), padded AS (
     SELECT function, ANY_VALUE(behind) AS behind, ANY_VALUE(layer) AS layer, COUNT(*) AS n, MIN(step) AS step, MAX(step) AS last, ARG_MAX(shape, step) AS shape, MEDIAN(padding_ratio) AS padding, MIN(padding_ratio) AS least
@@ -69,6 +77,9 @@ WITH recent AS (
     SELECT MIN(min) AS label, COUNT(*) AS looks, SUM(looked_at) AS labels FROM (
         SELECT *, DENSE_RANK() OVER (ORDER BY step DESC) AS ago FROM python.model_inputs WHERE module = 'batch'
     ) WHERE ago <= 6 GROUP BY name HAVING COUNT(*) >= $looks AND MIN(min) = MAX(max) AND SUM(looked_at) >= $labels
+), losses AS (
+    SELECT MEDIAN(loss) FILTER (i <= 20) AS loss_first, MEDIAN(loss) FILTER (i > k - 20) AS loss_now, MAX(k) AS losses
+    FROM (SELECT loss, ROW_NUMBER() OVER (ORDER BY step) AS i, COUNT(*) OVER () AS k FROM python.steps WHERE isfinite(loss))
 ), rate AS (
     SELECT ARG_MAX(optimizer, t_ns) AS optimizer, ARG_MAX(lr, t_ns) AS lr FROM python.optimizers WHERE param_group = 0
 ), facts AS (
@@ -120,6 +131,11 @@ WITH recent AS (
     SELECT 'padding' AS subject, 'notice' AS severity, format('padding counts in the loss: {:.0f} % of the targets that count are padding', 100 * padding) AS fact,
         'behind the end of each sequence the input repeats one token, and so does the target: leave it out with ignore_index' AS evidence, padded.* EXCLUDE (padding, least)
     FROM padded WHERE padding >= $padding AND least > 0
+    UNION ALL BY NAME
+    SELECT 'targets' AS subject, CASE WHEN loss_now > 0.5 * loss_first AND EXISTS (SELECT 1 FROM python.batches WHERE state = 'done') THEN 'notice' ELSE 'info' END AS severity,
+        format('the targets are not scaled: their mean is {:.4g}, their standard deviation {:.3g}, and an untrained network answers about 0', target_mean, target_std) AS fact,
+        format('the loss was {:.4g} at first and is {:.4g} now: subtract the mean of the targets and divide by their standard deviation', loss_first, loss_now) AS evidence, calls.*
+    FROM calls, losses WHERE function IN ('mse_loss', 'l1_loss', 'smooth_l1_loss', 'huber_loss') AND SQRT(target_mean * target_mean + target_std * target_std) > $large AND losses >= $settled
     UNION ALL BY NAME
     SELECT 'reduction' AS subject, CASE WHEN optimizer = 'SGD' AND lr * elements > $step_size THEN 'notice' ELSE 'info' END AS severity,
         format('the loss is summed over {:.0f} elements, not averaged: the gradient is that much larger', elements) AS fact,

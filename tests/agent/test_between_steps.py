@@ -18,6 +18,7 @@ SHAPES = (
     "the loader of the training", "with gradients", "with gradients in training mode",
     "a pass without the model", "one backward for a pass", "a metric in each step",
     "two loaders and a teacher", "stays in eval mode", "without eval mode",
+    "without a loader in train mode", "a sample in train mode",
 )
 STEPS = 18
 
@@ -31,8 +32,11 @@ def test_only_batches_trained_on_are_the_steps_and_the_rest_are_intervals(
     sql = "SELECT kind, batches, samples FROM python.intervals ORDER BY t_ns"
     assert query(place, job.pid, sql) == result["intervals"]
     said = query(place, job.pid, "SELECT DISTINCT recognised_by LIKE '%in train mode' FROM python.intervals")
-    assert [True] not in said or shape == "without eval mode", "only of calls without gradients is it certain"
-    assert [True] in said or shape != "without eval mode"
+    in_train_mode = shape in ("without eval mode", "without a loader in train mode")
+    assert ([True] in said) is in_train_mode, "only of calls without gradients is it certain"
+    if shape == "without a loader":
+        looked = query(place, job.pid, "SELECT DISTINCT gradless FROM python.model_inputs WHERE name = '0'")
+        assert [True] in looked, "what it was evaluated on"
     steps = query(
         place, job.pid,
         "SELECT samples, wall_s, coalesce(eval_s, 0) + coalesce(checkpoint_s, 0), coalesce(data_s, 0) + "

@@ -12,10 +12,11 @@ import torch
 from torch.nn import functional as F
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 
+from probe.job.instruments.loop.batch_history import Batches
 from probe.job.instruments.loop.data import content_digest, fingerprint, shuffling
 from probe.job.instruments.tensors.input_targets import relation
 from probe.job.instruments.tensors.loss_functions import Found, _kept, behind, functions_in
-from probe.job.instruments.tensors.model_inputs import part
+from probe.job.instruments.tensors.model_inputs import some_of, thinned
 from probe.recording.layout import NULL_BOOLEAN, NULL_INTEGER
 
 LAYER = torch.nn.Linear(4, 5)
@@ -110,10 +111,10 @@ def test_a_look_changes_neither_gradients_nor_random_numbers() -> None:
 
 def test_a_part_of_a_tensor_is_small_and_spread_over_its_samples() -> None:
     tensor = torch.arange(64 * 3 * 200 * 200, dtype=torch.float32).view(64, 3, 200, 200)
-    looked_at = part(tensor)
+    looked_at = thinned(some_of(tensor))
     assert looked_at.numel() <= 4096
     assert looked_at.max() > tensor.numel() // 2
-    assert torch.equal(part(torch.arange(10.0)), torch.arange(10.0)[:8])
+    assert torch.equal(thinned(some_of(torch.arange(10.0))), torch.arange(10.0)[:8])
 
 
 def test_equal_batches_have_equal_fingerprints_in_every_process_and_others_do_not() -> None:
@@ -231,3 +232,12 @@ def test_targets_that_are_the_input_are_told_by_place_column_and_padding() -> No
     scaled = compared([table], F.mse_loss(output, 3 * table[:, 2:3] - 1))
     assert scaled == {"r": pytest.approx(1.0), "column": 2.0}
     assert compared([table], F.mse_loss(output, torch.randn(64, 1)))["r"] < 0.9
+
+
+def test_the_highest_index_of_the_last_batches_is_known_by_loader() -> None:
+    batches = Batches()
+    for indices in ([5, 90, 3], [7, 8], ["a", "b"], None, [[1, 2]], [6, 999]):
+        batches.arrived(indices, None, [], 0, 1, 0, "Rows#0")
+    batches.arrived([12], None, [], 0, 1, 0, "Rows#1")
+    batches.arrived(None, None, [], 0, 1, 0, "Rows#1")
+    assert batches.highest() == {"Rows#0": 999, "Rows#1": 12}

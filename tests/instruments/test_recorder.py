@@ -118,3 +118,14 @@ def test_a_thread_that_trains_in_the_place_of_the_main_thread_is_alone(tmp_path:
     thread.start()
     thread.join()
     assert recorder.alone and recorder.thread == thread.ident
+
+
+def test_steps_of_round_numbers_are_timed_where_most_are_not(tmp_path: Path) -> None:
+    recorder = recorder_of(tmp_path, rows=256)
+    recorder.timed_every, recorder.next_sample = 8, 1 << 30
+    timed = set()
+    for _ in range(170):
+        step(recorder)
+        if recorder.timing:
+            timed.add(recorder.step)
+    assert timed == {*range(8, 171, 8), 50, 100, 150}

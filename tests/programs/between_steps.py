@@ -62,8 +62,8 @@ class Loop:
                 if not self.ledger.running:
                     break
 
-    def _call(self, rows: torch.Tensor) -> None:
-        self.model.eval()
+    def _call(self, rows: torch.Tensor, *, training: bool = False) -> None:
+        self.model.train(training)
         with torch.no_grad():
             self.model(rows)
         self.model.train()
@@ -75,11 +75,14 @@ class Loop:
         elif shape == "one batch" and number == 2:
             self._call(next(iter(self.held_out))[0])
             self.intervals.append(("evaluation", 1, EVALUATED))
-        elif shape == "without a loader" and number == 4:
+        elif shape in ("without a loader", "without a loader in train mode") and number == 4:
             until = time.monotonic() + 0.5
             while time.monotonic() < until:
-                self._call(rows)
+                self._call(rows, training=shape.endswith("train mode"))
             self.intervals.append(("inference", None, None))
+        elif shape == "a sample in train mode" and number == 4:
+            self._call(rows, training=True)
+            time.sleep(0.3)  # the picture is drawn
         elif shape == "saves" and number == 2:
             torch.save(self.model.state_dict(), Slow() if self.ledger.asks else io.BytesIO())
             self.intervals.append(("checkpoint", None, None))

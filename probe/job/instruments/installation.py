@@ -148,9 +148,9 @@ class Installation:
         if "losses" in wanted:
             delivery, pace = self.gradients.delivery, Pace(recorder, settings.budget_ratio)
             functions = self.losses.roots = LossFunctions(recorder, isolation, delivery, pace)
-            pace = Pace(recorder, settings.budget_ratio)
+            pace, aside = (Pace(recorder, settings.budget_ratio, common=common) for common in (True, False))
             batches = None if self.data is None else self.data.batches
-            inputs = ModelInputs(recorder, isolation, self.names, delivery, pace, batches)
+            inputs = ModelInputs(recorder, isolation, self.names, delivery, pace, aside, batches)
             self.forward.inputs = inputs
             functions.given_in, functions.label_in = inputs.given_in, inputs.label_in
         self.dependence: DependenceAudit | None = None

@@ -26,7 +26,7 @@ SURROUNDINGS: tuple[Table, ...] = (
         "probe", "facts", "fact about the run: code, command, packages, hardware, seeds, hyperparameters", "journal",
         (
             T_NS,
-            Column("kind", "VARCHAR", "", "`git`, `command`, `package`, `hardware`, `environment`, `seed`, `model`, `hyperparameter` or `resumption` (what a checkpoint held, and what of it was loaded before the first step)"),
+            Column("kind", "VARCHAR", "", "`git`, `command`, `package`, `hardware`, `environment`, `seed`, `model`, `hyperparameter`, `resumption` (what a checkpoint held, and what of it was loaded before the first step) or `data` (`highest_index`: the largest sample index in the last batches of a loader)"),
             Column("name", "VARCHAR", "", "name of the fact"),
             Column("value", "VARCHAR", "", "its value as text; suspected secrets are `<redacted>`"),
             Column("number", "DOUBLE", "", "its value if that is a number"),

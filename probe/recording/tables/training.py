@@ -100,7 +100,7 @@ TRAINING: tuple[Table, ...] = (
             Column("step", "BIGINT", "", "step under way, whose eval_s or checkpoint_s has it: mostly one more than the last finished step; NULL outside of counted steps"),
             MICRO_STEP,
             Column("t_ns", "BIGINT", "ns", "wall time of its start, nanoseconds since 1970"),
-            Column("kind", "VARCHAR", "", "`evaluation`, `prediction`, `checkpoint`, `inference` (a model that is trained ran in eval mode without gradients and without a loader, for longer than two steps: an evaluation, or rollouts) or `reading` (a pass over a loader without a model call)"),
+            Column("kind", "VARCHAR", "", "`evaluation`, `prediction`, `checkpoint`, `inference` (a model that is trained ran without gradients and without a loader for longer than two steps, in train mode at least twice: an evaluation, or rollouts) or `reading` (a pass over a loader without a model call)"),
             Column("duration_s", "DOUBLE", "s", "how long it took, without a checkpoint inside it; NULL while it goes on"),
             Column("data_s", "DOUBLE", "s", "of that, waiting for the DataLoader; NULL without one, and while it goes on"),
             Column("batches", "BIGINT", "", "batches fetched in it; NULL without a DataLoader, and while it goes on"),

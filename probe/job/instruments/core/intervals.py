@@ -13,9 +13,9 @@ An interval is known in one of two ways:
   batches were seen by the model without gradients, or by a model in eval mode, and the pass goes on or ends
   without a backward. Where a backward comes after all, the interval is withdrawn.
 
-A stretch without a loader in which a model that was trained before runs in eval mode without gradients is an
-interval when it took longer than `LONG_STEPS` steps and the step before had none: what each step does is part
-of the step (metrics, generation).
+A stretch without a loader in which a model that was trained before runs without gradients is an interval when
+it took longer than `LONG_STEPS` steps and the step before had none: what each step does is part of the step
+(metrics, generation). In train mode it takes two calls: one alone looks at a sample or counts what is right.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ _BY = {
     "eval mode": "eval mode, no backward",
     "no backward": "a pass without a backward",
     INFERENCE: "eval mode, no gradients, no loader",
+    "inference in train mode": "no gradients, no loader, in train mode",
     READING: "a pass without a model call",
 }
 """What `recognised_by` says of intervals known by signs."""
@@ -55,9 +56,10 @@ begun by a call; over, while a backward may still withdraw it."""
 class Interval:
     """One interval, or what may become one."""
 
-    __slots__ = ("batches", "before", "began_ns", "by", "data_ns", "eval_mode", "forward", "gradless",
-                 "held_ns", "inner_ns", "kind", "loader", "micro_step", "number", "outer", "own_ns", "passes",
-                 "sampled", "samples", "state", "step", "sure", "tokens", "train_mode", "trained")
+    __slots__ = ("batches", "before", "began_ns", "by", "calls", "data_ns", "eval_mode", "forward",
+                 "gradless", "held_ns", "inner_ns", "kind", "loader", "micro_step", "number", "outer",
+                 "own_ns", "passes", "sampled", "samples", "state", "step", "sure", "tokens", "train_mode",
+                 "trained")
 
     def __init__(self, recorder: Recorder, state: int, now_ns: int) -> None:
         self.state = state
@@ -71,6 +73,8 @@ class Interval:
         self.loader = NULL_STRING
         self.kind, self.by = "", NULL_STRING
         self.batches = 0
+        self.calls = 0
+        """Of a root of the training without gradients, in a stretch."""
         self.samples = self.tokens = NULL_INTEGER
         self.number = 0
         """Of its row."""
@@ -236,9 +240,15 @@ class Intervals:
             one.gradless = True
             one.sure = one.sure or sure
             one.train_mode = one.train_mode or (root and training)
-        elif sure and not recorder.forward_start_ns and (one is None or one.state == ENDED):
+            return
+        if not root or recorder.forward_start_ns:
+            return
+        if one is None or one.state == ENDED:
             recorder.aside = None
-            recorder.aside = Interval(recorder, STRETCH, now_ns)
+            recorder.aside = one = Interval(recorder, STRETCH, now_ns)
+        if one.state == STRETCH:
+            one.calls += 1
+            one.sure = one.sure or sure
 
     def forwards(self, *, training: bool, now_ns: int) -> None:
         """An outermost module call with gradients while `aside` is set."""
@@ -360,8 +370,9 @@ class Intervals:
         before = recorder.past.costs(recorder.step, WARM_UP_STEPS)
         if of_each_step or recorder.step != one.step or len(before) < WARM_UP_STEPS:
             return
-        if took > LONG_STEPS * before[-1].wall_ns:
-            one.kind, one.by = INFERENCE, self._texts[INFERENCE]
+        if took > LONG_STEPS * before[-1].wall_ns and (one.sure or one.calls > 1):
+            key = INFERENCE if one.sure else "inference in train mode"
+            one.kind, one.by = INFERENCE, self._texts[key]
             self._end(one, now_ns, "done")
 
     def _write(self, one: Interval, state: str) -> None:

@@ -27,6 +27,8 @@ _ident = threading.get_ident
 
 SHADOW_FIRST, SHADOW_EVERY, SHADOW_STEPS = 200, 1000, 8
 """Shadow steps: the first one, their period, how many in a row."""
+ROUND = 50
+"""Steps with such a number are timed where others are not: an evaluation every N steps is in one of them."""
 MARKED = ("optimizer", "call")
 """Boundaries that are seen whether or not forwards are timed."""
 BOUNDARIES = (*MARKED, "batch", "update", "backward")
@@ -80,7 +82,7 @@ class Recorder:
         """True once `probe.step()` was called: from then on only it counts steps."""
         self.timing = True
         self.timed_every = 1
-        """Phases are timed on every so many steps; more than 1 if steps are too short for the budget."""
+        """Phases are timed on every so many steps, more than 1 if those are too short for the budget."""
         self.past = PastSteps(rings["python.steps"], rings["python.losses"])
         """What is known of the last steps, from their rows; off the hot path."""
         self.aside: Any = None
@@ -418,7 +420,7 @@ class Recorder:
         Steps whose end is not `MARKED` need their forward timed and are never shadow steps."""
         step, sample = self.step, self.next_sample
         if shadow_allowed:
-            self.timing = (step >= sample or step % self.timed_every == 0) and not (
+            self.timing = (step >= sample or step % self.timed_every == 0 or step % ROUND == 0) and not (
                 step >= SHADOW_FIRST and (step - SHADOW_FIRST) % SHADOW_EVERY < SHADOW_STEPS
             )
         if self.timing:

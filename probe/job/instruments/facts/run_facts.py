@@ -100,6 +100,9 @@ class RunFacts:
             yield "hyperparameter", name, value
         for name, value in self._resumption.facts():
             yield "resumption", name, value
+        if self._data is not None and self._data.batches is not None:
+            for label, index in self._data.batches.highest().items():
+                yield "data", f"{label}.highest_index", index
         for name, value in from_frames(self._recorder.thread):
             seed = name.rpartition(".")[2] in _SEEDS
             yield ("seed" if seed else "hyperparameter"), name, value

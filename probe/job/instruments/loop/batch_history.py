@@ -21,6 +21,8 @@ MOST_TENSORS = 64
 """Weak references per batch."""
 _made: Any = tuple.__new__
 """Makes a named tuple without a call of its Python constructor."""
+MOST_SEARCHED = 256
+"""Indices of a batch among which `highest` looks."""
 MOST_DRAWN = 4096
 """Batches drawn ahead and not yet returned, per iterator."""
 
@@ -62,6 +64,15 @@ class Batches:
         """The batches of a step, oldest first, without contents."""
         found = [Batch(*fields, None, ()) for fields in list(self.before)]
         return [batch for batch in (*found, self.last) if batch is not None and batch.step == step]
+
+    def highest(self) -> dict[str, int]:
+        """By loader, the highest index in its last batches; on the agent's thread."""
+        found: dict[str, int] = {}
+        for _, _, loader, indices in list(self.before):
+            some = indices[:MOST_SEARCHED] if type(indices) is list else []
+            if some and all(type(one) is int for one in some):
+                found[loader] = max(found.get(loader, 0), *some)
+        return found
 
     # HOT PATH ---------------------------------------------------------------
 

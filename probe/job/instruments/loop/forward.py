@@ -42,10 +42,13 @@ PATIENCE = 64
 
 
 class Looks(Protocol):
-    """Looks at something of a step when `pace` says that it is due."""
+    """Looks at the arguments of a model when `pace` says that it is due, and at those of a call without
+    gradients when `aside` does."""
 
     pace: Any
+    aside: Any
     look: Callable[[Any, Any], object]
+    look_aside: Callable[[Any, Any], object]
 
 
 class RootCall(NamedTuple):
@@ -163,6 +166,11 @@ class Forward:
                 self.note_gradless(module)
                 if self.evaluates is not None:
                     self.evaluates()
+                inputs = self.inputs
+                if inputs is not None and recorder.step >= inputs.aside.due:
+                    inputs.look_aside(module, args)
+            elif id(module) in self.roots:
+                self.note_gradless(module)
             if self.draws is not None:
                 self.draws(module)
             if self._skipped > PATIENCE:

@@ -2,7 +2,9 @@
 
 Writes python.model_inputs. HOT PATH on the steps that `Pace` chooses, on the training thread, when the
 outermost module is called: a few thousand elements of its first tensors, as they arrive there, after all
-that the job did to its batches. On a device they are written when they arrive. torch inside functions.
+that the job did to its batches. Calls without gradients have a pace of their own: where the model evaluates,
+it should be given what it is trained on. On a device figures are written when they arrive. torch inside
+functions.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ from probe.job.instruments.loop.batch_history import Batches
 from probe.job.instruments.loop.forward import keywords
 from probe.job.instruments.modules.module_names import ModuleNames
 from probe.job.instruments.tensors.activations import transformed
-from probe.job.instruments.tensors.pace import Pace
-from probe.recording.layout import NULL_DOUBLE, NULL_STRING
+from probe.job.instruments.tensors.known_samples import KnownSamples, Recognised
+from probe.job.instruments.tensors.pace import SHORTEST_STEPS, Pace
+from probe.recording.layout import NULL_BOOLEAN, NULL_DOUBLE, NULL_INTEGER, NULL_STRING
 
 _now, _cpu = time.monotonic_ns, time.thread_time_ns
 MOST_TENSORS = 3
@@ -36,6 +39,8 @@ SAMPLES = 8
 """Samples of the batch that are looked at, evenly spaced."""
 MOST_ELEMENTS = 4096
 MOST_SHAPES = 512
+_LOOKED_AT = 7
+"""Place of that column."""
 
 
 class ModelInputs:
@@ -43,7 +48,7 @@ class ModelInputs:
 
     def __init__(
         self, recorder: Recorder, isolation: Isolation, names: ModuleNames, delivery: Delivery, pace: Pace,
-        batches: Batches | None,
+        aside: Pace, batches: Batches | None,
     ) -> None:
         self._recorder = recorder
         self._names = names
@@ -52,12 +57,15 @@ class ModelInputs:
         self._shapes: dict[tuple[int, ...], int] = {}
         self._batches = batches
         self._batch = recorder.intern(BATCH)
-        self.pace = pace
+        self.pace, self.aside = pace, aside
         self._given: tuple[int, list[weakref.ref[Any]]] = (-1, [])
         self._labels: list[weakref.ref[Any]] = []
+        self._known = KnownSamples()
         self.look = isolation.guard("model inputs", self._look)
         """Called, when it is due, with the first module that is called, and its arguments. It waits for the
         module's name, which may change when the training begins."""
+        self.look_aside = isolation.guard("model inputs", self._look_aside)
+        """The same for the first call without gradients, when `aside` says that it is due."""
 
     def given_in(self, step: int) -> list[Any]:
         """The tensors that the first module was given in this step, where they were looked at."""
@@ -82,11 +90,37 @@ class ModelInputs:
         self._labels = []
         self._given = recorder.step, [weakref.ref(one) for _, one in tensors[:MOST_TENSORS]]
         with torch.no_grad(), torch._C.DisableTorchFunction():
-            for name, tensor in tensors[:MOST_TENSORS]:
-                self._write(number, name, tensor)
             self._look_at_batch()
+            for place, (name, tensor) in enumerate(tensors[:MOST_TENSORS]):
+                known = None if place else self._known.trained(tensor, self.label_in(recorder.step))
+                self._write(number, name, tensor, 0, known)
         self.pace.took(_cpu() - begun_cpu)
         recorder.cost_ns += _now() - begun
+
+    def _look_aside(self, module: Any, args: Any) -> None:
+        recorder = self._recorder
+        torch: Any = sys.modules["torch"]
+        number = self._number_aside(module) if recorder.step and not transformed(torch) else None
+        if number is None:
+            self.aside.wait(SHORTEST_STEPS)
+            return
+        begun, begun_cpu = _now(), _cpu()
+        given = list(enumerate(args)) + list((keywords() or {}).items())
+        tensors = [(str(name), value) for name, item in given for value in _flat(item, torch.Tensor)]
+        with torch.no_grad(), torch._C.DisableTorchFunction():
+            for place, (name, tensor) in enumerate(tensors[:MOST_TENSORS]):
+                known = None if place else self._known.evaluated(tensor)
+                self._write(number, name, tensor, 1, known)
+        self.aside.took(_cpu() - begun_cpu)
+        recorder.cost_ns += _now() - begun
+
+    def _number_aside(self, module: Any) -> int | None:
+        """String number of the name of a model that is called without gradients: its own, or that of one that
+        is trained, if it is of the same class and size, such as an average of it."""
+        if self._names.path(module) is not None:
+            return self._names.of(module)
+        alike = (root for root in self._names.roots() if type(root) is type(module))
+        return next((self._names.of(root) for root in alike if _sizes(root) == _sizes(module)), None)
 
     def _look_at_batch(self) -> None:
         """The tensors of the loader's batch with one value per sample: labels, most often."""
@@ -98,25 +132,29 @@ class ModelInputs:
         for name, tensor in tensors:
             if tensor.dim() and tensor.is_cpu and tensor.numel() == samples:
                 self._labels.append(weakref.ref(tensor))
-                self._write(self._batch, name or BATCH, tensor.reshape(-1, 1)[:MOST_ELEMENTS])
+                self._write(self._batch, name or BATCH, tensor.reshape(-1, 1)[:MOST_ELEMENTS], NULL_BOOLEAN)
 
-    def _write(self, module: int, name: str, tensor: Any) -> None:
+    def _write(
+        self, module: int, name: str, tensor: Any, gradless: int, known: Recognised | None = None
+    ) -> None:
         if not tensor.dim() or not tensor.numel():
             return
-        values = statistics.values_of(tensor if module == self._batch else part(tensor))
+        some = tensor if module == self._batch else some_of(tensor)
+        values = statistics.values_of(some if module == self._batch else thinned(some))
         if values is None:
             return
+        torch: Any = sys.modules["torch"]
         recorder, intern = self._recorder, self._recorder.intern
         fields = [
             recorder.step, recorder.micro_step, _now() + ANCHOR_NS, module, intern(name),
             self._shape(tuple(tensor.shape)), intern(str(tensor.dtype).removeprefix("torch.")),
-            values.numel,
+            values.numel, gradless, *_counts(known),
         ]
-        moments = statistics.moments(values.flat)
+        moments, more = statistics.moments(values.flat), _repetition(torch, some, values.flat)
         if values.flat.is_cpu:
-            self._put(fields, moments)
+            self._put(fields, [*moments, *more.tolist()])
         elif not capturing():
-            self._delivery.send(moments, lambda row: self._put(fields, row))
+            self._delivery.send(torch.cat([moments, more]), lambda row: self._put(fields, row))
 
     def _shape(self, sizes: tuple[int, ...]) -> int:
         """String number of a shape; NULL beyond `MOST_SHAPES`, so that shapes do not fill the table."""
@@ -126,19 +164,54 @@ class ModelInputs:
             self._shapes[sizes] = self._recorder.intern(str(list(sizes)))
         return self._shapes[sizes]
 
-    def _put(self, fields: list[Any], moments: list[float]) -> None:
-        found = statistics.figures(moments, fields[-1])
-        known = (found.mean, found.std, found.min, found.max, found.zero_ratio)
-        self._append(*fields, *[NULL_DOUBLE if one != one else one for one in known])
+    def _put(self, fields: list[Any], row: list[float]) -> None:
+        *moments, alike, middle, share = row
+        found = statistics.figures(moments, fields[_LOOKED_AT])
+        known = (found.mean, found.std, found.min, found.max, found.zero_ratio, alike, middle, share)
+        figures = [NULL_DOUBLE if one != one else one for one in known]
+        self._append(*fields[: _LOOKED_AT + 1], *figures, *fields[_LOOKED_AT + 1 :])
 
 
-def part(tensor: Any) -> Any:
+def _sizes(model: Any) -> list[tuple[int, ...]]:
+    torch: Any = sys.modules["torch"]
+    return [tuple(one.shape) for one in torch.nn.Module.parameters(model)]
+
+
+def _counts(known: Recognised | None) -> list[int]:
+    """`compared`, `again` and `relabelled`."""
+    found = (None, None, None) if known is None else known
+    return [NULL_INTEGER if one is None else one for one in found]
+
+
+def some_of(tensor: Any) -> Any:
     """Some elements of some samples, without copying the rest."""
     some = tensor[:: max(1, len(tensor) // SAMPLES)][:SAMPLES]
     for dimension in range(2, some.dim()):
         some = some.narrow(dimension, 0, min(some.shape[dimension], 64))
+    return some
+
+
+def thinned(some: Any) -> Any:
+    """At most about `MOST_ELEMENTS` of its elements, in one dimension."""
     flat = some.reshape(-1)
     return flat[:: -(-flat.numel() // MOST_ELEMENTS) or 1]
+
+
+def _repetition(torch: Any, some: Any, flat: Any) -> Any:
+    """Share of the samples after the first that equal it; median of whole numbers, and the share of them that
+    equal it, which is the commonest value's if that is above a half: float64 on their device, NaN for what is
+    missing."""
+    none = torch.full((), float("nan"), dtype=torch.float64, device=flat.device)
+    alike = middle = share = none
+    narrow = some.is_floating_point() and some.element_size() == 1  # not to be compared
+    plain = type(some) is torch.Tensor and not narrow  # others have an arithmetic of their own
+    if plain and len(some) > 1 and some[0].numel() > 1:
+        rows = some.reshape(len(some), -1)
+        alike = (rows[1:] == rows[:1]).all(1).double().mean()
+    if flat.dtype in (torch.int64, torch.int32):
+        middle = flat.median()
+        share = (flat == middle).double().mean()
+    return torch.stack([alike, middle.double(), share])
 
 
 def _flat(value: Any, kind: type) -> list[Any]:

@@ -1,0 +1,84 @@
+"""Known samples: which inputs of a model have come before, and with which label.
+
+HOT PATH on the steps on which the model's inputs are looked at (`model_inputs`), on the training thread: a
+number for each of some samples, made of their bits, is looked up among those that the model was trained on.
+So the same sample is known again in another epoch, with another label, and in an evaluation. Only tensors on
+the CPU: a number from a device would have to be waited for. Integer arithmetic: the same bits give the same
+number, whatever else is in the batch. torch inside functions.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NamedTuple
+
+MOST_COMPARED = 64
+"""Samples of a batch, evenly spaced."""
+MOST_ELEMENTS = 256
+"""Of a sample, evenly spaced."""
+LEAST_ELEMENTS = 8
+"""Of a sample: shorter ones are equal by chance."""
+MOST_KNOWN = 8192
+"""Samples remembered, about 1 MB."""
+_FACTOR = 0x9E3779B97F4A7C15 - (1 << 64)
+"""An odd number: 2 to the power of 64, divided by the golden ratio."""
+
+
+class Recognised(NamedTuple):
+    """Samples `compared`; how many of them the model was `again` given, and `relabelled` of those with
+    another label than the first time; None without labels."""
+
+    compared: int
+    again: int
+    relabelled: int | None
+
+
+class KnownSamples:
+    """The samples that the model was trained on, as far as they were looked at, with their labels."""
+
+    def __init__(self) -> None:
+        self._labels: dict[int, float | None] = {}
+
+    def trained(self, tensor: Any, labels: Any) -> Recognised | None:
+        """Compare a batch of the training, and remember it. `labels`: a tensor with one value per sample, or
+        None. None when the tensor cannot be compared."""
+        numbers = sample_numbers(tensor)
+        if numbers is None:
+            return None
+        known = self._labels
+        given = labels is not None and labels.is_cpu and len(labels) == len(tensor)
+        names: list[Any] = _some(labels).tolist() if given else [None] * len(numbers)
+        before = [(number, name) for number, name in zip(numbers, names, strict=True) if number in known]
+        for number, name in zip(numbers, names, strict=True):
+            if len(known) < MOST_KNOWN:
+                known.setdefault(number, name)
+        changed = sum(known[number] is not None and known[number] != name for number, name in before)
+        return Recognised(len(numbers), len(before), changed if given else None)
+
+    def evaluated(self, tensor: Any) -> Recognised | None:
+        """Compare a batch of an evaluation with those of the training."""
+        numbers = sample_numbers(tensor)
+        if numbers is None:
+            return None
+        return Recognised(len(numbers), sum(number in self._labels for number in numbers), None)
+
+
+def sample_numbers(tensor: Any) -> list[int] | None:
+    """A number for each of some samples of a batch; None without samples that can be compared."""
+    torch: Any = sys.modules["torch"]
+    plain = type(tensor) is torch.Tensor and tensor.is_cpu and tensor.layout is torch.strided
+    if not plain or tensor.dim() < 2 or len(tensor) < 2 or tensor.is_complex() or tensor.is_quantized:
+        return None
+    some = _some(tensor.detach())
+    rows = some.reshape(len(some), -1)
+    if rows.shape[1] < LEAST_ELEMENTS:
+        return None
+    rows = rows[:, :: -(-rows.shape[1] // MOST_ELEMENTS)]
+    bits = rows.float().view(torch.int32).long() if rows.is_floating_point() else rows.long()
+    places = torch.arange(1, bits.shape[1] + 1) * _FACTOR
+    found: list[int] = ((bits + places) * (places ^ (bits << 17))).sum(1).tolist()
+    return found
+
+
+def _some(tensor: Any) -> Any:
+    return tensor[:: max(1, len(tensor) // MOST_COMPARED)][:MOST_COMPARED]

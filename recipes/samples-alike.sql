@@ -1,0 +1,52 @@
+-- title = "samples are alike"
+-- severity = "notice"
+-- symptoms = ["loss", "data"]
+-- order = 129
+-- scope = "rank"
+-- needs = "what the model was called with on a few steps"
+-- what = "{fact}"
+-- why = [
+--   "{evidence}",
+--   "input {name} of {module}, {shape} ({dtype}), on all of the last {n} steps looked at, from step {step} to {last}",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT step, module, name, shape, mean, alike_ratio, middle, middle_ratio FROM python.model_inputs WHERE module <> 'batch' ORDER BY step DESC LIMIT 10\"",
+--   "probe {endpoint} query \"SELECT step, function, classes, top_ratio, entropy FROM python.loss_functions ORDER BY step DESC LIMIT 10\"",
+-- ]
+-- false_positives = "overfitting one sample on purpose; sequences that are nearly all one value by nature, such as sparse pixels"
+-- explains = ["plateau", "oscillation", "loss-function"]
+-- [parameters.least]
+-- value = 5
+-- unit = "steps looked at"
+-- source = "ours"
+-- [parameters.one]
+-- value = 0.9
+-- unit = "ratio of the tokens"
+-- source = "ours: the commonest token of a text is a tenth to a third of it (a space, a full stop)"
+-- [parameters.classes]
+-- value = 24
+-- unit = "classes"
+-- source = "ours: two or three classes are often unequal (background, no entity); a vocabulary is larger"
+WITH newest AS (
+    SELECT *, DENSE_RANK() OVER (PARTITION BY module ORDER BY step DESC) AS ago FROM python.model_inputs WHERE module <> 'batch' AND NOT COALESCE(gradless, false)
+), alike AS (
+    SELECT module, COUNT(DISTINCT step) AS n, MIN(step) AS step, MAX(step) AS last, ARG_MAX(name, looked_at) AS name, ARG_MAX(shape, looked_at) AS shape, ARG_MAX(dtype, looked_at) AS dtype
+    FROM newest WHERE ago <= 6 GROUP BY module
+    HAVING COUNT(DISTINCT step) >= $least AND COUNT(alike_ratio) = COUNT(*) AND MIN(alike_ratio) = 1 AND MAX(max - min) > 0 AND MIN(CAST(shape AS BIGINT[])[1]) >= 4
+        AND NOT BOOL_AND(dtype LIKE 'int%' AND max - min + 1 = CAST(shape AS BIGINT[])[2] AND mean = (max + min) / 2)
+), tokens AS (
+    SELECT module, name, COUNT(*) AS n, MIN(step) AS step, MAX(step) AS last, ARG_MAX(shape, step) AS shape, ANY_VALUE(dtype) AS dtype, MIN(middle_ratio) AS least_ratio, MEDIAN(middle_ratio) AS ratio, MIN(middle) AS token
+    FROM newest WHERE ago <= 6 AND middle_ratio IS NOT NULL AND looked_at >= 64 AND len(CAST(shape AS BIGINT[])) = 2
+    GROUP BY module, name HAVING COUNT(*) >= $least AND MIN(middle) = MAX(middle) AND MIN(min) < MAX(max)
+), targets AS (
+    SELECT MIN(top_ratio) AS top, MAX(classes) AS classes FROM (SELECT * FROM python.loss_functions WHERE function IN ('cross_entropy', 'nll_loss') ORDER BY step DESC LIMIT 6) HAVING COUNT(*) >= 3
+)
+SELECT NULL AS unknown, module AS subject, alike.*, 'all samples of a batch are the same: the model is given one sample as often as the batch is long' AS fact,
+    'nothing tells the samples apart, so the model can only learn what their targets have in common: look at how a sample is found by its index, and at what makes the batch' AS evidence
+FROM alike
+UNION ALL BY NAME
+SELECT NULL AS unknown, module || ' ' || name AS subject, tokens.*, format('nearly all tokens are one: {:.0f} % of the input are {:.0f}, and {:.0f} % of the targets are of one class', 100 * ratio, token, 100 * top) AS fact,
+    format('the model tells {} classes apart; a vocabulary that does not fit the text gives the number for unknown to nearly all of it', classes) AS evidence
+FROM tokens, targets WHERE least_ratio >= $one AND top >= $one AND classes >= $classes
+UNION ALL BY NAME
+SELECT format('the inputs were looked at on {} steps, {} are needed', COUNT(DISTINCT step), $least) AS unknown FROM newest HAVING COUNT(DISTINCT step) < $least

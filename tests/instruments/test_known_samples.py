@@ -1,0 +1,71 @@
+"""Samples are known again by their bits: in another batch, another epoch, an evaluation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from probe.job.instruments.tensors.known_samples import MOST_KNOWN, KnownSamples, Recognised, sample_numbers
+from probe.job.instruments.tensors.model_inputs import _repetition
+
+GENERATOR = torch.Generator().manual_seed(0)
+IMAGES = torch.randn(48, 3, 8, 8, generator=GENERATOR)
+TOKENS = torch.randint(0, 5, (48, 12), generator=GENERATOR)
+
+
+@pytest.mark.parametrize("batch", [IMAGES, IMAGES.half(), IMAGES.double(), TOKENS, TOKENS.int()])
+def test_a_sample_has_the_same_number_whatever_else_is_in_its_batch(batch: Any) -> None:
+    numbers = sample_numbers(batch)
+    assert numbers is not None and len(set(numbers)) == 48
+    order = torch.randperm(48, generator=GENERATOR)
+    assert sample_numbers(batch[order][:7]) == [numbers[place] for place in order[:7]]
+    across = batch.transpose(0, 1).contiguous().transpose(0, 1)
+    assert sample_numbers(across) == numbers, "the layout in memory does not count"
+
+
+@pytest.mark.parametrize("batch", [
+    torch.arange(8.0), torch.zeros(1, 64), torch.zeros(8, 4), torch.zeros(8, 16, dtype=torch.complex64),
+    torch.zeros(8, 16).to_sparse(), [1, 2],
+])
+def test_what_would_be_equal_by_chance_or_cannot_be_read_is_not_compared(batch: Any) -> None:
+    assert sample_numbers(batch) is None
+    assert KnownSamples().trained(batch, None) is None and KnownSamples().evaluated(batch) is None
+
+
+def test_another_label_for_the_same_sample_is_counted() -> None:
+    known, labels = KnownSamples(), torch.arange(48) % 10
+    assert known.trained(IMAGES, labels) == Recognised(48, 0, 0)
+    assert known.trained(IMAGES.flip(0)[:20], labels.flip(0)[:20]) == Recognised(20, 20, 0)
+    assert known.trained(IMAGES[:20], labels[:20] + 1) == Recognised(20, 20, 20)
+    assert known.trained(IMAGES[:20], labels[:20]) == Recognised(20, 20, 0), "the first label stays"
+    assert known.trained(IMAGES[:20], None) == Recognised(20, 20, None)
+
+
+def test_an_evaluation_is_compared_with_the_training_and_not_remembered() -> None:
+    known = KnownSamples()
+    known.trained(IMAGES[:10], None)
+    assert known.evaluated(IMAGES[:30]) == Recognised(30, 10, None)
+    assert known.evaluated(IMAGES[:30]) == Recognised(30, 10, None)
+
+
+def test_no_more_samples_are_remembered_than_there_is_room_for() -> None:
+    known = KnownSamples()
+    for start in range(0, MOST_KNOWN + 640, 64):
+        known.trained(torch.arange(start, start + 64).unsqueeze(1) * torch.ones(8, dtype=torch.int64), None)
+    assert len(known._labels) == MOST_KNOWN
+
+
+@pytest.mark.parametrize(("batch", "alike", "middle", "share"), [
+    (IMAGES[:1].expand(8, -1, -1, -1), 1.0, None, None),
+    (IMAGES[:8], 0.0, None, None),
+    (torch.tensor([[1, 1, 1, 2], [1, 1, 1, 1]]), 0.0, 1.0, 0.875),
+    (torch.ones(4, 1), None, None, None),
+    (torch.ones(4, 3, dtype=torch.bool), 1.0, None, None),
+])
+def test_repetition_is_told_from_difference(
+    batch: Any, alike: float | None, middle: float | None, share: float | None
+) -> None:
+    found = [None if one != one else one for one in _repetition(torch, batch, batch.reshape(-1)).tolist()]
+    assert found == [alike, middle, share]
