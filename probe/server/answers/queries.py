@@ -23,7 +23,7 @@ from probe.server.runtime.access import Scope
 from probe.server.runtime.request_bodies import QueryBody, RowsBody
 from probe.server.service import Service
 from probe.server.sql.remote_rows import NOT_CARRIED
-from probe.server.sql.views import may_read_own, mentioned
+from probe.server.sql.views import mentioned
 
 ROWS_SHARE = 0.7
 """Share of a query's time to wait for the rows of other hosts."""
@@ -71,7 +71,7 @@ def _names(statements: Sequence[str]) -> set[str]:
     """The tables that statements may read; for those that jobs declared, which only the worker knows, their
     schema."""
     found = {table.full_name for sql in statements for table in mentioned(sql)}
-    return found | {declared.SCHEMA} if any(map(may_read_own, statements)) else found
+    return found | {declared.SCHEMA} if any(declared.SCHEMA in sql.lower() for sql in statements) else found
 
 
 async def _never() -> None:

@@ -95,12 +95,6 @@ def mentioned(sql: str, own: Iterable[Table] = ()) -> list[Table]:
     return [table for table in (*TABLES, *own) if table.name in text and table.schema in text]
 
 
-def may_read_own(sql: str) -> bool:
-    """Whether `sql` may read tables that jobs declared; see `mentioned`."""
-    text = sql.lower()
-    return any(word in text for word in (declared.SCHEMA, *_NAME_BUILDERS))
-
-
 def prepare(connection: duckdb.DuckDBPyConnection) -> None:
     """Create all tables, empty, in a new connection; done before a query arrives."""
     make_tables(connection)
