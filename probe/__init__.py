@@ -6,6 +6,10 @@
     probe.stop()                detach: hooks, thread and socket are gone
     probe.log("accuracy", 0.9)  one row of python.scalars
     probe.step()                end of a step, in a loop without an optimizer
+    with probe.span("rollout"): one row of python.spans; @probe.span("rollout") times a function
+    probe.event("saved", path)  one row of python.events
+    @probe.table                a dataclass is a table of the job's own, user.NAME …
+    probe.record(row)           … and each of its objects a row
     probe.load_checkpoint(…)    continue from a file that `probe PID checkpoint` wrote
 
 and from anywhere:
@@ -14,8 +18,9 @@ and from anywhere:
     await probe.connect_async(…)    the same for asyncio
     %load_ext probe                 in a notebook: %probe and %%probe_sql
 
-The first four never raise: what cannot be done, a value that is no number and wrong arguments are one line
-on stderr, and the program goes on. `load_checkpoint` raises `CheckpointInvalid`, before there is a training.
+All of these but the last never raise: what cannot be done, a value that is no number and wrong arguments are
+one line on stderr, and the program goes on. `load_checkpoint` raises `CheckpointInvalid`, before there is a
+training.
 
 Most jobs need none of them: `PROBE=1 python train.py` records, the command
 `probe` asks. Names are resolved when they are first used; importing `probe`
@@ -33,10 +38,12 @@ if TYPE_CHECKING:
     from probe.client.job import connect
     from probe.client.notebook import load_ipython_extension, unload_ipython_extension
     from probe.job.agent.lifecycle import log, start, step, stop
+    from probe.job.instruments.own_spans import event, span
+    from probe.job.instruments.own_tables import record, table
 
 __all__ = [
-    "__version__", "connect", "connect_async", "load_checkpoint", "load_ipython_extension", "log", "start",
-    "step", "stop", "unload_ipython_extension",
+    "__version__", "connect", "connect_async", "event", "load_checkpoint", "load_ipython_extension", "log",
+    "record", "span", "start", "step", "stop", "table", "unload_ipython_extension",
 ]
 __version__ = "0.1.0"
 
@@ -53,15 +60,15 @@ def __getattr__(name: str) -> Any:
         from probe.client import notebook
 
         value = getattr(notebook, name)
-    elif name in ("log", "start", "step", "stop"):
-        value = _of_the_agent(name)
+    elif name in ("log", "start", "step", "stop", "event", "span", "record", "table"):
+        value = _of_the_job(name)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value
     return value
 
 
-def _of_the_agent(name: str) -> Any:
+def _of_the_job(name: str) -> Any:
     from probe.base import versions
 
     refusal = versions.refusal()
@@ -71,10 +78,35 @@ def _of_the_agent(name: str) -> Any:
             if name == "start" and sys.stderr is not None:
                 sys.stderr.write(f"probe: {refusal}\n")
 
-        return stay_out
-    from probe.job.agent import lifecycle
+        return _NOTHING.get(name, stay_out)
+    from importlib import import_module
 
-    return getattr(lifecycle, name)
+    return getattr(import_module(_MODULES.get(name, "probe.job.agent.lifecycle")), name)
+
+
+class _Span:
+    """What `span` is where the agent stays out."""
+
+    def __init__(self, _name: Any = None) -> None:
+        pass
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_error: Any) -> None:
+        pass
+
+    def __call__(self, function: Any) -> Any:
+        return function
+
+
+def _table(cls: Any = None, **_kwargs: Any) -> Any:
+    return cls if cls is not None else _table
+
+
+_NOTHING = {"span": _Span, "table": _table}
+_SPANS, _TABLES = "probe.job.instruments.own_spans", "probe.job.instruments.own_tables"
+_MODULES = {"event": _SPANS, "span": _SPANS, "record": _TABLES, "table": _TABLES}
 
 
 def __dir__() -> list[str]:

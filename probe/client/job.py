@@ -103,7 +103,7 @@ class Job:
 
     def tables(self) -> Answer:
         """Names of its tables, and what a row of each is."""
-        found = self._connection.request("GET", "/v1/tables")["tables"]
+        found = self._connection.request("GET", "/v1/tables", self._asked())["tables"]
         return Answer(
             [("table", "VARCHAR"), ("one row per", "VARCHAR")], [[one["name"], one["doc"]] for one in found]
         )

@@ -3,7 +3,8 @@
 Little-endian, packed: the table's columns in order, the row's number, and a checksum of both (Adler-32, the
 cheapest that detects every changed byte: rows are written inside training steps). Strings are numbers in the
 string table. NULL is a value that no measurement has: the lowest integer, the lowest double, string 0. The
-header has a CRC-32 and names its owner. Standard library only; any thread.
+header has a CRC-32 and names its owner. The texts of tables that are made on demand are in the rows (`TEXT`).
+Standard library only; any thread.
 """
 
 from __future__ import annotations
@@ -18,10 +19,16 @@ NULL_DOUBLE = -1.7976931348623157e308
 NULL_BOOLEAN = -1
 NULL_STRING = 0
 
-CODES = {"BIGINT": "q", "DOUBLE": "d", "BOOLEAN": "b", "VARCHAR": "I"}
-"""struct code of each SQL type a ring can hold."""
+NULL_TEXT = b""
 
-NUMPY = {"BIGINT": "<i8", "DOUBLE": "<f8", "BOOLEAN": "i1", "VARCHAR": "<u4"}
+TEXT_BYTES = 255
+"""Of a text in a row; longer ones are cut."""
+
+CODES = {"BIGINT": "q", "DOUBLE": "d", "BOOLEAN": "b", "VARCHAR": "I", "TEXT": f"{TEXT_BYTES + 1}p"}
+"""struct code of each SQL type a ring can hold. TEXT is a VARCHAR whose text is in the row: its length, then
+UTF-8; a NUL is the empty text."""
+
+NUMPY = {"BIGINT": "<i8", "DOUBLE": "<f8", "BOOLEAN": "i1", "VARCHAR": "<u4", "TEXT": f"S{TEXT_BYTES + 1}"}
 """numpy dtype of each of them."""
 
 NULLS: dict[str, int | float] = {
@@ -70,4 +77,19 @@ def row_bytes(columns: tuple[tuple[str, str], ...]) -> int:
 
 def stored_columns(table: Table) -> tuple[tuple[str, str], ...]:
     """(name, type) of the columns a ring of the table stores."""
+    if table.on_demand:
+        return tuple((name, "TEXT" if kind == "VARCHAR" else kind) for name, kind, *_ in table.columns)
     return tuple((column.name, column.type) for column in table.columns)
+
+
+def packed_text(text: str) -> bytes:
+    """A text as a row holds it; a longer one ends in an ellipsis."""
+    data = text[: TEXT_BYTES + 1].encode("utf-8", "backslashreplace")
+    if len(data) > TEXT_BYTES:
+        data = data[: TEXT_BYTES - 3].decode("utf-8", "ignore").encode() + b"\xe2\x80\xa6"
+    return data or b"\0"
+
+
+def unpacked_text(data: bytes) -> str | None:
+    """The text of a TEXT field as numpy returns it, without the NULs at its end; None for NULL."""
+    return data[1:].decode("utf-8", "replace").replace("\0", "\\x00") if data else None

@@ -6,6 +6,7 @@
       agents/PID.sock                            one control socket per agent
       recordings/run=R/attempt=A/
         process=RANK-PID/meta.json journal.bin   facts about the process; rare records
+        process=RANK-PID/tables.json             tables that the job made while it ran
         process=RANK-PID/watch.bin               the server's journal: stalls, verdicts
         process=RANK-PID/crash.txt               stacks of a fatal signal
         process=RANK-PID/end.json                how it ended, then what was sealed

@@ -276,6 +276,35 @@ def with_texts(
     return rows, texts, int(affected.sum())
 
 
+def spelled(
+    rows: Rows, columns: tuple[tuple[str, str], ...], texts: list[str | None]
+) -> tuple[Rows, tuple[tuple[str, str], ...], list[str | None]]:
+    """Rows whose TEXT columns have become VARCHAR, and `texts` with theirs, without secrets: a job's own
+    texts are redacted here, before they are sealed or shown, because that takes too long inside a step."""
+    chosen = [name for name, kind in columns if kind == "TEXT"]
+    if not chosen:
+        return rows, columns, texts
+    from probe.base import redaction
+
+    texts = list(texts)
+    columns = tuple((name, "VARCHAR" if kind == "TEXT" else kind) for name, kind in columns)
+    ending = [(name, rows.dtype[name]) for name in (NUMBER, CHECK) if name in (rows.dtype.names or ())]
+    found = np.empty(len(rows), [*((name, layout.NUMPY[kind]) for name, kind in columns), *ending])
+    for name in rows.dtype.names or ():
+        if name not in chosen:
+            found[name] = rows[name]
+            continue
+        different, places = np.unique(rows[name], return_inverse=True)
+        numbers = []
+        for text in map(layout.unpacked_text, different.tolist()):
+            numbers.append(layout.NULL_STRING if text is None else len(texts))
+            if text is not None:
+                secret = redaction.secret_name(name)
+                texts.append(redaction.REDACTED if secret else redaction.redact(text))
+        found[name] = np.array(numbers, np.uint32)[places.reshape(-1)]
+    return found, columns, texts
+
+
 def damaged_texts(table: str, rows: int) -> str:
     """A sentence about rows with damaged strings; empty without any."""
     return f"{_rows(rows)} of {table} show {DAMAGED} for a string that fails its checksum" if rows else ""

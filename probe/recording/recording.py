@@ -17,11 +17,11 @@ from typing import Any
 
 from probe.base.errors import NoRoom, RecordingError
 from probe.base.settings import Settings
-from probe.recording import checked, layout, places
+from probe.recording import checked, declared, layout, places
 from probe.recording.journal import Journal
 from probe.recording.ring import Ring
 from probe.recording.strings import Strings
-from probe.recording.tables import RINGS
+from probe.recording.tables import RINGS, Table
 
 VERSION = 2
 UNCHECKED = 1
@@ -157,9 +157,10 @@ class Recording:
         self.meta = meta
         self.rings: dict[str, Ring] = {}
         self._open: list[Strings | Ring | Journal] = []
+        self._added: list[Table] = []
         folder = Path(meta.rings)
         try:
-            scale = ring_scale(settings.rings_bytes)
+            self._scale = scale = ring_scale(settings.rings_bytes)
             self.strings = Strings(folder / "strings", STRINGS_BYTES, meta.owner)
             self._open.append(self.strings)
             for table in RINGS:
@@ -173,6 +174,22 @@ class Recording:
         except BaseException:
             self.discard()
             raise
+
+    def add(self, table: Table) -> Ring:
+        """Make the ring of a table that the job declares, about a millisecond of work; the caller holds a
+        lock. Raises `NoRoom` or `OSError`, and then there is none."""
+        rows = max(64, int(table.rows * self._scale))
+        ring = Ring(Path(self.meta.rings) / f"{table.full_name}.ring", table, rows, self.meta.owner)
+        try:
+            declared.write(self.process, [*self._added, table])
+        except BaseException:
+            ring.close()
+            ring.path.unlink(missing_ok=True)
+            raise
+        self._added.append(table)
+        self.rings[table.full_name] = ring
+        self._open.append(ring)
+        return ring
 
     def end_rows(self) -> dict[str, int]:
         """Close the rings; returns the number of rows written, by table."""

@@ -23,7 +23,7 @@ import duckdb
 
 from probe.base.errors import RecordingError
 from probe.recording import layout, places
-from probe.recording.reader import NUMBER, Rows, for_duckdb, open_ring, texts_of, with_texts
+from probe.recording.reader import NUMBER, Rows, for_duckdb, open_ring, spelled, texts_of, with_texts
 from probe.recording.recording import Meta
 
 _NAME = re.compile(r"(\d+)-(\d+)-(\d+)(?:-([0-9a-f]{8}))?\.parquet")
@@ -245,7 +245,10 @@ def _from_ring(meta: Meta, table: str, count: int) -> list[dict[str, Any]]:
         highest = ring.highest()
         rows = ring.read(max(0, highest - count), highest)
         kinds = ring.columns
-        texts = texts_of(meta, ring) if any(kind == "VARCHAR" for _, kind in kinds) else []
+        texts: list[str | None] = [None]
+        if any(kind == "VARCHAR" for _, kind in kinds):
+            texts = texts_of(meta, ring)
+    rows, kinds, texts = spelled(rows, kinds, texts)
     rows, texts, _ = with_texts(rows, kinds, texts)
     columns = {name: _values(rows[name].tolist(), kind, texts) for name, kind in kinds}
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]

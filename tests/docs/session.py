@@ -92,6 +92,7 @@ CHECKOUT: dict[str, tuple[str, str]] = {
     ),
     ".venv/bin/python bench/scale.py": ("python bench/scale.py --quick", LONG),
     ".venv/bin/python -X importtime -m probe_cli config": ("python -X importtime -m probe_cli config", ""),
+    "pip install torch-probe": ("pip install --quiet --no-deps --target {scratch} .", LONG),
     "pip install .": ("pip install --quiet --no-deps --target {scratch} .", LONG),
 }
 """Command of a document without `--peers`, `--paired`, `--runs N`, `--rounds N`: (what is run, what it

@@ -5,7 +5,8 @@
 Prints `ready` and its folder, then answers each command with a line:
 `write N` (N steps and everything around them), `run N_PER_S [N]` and `halt` (a thread
 that writes on), `fetch` (a pending batch), `got` (completes it), `strange`
-(non-finite and extreme values), `log NAME VALUE`, `deaf`/`busy`/`hear` (the agent
+(non-finite and extreme values), `log NAME VALUE`, `own TABLE COLUMN TYPE VALUE` (a
+row of a table of its own), `deaf`/`busy`/`hear` (the agent
 answers nothing, only that it lives, everything), `asked` (how often it was),
 `exit` (closes the recording and ends). End of stdin ends it too.
 """
@@ -24,10 +25,10 @@ from typing import Any
 from probe.base import clock, wire
 from probe.base.errors import ProbeError
 from probe.base.settings import SETTINGS, Settings
-from probe.recording import layout, places
+from probe.recording import declared, layout, places
 from probe.recording.process import current_boot_id, life
 from probe.recording.recording import VERSION, Meta, Recording, rings_folders
-from probe.recording.tables import BY_NAME
+from probe.recording.tables import BY_NAME, Column
 
 N = layout.NULL_INTEGER
 D = layout.NULL_DOUBLE
@@ -116,6 +117,13 @@ class Writer:
             rings["python.batches"].put(self.fetch, *row)
         else:
             self.fetch = rings["python.batches"].append(*row)
+
+    def own(self, name: str, column: str, kind: str, value: str) -> None:
+        """A row of a table that is declared with the first one."""
+        made = declared.user_table(name, "row of a test", [Column(column, kind, "s", "a value")])
+        ring = self.recording.rings.get(made.full_name) or self.recording.add(made)
+        field = layout.packed_text(value) if kind == "VARCHAR" else float(value)
+        ring.append(self.steps, clock.wall_ns(), field)
 
     def run(self, per_s: float, count: int) -> None:
         """Write so many more steps, in bursts of a hundredth of a second."""
@@ -209,6 +217,8 @@ def obey(writer: Writer, words: list[str]) -> str:
                 writer.steps, clock.wall_ns(), writer.recording.strings.intern(name), float(value), N,
                 writer.recording.strings.intern("probe"),
             )
+        case ["own", name, column, kind, value]:
+            writer.own(name, column, kind, value)
         case ["deaf" | "busy" | "hear" as wanted]:
             writer.hearing, writer.busy = wanted == "hear", wanted == "busy"
         case ["asked"]:

@@ -37,6 +37,14 @@ def test_an_installed_probe_starts_by_itself_reaches_into_others_and_uninstalls_
 ) -> None:
     before = sorted(path.name for path in bare.site.iterdir())
     pip(bare, "install", "--quiet", "--no-deps", *options, str(ROOT))
+    if not options:
+        added = {path.name for path in bare.site.iterdir()} - {*before, "__pycache__"}
+        [about] = [name for name in added if name.endswith(".dist-info")]
+        start_up = {"torch_probe.pth", "torch_probe.start", "torch_probe_boot.py"}
+        assert added == {"probe", "probe_cli", *start_up, about}
+        assert not [*bare.site.glob("probe*/**/conftest.py"), *bare.site.glob("probe*/**/test_*.py")]
+        changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+        assert f"\n## {about.removesuffix('.dist-info').rpartition('-')[2]}\n" in changes
     places = {"PROBE_DIR": str(tmp_path / "d"), "PROBE_RINGS_DIR": str(tmp_path)}
     off, on = bare.code(TRACES), bare.code(TRACES, PROBE="1", **places)
     home = ROOT if options else bare.site

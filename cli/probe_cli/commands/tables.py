@@ -51,7 +51,7 @@ def _tables(session: Session) -> list[dict[str, Any]]:
     """The server's tables if an endpoint is named, else those of this version of probe."""
     if not session.named and not session.settings.endpoint:
         return _own_tables()
-    found = session.request("GET", "/v1/tables").get("tables")
+    found = session.request("GET", "/v1/tables", {"endpoint": session.endpoint}).get("tables")
     if not isinstance(found, list):
         raise ServerUnavailable("invalid list of tables")
     return found

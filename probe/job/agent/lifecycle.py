@@ -1,4 +1,5 @@
-"""Lifecycle: the agent of this process, from start to stop. `_agent` is the only global of probe.
+"""Lifecycle: the agent of this process, from start to stop. `_agent` is the only global of probe,
+beside the tables that the job declared (`own_tables.HERE`).
 
 `start` runs on the thread that imports torch (or calls `probe.start()`): it makes the recording, installs the
 instruments and starts the agent's thread, which binds the socket and starts the server. A forked child has no
@@ -35,6 +36,7 @@ from probe.job.agent.tracing import name_tracer
 from probe.job.instruments.comm.flight_recorder import keep_entries
 from probe.job.instruments.core.patch import Patches
 from probe.job.instruments.installation import Installation
+from probe.job.instruments.own_tables import HERE, Live
 from probe.job.introspection.snippet_names import Scope, place_in_job
 from probe.job.introspection.thread_stacks import capture, native_id, whereabouts
 from probe.recording.captures import journal_rows
@@ -148,6 +150,7 @@ class Agent:
             self.instruments.install(late=late)
             self.endings.install()
             self.control.start()
+            HERE.attach(Live(self.recording, self.instruments.recorder, self.isolation))
         except BaseException:
             self.endings.uninstall()
             self.instruments.uninstall()
@@ -163,6 +166,7 @@ class Agent:
         if requests is not None:
             requests.settle(_SETTLE_WAIT_S)
         self.isolation.end()
+        HERE.detach()
         if requests is not None:
             self.ended_actions = requests.close()
         self._kernel_shutdown.check()
@@ -182,6 +186,7 @@ class Agent:
     def forget(self) -> None:
         """In a forked child: remove hooks and descriptors, and write nothing to the parent's files."""
         self.isolation.end()
+        HERE.detach(forked=True)
         self.endings.abandon()
         self.instruments.uninstall()
         self.control.abandon()

@@ -18,7 +18,9 @@ class Table(NamedTuple):
     """One table. `rows`: the ring's capacity at the default size (0: not a ring).
 
     `pending`: column that is `pending` until the row is complete. `hidden`: condition on internal rows that
-    are never shown. `sealed`: whether rows are kept in Parquet segments.
+    are never shown. `sealed`: whether rows are kept in Parquet segments. `on_demand`: the ring is made when the
+    job first uses it, its `tables.json` says so (`recording.declared`), and texts lie in the rows themselves: a
+    job may write any number of different ones, and the string table is never emptied.
     """
 
     schema: str
@@ -31,6 +33,7 @@ class Table(NamedTuple):
     pending: str = ""
     hidden: str = ""
     sealed: bool = True
+    on_demand: bool = False
 
     @property
     def full_name(self) -> str:

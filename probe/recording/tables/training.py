@@ -125,6 +125,31 @@ TRAINING: tuple[Table, ...] = (
         rows=8192,
     ),
     Table(
+        "python", "spans", "block of code that the job timed with `probe.span`, written when it ends", "ring",
+        (
+            Column("step", "BIGINT", "", "step under way when it began, as in python.steps"),
+            Column("t_ns", "BIGINT", "ns", "wall time of its start, nanoseconds since 1970"),
+            Column("name", "VARCHAR", "", "name that it was given; at most 255 bytes"),
+            Column("duration_s", "DOUBLE", "s", "time from its start to its end on the host; work that it queued on a device may go on"),
+            Column("training", "BOOLEAN", "", "whether the training thread ran it"),
+            Column("failed", "BOOLEAN", "", "whether an exception left it"),
+        ),
+        "SELECT name, COUNT(*), AVG(duration_s), SUM(duration_s) AS total FROM python.spans GROUP BY ALL ORDER BY total DESC LIMIT 10",
+        rows=4096, on_demand=True,
+    ),
+    Table(
+        "python", "events", "event that the job noted with `probe.event`", "ring",
+        (
+            STEP, T_NS,
+            Column("name", "VARCHAR", "", "name that it was given; at most 255 bytes"),
+            Column("text", "VARCHAR", "", "text that it was given, at most 255 bytes; NULL without one"),
+            Column("value", "DOUBLE", "", "number that it was given; NULL without one"),
+            Column("training", "BOOLEAN", "", "whether the training thread noted it"),
+        ),
+        "SELECT step, name, text, value FROM python.events ORDER BY t_ns DESC LIMIT 10",
+        rows=2048, on_demand=True,
+    ),
+    Table(
         "python", "schedulers", "learning-rate scheduler, looked at about once a second and written when it has counted; ReduceLROnPlateau also when it is stepped", "ring",
         (
             STEP, T_NS,

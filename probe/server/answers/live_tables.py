@@ -6,14 +6,15 @@ only.
 
 from __future__ import annotations
 
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from probe.base.errors import ProbeError
 from probe.base.settings import BY_NAME
-from probe.recording import places
-from probe.recording.tables import TABLES, columns_of
+from probe.recording import declared, places
+from probe.recording.tables import TABLES, Table, columns_of
 from probe.server.answers import backtraces
 from probe.server.answers.backtraces import Options
 from probe.server.recordings.registry import Recorded, Registry
@@ -38,14 +39,18 @@ def _common(recorded: Recorded) -> dict[str, Any]:
     return {"rank": meta.rank, "run": meta.run, "attempt": meta.attempt, "pid": meta.pid}
 
 
-def table_list() -> list[dict[str, Any]]:
-    """Answer of `GET /v1/tables`."""
+def table_list(sources: list[Recorded]) -> list[dict[str, Any]]:
+    """Answer of `GET /v1/tables`: ours, and those that these processes declared."""
+    own: list[Table] = []
+    for recorded in sources:
+        with contextlib.suppress(ProbeError):  # a query over them says what is damaged
+            own += [one for one in declared.read(recorded.folder) if one.schema == declared.SCHEMA]
     return [
         {
             "name": table.full_name, "doc": table.doc, "source": table.source,
             "columns": [column._asdict() for column in columns_of(table)], "example": table.example,
         }
-        for table in TABLES
+        for table in (*TABLES, *declared.merged(own).values())
     ]
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+from probe.recording import declared
 from probe.server.answers import backtraces, live_tables
 from probe.server.hosts import fanout, merged_stacks, rank_list
 from probe.server.peers.peer_client import Part
@@ -61,12 +62,19 @@ class JobSql(NamedTuple):
     @property
     def names(self) -> set[str]:
         """The tables that any of the statements may read."""
-        return {table.full_name for sql in self.statements for table in mentioned(sql)}
+        return _names(self.statements)
 
     @property
     def text(self) -> str:
         """All statements, to search for names in."""
         return "\n;\n".join(self.statements)
+
+
+def _names(statements: Sequence[str]) -> set[str]:
+    """The tables that statements may read; for those that jobs declared, which only the worker knows, their
+    schema."""
+    found = {table.full_name for sql in statements for table in mentioned(sql)}
+    return found | {declared.SCHEMA} if any(declared.SCHEMA in sql.lower() for sql in statements) else found
 
 
 async def _never() -> None:
@@ -106,7 +114,7 @@ async def rows(
     """The rows of this host's ranks that the SQL mentions, packed, for the server that runs it."""
     timeout_s = min(body.timeout_s, service.settings.query_timeout_s)
     found = await fanout.find(service, body.endpoint, caller, "host")
-    names = {table.full_name for table in mentioned(body.sql)}
+    names = _names([body.sql])
     own = await service.call(_own_request, service, found.here, names, service.agents.now)
     request = {**own, "sql": body.sql, "limit": 1}
     room_bytes = min(body.room_bytes, service.settings.query_memory_bytes // ROOM_SHARE)

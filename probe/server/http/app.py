@@ -92,9 +92,12 @@ def _add_routes(app: FastAPI, service: Service, monitor: Monitor) -> None:
         return {"processes": rows, "notes": notes}
 
     @app.get("/v1/tables", responses={200: {"model": json_answers.Tables}})
-    async def tables() -> dict[str, Any]:
-        """Every table: columns, units, meaning, an example."""
-        return {"tables": live_tables.table_list()}
+    async def tables(request: Request, endpoint: str = "", scope: Scope = "job") -> dict[str, Any]:
+        """Every table: columns, units, meaning, an example. With an endpoint also the tables that its
+        processes on this host declared."""
+        caller = access.caller(request)
+        here = (await fanout.find(service, endpoint, caller, scope)).here if endpoint else []
+        return {"tables": await service.call(live_tables.table_list, here)}
 
     @app.get("/v1/backtrace", responses=_of_agents(json_answers.Capture))
     async def backtrace(

@@ -16,15 +16,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from probe.base.errors import ProbeError
+from probe.base.errors import ProbeError, RecordingError
 from probe.base.settings import Settings
-from probe.recording import places, segments
+from probe.recording import declared, layout, places, segments
 from probe.recording.reader import (
     RingFile,
     damaged_texts,
     open_ring,
     pending_rows,
     sealable,
+    spelled,
     texts_of,
     with_texts,
 )
@@ -134,7 +135,12 @@ class Sealer:
     def _drain(self, recorded: Recorded) -> None:
         final = not self.registry.lives(recorded)
         problems: list[str] = []
-        for table in RINGS:
+        try:
+            own = declared.read(recorded.folder)
+        except ProbeError as error:
+            own = []
+            problems.append(error.message)
+        for table in (*RINGS, *own):
             if table.sealed and not self._stopping.is_set():
                 try:
                     self._drain_ring(recorded, table, final)
@@ -166,6 +172,8 @@ class Sealer:
                 raise
             return  # sealed and removed before, or lost in a reboot
         with ring:
+            if table.on_demand and ring.columns != layout.stored_columns(table):
+                raise RecordingError(f"{ring.path} has other columns than {declared.FILE} says")
             self._seal(recorded, table, ring, backlog, folder, final)
         if backlog.merged:
             self._compact(folder, pid, backlog)
@@ -192,9 +200,10 @@ class Sealer:
             pending = pending_rows(rows, table.pending, texts)
             rows = rows[: sealable(rows, backlog.highest, ring.rows, pending)]
         if len(rows):
-            rows, texts, damaged = with_texts(rows, ring.columns, texts)
+            rows, columns, texts = spelled(rows, ring.columns, texts)
+            rows, texts, damaged = with_texts(rows, columns, texts)
             segments.set_texts(self._engine, texts)
-            sealed = segments.write(self._engine, folder, recorded.meta.pid, rows, ring.columns)
+            sealed = segments.write(self._engine, folder, recorded.meta.pid, rows, columns)
             lost = ring.left_out(up_to=sealed.last)
             for what in filter(None, (lost, damaged_texts(table.full_name, damaged))):
                 server_journal.note(recorded.folder, {"event": exit_report.DAMAGE, "what": what})
@@ -244,7 +253,10 @@ class Sealer:
 
     def _rows_written(self, recorded: Recorded) -> dict[str, int]:
         found: dict[str, int] = {}
-        for table in RINGS:
+        own: list[Table] = []
+        with contextlib.suppress(ProbeError):
+            own = declared.read(recorded.folder)
+        for table in (*RINGS, *own):
             name = table.full_name
             backlog = self._rings.get((*recorded.identity, name))
             if backlog is not None:
@@ -287,8 +299,8 @@ class Sealer:
         for recorded in recorded_now:
             if recorded.identity in self._done:
                 continue
-            for table in RINGS:
-                folder = places.segments_folder(recorded.folder, table.full_name, recorded.meta.rank)
+            attempt = recorded.folder.parent
+            for folder in attempt.glob(f"table=*/rank={recorded.meta.rank}"):
                 found = segments.listing(folder, recorded.meta.pid)
                 if found:
                     kept.add(max(found, key=lambda segment: segment.last).path)
@@ -302,7 +314,7 @@ class Sealer:
             attempt = recorded.folder.parent
             if any(attempt.glob(f"table=*/rank={recorded.meta.rank}/{recorded.meta.pid}-*.parquet")):
                 continue
-            for name in ("journal.bin", "watch.bin", "crash.txt", "end.json", "meta.json"):
+            for name in ("journal.bin", "watch.bin", "crash.txt", "end.json", declared.FILE, "meta.json"):
                 (recorded.folder / name).unlink(missing_ok=True)
             with contextlib.suppress(OSError):
                 recorded.folder.rmdir()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Collection
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -43,11 +44,11 @@ class Batch(Query):
         self._turn = threading.Lock()
         self._over = threading.Event()
 
-    def _tables(self, request: dict[str, Any]) -> list[Table]:
+    def _tables(self, request: dict[str, Any], own: Collection[Table]) -> list[Table]:
         """The tables that any statement mentions; each is searched alone, as words of two may form a name."""
         from probe.server.sql.views import mentioned
 
-        return list(dict.fromkeys(table for one in self.statements for table in mentioned(one["sql"])))
+        return list(dict.fromkeys(table for one in self.statements for table in mentioned(one["sql"], own)))
 
     def run(self, connection: duckdb.DuckDBPyConnection) -> bytes:
         """The JSON of the answer, with NaN and infinities as Python writes them."""

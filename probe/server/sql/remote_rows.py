@@ -18,7 +18,7 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 
-from probe.recording import segments
+from probe.recording import declared, segments
 from probe.recording.tables import BY_NAME, COMMON, Table, columns_of
 from probe.server.runtime import packed_answers
 
@@ -73,7 +73,8 @@ def pack(
         if rows > fits:
             notes.append(f"{table.full_name}: {rows:,} rows do not fit, only the newest {fits:,} were sent")
         packed[table.full_name] = _packed_table(connection, table, names, fits, blobs)
-    return packed_answers.pack({"tables": packed, "notes": notes[:MOST_NOTES]}, blobs)
+    own = declared.as_json(table for table in tables if table.schema == declared.SCHEMA)
+    return packed_answers.pack({"tables": packed, "declared": own, "notes": notes[:MOST_NOTES]}, blobs)
 
 
 def _size(connection: duckdb.DuckDBPyConnection, table: Table) -> int:
@@ -157,23 +158,43 @@ class _Column(NamedTuple):
 
 
 class RemoteRows:
-    """The rows of all other hosts, checked. `notes` has their notes, and what could not be read."""
+    """The rows of all other hosts, checked."""
 
-    def __init__(self, parts: Sequence[tuple[str, bytes]], tables: Sequence[Table]) -> None:
-        """`parts`: names of hosts, and what they packed; `tables`: those that were requested."""
-        wanted = {table.full_name for table in tables} - NOT_CARRIED
-        self.notes: list[str] = []
+    def __init__(self, parts: Sequence[tuple[str, bytes]]) -> None:
+        """`parts`: names of hosts, and what they packed."""
+        self.own: dict[str, list[Table]] = {}
+        """The tables that jobs declared, by host."""
+        self._notes: list[str] = []
+        self._sent: dict[str, set[str]] = {}
+        """Names of the tables that each host sent."""
         self._tables: dict[str, list[tuple[int, dict[str, _Column]]]] = {}
         for host, data in parts:
             try:
-                self._add(host, data, wanted)
+                self._add(host, data)
             except (ValueError, KeyError, TypeError, IndexError, zlib.error, OverflowError) as error:
-                self.notes.append(f"the rows of host {host} cannot be read: {error}")
+                self._notes.append(f"the rows of host {host} cannot be read: {error}")
 
-    def _add(self, host: str, data: bytes, wanted: set[str]) -> None:
+    def check(self, tables: Sequence[Table]) -> list[str]:
+        """The hosts' notes, what could not be read, and which of ours among the wanted `tables` a host did
+        not send; a table of a job's own need not exist everywhere."""
+        whole = {table.full_name: table for table in tables}
+        wanted = (whole.keys() & BY_NAME.keys()) - NOT_CARRIED
+        missing = [
+            f"host {host} sent no rows of {name}"
+            for host, sent in self._sent.items() for name in sorted(wanted - sent)
+        ]
+        other = [
+            f"{table.full_name} of host {host} has columns of other types: left out"
+            for host, own in self.own.items() for table in own
+            if table.full_name in whole and not declared.fits(table, whole[table.full_name])
+        ]
+        return [*self._notes, *missing, *other]
+
+    def _add(self, host: str, data: bytes) -> None:
         head, blobs = packed_answers.unpack(data)
         found: dict[str, tuple[int, dict[str, _Column]]] = {}
-        for table in _known(head["tables"]):
+        own = declared.of_json(head.get("declared", []))
+        for table in _known(head["tables"], own):
             described = head["tables"][table.full_name]
             rows = described["rows"]
             if type(rows) is not int or not 0 <= rows <= MOST_ROWS:
@@ -184,18 +205,18 @@ class RemoteRows:
                 if kinds.get(column["name"]) == column["kind"]:
                     columns[column["name"]] = _unpacked(column, rows, blobs)
             found[table.full_name] = (rows, columns)
-        for name in sorted(wanted - found.keys()):
-            self.notes.append(f"host {host} sent no rows of {name}")
+        self._sent[host] = set(found)
+        self.own[host] = own
         for name, one in found.items():  # only if the whole answer is valid
             self._tables.setdefault(name, []).append(one)
         notes = head.get("notes")
         for note in notes[:MOST_NOTES] if isinstance(notes, list) else []:
-            self.notes.append(f"host {host}: {str(note)[:LONGEST_NOTE]}")
+            self._notes.append(f"host {host}: {str(note)[:LONGEST_NOTE]}")
 
     def insert(self, connection: duckdb.DuckDBPyConnection, table: Table, target: str) -> None:
         """Insert the rows into `target`, which has all columns of `table`; columns that no host sent are
         NULL."""
-        parts = [part for part in self._tables.get(table.full_name, []) if part[0]]
+        parts = [part for part in self._tables.get(table.full_name, []) if part[0] and _fits(part[1], table)]
         if not parts:
             return
         arrays: dict[str, Any] = {}
@@ -219,8 +240,16 @@ class RemoteRows:
             connection.unregister("probe_carried")
 
 
-def _known(tables: Any) -> list[Table]:
-    return [BY_NAME[name] for name in tables if name in BY_NAME and name not in NOT_CARRIED]
+def _known(tables: Any, own: Sequence[Table]) -> list[Table]:
+    """The tables that a host sent, of ours and of its jobs' own."""
+    known = {**{table.full_name: table for table in own}, **BY_NAME}
+    return [known[name] for name in tables if name in known and name not in NOT_CARRIED]
+
+
+def _fits(columns: dict[str, _Column], table: Table) -> bool:
+    """Whether a host's columns have the types of `table`; those of a job's own may differ."""
+    kinds = {column.name: np.dtype(_KINDS[column.type]) for column in columns_of(table)}
+    return all(kinds.get(name) == column.values.dtype for name, column in columns.items())
 
 
 def _unpacked(column: dict[str, Any], rows: int, blobs: Sequence[memoryview]) -> _Column:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,6 @@ class Query:
         """The encoding of the rows: `json`, `csv` or `arrow`."""
         self.again = False
         """Whether this is the second run, after the first found segments that cannot be read."""
-        self.tables = self._tables(request)
         self.timeout_s: float = request["timeout_s"]
         self.asked_s: float = request["asked_s"]
         self.notes: list[str] = request["notes"]
@@ -69,23 +69,29 @@ class Query:
                 for source in request["sources"]
             ],
             request["live"],
-            RemoteRows(request["parts"], self.tables) if "parts" in request else None,
+            RemoteRows(request["parts"]) if "parts" in request else None,
             recent=Recent(*request["recent"]) if "recent" in request else None,
         )
+        self.notes = [*self.notes, *self.plan.read_declared()]
+        self.tables = self._tables(request, self.plan.own_tables.values())
+        """The tables to fill."""
         if self.plan.remote is not None:
-            self.notes = [*self.notes, *self.plan.remote.notes]
+            self.notes += self.plan.remote.check(self.tables)
 
     @property
     def files(self) -> list[str]:
         """The segments that the query reads."""
         return [file for files in self.plan.sealed.values() for file in files]
 
-    def _tables(self, request: dict[str, Any]) -> list[Table]:
-        """The tables to fill."""
+    def _tables(self, request: dict[str, Any], own: Collection[Table]) -> list[Table]:
+        """The tables to fill, of ours and of the jobs' `own`."""
         from probe.server.sql import compatibility
         from probe.server.sql.views import mentioned
 
-        return mentioned(compatibility.reads(request["sql"]))
+        return mentioned(compatibility.reads(request["sql"]), own)
+
+    def _statement(self) -> str:
+        return table_list(self.plan.own_tables.values()) if asks_for_tables(self.sql) else self.sql
 
     def stop(self) -> None:
         """Interrupt the query; called on the deadline's thread."""
@@ -105,7 +111,7 @@ class Query:
             notes = views.build(connection, self.plan, text, self.tables)
             notes = [*self.notes, *notes]
             return remote_rows.pack(connection, self.tables, text, self.room_bytes, notes)
-        statements = parsed(connection, table_list() if asks_for_tables(self.sql) else self.sql)
+        statements = parsed(connection, self._statement())
         notes = views.build(connection, self.plan, text, self.tables)
         ranks = {source.rank for source in self.plan.sources} if self.plan.remote is None else set()
         notes += compatibility.make(connection, self.sql, ranks)
@@ -131,12 +137,13 @@ def asks_for_tables(sql: str) -> bool:
     return sql.strip().rstrip(";").lower().split() == ["show", "tables"]
 
 
-def table_list() -> str:
+def table_list(own: Collection[Table] = ()) -> str:
     """SQL for the tables as one writes them in a query, and what a row of each is."""
     from probe.recording.tables import TABLES
 
     rows = ", ".join(
-        "('{}', 'one row per {}')".format(table.full_name, table.doc.replace("'", "''")) for table in TABLES
+        "('{}', 'one row per {}')".format(table.full_name, table.doc.replace("'", "''"))
+        for table in (*TABLES, *own)
     )
     return f"SELECT name, description FROM (VALUES {rows}) AS listed (name, description) ORDER BY name"
 

@@ -7,6 +7,7 @@ sealed in between is then read once, from its ring. Runs in the query worker; ma
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import time
@@ -19,9 +20,9 @@ import duckdb
 
 from probe.base.errors import RecordingError
 from probe.diagnose.recipes.local_query import make_tables
-from probe.recording import checked, places, segments
+from probe.recording import checked, declared, places, segments
 from probe.recording.journal import Hole, read_payloads, record_of
-from probe.recording.reader import RingFile, damaged_texts, with_texts
+from probe.recording.reader import RingFile, damaged_texts, spelled, with_texts
 from probe.recording.strings import read_strings
 from probe.recording.tables import COMMON, RINGS, TABLES, Table, columns_of
 from probe.server.sql.remote_rows import NOT_CARRIED, RemoteRows, full_name, quoted_name, wanted_columns
@@ -51,6 +52,31 @@ class Plan:
     """The segments that are read, by table; set by `build`, also if it fails."""
     recent: Recent | None = None
     """If set, only about so many of the newest rows are read."""
+    made: dict[Path, dict[str, Table]] = field(default_factory=dict)
+    """The tables that each process made on demand, by folder and name."""
+
+    @property
+    def own_tables(self) -> dict[str, Table]:
+        """The tables that jobs declared, on this host and others, by name."""
+        here = [table for tables in self.made.values() for table in tables.values()]
+        there = self.remote.own.values() if self.remote is not None else ()
+        return {
+            name: table
+            for name, table in declared.merged([*here, *itertools.chain(*there)]).items()
+            if table.schema == declared.SCHEMA
+        }
+
+    def read_declared(self) -> list[str]:
+        """Set `made`; returns notes on recordings whose declared tables cannot be read."""
+        notes: list[str] = []
+        for source in self.sources:
+            try:
+                found = declared.read(source.folder)
+            except RecordingError as error:
+                notes.append(f"pid {source.pid}: {error.message}; its own tables are left out")
+                found = []
+            self.made[source.folder] = {table.full_name: table for table in found}
+        return notes
 
 
 class Recent(NamedTuple):
@@ -61,17 +87,18 @@ class Recent(NamedTuple):
     journal_bytes: int
 
 
-def mentioned(sql: str) -> list[Table]:
-    """The tables that `sql` may read: a superset, found without parsing."""
+def mentioned(sql: str, own: Iterable[Table] = ()) -> list[Table]:
+    """The tables that `sql` may read, of ours and of the job's `own`: a superset, found without parsing."""
     text = sql.lower()
     if any(word in text for word in _NAME_BUILDERS):
-        return list(TABLES)
-    return [table for table in TABLES if table.name in text and table.schema in text]
+        return [*TABLES, *own]
+    return [table for table in (*TABLES, *own) if table.name in text and table.schema in text]
 
 
 def prepare(connection: duckdb.DuckDBPyConnection) -> None:
     """Create all tables, empty, in a new connection; done before a query arrives."""
     make_tables(connection)
+    connection.execute(f"CREATE SCHEMA {quoted_name(declared.SCHEMA)}")
     connection.execute(f"CREATE SCHEMA {_TAILS}")
 
 
@@ -91,7 +118,7 @@ def build(
         elif table.full_name == "probe.rings":
             _insert(connection, table, _rings_rows(connection, plan, notes))
         elif table.full_name == "probe.tables":
-            _insert(connection, table, _description())
+            _insert(connection, table, _description([*TABLES, *plan.own_tables.values()]))
         else:
             _insert(connection, table, plan.live.get(table.full_name, []))
         if plan.remote is not None:
@@ -118,37 +145,45 @@ def _ring_table(
 ) -> None:
     tail = f"{_TAILS}.{quoted_name(table.full_name)}"
     columns = columns_of(table)
-    declared = ", ".join(f"{quoted_name(column.name)} {column.type}" for column in columns)
-    connection.execute(f"CREATE TABLE {tail} ({declared})")
-    files: list[str] = []
+    described = ", ".join(f"{quoted_name(column.name)} {column.type}" for column in columns)
+    connection.execute(f"CREATE TABLE {tail} ({described})")
+    files: dict[tuple[str, ...], list[str]] = {}
+    """The segments, by the columns that they have."""
     tails = RingRows(connection, table, tail)
     for source in plan.sources:
+        own = plan.made.get(source.folder, {}).get(table.full_name) if table.on_demand else table
+        if own is None:
+            continue
+        if not declared.fits(own, table):
+            notes.append(f"{table.full_name} of pid {source.pid} has columns of other types: left out")
+            continue
         try:
             before = len(notes)
             read = _add_source(table, tails, source, plan.recent, notes)
-            files += read.files
+            files.setdefault(tuple(column.name for column in columns_of(own)), []).extend(read.files)
             # Not where notes report damage already, not all rows are wanted, or the table is never sealed.
             if table.sealed and len(notes) == before and (plan.recent is None or read.ring_lost):
                 notes += _lost(connection, table, source, read)
         except (RecordingError, OSError) as error:
             notes.append(f"{table.full_name} of pid {source.pid} could not be read: {error}")
     tails.flush()
-    files = [file for file in files if file not in plan.skip_files]
     if plan.remote is not None:
         plan.remote.insert(connection, table, tail)
     names = ", ".join(quoted_name(column.name) for column in columns)
     parts = [f"SELECT {names} FROM {tail}"]
-    if files:
-        plan.sealed[table.full_name] = files
-        types = ", ".join(f"'{column.name}': {column.type}" for column in COMMON if column.name != "pid")
-        parts.insert(
-            0,
-            f"SELECT {names} FROM read_parquet([{', '.join(map(_quoted, files))}], "
-            f"hive_partitioning = true, hive_types = {{{types}}})",
-        )
+    types = ", ".join(f"'{column.name}': {column.type}" for column in COMMON if column.name != "pid")
+    for have, found in files.items():
+        kept = [file for file in found if file not in plan.skip_files]
+        if kept:
+            plan.sealed.setdefault(table.full_name, []).extend(kept)
+            parts.insert(
+                0,
+                f"SELECT {', '.join(map(quoted_name, have))} FROM read_parquet("
+                f"[{', '.join(map(_quoted, kept))}], hive_partitioning = true, hive_types = {{{types}}})",
+            )
     where = f" WHERE ({table.hidden}) IS NOT TRUE" if table.hidden else ""
     shown = names if plan.remote is None else ", ".join(map(quoted_name, wanted_columns(table, sql)))
-    connection.execute(f"DROP TABLE {full_name(table)}")
+    connection.execute(f"DROP TABLE IF EXISTS {full_name(table)}")
     connection.execute(
         f"CREATE VIEW {full_name(table)} AS SELECT {shown} FROM ({' UNION ALL BY NAME '.join(parts)}){where}"
     )
@@ -274,6 +309,7 @@ def _read_tail(
         texts: list[str | None] = [None]
         if any(kind == "VARCHAR" for _, kind in columns):
             texts = _texts(source, ring, notes)
+        rows, columns, texts = spelled(rows, columns, texts)
         rows, texts, damaged = with_texts(rows, columns, texts)
         if damaged:
             notes.append(f"pid {source.pid}: {damaged_texts(table.full_name, damaged)}")
@@ -353,7 +389,7 @@ def _rings_rows(
 ) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for source in plan.sources:
-        for table in RINGS:
+        for table in (*RINGS, *plan.made.get(source.folder, {}).values()):
             folder = places.segments_folder(source.folder, table.full_name, source.rank)
             files = segments.listing(folder, source.pid)
             kept = _intact(files, table, None, notes)
@@ -405,13 +441,13 @@ def _sealed_rows(connection: duckdb.DuckDBPyConnection, files: list[str]) -> int
     return int(found[0][0] or 0)
 
 
-def _description() -> list[dict[str, Any]]:
+def _description(tables: Iterable[Table]) -> list[dict[str, Any]]:
     return [
         {
             "table_name": table.full_name, "column_name": column.name, "type": column.type,
             "unit": column.unit, "meaning": column.doc,
         }
-        for table in TABLES
+        for table in tables
         for column in columns_of(table)
     ]
 

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from probe.base.clock import ANCHOR_NS
 from probe.base.isolation import Isolation
 from probe.job.instruments.core.patch import Patches
+from probe.job.instruments.core.plain_numbers import plain_number
 from probe.job.instruments.core.recorder import Recorder
 from probe.recording.journal import Journal
 from probe.recording.layout import NULL_INTEGER
@@ -235,18 +236,5 @@ class Scalars:
 
 
 def _number(value: Any) -> float | None:
-    """The value of a number or of a one-element tensor or scalar in host memory; None for anything else."""
-    kind = type(value)
-    if kind is float or kind is int:
-        return float(value)
-    if isinstance(value, (bool, str, bytes)):
-        return None
-    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
-    if torch is not None and isinstance(value, torch.Tensor):
-        plain = kind is torch.Tensor or kind is torch.nn.Parameter
-        if not plain or value.device.type != "cpu" or value.numel() != 1:
-            return None
-        return float(value.detach())
-    if isinstance(value, (int, float)) or (numpy is not None and isinstance(value, numpy.generic)):
-        return float(value)
-    return None
+    number = plain_number(value)
+    return None if number is None else float(number)

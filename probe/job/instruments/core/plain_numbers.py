@@ -1,0 +1,35 @@
+"""Numbers of the job's as Python's own, without touching a device. HOT PATH: called when the job logs.
+
+A tensor counts if it is one element in host memory: reading one on a device would wait for it. Standard
+library, and torch and numpy if the job has imported them.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def plain_number(value: Any) -> int | float | None:
+    """The value of a number, or of a one-element tensor or scalar in host memory; None for anything else."""
+    kind = type(value)
+    if kind is float or kind is int:
+        return value  # type: ignore[no-any-return]
+    if isinstance(value, (bool, str, bytes)):
+        return None
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch is not None and isinstance(value, torch.Tensor):
+        plain = kind is torch.Tensor or kind is torch.nn.Parameter
+        if not plain or value.device.type != "cpu" or value.numel() != 1:
+            return None
+        return _real(value.detach().item())
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    return _real(value.item()) if numpy is not None and isinstance(value, numpy.generic) else None
+
+
+def _real(value: Any) -> int | float | None:
+    """Of an element: a number, or a boolean as one."""
+    return value + 0 if isinstance(value, (int, float)) else None
