@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
 
 from probe.base.errors import UsageError
+
+if TYPE_CHECKING:
+    from probe_cli.core.session import Session
 
 ENDPOINT_OPTIONS = ("-t", "--endpoint")
 HELP_OPTIONS = frozenset({"--help", "-h", "--version", "-V"})
@@ -183,6 +187,23 @@ def _slipped(typed: str, command: str) -> bool:
 
 
 # An endpoint after the command -----------------------------------------------
+
+
+def with_endpoint_first(
+    line: CommandLine, valued: Collection[str], most: float, module: ModuleType, session: Session
+) -> CommandLine:
+    """`probe COMMAND ENDPOINT …` as `probe ENDPOINT COMMAND …`; other lines as they are. `valued` and `most`:
+    see `endpoint_after`; `module`: the command's, whose `is_endpoint` says which words are one."""
+    if line.endpoint is not None or line.command == "run" or all(word.startswith("-") for word in line.rest):
+        return line
+    is_endpoint = getattr(module, "is_endpoint", _is_pid)
+    place = endpoint_after(line.rest, valued, most, lambda word: is_endpoint(word, line.rest, session))
+    return line if place is None else line.addressed_to(place)
+
+
+def _is_pid(word: str, _rest: Sequence[str], _session: Session) -> bool:
+    """A command whose arguments are never bare numbers declares no `is_endpoint` of its own."""
+    return word.isascii() and word.isdigit()
 
 
 def endpoint_after(
