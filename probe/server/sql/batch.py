@@ -55,8 +55,7 @@ class Batch(Query):
 
         self.connection = connection
         began = time.monotonic()
-        notes = views.build(connection, self.plan, self.sql, self.tables)
-        views.settle(connection, self.plan, self.sql, self.tables)
+        notes = views.build(connection, self.plan, self.sql, self.tables, copied=True)
         lock(connection, [])
         filled_ms = _since(began)
         self._until = self.deadline

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +79,7 @@ class Query:
         """The segments that the query reads."""
         return [file for files in self.plan.sealed.values() for file in files]
 
-    def _tables(self, request: dict[str, Any]) -> list[Table]:
+    def _tables(self, request: dict[str, Any]) -> Sequence[Table]:
         """The tables to fill."""
         from probe.server.sql.views import mentioned
 
