@@ -26,9 +26,9 @@ _NEAR = 0.7
 _SHORTEST_ACTING = 4
 """Letters of a word for which a command that changes a job is suggested."""
 _SQL = frozenset({"select", "from", "with", "show", "describe", "summarize", "explain", "values", "pivot"})
-_NUMBER = re.compile(r"[-+]?(\d+\.\d*|\.\d+|\d+(\.\d*)?e[-+]?\d+)", re.IGNORECASE)
+_NUMBER = r"[-+]?(\d+\.\d*|\.\d+|\d+(\.\d*)?e[-+]?\d+)"  # compiled where it is needed, which is seldom
 """Not a whole number, so neither a PID nor, most likely, a job: the value of an option."""
-_CODE = re.compile(r"[(=\[]|\s[-+*/]\s")
+_CODE = r"[(=\[]|\s[-+*/]\s"
 
 
 class Vocabulary(NamedTuple):
@@ -151,7 +151,7 @@ def unknown_command(word: str, rest: Sequence[str], endpoint: str | None, known:
 
 def _is_text(word: str) -> bool:
     """SQL or Python instead of a command."""
-    return word.partition(" ")[0].lower() in _SQL or _CODE.search(word) is not None
+    return word.partition(" ")[0].lower() in _SQL or re.search(_CODE, word) is not None
 
 
 def _either(names: Sequence[str]) -> str:
@@ -228,6 +228,6 @@ def endpoint_after(
     if not places:
         return None
     first = rest[places[0]]
-    if not first or _NUMBER.fullmatch(first):
+    if not first or re.fullmatch(_NUMBER, first, re.IGNORECASE):
         return None
     return places[0] if len(places) > most or is_endpoint(first) else None
