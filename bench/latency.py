@@ -9,7 +9,9 @@ so that other load on the machine affects all of them equally, including
 `tests/programs` trains on all cores, once after it has trained and is waiting. With
 --peers another job runs under `probing` in its own environment (made under bench/out
 on first use); while one tool is measured, the other's job is stopped. `py-spy dump`
-is measured if it is installed.
+is measured if it is installed. Beside each time stands processor time, which other load
+changes little: that of the command, and that of the server with its query workers and,
+while it waits, of the job: probing answers inside it.
 
 The million rows are written by the same ring and sealer that every job uses; the
 time is the one the query worker itself reports (`elapsed_ms`). Prints Markdown tables.
@@ -23,12 +25,13 @@ import json
 import math
 import os
 import platform
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -48,7 +51,11 @@ BACKTRACE = "SELECT depth, func, file, lineno FROM python.backtrace ORDER BY dep
 LEARNING_RATE = "print(optimizer.param_groups[0]['lr'])"
 BASELINE = "`python -c pass`"
 OUTSIDE = "`py-spy dump`"
-BAR_MS = 150.0
+SPECIAL_BAR_MS = 60.0
+"""`--version` and `--help`."""
+BAR_MS = 100.0
+HEALTH_BAR_MS = 300.0
+DIAGNOSE_BAR_MS = 500.0
 HUNG_BAR_MS = 2000.0
 MILLION = 1_000_000
 MILLION_BAR_MS = 50.0
@@ -58,6 +65,8 @@ OVER_MILLION = {
     "all steps by module and stage": "SELECT module, stage, COUNT(*), AVG(duration), SUM(duration) AS total "
     "FROM python.torch_trace GROUP BY ALL ORDER BY total DESC LIMIT 10",
 }
+SETTLE_S = 0.1
+"""Between two commands: the worker makes its next database, which belongs to the query before."""
 GAP_S = 0.3
 """Between two queries over the million rows: the worker makes its next database meanwhile, as while a
 person reads."""
@@ -73,6 +82,14 @@ class Command(NamedTuple):
     bar_ms: float | None = None
 
 
+class Taken(NamedTuple):
+    """What one run of a command took: from its start to its end, and processor time."""
+
+    wall_s: float
+    own_cpu_s: float
+    served_cpu_s: float = 0.0
+
+
 class Job(NamedTuple):
     """A running GPT under one tool."""
 
@@ -84,7 +101,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--runs", type=int, default=40, help="runs of each command in each state")
+    parser.add_argument("--runs", type=int, default=30, help="runs of each command in each state")
     parser.add_argument("--peers", action="store_true", help="run probing too (installs it)")
     parser.add_argument("--quick", action="store_true", help="three runs, fewer rows, as a smoke test")
     arguments = parser.parse_args()
@@ -161,17 +178,23 @@ def commands(running: Mapping[str, Job]) -> list[Command]:
         found.append(Command(OUTSIDE, (installed("py-spy"), "dump", "--pid", pid), "probe"))
     ours = installed("probe")
     found += [
-        Command("`probe ps`", (ours, "ps"), "probe"),
+        Command("`probe --version`", (ours, "--version"), "probe", SPECIAL_BAR_MS),
+        Command("`probe --help`", (ours, "--help"), "probe", SPECIAL_BAR_MS),
+        Command("`probe ps`", (ours, "ps"), "probe", BAR_MS),
         Command("`probe PID query`, by module", (ours, pid, "query", BY_MODULE), "probe", BAR_MS),
         Command("`probe PID query`, `python.backtrace`", (ours, pid, "query", BACKTRACE), "probe", BAR_MS),
         Command("`probe PID backtrace`", (ours, pid, "backtrace"), "probe", BAR_MS),
-        Command("`probe PID eval`", (ours, pid, "eval", LEARNING_RATE), "probe"),
+        Command("`probe PID eval`", (ours, pid, "eval", LEARNING_RATE), "probe", BAR_MS),
         Command("`probe PID tables`", (ours, pid, "tables"), "probe"),
+        Command("`probe PID health`", (ours, pid, "health"), "probe", HEALTH_BAR_MS),
+        Command("`probe PID diagnose`", (ours, pid, "diagnose"), "probe", DIAGNOSE_BAR_MS),
     ]
     if "probing" in running:
         theirs = str(environment_of("probing").parent / "probing")
         pid = str(running["probing"].process.pid)
         found += [
+            Command("`probing --version`", (theirs, "--version"), "probing"),
+            Command("`probing --help`", (theirs, "--help"), "probing"),
             Command("`probing list`", (theirs, "list"), "probing"),
             Command("`probing query`, by module", (theirs, "-t", pid, "query", BY_MODULE), "probing"),
             Command(
@@ -185,48 +208,89 @@ def commands(running: Mapping[str, Job]) -> list[Command]:
 
 def measure(
     wanted: Sequence[Command], running: Mapping[str, Job], runs: int
-) -> dict[Command, list[float]]:
-    """Seconds of each run of each command; the first round, which warms caches, is not counted."""
-    found: dict[Command, list[float]] = {command: [] for command in wanted}
+) -> dict[Command, list[Taken]]:
+    """What each run of each command took; the first round, which warms caches, is not counted."""
+    found: dict[Command, list[Taken]] = {command: [] for command in wanted}
     for turn in range(runs + 1):
         for tool, job in running.items():
             job.process.send_signal(signal.SIGCONT)
             for command in wanted if turn % 2 == 0 else reversed(wanted):
                 if command.job in (tool, "") and (command.job or tool == "probe"):
-                    taken_s = timed(command.words, job.environment)
+                    before = served_cpu_s(job)
+                    taken = timed(command.words, job.environment)
+                    time.sleep(SETTLE_S)
                     if turn:
-                        found[command].append(taken_s)
+                        served_s = sum(now - before.get(pid, 0.0) for pid, now in served_cpu_s(job).items())
+                        found[command].append(taken._replace(served_cpu_s=served_s))
             if len(running) > 1:
                 job.process.send_signal(signal.SIGSTOP)
     return found
 
 
-def timed(words: Sequence[str], environment: Mapping[str, str]) -> float:
-    """Seconds that one command takes; exits if it fails."""
-    quiet = {name: value for name, value in environment.items() if name not in ("PROBE", "PROBING")}
+def served_cpu_s(job: Job) -> dict[int, float]:
+    """Processor time so far, by pid, of the server, its query workers and the job."""
+    found = {job.process.pid: cpu_s(job.process.pid)}
+    with contextlib.suppress(OSError, KeyError, ValueError):
+        server = int(json.loads((Path(job.environment["PROBE_DIR"]) / "server.json").read_bytes())["pid"])
+        for one in (server, *children_of(server)):
+            found[one] = cpu_s(one)
+    return found
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time of a process, by its clock (clock_getcpuclockid(3)); 0 once it has ended."""
+    try:
+        return time.clock_gettime((~pid << 3) | 2)
+    except OSError:
+        return 0.0
+
+
+def children_of(pid: int) -> list[int]:
+    """The children of all threads of a process."""
+    lists = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for found in lists for child in found.read_text().split()]
+
+
+def timed(words: Sequence[str], environment: Mapping[str, str]) -> Taken:
+    """What one command takes; exits if it fails."""
+    # Installed packages have their bytecode: compiling ours at each start would double a short command.
+    unwanted = ("PROBE", "PROBING", "PYTHONDONTWRITEBYTECODE")
+    quiet = {name: value for name, value in environment.items() if name not in unwanted}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     started = time.perf_counter()
     done = subprocess.run(
         words, env=quiet, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
     taken_s = time.perf_counter() - started
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode != 0:
         raise SystemExit(f"{' '.join(words)} failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
-    return taken_s
+    own_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Taken(taken_s, own_s)
 
 
-def report(state: str, found: Mapping[Command, Sequence[float]], runs: int) -> None:
+def report(state: str, found: Mapping[Command, Sequence[Taken]], runs: int) -> None:
     """One table of the commands."""
-    medians = {command.name: median(times) for command, times in found.items()}
+    medians = {command.name: median(one.wall_s for one in taken) for command, taken in found.items()}
     relative = [name for name in (BASELINE, OUTSIDE) if name in medians]
     print(f"\n### Commands while the job {state}: {runs} runs each\n")
     ratios = "".join(f"× {name} | " for name in relative)
-    print(f"| command | median | 95th percentile | {ratios}bar |")
-    print("|---|---|---|" + "---|" * len(relative) + "---|")
-    for command, times in found.items():
+    print(f"| command | median | 95th percentile | CPU | CPU of what answers | {ratios}bar |")
+    print("|---|---|---|---|---|" + "---|" * len(relative) + "---|")
+    for command, taken in found.items():
         ratios = "".join(f"{medians[command.name] / medians[name]:.2f} | " for name in relative)
-        print(f"| {command.name} | {median(times) * 1e3:.0f} ms | {percentile(times, 0.95) * 1e3:.0f} ms | "
+        alone = state != "trains" and command.job  # else the job's own work is in it
+        served = in_whole_ms(one.served_cpu_s for one in taken) if alone else ""
+        print(f"| {command.name} | {in_whole_ms(one.wall_s for one in taken)} | "
+              f"{percentile([one.wall_s for one in taken], 0.95) * 1e3:.0f} ms | "
+              f"{in_whole_ms(one.own_cpu_s for one in taken)} | {served} | "
               f"{ratios}{in_ms(medians[command.name] * 1e3, command.bar_ms)} |")
     sys.stdout.flush()
+
+
+def in_whole_ms(values_s: Iterable[float]) -> str:
+    """The cell of a median."""
+    return f"{median(values_s) * 1e3:.0f} ms"
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -245,7 +309,7 @@ def cold_start(work: Path, environment: Mapping[str, str], job: Job, runs: int) 
     words = (installed("probe"), str(job.process.pid), "query", BY_MODULE)
     for _ in range(runs):
         stop_server(work / "probe")
-        found.append(timed(words, environment))
+        found.append(timed(words, environment).wall_s)
     print(f"\nThe first query when no server runs starts one: median {median(found) * 1e3:.0f} ms, "
           f"longest {max(found) * 1e3:.0f} ms of {runs} runs.")
 

@@ -1,20 +1,24 @@
 """The click group that imports a command's module when the command is called.
 
 The command's main thread. Importing typer takes longer than most commands do, so what needs no group
-(`front_page`, errors of `core.arguments`) is answered before.
+(`front_page`, errors of `core.arguments`, plain lines by `core.parameters`) is answered before.
 """
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
 from probe_cli.command_table import COMMANDS, ENDPOINT_HELP, VERSION_HELP, module_of
-from probe_cli.core.arguments import CommandLine, endpoint_after
+from probe_cli.core import arguments
+from probe_cli.core.arguments import CommandLine
+from probe_cli.core.parameters import Argument, Option
 from probe_cli.core.session import Session
 
 _HELP = {"help_option_names": ["--help", "-h"]}
@@ -41,8 +45,37 @@ def _command(name: str) -> Any:
         epilog="\b\nExamples:\n" + "\n".join(f"  {example}" for example in module.EXAMPLES),
         # Options after the command of `run` belong to that command.
         context_settings={**_HELP, "allow_interspersed_args": name != "run"},
-    )(module.command)
+    )(_for_typer(module.command))
     return get_command(app)
+
+
+def _for_typer(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A command as typer wants it: with typer's own declarations, and a context in place of our session."""
+    own = inspect.signature(command, eval_str=True)
+    parameters = [one.replace(annotation=_translated(one.annotation)) for one in own.parameters.values()]
+    takes_session = parameters[0].name == "session"
+    if takes_session:
+        parameters[0] = parameters[0].replace(name="context", annotation=typer.Context)
+
+    def called(**values: Any) -> Any:
+        return command(values.pop("context").obj, **values) if takes_session else command(**values)
+
+    called.__doc__ = command.__doc__
+    called.__annotations__ = {one.name: one.annotation for one in parameters}
+    called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return called
+
+
+def _translated(annotation: Any) -> Any:
+    if get_origin(annotation) is not Annotated:
+        return annotation
+    kind, *more = get_args(annotation)
+    for place, one in enumerate(more):
+        if isinstance(one, Option):
+            more[place] = typer.Option(*one.names, help=one.help, metavar=one.metavar, min=one.min)
+        elif isinstance(one, Argument):
+            more[place] = typer.Argument(help=one.help, metavar=one.metavar)
+    return Annotated[(kind, *more)]
 
 
 def parameters_of(command: str) -> list[Any]:
@@ -65,9 +98,7 @@ def command_group() -> Any:
 
 
 def with_endpoint_first(line: CommandLine, session: Session) -> CommandLine:
-    """`probe COMMAND ENDPOINT …` as `probe ENDPOINT COMMAND …`; other lines as they are."""
-    if line.endpoint is not None or line.command == "run" or all(word.startswith("-") for word in line.rest):
-        return line
+    """See `arguments.with_endpoint_first`."""
     parameters = parameters_of(line.command)
     valued = {
         word
@@ -76,14 +107,7 @@ def with_endpoint_first(line: CommandLine, session: Session) -> CommandLine:
     }
     counts = [one.nargs for one in parameters if one.param_type_name == "argument"]
     most = float("inf") if -1 in counts else sum(counts)
-    is_endpoint = getattr(module_of(line.command), "is_endpoint", _is_pid)
-    place = endpoint_after(line.rest, valued, most, lambda word: is_endpoint(word, line.rest, session))
-    return line if place is None else line.addressed_to(place)
-
-
-def _is_pid(word: str, _rest: list[str], _session: Session) -> bool:
-    """A command whose arguments are never bare numbers declares no `is_endpoint` of its own."""
-    return word.isascii() and word.isdigit()
+    return arguments.with_endpoint_first(line, valued, most, module_of(line.command), session)
 
 
 def _options(

@@ -9,11 +9,13 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from probe.client.transport import Transport
+    from probe_cli.core.arguments import CommandLine
     from probe_cli.core.session import Session
 
 
@@ -73,6 +75,8 @@ def dispatch(words: Sequence[str], session: Session) -> int:
 
         if front_page(line, session):
             return 0
+    elif (plain := plain_command(line, session)) is not None:
+        return plain() or 0
     from typer import Exit
 
     from probe.base.errors import UsageError
@@ -88,13 +92,31 @@ def dispatch(words: Sequence[str], session: Session) -> int:
         line = with_endpoint_first(line, session) if line.command else line
         # Not `app()`, which exits the process on a closed pipe and on Ctrl-C.
         with group.make_context("probe", line.words, obj=session) as context:
-            group.invoke(context)
+            return int(group.invoke(context) or 0)
     except Exit as ended:
         return ended.exit_code
     except click_exception() as error:
         message = error.format_message()
         raise UsageError(message, hint=_help_hint(line.command, "extra argument" in message)) from None
-    return 0
+
+
+def plain_command(line: CommandLine, session: Session) -> Callable[[], int | None] | None:
+    """The call that a line asks for, read without typer; None if it takes typer, or has a mistake."""
+    from probe_cli.command_table import module_of
+    from probe_cli.core import arguments, parameters
+
+    if line.options and (len(line.options) != 2 or line.endpoint is None):
+        return None
+    module = module_of(line.command)
+    declared = parameters.parameters_of(module.command)
+    if declared is None:
+        return None
+    line = arguments.with_endpoint_first(line, *parameters.valued_and_most(declared), module, session)
+    values = parameters.plain_values(declared, line.rest)
+    if values is None:
+        return None
+    session.named = line.endpoint or ""
+    return partial(module.command, session, **values)
 
 
 def click_exception() -> Any:

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from inspect import signature
+
 import pytest
 
 from probe.base.errors import UsageError
-from probe_cli.command_table import COMMANDS, INSTEAD, SAME_AS, VOCABULARY
+from probe_cli.command_group import command_group
+from probe_cli.command_table import COMMANDS, INSTEAD, SAME_AS, VOCABULARY, module_of
 from probe_cli.core.arguments import endpoint_after, guesses, read
+from probe_cli.core.parameters import parameters_of, plain_values
 
 HARMLESS = (
     "top", "step", "steps", "shop", "tap", "state", "start", "stats", "stack", "detail", "details", "batch",
@@ -98,3 +102,38 @@ def test_an_endpoint_after_the_command_is_the_argument_too_many(
     rest: list[str], most: float, place: int | None
 ) -> None:
     assert endpoint_after(rest, {"--format"}, most, str.isdigit) == place
+
+
+PLAIN = (
+    "ps", "ps --all --format=json", "query", "query SELECT_1", "query -",
+    "query -f x.sql --limit 3 --timeout 0.5", "query SELECT_1 --format csv -o out.csv --limit=1_000",
+    "query --limit 2 --limit 3", "query --output=-", "backtrace --native --all-threads --json",
+    "eval 1 --wait 1e1 --at-step", "eval --file=look.py", "diagnose", "diagnose loss --all --exit-code",
+    "diagnose --log=-", "health --watch 2 --format json",
+)
+NOT_PLAIN = (
+    "ps --al", "ps --all=yes", "ps -a", "ps 7", "query --limit 0", "query --limit x", "query --limit",
+    "query --limit --all", "query --format xml", "query -fx.sql", "query -- SELECT_1", "query a b",
+    "query -x", "query --help", "health --watch nan",
+)
+
+
+@pytest.mark.parametrize("line", PLAIN)
+def test_a_plain_line_means_the_same_as_to_typer(line: str) -> None:
+    name, *rest = line.split()
+    declared = parameters_of(module_of(name).command)
+    assert declared is not None
+    values = plain_values(declared, rest)
+    assert values is not None
+    meant = command_group().get_command(None, name).make_context(name, list(rest)).params
+    unsaid = signature(module_of(name).command).parameters
+    assert meant == {key: values.get(key, unsaid[key].default) for key in meant}
+    assert all(type(value) is type(meant[key]) for key, value in values.items())
+
+
+@pytest.mark.parametrize("line", NOT_PLAIN)
+def test_a_line_with_a_mistake_is_left_to_typer(line: str) -> None:
+    name, *rest = line.split()
+    declared = parameters_of(module_of(name).command)
+    assert declared is not None
+    assert plain_values(declared, rest) is None

@@ -137,11 +137,11 @@ def test_figures_keep_the_digits_that_count() -> None:
 def test_every_statement_of_a_summary_reads_tables_that_exist() -> None:
     import duckdb
 
+    from probe.diagnose.recipes.local_query import make_tables
     from probe.diagnose.summary import statements_for
-    from probe.server.sql import views
 
     connection = duckdb.connect(":memory:")
-    views.prepare(connection)
+    make_tables(connection)
     for name, (sql, parameters) in zip(STATEMENTS, statements_for(None, 7), strict=True):
         rows = connection.execute(sql, parameters).fetchall()
         assert len(rows) <= 1, name

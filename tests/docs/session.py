@@ -91,7 +91,7 @@ CHECKOUT: dict[str, tuple[str, str]] = {
         "python bench/nan_detector.py --blocks 4 --steps 20 --memory 10000000", LONG,
     ),
     ".venv/bin/python bench/scale.py": ("python bench/scale.py --quick", LONG),
-    ".venv/bin/python -X importtime -m probe_cli config": ("python -X importtime -m probe_cli config", ""),
+    ".venv/bin/python -X importtime -m probe_cli --help": ("python -X importtime -m probe_cli --help", ""),
     "pip install torch-probe": ("pip install --quiet --no-deps --target {scratch} .", LONG),
     "pip install .": ("pip install --quiet --no-deps --target {scratch} .", LONG),
 }

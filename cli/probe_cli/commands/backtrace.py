@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-import typer
-
 from probe.base.errors import AgentUnreachable, ProbeError, ServerUnavailable
 from probe_cli.core.direct import Request, only_process, request_process
 from probe_cli.core.figures import count
 from probe_cli.core.options import TextFormat
+from probe_cli.core.parameters import Option
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import Output, escape_controls
 
@@ -25,32 +24,31 @@ _LIBRARY_FOLDERS = ("/site-packages/", "/dist-packages/")
 
 
 def command(
-    context: typer.Context,
+    session: Session,
     all_threads: Annotated[
-        bool, typer.Option("--all-threads", help="Include all threads, not only the training thread.")
+        bool, Option("--all-threads", help="Include all threads, not only the training thread.")
     ] = False,
     native: Annotated[
         bool,
-        typer.Option("--native", help="Include C and C++ frames (stops the process for up to 0.3 s)."),
+        Option("--native", help="Include C and C++ frames (stops the process for up to 0.3 s)."),
     ] = False,
     variables: Annotated[
-        bool, typer.Option("--locals", help="Include local variables, without likely secrets.")
+        bool, Option("--locals", help="Include local variables, without likely secrets.")
     ] = False,
     workers: Annotated[
-        bool, typer.Option("--workers", help="Include DataLoader workers and other child processes.")
+        bool, Option("--workers", help="Include DataLoader workers and other child processes.")
     ] = False,
     all_frames: Annotated[
-        bool, typer.Option("--all-frames", help="For a multi-rank job: show every frame, as a tree.")
+        bool, Option("--all-frames", help="For a multi-rank job: show every frame, as a tree.")
     ] = False,
     output_format: TextFormat = "text",
-    json: Annotated[bool, typer.Option("--json", help="Same as --format json.")] = False,
+    json: Annotated[bool, Option("--json", help="Same as --format json.")] = False,
 ) -> None:
     """Show the current stack of a process.
 
     Works on any Python process, recorded or not. For a multi-rank job: ranks grouped by where they are, the
     smallest group first.
     """
-    session: Session = context.obj
     wanted = {"all_threads": all_threads, "native": native, "locals": variables, "workers": workers}
     capture = _capture(session, wanted)
     if json or output_format == "json":

@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-import typer
-
 from probe_cli.core.options import SYMPTOMS, TextFormat
+from probe_cli.core.parameters import Argument, Option
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import Output, escape_controls
 from probe_cli.render.verdict_lines import safe, verdict_lines
@@ -36,33 +35,32 @@ def is_endpoint(word: str, _words: Sequence[str], _session: Session) -> bool:
 
 
 def command(
-    context: typer.Context,
+    session: Session,
     symptom: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="[SYMPTOM]", help=f"Run the checks for {', '.join(SYMPTOMS[:-1])} or {SYMPTOMS[-1]}."
         ),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Include informational findings and checks without a result.")
+        bool, Option("--all", help="Include informational findings and checks without a result.")
     ] = False,
     no_watch: Annotated[
-        bool, typer.Option("--no-watch", help="With a symptom: do not collect deep statistics in the job.")
+        bool, Option("--no-watch", help="With a symptom: do not collect deep statistics in the job.")
     ] = False,
     log: Annotated[
         str | None,
-        typer.Option("--log", metavar="FILE", help="Diagnose the log of a run (`-`: stdin), not a job."),
+        Option("--log", metavar="FILE", help="Diagnose the log of a run (`-`: stdin), not a job."),
     ] = None,
     exit_code: Annotated[
-        bool, typer.Option("--exit-code", help="End with 1 if there is an alarm, for scripts.")
+        bool, Option("--exit-code", help="End with 1 if there is an alarm, for scripts.")
     ] = False,
     output_format: TextFormat = "text",
-) -> None:
+) -> int:
     """Show what is wrong, why, and what to do next.
 
     With a symptom: every relevant check with its result, then the cause or what remains unknown.
     """
-    session: Session = context.obj
     if log is not None:
         from probe_cli.core.log_diagnosis import diagnose_log
 
@@ -74,8 +72,7 @@ def command(
         answer = session.request("GET", "/v1/diagnose", asked, timeout_s=_DEEP_S if symptom else None)
     _show(session, answer, log, everything, output_format)
     judged = (answer, answer.get("conclusion") or {}, *(answer.get("findings") or ()))
-    if exit_code and any(one.get("severity") == "alarm" for one in judged):
-        raise typer.Exit(ALARM)
+    return ALARM if exit_code and any(one.get("severity") == "alarm" for one in judged) else 0
 
 
 def _show(

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-import typer
-
 from probe.base.errors import ProbeError, ServerUnavailable, UsageError
 from probe.client.endpoints import names_agent
 from probe_cli.core.act_client import alike, by_rank, say_who_is_missing, where
 from probe_cli.core.action_log import COMPLETION
 from probe_cli.core.direct import Request, request_process
 from probe_cli.core.options import File, Timeout, Wait
+from probe_cli.core.parameters import Argument, Option
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import escape_controls
 from probe_cli.core.wait_line import waiting
@@ -38,34 +37,33 @@ def is_endpoint(word: str, _words: Sequence[str], session: Session) -> bool:
 
 
 def command(
-    context: typer.Context,
+    session: Session,
     code: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="[CODE]", help="Python code (`-`: read from stdin; omitted: a prompt, or stdin)."
         ),
     ] = None,
     file: File = None,
     timeout: Timeout = None,
     now: Annotated[
-        bool, typer.Option("--now", help="Run immediately on a separate thread, even if it changes the job.")
+        bool, Option("--now", help="Run immediately on a separate thread, even if it changes the job.")
     ] = False,
     at_step: Annotated[
-        bool, typer.Option("--at-step", help="Run between two steps, even if it only reads.")
+        bool, Option("--at-step", help="Run between two steps, even if it only reads.")
     ] = False,
     together: Annotated[
-        bool, typer.Option("--together", help="Run on all ranks at the same step; allows collectives.")
+        bool, Option("--together", help="Run on all ranks at the same step; allows collectives.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Allow collectives on this rank alone.")] = False,
+    force: Annotated[bool, Option("--force", help="Allow collectives on this rank alone.")] = False,
     wait: Wait = None,
-) -> None:
+) -> int:
     """Run Python in the process or in every rank.
 
     Prints the output and the last value. Read-only code runs immediately; code that changes the job runs
     between two steps, at the same step on every rank. Without CODE: a prompt at a terminal, else code from
     stdin.
     """
-    session: Session = context.obj
     if now and (at_step or together):
         raise UsageError(f"--now and {'--at-step' if at_step else '--together'} are mutually exclusive")
     timeout_s = session.settings.eval_timeout_s if timeout is None else timeout
@@ -85,8 +83,8 @@ def command(
         from probe_cli.prompts.python_prompt import PythonPrompt
 
         PythonPrompt(session, run, lambda expression: names_in_job(session, expression)).run()
-        return
-    raise typer.Exit(run(session.read_text(code, file, "Python")))
+        return 0
+    return run(session.read_text(code, file, "Python"))
 
 
 def _request(

@@ -9,11 +9,10 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
-import typer
-
 from probe_cli.core import figures
 from probe_cli.core.figures import UNKNOWN, duration, figure, share, short, size
 from probe_cli.core.options import TextFormat
+from probe_cli.core.parameters import Option
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import Output, cut, escape_controls
 from probe_cli.render.process_state import state_text
@@ -34,14 +33,13 @@ _SLOWER_RATIO = 1.05
 
 
 def command(
-    context: typer.Context,
+    session: Session,
     watch: Annotated[
-        float | None, typer.Option("--watch", metavar="S", min=0.2, help="Refresh every S seconds.")
+        float | None, Option("--watch", metavar="S", min=0.2, help="Refresh every S seconds.")
     ] = None,
     output_format: TextFormat = "text",
 ) -> None:
     """Show learning, speed, memory and problems of a run."""
-    session: Session = context.obj
     while True:
         asked = {"endpoint": session.address.endpoint, "findings": "1"}
         answer = session.request("GET", "/v1/summary", asked)

@@ -7,13 +7,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from probe.base.errors import ServerUnavailable
 from probe.recording import places
 from probe.recording.waiting import all_waiting
 from probe_cli.core.figures import age, count, known
 from probe_cli.core.options import OutputFile, RowsFormat
+from probe_cli.core.parameters import Option
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import Output, escape_controls
 from probe_cli.render.grid import Heading, state_lines
@@ -34,15 +33,14 @@ _HEADINGS = (
 
 
 def command(
-    context: typer.Context,
+    session: Session,
     everything: Annotated[
-        bool, typer.Option("--all", help="Include processes that ended long ago.")
+        bool, Option("--all", help="Include processes that ended long ago.")
     ] = False,
     output_format: RowsFormat = None,
     output: OutputFile = None,
 ) -> None:
     """List running and recently ended processes."""
-    session: Session = context.obj
     found, notes = known_processes(session, everything)
     if output_format == "json" and output is None:
         session.out.json({"processes": found, "notes": notes})

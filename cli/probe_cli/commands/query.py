@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from probe.client.answer import Answer
 from probe_cli.core.figures import duration
 from probe_cli.core.options import File, OutputFile, RowsFormat, Timeout
+from probe_cli.core.parameters import Argument, Option
 from probe_cli.core.session import Session
 from probe_cli.render.row_output import chosen_format, number_of_rows, write_rows
 
@@ -20,10 +19,10 @@ EXAMPLES = (
 
 
 def command(
-    context: typer.Context,
+    session: Session,
     sql: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="[SQL]",
             help="One SELECT statement (`-`: read from stdin; omitted: a prompt, or stdin).",
         ),
@@ -32,7 +31,7 @@ def command(
     output_format: RowsFormat = None,
     output: OutputFile = None,
     limit: Annotated[
-        int | None, typer.Option("--limit", metavar="N", min=1, help="Maximum number of rows.")
+        int | None, Option("--limit", metavar="N", min=1, help="Maximum number of rows.")
     ] = None,
     timeout: Timeout = None,
 ) -> None:
@@ -40,7 +39,6 @@ def command(
 
     Without SQL: a prompt at a terminal, else SQL from stdin.
     """
-    session: Session = context.obj
     chosen = chosen_format(output_format, output, session.out)
     unasked = sql is None and file is None and output is None and output_format is None
     if unasked and session.may_prompt():

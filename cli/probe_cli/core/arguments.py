@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple
 
 from probe.base.errors import UsageError
+
+if TYPE_CHECKING:
+    from probe_cli.core.session import Session
 
 ENDPOINT_OPTIONS = ("-t", "--endpoint")
 HELP_OPTIONS = frozenset({"--help", "-h", "--version", "-V"})
@@ -22,9 +26,9 @@ _NEAR = 0.7
 _SHORTEST_ACTING = 4
 """Letters of a word for which a command that changes a job is suggested."""
 _SQL = frozenset({"select", "from", "with", "show", "describe", "summarize", "explain", "values", "pivot"})
-_NUMBER = re.compile(r"[-+]?(\d+\.\d*|\.\d+|\d+(\.\d*)?e[-+]?\d+)", re.IGNORECASE)
+_NUMBER = r"[-+]?(\d+\.\d*|\.\d+|\d+(\.\d*)?e[-+]?\d+)"  # compiled where it is needed, which is seldom
 """Not a whole number, so neither a PID nor, most likely, a job: the value of an option."""
-_CODE = re.compile(r"[(=\[]|\s[-+*/]\s")
+_CODE = r"[(=\[]|\s[-+*/]\s"
 
 
 class Vocabulary(NamedTuple):
@@ -147,7 +151,7 @@ def unknown_command(word: str, rest: Sequence[str], endpoint: str | None, known:
 
 def _is_text(word: str) -> bool:
     """SQL or Python instead of a command."""
-    return word.partition(" ")[0].lower() in _SQL or _CODE.search(word) is not None
+    return word.partition(" ")[0].lower() in _SQL or re.search(_CODE, word) is not None
 
 
 def _either(names: Sequence[str]) -> str:
@@ -185,6 +189,23 @@ def _slipped(typed: str, command: str) -> bool:
 # An endpoint after the command -----------------------------------------------
 
 
+def with_endpoint_first(
+    line: CommandLine, valued: Collection[str], most: float, module: ModuleType, session: Session
+) -> CommandLine:
+    """`probe COMMAND ENDPOINT …` as `probe ENDPOINT COMMAND …`; other lines as they are. `valued` and `most`:
+    see `endpoint_after`; `module`: the command's, whose `is_endpoint` says which words are one."""
+    if line.endpoint is not None or line.command == "run" or all(word.startswith("-") for word in line.rest):
+        return line
+    is_endpoint = getattr(module, "is_endpoint", _is_pid)
+    place = endpoint_after(line.rest, valued, most, lambda word: is_endpoint(word, line.rest, session))
+    return line if place is None else line.addressed_to(place)
+
+
+def _is_pid(word: str, _rest: Sequence[str], _session: Session) -> bool:
+    """A command whose arguments are never bare numbers declares no `is_endpoint` of its own."""
+    return word.isascii() and word.isdigit()
+
+
 def endpoint_after(
     rest: Sequence[str], valued: Collection[str], most: float, is_endpoint: Callable[[str], bool]
 ) -> int | None:
@@ -207,6 +228,6 @@ def endpoint_after(
     if not places:
         return None
     first = rest[places[0]]
-    if not first or _NUMBER.fullmatch(first):
+    if not first or re.fullmatch(_NUMBER, first, re.IGNORECASE):
         return None
     return places[0] if len(places) > most or is_endpoint(first) else None

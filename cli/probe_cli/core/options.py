@@ -4,37 +4,37 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import typer
+from probe_cli.core.parameters import Option
 
 SYMPTOMS = ("nan", "slow", "memory", "hang", "loss", "gradients", "data")
 """Arguments of `diagnose`."""
 
-_FORMAT = typer.Option("--format", help="Output format.")
+_FORMAT = Option("--format", help="Output format.")
 TableFormat = Annotated[Literal["table", "json"], _FORMAT]
 TextFormat = Annotated[Literal["text", "json"], _FORMAT]
 WatchFormat = Annotated[Literal["table", "ndjson"], _FORMAT]
 RowsFormat = Annotated[
     Literal["table", "json", "ndjson", "csv", "markdown", "parquet", "arrow"] | None,
-    typer.Option("--format", help="Output format (default: by the name of --output, else a table)."),
+    Option("--format", help="Output format (default: by the name of --output, else a table)."),
 ]
 OutputFile = Annotated[
-    str | None, typer.Option("--output", "-o", metavar="FILE", help="Write the rows to FILE.")
+    str | None, Option("--output", "-o", metavar="FILE", help="Write the rows to FILE.")
 ]
 File = Annotated[
-    str | None, typer.Option("--file", "-f", metavar="FILE", help="Read from FILE (`-`: stdin).")
+    str | None, Option("--file", "-f", metavar="FILE", help="Read from FILE (`-`: stdin).")
 ]
 Timeout = Annotated[
     float | None,
-    typer.Option("--timeout", metavar="S", min=0.001, help="Time limit in seconds (default: the server's)."),
+    Option("--timeout", metavar="S", min=0.001, help="Time limit in seconds (default: the server's)."),
 ]
 Wait = Annotated[
     float | None,
-    typer.Option(
+    Option(
         "--wait", metavar="S", min=0.001,
         help="Seconds to wait for the step to end, even of a stalled job (default: PROBE_ACT_WAIT_S).",
     ),
 ]
-JobName = Annotated[str | None, typer.Option("--name", metavar="JOB", help="Job name.")]
-Force = Annotated[bool, typer.Option("--force", help="Apply to one rank of a multi-rank job.")]
-Steps = Annotated[int, typer.Option("--steps", metavar="N", min=1, help="Number of steps.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Overwrite an existing file.")]
+JobName = Annotated[str | None, Option("--name", metavar="JOB", help="Job name.")]
+Force = Annotated[bool, Option("--force", help="Apply to one rank of a multi-rank job.")]
+Steps = Annotated[int, Option("--steps", metavar="N", min=1, help="Number of steps.")]
+Overwrite = Annotated[bool, Option("--overwrite", help="Overwrite an existing file.")]

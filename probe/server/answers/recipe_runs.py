@@ -117,10 +117,12 @@ class _Job(NamedTuple):
         return RecipeRuns(with_interventions(checks, answer.get("done", ())), answer["notes"])
 
     async def _ask(self, found: fanout.Found, recipes: Sequence[Recipe]) -> dict[str, Any]:
-        statements = [recipe.statement() for recipe in recipes]
-        batch: list[dict[str, Any]] = [
-            {"sql": sql, "parameters": parameters, "limit": MOST_FINDINGS} for sql, parameters in statements
-        ]
+        batch: list[dict[str, Any]] = []
+        for recipe in recipes:
+            sql, parameters = recipe.statement()
+            # Built-in recipes know no time and no chance; the user's own may.
+            steady = recipe.built_in
+            batch.append({"sql": sql, "parameters": parameters, "limit": MOST_FINDINGS, "steady": steady})
         batch.append({"sql": interventions.SQL, "parameters": {}, "limit": interventions.MOST})
         asked = queries.JobSql([one["sql"] for one in batch], self.caller, self.scope, self.timeout_s)
         request = {

@@ -8,6 +8,7 @@ Runs in the query worker; may import duckdb, numpy.
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import zlib
@@ -45,13 +46,21 @@ def wanted_columns(table: Table, sql: str) -> list[str]:
     """Names of the columns of `table` that `sql` may read: a superset, found without parsing, which always
     includes the columns that identify the process."""
     columns = [column.name for column in columns_of(table)]
+    words = _words(sql)
+    if words is None:
+        return columns
+    kept = words | {column.name for column in COMMON}
+    return [name for name in columns if name.lower() in kept]
+
+
+@functools.lru_cache(maxsize=4)  # asked once for each table, and the SQL of all recipes is long
+def _words(sql: str) -> frozenset[str] | None:
+    """The words of some SQL, of which each may name a column; None if it may read columns unnamed."""
     text = _COUNT.sub("count()", sql.lower())
     from_first = len(re.findall(r"\bfrom\b", text)) > len(re.findall(r"\bselect\b", text))
     if from_first or _EVERYTHING.search(text):
-        return columns
-    words = set(re.findall(r"\w+", text))
-    kept = words | {column.name for column in COMMON}
-    return [name for name in columns if name.lower() in kept]
+        return None
+    return frozenset(re.findall(r"\w+", text))
 
 
 # Packing ----------------------------------------------------------------------

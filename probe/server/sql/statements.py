@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +83,7 @@ class Query:
         """The segments that the query reads."""
         return [file for files in self.plan.sealed.values() for file in files]
 
-    def _tables(self, request: dict[str, Any], own: Collection[Table]) -> list[Table]:
+    def _tables(self, request: dict[str, Any], own: Collection[Table]) -> Sequence[Table]:
         """The tables to fill, of ours and of the jobs' `own`."""
         from probe.server.sql import compatibility
         from probe.server.sql.views import mentioned

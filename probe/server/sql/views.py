@@ -7,6 +7,7 @@ sealed in between is then read once, from its ring. Runs in the query worker; ma
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import re
@@ -36,6 +37,11 @@ _MOST_HOLES = 4
 """Damaged parts of a journal that notes mention."""
 _NAME_BUILDERS = ("query", "u&")
 """Only with these words can SQL name a table that its text does not contain."""
+_CATALOG = re.compile(
+    r"duckdb_|information_schema|pg_|pragma|sqlite_|\b(?:show|describe)\b|(?:^|\(|--[^\n]*\n|\*/)\s*desc\b|"
+    + "|".join(_NAME_BUILDERS)
+)
+"""Only with one of these can SQL see which tables exist: then all do."""
 
 
 @dataclass
@@ -54,6 +60,8 @@ class Plan:
     """If set, only about so many of the newest rows are read."""
     made: dict[Path, dict[str, Table]] = field(default_factory=dict)
     """The tables that each process made on demand, by folder and name."""
+    every_table: bool = False
+    """Whether tables exist that the SQL does not mention: an error names those that it may have meant."""
 
     @property
     def own_tables(self) -> dict[str, Table]:
@@ -87,31 +95,59 @@ class Recent(NamedTuple):
     journal_bytes: int
 
 
-def mentioned(sql: str, own: Iterable[Table] = ()) -> list[Table]:
+def mentioned(sql: str, own: Iterable[Table] = ()) -> Sequence[Table]:
     """The tables that `sql` may read, of ours and of the job's `own`: a superset, found without parsing."""
+    ours, theirs = _mentioned_of_ours(sql), tuple(own)
+    if not theirs:
+        return ours
+    text = sql.lower()
+    named = (table for table in theirs if ours is TABLES or (table.name in text and table.schema in text))
+    return (*ours, *named)
+
+
+@functools.lru_cache(maxsize=256)  # of the recipes, each of which is asked about again and again
+def _mentioned_of_ours(sql: str) -> tuple[Table, ...]:
     text = sql.lower()
     if any(word in text for word in _NAME_BUILDERS):
-        return [*TABLES, *own]
-    return [table for table in (*TABLES, *own) if table.name in text and table.schema in text]
+        return TABLES
+    return tuple(table for table in TABLES if table.name in text and table.schema in text)
 
 
 def prepare(connection: duckdb.DuckDBPyConnection) -> None:
-    """Create all tables, empty, in a new connection; done before a query arrives."""
-    make_tables(connection)
+    """Create what no query can do without, in a new connection; done before a query arrives."""
     connection.execute(f"CREATE SCHEMA {quoted_name(declared.SCHEMA)}")
     connection.execute(f"CREATE SCHEMA {_TAILS}")
 
 
-def build(
+@functools.lru_cache(maxsize=64)
+def _sees_catalog(sql: str) -> bool:
+    return _CATALOG.search(sql.lower()) is not None
+
+
+def _make_tables(
     connection: duckdb.DuckDBPyConnection, plan: Plan, sql: str, tables: Sequence[Table]
+) -> None:
+    """Create the tables that `sql` can see, empty, but for those of rings: `_ring_table` makes them. All of
+    them take longer than most queries."""
+    seen = TABLES if plan.every_table or _sees_catalog(sql) else tables
+    rings = {table.full_name for table in tables if table.source == "ring"}
+    make_tables(connection, [table for table in seen if table.full_name not in rings])
+    for schema in sorted({table.schema for table in tables}):
+        connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted_name(schema)}")
+
+
+def build(
+    connection: duckdb.DuckDBPyConnection, plan: Plan, sql: str, tables: Sequence[Table], copied: bool = False
 ) -> list[str]:
-    """Fill the tables that `sql` mentions; returns notes for the user, and sets `plan.sealed`."""
+    """Fill the tables that `sql` mentions; returns notes for the user, and sets `plan.sealed`. `copied`: read
+    the segments now, once for many statements; afterwards no file is needed."""
     plan.sealed.clear()
+    _make_tables(connection, plan, sql, tables)
     notes: list[str] = []
     rare = _journal_rows(plan, {table.full_name for table in tables if table.source == "journal"}, notes)
     for table in tables:
         if table.source == "ring":
-            _ring_table(connection, table, plan, sql, notes)
+            _ring_table(connection, table, plan, sql, notes, copied)
             continue
         if table.source == "journal":
             _insert(connection, table, rare.pop(table.full_name, []))
@@ -141,7 +177,7 @@ def _add_remote(
 
 
 def _ring_table(
-    connection: duckdb.DuckDBPyConnection, table: Table, plan: Plan, sql: str, notes: list[str]
+    connection: duckdb.DuckDBPyConnection, table: Table, plan: Plan, sql: str, notes: list[str], copied: bool
 ) -> None:
     tail = f"{_TAILS}.{quoted_name(table.full_name)}"
     columns = columns_of(table)
@@ -182,21 +218,12 @@ def _ring_table(
                 f"[{', '.join(map(_quoted, kept))}], hive_partitioning = true, hive_types = {{{types}}})",
             )
     where = f" WHERE ({table.hidden}) IS NOT TRUE" if table.hidden else ""
-    shown = names if plan.remote is None else ", ".join(map(quoted_name, wanted_columns(table, sql)))
-    connection.execute(f"DROP TABLE IF EXISTS {full_name(table)}")
-    connection.execute(
-        f"CREATE VIEW {full_name(table)} AS SELECT {shown} FROM ({' UNION ALL BY NAME '.join(parts)}){where}"
+    chosen = copied or plan.remote is not None
+    shown = ", ".join(map(quoted_name, wanted_columns(table, sql))) if chosen else names
+    connection.execute(  # statements bind to a table a quarter faster than to a view of one
+        f"CREATE {'TABLE' if copied else 'VIEW'} {full_name(table)} AS "
+        f"SELECT {shown} FROM ({' UNION ALL BY NAME '.join(parts)}){where}"
     )
-
-
-def settle(connection: duckdb.DuckDBPyConnection, plan: Plan, sql: str, tables: Iterable[Table]) -> None:
-    """Read the segments of these tables once, for many statements; afterwards no file is needed."""
-    for table in tables:
-        if table.full_name in plan.sealed:
-            kept = ", ".join(map(quoted_name, wanted_columns(table, sql)))
-            target = f"{_TAILS}.{quoted_name(f'all of {table.full_name}')}"
-            connection.execute(f"CREATE TABLE {target} AS SELECT {kept} FROM {full_name(table)}")
-            connection.execute(f"CREATE OR REPLACE VIEW {full_name(table)} AS SELECT {kept} FROM {target}")
 
 
 class _Read(NamedTuple):

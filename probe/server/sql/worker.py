@@ -112,7 +112,7 @@ class Worker:
         self._priority.spend(time.thread_time())
 
     def new_database(self) -> duckdb.DuckDBPyConnection:
-        """An empty in-memory database with all tables that do not depend on the query."""
+        """An empty in-memory database, locked down as far as it can be before the query is known."""
         import duckdb
 
         from probe.server.sql import views
@@ -159,7 +159,8 @@ class Worker:
         return head, body
 
     def _run(self, query: Query, connection: duckdb.DuckDBPyConnection) -> bytes:
-        """Run the query; if segments were removed or are damaged, run it again without them."""
+        """Run the query; if segments were removed or are damaged, run it again without them. If a table is
+        missing, once more with all of them, for the names in its message."""
         import duckdb
 
         from probe.server.sql import views
@@ -167,6 +168,9 @@ class Worker:
         try:
             return query.run(connection)
         except duckdb.Error as error:
+            if isinstance(error, duckdb.CatalogException) and not query.plan.every_table:
+                query.plan.every_table = True
+                return query.run(self.new_database())
             if not is_about(error, query.files):
                 raise
             if all(Path(file).exists() for file in query.files):

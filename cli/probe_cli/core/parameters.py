@@ -1,0 +1,123 @@
+"""Arguments and options as commands declare them, and plain lines read by them.
+
+A command whose first parameter is `session` declares the others with `Option` and `Argument`. Importing
+typer takes longer than most commands do, so a line that uses them as declared is read here. Everything else
+(`--help`, a mistake, `--`) is left to the click group of typer, which `command_group` makes of the same
+declarations: what is accepted here means the same there. The command's main thread; standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+
+class Option:
+    """An option: its names (`--limit`, `-l`); `min` is the least value that is accepted."""
+
+    def __init__(
+        self, *names: str, help: str, metavar: str | None = None, min: float | None = None
+    ) -> None:
+        self.names = names
+        self.help = help
+        self.metavar = metavar
+        self.min = min
+
+
+class Argument:
+    """A positional argument."""
+
+    def __init__(self, *, help: str, metavar: str) -> None:
+        self.help = help
+        self.metavar = metavar
+
+
+class Parameter(NamedTuple):
+    """One parameter of a command; `type` is the annotated one without None."""
+
+    name: str
+    type: Any
+    declared: Option | Argument
+
+
+def parameters_of(command: Callable[..., Any]) -> list[Parameter] | None:
+    """The parameters of a command; None of one that is not declared with `Option` and `Argument` alone."""
+    names = command.__code__.co_varnames[: command.__code__.co_argcount]
+    if names[:1] != ("session",):
+        return None
+    hints = get_type_hints(command, include_extras=True)
+    found = [_parameter(name, hints[name]) for name in names[1:]]
+    return [one for one in found if one is not None] if None not in found else None
+
+
+def _parameter(name: str, hint: Any) -> Parameter | None:
+    kind, *more = get_args(_without_none(hint)) or (None,)  # Python 3.10 adds a None of its own
+    if len(more) != 1 or not isinstance(more[0], (Option, Argument)):
+        return None
+    return Parameter(name, _without_none(kind), more[0])
+
+
+def _without_none(hint: Any) -> Any:
+    if get_origin(hint) not in (Union, UnionType):
+        return hint
+    others = [one for one in get_args(hint) if one is not type(None)]
+    return others[0] if len(others) == 1 else hint
+
+
+def valued_and_most(parameters: Sequence[Parameter]) -> tuple[set[str], int]:
+    """The options whose value is the next word, and the number of arguments; for `endpoint_after`."""
+    options = [one for one in parameters if isinstance(one.declared, Option)]
+    valued = {
+        name for one in options if isinstance(one.declared, Option) and one.type is not bool
+        for name in one.declared.names
+    }
+    return valued, len(parameters) - len(options)
+
+
+def plain_values(parameters: Sequence[Parameter], words: Sequence[str]) -> dict[str, Any] | None:
+    """The values that a line gives the parameters; None for one that is not plain."""
+    options = {
+        name: one for one in parameters if isinstance(one.declared, Option) for name in one.declared.names
+    }
+    arguments = [one for one in parameters if isinstance(one.declared, Argument)]
+    values: dict[str, Any] = {}
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        if word.startswith("-") and word != "-":
+            name, given, value = word.partition("=")
+            one = options.get(name)
+            if one is None or (given and (one.type is bool or not name.startswith("--"))):
+                return None
+            if one.type is bool:
+                values[one.name] = True
+                continue
+            if not given:
+                if not left or (left[0].startswith("-") and left[0] != "-"):
+                    return None
+                value = left.pop(0)
+        elif arguments:
+            one, value = arguments.pop(0), word
+        else:
+            return None
+        try:
+            values[one.name] = _converted(value, one)
+        except ValueError:
+            return None
+    return values
+
+
+def _converted(text: str, one: Parameter) -> Any:
+    """Raises `ValueError` for what the parameter does not accept."""
+    if get_origin(one.type) is Literal:
+        if text not in get_args(one.type):
+            raise ValueError
+        return text
+    if one.type not in (str, int, float):
+        raise ValueError
+    value = one.type(text)
+    least = one.declared.min if isinstance(one.declared, Option) else None
+    if least is not None and not value >= least:
+        raise ValueError
+    return value
