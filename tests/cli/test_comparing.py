@@ -114,7 +114,7 @@ def test_the_screen_fits_its_width_and_says_unknown_for_what_is_not() -> None:
     slow = {"state": "slow step", "severity": "notice", "what": "a long step", "why": [], "next": []}
     both = lines({**answer, "verdict": slow, "position": 1}, Output(io.StringIO(), {}))
     assert [line for line in both if line.isupper() or line[:4] in ("LOSS", "SLOW")] == [
-        "LOSS IS NAN  loss became NaN at step 7\\u001b[2J", "SLOW STEP  a long step",
+        "LOSS IS NAN (alarm)  loss became NaN at step 7\\u001b[2J", "SLOW STEP (notice)  a long step",
     ]
     assert any("norm unknown   update ratio unknown" in line for line in text)
     assert any("MFU 0.4 %" in line and "estimated" in line for line in text), text

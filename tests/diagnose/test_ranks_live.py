@@ -87,7 +87,7 @@ def test_the_rank_that_hangs_the_others_gets_the_only_alarm_and_is_named_whereve
         known = [Facts.from_dict(raw) for raw in facts["facts"]]  # what another host's server would get
         assert (diagnose_job(known).state, diagnose_job(known).culprits) == (states.MISSING_RANK, (1,))
         said = run_probe(place, ranks.name, "diagnose").stdout
-        assert said.startswith("MISSING RANK  rank 1 never joined") and "\n  next   probe " in said
+        assert said.startswith("MISSING RANK (alarm)  rank 1 never joined") and "\n  next   probe " in said
         assert diagnosed(place, f"{ranks.name}/1")["state"] == states.BLOCKED, "one rank, when one is named"
         listed = json.loads(run_probe(place, "ps", "--format", "json").stdout)["processes"]
         assert {one["state"] for one in listed} == {"stalled"}

@@ -12,6 +12,7 @@ SYMPTOMS = ("nan", "slow", "memory", "hang", "loss", "gradients", "data")
 _FORMAT = typer.Option("--format", help="Output format.")
 TableFormat = Annotated[Literal["table", "json"], _FORMAT]
 TextFormat = Annotated[Literal["text", "json"], _FORMAT]
+VerdictFormat = Annotated[Literal["text", "json", "ndjson", "csv", "markdown", "parquet", "arrow"], _FORMAT]
 WatchFormat = Annotated[Literal["table", "ndjson"], _FORMAT]
 RowsFormat = Annotated[
     Literal["table", "json", "ndjson", "csv", "markdown", "parquet", "arrow"] | None,
