@@ -21,6 +21,9 @@ RowsFormat = Annotated[
 OutputFile = Annotated[
     str | None, typer.Option("--output", "-o", metavar="FILE", help="Write the rows to FILE.")
 ]
+ScreenFile = Annotated[
+    str | None, typer.Option("--output", "-o", metavar="FILE", help="Write to FILE; as JSON to NAME.json.")
+]
 File = Annotated[
     str | None, typer.Option("--file", "-f", metavar="FILE", help="Read from FILE (`-`: stdin).")
 ]

@@ -163,8 +163,16 @@ class Session:
         return True
 
     def note(self, text: str) -> None:
-        """Write one line to stderr."""
-        self.err.line(f"probe: {escape_controls(text)}")
+        """Write one line to stderr; at a terminal, as many as its width needs."""
+        line = f"probe: {escape_controls(text)}"
+        if self.err.width is not None and len(line) > self.err.width:
+            import textwrap
+
+            self.err.lines(textwrap.wrap(
+                line, self.err.width, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
+            ))
+        else:
+            self.err.line(line)
 
     def read_text(self, argument: str | None, file: str | None, what: str) -> str:
         """SQL or a snippet: the argument, the file, or stdin for `-` or nothing; raises `UsageError`."""

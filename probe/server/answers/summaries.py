@@ -115,8 +115,11 @@ async def _findings(
 
 
 def _position(state: dict[str, Any] | None, findings: list[dict[str, Any]]) -> int | None:
-    """How many findings precede the state of the process; None if the state adds nothing to them."""
-    if state is None or state["severity"] in (OK, INFO) or state["what"] in {one["what"] for one in findings}:
+    """How many findings precede the state of the process; None if the state adds nothing to them, such as a
+    stall that is an incident already."""
+    if state is None or state["severity"] in (OK, INFO):
+        return None
+    if any(one["what"] == state["what"] or one["state"] == state["state"] for one in findings):
         return None
     return worse_than(state["severity"], findings)
 
