@@ -166,7 +166,7 @@ def test_the_worker_that_keeps_a_batch_back_is_named_with_state_and_place(hung: 
 
 def test_without_workers_the_dataset_is_named(hung: Hung) -> None:
     seen = hung.seen["storage without workers"]
-    assert "the dataset is in Samples.hang" in seen.verdict.what and not seen.evidence.workers
+    assert "its dataset is in Samples.hang" in seen.verdict.what and not seen.evidence.workers
 
 
 def test_training_in_another_thread_is_found_there(hung: Hung) -> None:

@@ -191,7 +191,7 @@ def test_an_endless_loop_is_busy_without_a_step_with_hardly_any_cpu_too(
     with beside_burners(job.pid):
         found = until(busy, "busy without a step")
     assert found is not None and found["severity"] == NOTICE, "it may be long work"
-    assert "running in hang_in_python (stall_hangs.py:" in found["what"] and "no step for" in found["what"]
+    assert "runs in hang_in_python (stall_hangs.py:" in found["what"] and "no step for" in found["what"]
     assert found["evidence"]["threads"][0]["run_delay_ratio"] > 0.5, "a test of a starved machine"
 
 
