@@ -115,7 +115,8 @@ def _with_unjudged(check: Check, checks: Sequence[Check]) -> list[Finding]:
     if not unjudged:
         return check.findings
     first, *others = check.findings
-    line = f"checks that could explain it did not run: {', '.join(f'{one.recipe.name} ({one.reason})' for one in unjudged)}"
+    missing = ", ".join(f"{one.recipe.name} ({one.reason})" for one in unjudged)
+    line = f"checks that could explain it did not run: {missing}"
     return [replace(first, why=[*first.why, line]), *others]
 
 
@@ -129,9 +130,8 @@ def _conclude(
     """The conclusion from the checks of a symptom, and the names of the other checks that found something.
     `wrong`: the state of the process, if it is one of the `count` checks and found something."""
     found = [check for check in checks if check.state == FOUND]
-    if wrong is not None and wrong.state == WARM_UP:
-        left = [check.recipe.name for check in found]
-        return Finding(TOO_EARLY, NOTICE, f"{wrong.what}: {symptom} cannot be judged yet", wrong.why), left
+    if wrong is not None and wrong.state == WARM_UP and not found:
+        return Finding(TOO_EARLY, NOTICE, f"{wrong.what}: {symptom} cannot be judged yet", wrong.why), []
     if wrong is not None and wrong.severity == ALARM:  # it will not go on: nothing else matters
         what = f"{wrong.state}: {wrong.what}"
         conclusion = Finding(CAUSE, ALARM, what, next=wrong.next[:MOST_NEXT], recipe=PROCESS)
@@ -165,7 +165,7 @@ def _conclude(
         what, more = f"{wrong.state}: {wrong.what}", wrong.next
     elif past:
         event = past[0].findings[0]
-        conclusion = Finding(PAST, INFO, f"{event.what}; now no check finds anything{left}", event.why, next=wanted)
+        conclusion = Finding(PAST, INFO, f"{event.what}; nothing is found now{left}", event.why, next=wanted)
         return conclusion, [one.recipe.name for one in past]
     else:
         return Finding(NOTHING, OK, f"none of {count} checks found anything{left}", next=wanted), []
