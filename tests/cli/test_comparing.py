@@ -125,6 +125,9 @@ def test_the_screen_fits_its_width_and_says_unknown_for_what_is_not() -> None:
         "TOO EARLY  no step has finished yet: nothing can be judged so far",
         "next   probe 7 backtrace", "probe 7 diagnose",
     ]
+    unread = list(lines({**blank, "unread": ["steps", "run"]}, Output(io.StringIO(), {})))
+    assert unread[0].split() == ["gpt/0", "pid", "7", "starting"] and "norm unknown" in unread[2]
+    assert unread[-1] == "UNKNOWN  the recording could not be read in time: try again"
 
 
 def test_times_of_one_list_have_one_unit_and_a_small_share_is_not_nothing() -> None:

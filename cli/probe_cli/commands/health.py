@@ -81,7 +81,7 @@ def lines(answer: dict[str, Any], out: Output) -> Iterator[str]:
     """The screen."""
     width = out.width or _WIDTH
     yield _title(answer, out)
-    if answer["steps"]["last"] is None:
+    if answer["steps"]["last"] is None and not _unread(answer):
         yield from _line("memory", _memory(answer["memory"]), width, out)
         yield from _findings(answer, out)
         return
@@ -101,6 +101,11 @@ def lines(answer: dict[str, Any], out: Output) -> Iterator[str]:
     yield from _findings(answer, out)
 
 
+def _unread(answer: dict[str, Any]) -> bool:
+    """Whether it is not known if a step has finished: the query for that failed."""
+    return "run" in (answer.get("unread") or ())
+
+
 def _title(answer: dict[str, Any], out: Output) -> str:
     steps = answer["steps"]
     colours = {"running": "green", "starting": "yellow", "finished": "dim"}
@@ -109,7 +114,7 @@ def _title(answer: dict[str, Any], out: Output) -> str:
     parts = [
         out.style(escape_controls(str(answer.get("name") or answer.get("job"))), "bold"),
         f"pid {answer['pid']}" if answer.get("pid") else "", out.style(state, colour),
-        "no step yet" if steps["last"] is None else f"step {steps['last']:,}",
+        "" if _unread(answer) else "no step yet" if steps["last"] is None else f"step {steps['last']:,}",
     ]
     return "  ".join(part for part in parts if part)
 
@@ -261,7 +266,9 @@ def _findings(answer: dict[str, Any], out: Output) -> Iterator[str]:
         yield f"and {len(found) - _MOST_FINDINGS} more: see `diagnose`"
     for reason in answer.get("unjudged") or ():
         yield f"{out.style('UNKNOWN', 'yellow')}  problems not judged: {escape_controls(reason)}"
-    if answer["steps"]["last"] is None:
+    if _unread(answer):
+        yield f"{out.style('UNKNOWN', 'yellow')}  the recording could not be read in time: try again"
+    elif answer["steps"]["last"] is None:
         yield f"{out.style('TOO EARLY', 'yellow')}  no step has finished yet: nothing can be judged so far"
         if not found:
             whom = answer.get("pid") or answer.get("name")
