@@ -23,7 +23,7 @@ def verdict_of_end(recorded: Recorded, status: Status) -> Finding:
     why = list(status.why)
     if status.last_step_ns is not None and status.ended_ns:
         ago_s = max(0.0, (status.ended_ns - status.last_step_ns) * 1e-9)
-        why.insert(0, f"it finished step {status.step:,} {wording.seconds(ago_s)} before its end")
+        why.insert(0, f"it finished step {status.step:,}, {wording.seconds(ago_s)} before its end")
     elif status.step is None:
         why.insert(0, "it finished no step")
     at = f"at step {status.step:,}" if status.step is not None else "before its first step ended"
