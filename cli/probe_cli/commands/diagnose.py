@@ -47,7 +47,7 @@ def command(
         ),
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Include informational findings and checks without a result.")
+        bool, typer.Option("--all", help="Also findings of severity info, and checks not judged.")
     ] = False,
     no_watch: Annotated[
         bool, typer.Option("--no-watch", help="With a symptom: do not collect deep statistics in the job.")

@@ -22,7 +22,8 @@ OutputFile = Annotated[
     str | None, typer.Option("--output", "-o", metavar="FILE", help="Write the rows to FILE.")
 ]
 ScreenFile = Annotated[
-    str | None, typer.Option("--output", "-o", metavar="FILE", help="Write to FILE; as JSON to NAME.json.")
+    str | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Write to FILE, as JSON if it ends in .json."),
 ]
 File = Annotated[
     str | None, typer.Option("--file", "-f", metavar="FILE", help="Read from FILE (`-`: stdin).")
