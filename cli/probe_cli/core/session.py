@@ -147,7 +147,9 @@ class Session:
         def shown(text: str) -> str:
             return escape_controls(text, "\n\t") if self.err.terminal else text
 
-        self.err.line(f"{self.err.style('probe:', 'red')} {shown(error.message)}")
+        first, *more = self._fitted(f"probe: {shown(error.message)}")
+        self.err.line(self.err.style("probe:", "red") + first.removeprefix("probe:"))
+        self.err.lines(more)
         if error.hint:
             self.err.line(f"  next: {shown(error.hint)}")
 
@@ -164,15 +166,18 @@ class Session:
 
     def note(self, text: str) -> None:
         """Write one line to stderr; at a terminal, as many as its width needs."""
-        line = f"probe: {escape_controls(text)}"
-        if self.err.width is not None and len(line) > self.err.width:
-            import textwrap
+        self.err.lines(self._fitted(f"probe: {escape_controls(text)}"))
 
-            self.err.lines(textwrap.wrap(
-                line, self.err.width, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
-            ))
-        else:
-            self.err.line(line)
+    def _fitted(self, text: str) -> list[str]:
+        """Text as lines: of a terminal, no wider than it; elsewhere, as it is."""
+        width = self.err.width
+        if width is None or "\n" in text or len(text) <= width:
+            return [text]
+        import textwrap
+
+        return textwrap.wrap(
+            text, width, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
+        )
 
     def read_text(self, argument: str | None, file: str | None, what: str) -> str:
         """SQL or a snippet: the argument, the file, or stdin for `-` or nothing; raises `UsageError`."""

@@ -98,7 +98,7 @@ async def _run_late(
     anew, _ = await _run(service, found, late, called, caller)
     by_name = {one.recipe.name: one for one in anew}
     left = [one.recipe.name for one in anew if one.failed]
-    note = f"the machine is busy: {len(late)} checks ran a second time"
+    note = f"the machine is busy: {len(late)} checks timed out and ran again"
     if left:
         few = ", ".join(left[:_MOST_NAMES])
         more = f" and {len(left) - _MOST_NAMES} more" if len(left) > _MOST_NAMES else ""
