@@ -126,7 +126,7 @@ def test_blocked_in_c_says_the_call_the_descriptor_and_the_line(hung: Hung) -> N
     assert read.evidence.training is not None
     assert (read.evidence.training.call, read.evidence.training.state) == ("read", "sleeping")
     assert "pipe:[" in read.verdict.what and "hang_in_read (stall_hangs.py:" in read.verdict.what
-    assert "`os.read(reading, 1)`" in read.why and "0 switches/s" in read.why
+    assert "`os.read(reading, 1)`" in read.why and "0 context switches/s" in read.why
     assert not any(thread.held_gil for thread in read.evidence.threads)
     assert "clock_nanosleep" in hung.seen["sleep"].verdict.what
 
