@@ -180,8 +180,7 @@ def _lacking_cpu(case: Case) -> list[str]:
         delay = thread.run_delay_ratio
         if delay >= limits.starved_window_ratio and delay >= limits.starved_ratio * thread.wanted_ratio:
             running = wording.percent(thread.cpu_ratio)
-            waited = wording.percent(delay)
-            lines.append(f"its training thread waited for a CPU {waited} of the time and ran {running}")
+            lines.append(f"it waited for a CPU {wording.percent(delay)} of the time and ran {running}")
     wants_cpu = thread is not None and not thread.still
     if wants_cpu and throttled is not None and throttled >= limits.throttled_ratio:
         lines.append(f"its cgroup used up its CPU quota in {wording.percent(throttled)} of the periods")
@@ -427,7 +426,7 @@ def _blocked(case: Case) -> Finding | None:
         child = f", for process {one.pid} ({one.command or one.state}), which is {one.state}"
     polls = "" if case.sleeps else "; it wakes now and then"
     place = wording.place_of(thread.frames)
-    what = f"the training thread waits{call}{wording.on(thread)}, called by {place}{child}{polls}{case.since}"
+    what = f"waits{call}{wording.on(thread)}, called by {place}{child}{polls}{case.since}"
     return _finding(
         case, states.BLOCKED, case.waiting(sure=case.sleeps) if case.trains else NOTICE, what,
         *_children(case), ask=[_LOCALS, _NATIVE], gil=True,
