@@ -1,4 +1,4 @@
--- title = "accumulation cleared"
+-- title = "accumulated gradients are cleared"
 -- severity = "alarm"
 -- symptoms = ["gradients", "loss"]
 -- order = 202
@@ -6,7 +6,7 @@
 -- needs = "gradients before and after each backward of a few sampled steps"
 -- what = "zero_grad is called between the micro-steps: only the last of {micro_steps:.0f} backwards of each step counts, the gradients of the others are cleared"
 -- why = [
---   "in {lost:.0%} of what was looked at in the last {n} sampled steps the gradient of one backward was gone when the next one began, without a step in between",
+--   "in {lost:.0%} of the gradients sampled in the last {n} sampled steps, the gradient of one backward was gone when the next began, without a step in between",
 --   "the step then took the gradient of the last backward alone (cosine {direction:.3f})",
 -- ]
 -- next = [
@@ -37,4 +37,4 @@ WITH steps AS (
 )
 SELECT NULL AS unknown, * FROM counted WHERE n >= $least AND lost >= $share
 UNION ALL BY NAME
-SELECT format('updates were looked at in {} steps, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least
+SELECT format('updates of {} steps were sampled, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least

@@ -4,7 +4,7 @@
 -- order = 209
 -- scope = "rank"
 -- needs = "steps with two backward calls or more, each from a loss"
--- what = "backward runs {times:.3g} times on the same loss in each step: its gradients are added up, as with {times:.3g} times the weight"
+-- what = "backward runs {times:.3g} times on the same loss in each step: its gradients add up, as if the loss had {times:.3g} times its weight"
 -- why = [
 --   "in {same} of the last {n} steps with several backward calls, two in a row had exactly the same loss",
 --   "for example {loss:.9g} twice in step {seen}",

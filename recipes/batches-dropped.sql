@@ -8,8 +8,8 @@
 -- why = [
 --   "{dropped} of {n} batches of {loader}, from step {step} to {last}; most steps have one batch, {odd:.0%} have more",
 --   "a batch that was dropped at step {bad_step} holds {bad_count} NaNs and infinities in {name}; its samples: {indices}",
---   "the dropped batch that was looked at last, at step {good_step}, is finite: the loss becomes NaN behind the data, or something else decides",
---   "what the guard leaves out is never learned, and nobody hears of it: look at why these losses are not used",
+--   "the last dropped batch that was examined, at step {good_step}, is finite: the NaN arises after the data, or batches are dropped for another reason",
+--   "the model never learns from dropped batches: find out why their losses are not used",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, name, nan_count, inf_count, min, max, indices FROM python.inputs WHERE reason = 'dropped' ORDER BY t_ns DESC LIMIT 10\"",

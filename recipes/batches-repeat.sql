@@ -1,4 +1,4 @@
--- title = "the same batches again"
+-- title = "batches repeat"
 -- severity = "notice"
 -- symptoms = ["loss", "data"]
 -- order = 125

@@ -4,7 +4,7 @@
 -- order = 710
 -- scope = "rank"
 -- needs = "checkpoints made with probe: the job's own are not seen"
--- what = "{said}: {lost_h:.1f} h of training would be lost"
+-- what = "{said}: if the job died now, {lost_h:.1f} h of training would be lost"
 -- why = ["last one: step {saved_step}, {age_h:.1f} h ago; the job is at step {step}", "recorded for {run_h:.1f} h, {n} checkpoints were made with probe"]
 -- next = ["probe {endpoint} checkpoint kept --every 1000 --keep 3", "probe {endpoint} checkpoint rescue.pt"]
 -- false_positives = "a job that saves its own checkpoints, which probe does not see: `info` if probe never saved one, a notice if it did and stopped"

@@ -4,9 +4,9 @@
 -- order = 224
 -- scope = "rank"
 -- needs = "gradients after backward and at the step, of a few sampled steps in which the job's own clip_grad_norm_ cut them"
--- what = "clip_grad_norm_ runs after the optimizer's step, so the step never sees the clipped gradients: clipping by {ratio:.2g} left them as they were ({steps} of {looked} steps looked at)"
+-- what = "clip_grad_norm_ runs after the optimizer's step, so the step never sees the clipped gradients: clipping by {ratio:.2g} left them as they were ({steps} of {looked} sampled steps)"
 -- why = [
---   "in step {seen} clip_grad_norm_ multiplied gradients with {ratio:.3g}, and the step used those of the backward: {entered:.4g} of their size (median over {n} parameters)",
+--   "in step {seen} clip_grad_norm_ multiplied the gradients by {ratio:.3g}, but the step used those of backward: {entered:.4g} of their size (median over {n} parameters)",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, param, gradient_rms, step_rms, clip_ratio FROM python.updates WHERE clip_ratio < 1 ORDER BY step DESC, place LIMIT 20\"",

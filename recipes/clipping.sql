@@ -1,4 +1,4 @@
--- title = "clipping takes the gradients away"
+-- title = "clipping removes most of the gradient"
 -- severity = "notice"
 -- symptoms = ["loss", "gradients"]
 -- order = 225

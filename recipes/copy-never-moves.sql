@@ -1,4 +1,4 @@
--- title = "copy of the model never moves"
+-- title = "target or average network never changes"
 -- severity = "notice"
 -- symptoms = ["loss"]
 -- order = 216
@@ -6,8 +6,8 @@
 -- needs = "weights of the models beside the trained one, over some hundred steps"
 -- what = "{model}, a second network (target or average) in no optimizer, never changed although it was written to {writes:.0f} times: it is updated from itself"
 -- why = [
---   "it moved by {moved:.1e} of its size from step {step} to {last}, what rounding alone does to it is up to {rounding:.1e}",
---   "meanwhile the trained {trained} moved by {trained_moved:.2g} of its size",
+--   "it changed by {moved:.1e} of its size from step {step} to {last}; rounding alone changes it by up to {rounding:.1e}",
+--   "meanwhile the trained {trained} changed by {trained_moved:.2g} of its size",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, model, number, optimizer, moved_ratio, writes FROM python.weights ORDER BY step DESC, number LIMIT 12\"",

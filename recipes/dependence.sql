@@ -1,4 +1,4 @@
--- title = "outputs depend on what they should not"
+-- title = "information leaks between samples or tokens"
 -- severity = "notice"
 -- symptoms = ["loss", "data", "gradients"]
 -- order = 126

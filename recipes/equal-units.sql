@@ -1,4 +1,4 @@
--- title = "units that are all equal"
+-- title = "all units are equal"
 -- severity = "alarm"
 -- symptoms = ["loss", "gradients"]
 -- order = 213
@@ -6,7 +6,7 @@
 -- needs = "values of a few weights in a few sampled steps"
 -- what = "all units of {param} hold the same weights: they started at the same constant value and training cannot tell them apart"
 -- why = [
---   "all rows looked at are equal in each of the last {n} sampled steps, at step {last} still; root mean square {weight:.3g}",
+--   "all sampled rows are equal in each of the last {n} sampled steps, the last one at step {last}; root mean square {weight:.3g}",
 --   "{more} other matrices are like that: {examples}",
 --   "units with equal weights get equal gradients; initialise the weights at random",
 -- ]
@@ -41,4 +41,4 @@ SELECT NULL AS unknown, ARG_MIN(param, place) AS param, ARG_MIN(param, place) AS
     array_to_string(list(param ORDER BY place)[2:5], ', ') AS examples
 FROM alike HAVING COUNT(*) > 0
 UNION ALL BY NAME
-SELECT format('updates were looked at in {} steps, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least
+SELECT format('updates of {} steps were sampled, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least

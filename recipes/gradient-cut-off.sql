@@ -1,4 +1,4 @@
--- title = "gradient cut off"
+-- title = "no gradient reaches a module"
 -- severity = "notice"
 -- symptoms = ["gradients", "loss"]
 -- order = 206
@@ -6,7 +6,7 @@
 -- needs = "the graphs of the losses and the gradients of a few sampled steps, and recorded module calls"
 -- what = "no gradient reaches {module}, although its forward runs in every recorded step: it is cut off from the loss (detach(), no_grad, .data or .item() behind it)"
 -- why = [
---   "in the last {n} sampled steps none of its {params} parameters looked at was in the graph of a loss or had a gradient; {others} other parameters had one",
+--   "in the last {n} sampled steps none of its {params} sampled parameters was in the graph of a loss or had a gradient; {others} other parameters had one",
 --   "they are in an optimizer and need a gradient: {examples}",
 -- ]
 -- next = [
@@ -44,4 +44,4 @@ SELECT NULL AS unknown, module, module AS subject, COUNT(*) AS params, MAX(n) AS
     array_to_string(list(param ORDER BY place)[:4], ', ') AS examples
 FROM found, others WHERE others > 0 GROUP BY module
 UNION ALL BY NAME
-SELECT format('updates were looked at in {} steps, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least
+SELECT format('updates of {} steps were sampled, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least

@@ -9,7 +9,7 @@
 -- why = [
 --   "its previous norms: {usual:.3g} (median of {n}); the other parameters' norms grew {others:.1f} times in the same steps (median)",
 --   "since then: {later:.3g} (median of {later_n} norms)",
---   "it makes {part:.0%} of the norm of all parameters looked at in that step",
+--   "it is {part:.0%} of the gradient norm of all sampled parameters in that step",
 --   "largest element {abs_max:.3g}, update ratio {ratio:.2g}",
 -- ]
 -- next = [

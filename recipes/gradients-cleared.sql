@@ -6,9 +6,9 @@
 -- needs = "gradients after backward and at the optimizer's step, of a few sampled steps"
 -- what = "the optimizer's step finds no gradient: those of every backward are cleared (zero_grad) between backward and step"
 -- why = [
---   "in {gone:.0%} of what was looked at in the last {n} sampled steps there was a gradient when backward ended and {how} at the entry of the step",
+--   "in {gone:.0%} of the gradients sampled in the last {n} sampled steps, there was one after backward and {how} when the step began",
 --   "gradient of {param} after backward: {gradient:.3g} (root mean square); share of its elements that the step changed: {changed:.0%}",
---   "either zero_grad is called after backward, or step before backward: the order is zero_grad, backward, step",
+--   "zero_grad is called after backward, or step before backward; the right order is zero_grad, backward, step",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, param, after_backward, at_step, cleared, changed_ratio FROM python.updates ORDER BY step DESC, place LIMIT 24\"",
@@ -40,4 +40,4 @@ WITH steps AS (
 )
 SELECT NULL AS unknown, * FROM counted WHERE n >= $least AND gone >= $share
 UNION ALL BY NAME
-SELECT format('updates were looked at in {} steps, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least
+SELECT format('updates of {} steps were sampled, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least

@@ -87,7 +87,7 @@ WITH adversarial AS (
 SELECT CASE WHEN adversarial.yes THEN 'several optimizers have a backward each: their gradients affect each other''s networks' END AS unknown,
     step, grad_norm AS norm, grad_norm / usual AS times, usual, known, highest, later, later_n, lr, loss, seen_at, param, param_norm,
     2 * usual AS clip, COALESCE(old AND NOT later > 0.5 * $times * usual, false) AS over,
-    concat(CASE WHEN later > 0.5 * $times * usual THEN 'and it stays high' ELSE 'back to normal' END, CASE WHEN NOT suffered THEN ', and the loss did not suffer' END) AS outcome,
+    concat(CASE WHEN later > 0.5 * $times * usual THEN 'still high' ELSE 'back to normal' END, CASE WHEN NOT suffered THEN ', and the loss did not suffer' END) AS outcome,
     CASE WHEN NOT suffered THEN 'info' WHEN later > 0.5 * $times * usual THEN 'alarm' ELSE 'notice' END AS severity
 FROM found CROSS JOIN later CROSS JOIN adversarial CROSS JOIN harm LEFT JOIN worst ON true
 UNION ALL BY NAME

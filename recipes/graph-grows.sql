@@ -1,4 +1,4 @@
--- title = "graph of the loss grows"
+-- title = "autograd graph grows"
 -- severity = "notice"
 -- symptoms = ["memory", "slow", "loss"]
 -- order = 222
@@ -6,8 +6,8 @@
 -- needs = "the graphs of the losses of a few sampled steps"
 -- what = "the graph of the loss grows with every step: {first:.0f} nodes at step {step}, {newest:.0f} at step {last}, {slope:.2g} more each step"
 -- why = [
---   "it grew in each of {n} looks, in proportion to the steps (correlation {r:.3f})",
---   "something that is kept from step to step (a hidden state, a running sum of losses) still has its graph: detach it",
+--   "it grew between all of {n} samples, in proportion to the steps (correlation {r:.3f})",
+--   "something kept from step to step (a hidden state, a running sum of losses) still carries its graph: detach it",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, nodes, held FROM python.graphs ORDER BY step\"",
@@ -32,4 +32,4 @@ WITH looks AS (
 )
 SELECT NULL AS unknown, * FROM counted WHERE n >= $least AND always AND r >= $r AND newest >= 2 * first AND slope >= 1
 UNION ALL BY NAME
-SELECT format('graphs were looked at in {} steps, {} are needed', n, $least) AS unknown FROM counted WHERE n < $least
+SELECT format('graphs of the loss were sampled in {} steps, {} are needed', n, $least) AS unknown FROM counted WHERE n < $least

@@ -7,7 +7,7 @@
 -- what = "the weights are initialized far too large: {param} has values of {rms:.3g} where its {fan_in:.0f} inputs call for about {usual:.2g} ({gain:.0f} times){others}"
 -- why = [
 --   "{loss}",
---   "looked at in step {step}, {looked_at} elements: {examples}",
+--   "sampled in step {step}, {looked_at} elements: {examples}",
 --   "layers are usually initialized with a standard deviation of 0.6 to 1.4 / sqrt(inputs)",
 -- ]
 -- next = [

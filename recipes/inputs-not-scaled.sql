@@ -1,4 +1,4 @@
--- title = "inputs out of scale"
+-- title = "inputs are not scaled"
 -- severity = "notice"
 -- symptoms = ["loss", "gradients", "data"]
 -- order = 128
@@ -7,7 +7,7 @@
 -- what = "{fact}"
 -- why = [
 --   "{evidence}",
---   "input {name} of {module}, {shape} ({dtype}): mean {mean:.3g}, standard deviation {std:.3g}; seen on all of the last {n} steps looked at, from step {step} to {last}",
+--   "input {name} of {module}, {shape} ({dtype}): mean {mean:.3g}, standard deviation {std:.3g}; on all of the last {n} sampled steps, from step {step} to {last}",
 --   "loss: {loss_first:.4g} at first, {loss_now:.4g} now",
 -- ]
 -- next = [
@@ -57,4 +57,4 @@ SELECT NULL AS unknown, module AS subject, constant.*, losses.*, format('the inp
     'nothing tells the samples apart, so the model can only learn what they have in common: look at what makes the input' AS evidence, 'notice' AS severity
 FROM constant, losses
 UNION ALL BY NAME
-SELECT format('the inputs were looked at on {} steps, {} are needed', COUNT(DISTINCT step), $least) AS unknown FROM python.model_inputs HAVING COUNT(DISTINCT step) < $least
+SELECT format('the inputs were sampled on {} steps, {} are needed', COUNT(DISTINCT step), $least) AS unknown FROM python.model_inputs HAVING COUNT(DISTINCT step) < $least

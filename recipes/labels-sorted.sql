@@ -1,4 +1,4 @@
--- title = "data sorted by their label"
+-- title = "data are sorted by label"
 -- severity = "notice"
 -- symptoms = ["loss", "data"]
 -- order = 127
@@ -6,7 +6,7 @@
 -- needs = "a DataLoader whose batches have a tensor with one value per sample"
 -- what = "the data are sorted: `{name}` is nearly the same within a batch ({std:.2g} around its mean) and differs from batch to batch ({between:.2g}); the loader {shuffles}"
 -- why = [
---   "of the variance of `{name}`, {ratio:.0%} lies between the {n} batches looked at, from step {step} to {last}; in shuffled batches of {size:.0f} it would be about {expected:.1%}",
+--   "of the variance of `{name}`, {ratio:.0%} lies between the {n} sampled batches, from step {step} to {last}; in shuffled batches of {size:.0f} it would be about {expected:.1%}",
 --   "each batch pulls the model towards its own labels: shuffle=True, or a sampler",
 -- ]
 -- next = [

@@ -1,13 +1,13 @@
--- title = "layer made anew in each forward"
+-- title = "layer is created in each forward"
 -- severity = "notice"
 -- symptoms = ["loss", "gradients"]
 -- order = 206
 -- scope = "rank"
 -- needs = "the graphs of the losses of a few sampled steps"
--- what = "parameters are made anew in each step, with new random values, and are in no optimizer: {shapes}"
+-- what = "parameters are created anew in each step, with new random values, and are in no optimizer: {shapes}"
 -- why = [
---   "in {anew} of the last {n} graphs looked at, the loss led to {each:.0f} parameters that no earlier graph had, and {gone} earlier ones no longer existed",
---   "a layer that is constructed inside forward has this effect: construct it in __init__",
+--   "in {anew} of the last {n} sampled graphs, the loss led to {each:.0f} parameters that no earlier graph had, and {gone} earlier ones no longer existed",
+--   "probably a layer is constructed inside forward: construct it in __init__",
 --   "{doubt}",
 -- ]
 -- next = [
@@ -36,4 +36,4 @@ SELECT NULL AS unknown, n, anew, each, gone, step, shapes, shapes AS subject,
     CASE WHEN NOT regexp_matches(shapes, '\[[0-9]+, ') THEN 'they are all vectors: a normalization layer that is made anew has the same values each time' END AS doubt
 FROM counted WHERE anew >= $least AND anew >= $share * n AND gone > 0 AND kinds <= 2
 UNION ALL BY NAME
-SELECT format('graphs were looked at in {} steps, {} are needed', COUNT(*), $least) AS unknown FROM looks HAVING COUNT(*) < $least
+SELECT format('graphs of the loss were sampled in {} steps, {} are needed', COUNT(*), $least) AS unknown FROM looks HAVING COUNT(*) < $least

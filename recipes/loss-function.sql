@@ -1,4 +1,4 @@
--- title = "loss function does not fit"
+-- title = "loss function does not match its inputs"
 -- severity = "notice"
 -- symptoms = ["loss", "gradients"]
 -- order = 130
@@ -7,7 +7,7 @@
 -- what = "{fact}"
 -- why = [
 --   "{evidence}",
---   "seen on all of the last {n} steps looked at, from step {step} to {last}: {function} of {shape}, made by {behind}",
+--   "on all of the last {n} sampled steps, from step {step} to {last}: {function} of {shape}, made by {behind}",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, function, reduction, behind, shape, broadcast, classes, smoothing, ignored_ratio, top_ratio, entropy FROM python.loss_functions ORDER BY step DESC LIMIT 10\"",
@@ -121,7 +121,7 @@ WITH recent AS (
     FROM calls WHERE top = 1 AND ignored > 0 AND classes > 1 AND target_mean = target_most AND elements >= 16
     UNION ALL BY NAME
     SELECT 'labels' AS subject, 'notice' AS severity, format('all labels are of one class, {:.0f}, of {} that the model tells apart', label, classes) AS fact,
-        format('the {} labels of the last {} batches looked at are equal, and they are the targets of the loss: any model learns to answer that', labels, looks) AS evidence, calls.*
+        format('the {} labels of the last {} sampled batches are equal, and they are the targets of the loss: a constant answer is enough', labels, looks) AS evidence, calls.*
     FROM calls, labels WHERE function IN ('cross_entropy', 'nll_loss') AND top = 1 AND COALESCE(ignored, 0) = 0 AND classes > 1 AND target_mean = label AND target_most = label AND elements >= 8 AND COALESCE(behind, '') NOT LIKE '%Cat%'
     UNION ALL BY NAME
     SELECT 'targets' AS subject, 'info' AS severity, format('{:.1f} % of the targets are ignored by the loss', 100 * ignored) AS fact,
@@ -144,4 +144,4 @@ WITH recent AS (
 )
 SELECT NULL AS unknown, * REPLACE (COALESCE(behind || ', ', '') || COALESCE(layer, 'operations that were not followed') AS behind) FROM facts
 UNION ALL BY NAME
-SELECT format('the loss was looked at on {} steps, {} are needed', COUNT(*), $least) AS unknown FROM python.loss_functions HAVING COUNT(*) < $least
+SELECT format('the loss was sampled on {} steps, {} are needed', COUNT(*), $least) AS unknown FROM python.loss_functions HAVING COUNT(*) < $least

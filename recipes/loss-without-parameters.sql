@@ -1,4 +1,4 @@
--- title = "the loss leads to no parameter"
+-- title = "the loss is detached from the model"
 -- severity = "alarm"
 -- symptoms = ["gradients", "loss"]
 -- order = 203
@@ -6,7 +6,7 @@
 -- needs = "the graphs of the losses of a few sampled steps"
 -- what = "backward reaches no parameter: the loss is detached from the model (made anew as a tensor, or computed from .item(), .data or numpy), so no parameter gets a gradient"
 -- why = [
---   "in the last {n} sampled steps the graph of the loss led to none of the {params} parameters looked at, and none had a gradient after backward",
+--   "in the last {n} sampled steps the graph of the loss led to none of the {params} sampled parameters, and none had a gradient after backward",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, param, in_graph, after_backward FROM python.updates ORDER BY step DESC, place LIMIT 24\"",
@@ -30,4 +30,4 @@ WITH steps AS (
 )
 SELECT NULL AS unknown, n, params, step FROM counted WHERE n >= $least AND held AND NOT reached AND NOT gradient AND NOT COALESCE(at_step, false)
 UNION ALL BY NAME
-SELECT format('updates were looked at in {} steps, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least
+SELECT format('updates of {} steps were sampled, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least

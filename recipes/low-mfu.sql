@@ -7,7 +7,7 @@
 -- what = "MFU {mfu:.1%}: {tflops:.3g} of {peak:.4g} TFLOP/s"
 -- why = [
 --   "6 x {parameters:,.0f} parameters x {tokens:,.0f} tokens in {wall_ms:.1f} ms (median of the last {n} steps): an estimate without attention and recomputation",
---   "{data_share:.0%} of the step is waiting for data, {comm_share:.0%} communication seen from Python",
+--   "{data_share:.0%} of the step waits for data, {comm_share:.0%} is communication called from Python",
 -- ]
 -- next = ["probe {endpoint} diagnose slow", "probe {endpoint} profile --steps 3 -o mfu.json"]
 -- false_positives = "models for which 6 FLOPs per parameter and token is wrong: mixtures of experts, convolutions, much attention"

@@ -1,4 +1,4 @@
--- title = "module setting out of all proportion"
+-- title = "implausible module setting"
 -- severity = "notice"
 -- symptoms = ["loss", "gradients"]
 -- order = 140

@@ -1,4 +1,4 @@
--- title = "a NaN or an infinity, traced to where it began"
+-- title = "origin of a NaN or infinity"
 -- severity = "alarm"
 -- symptoms = ["nan", "loss", "data", "gradients"]
 -- order = 130

@@ -1,4 +1,4 @@
--- title = "optimizer holds other parameters"
+-- title = "optimizer holds parameters of another model"
 -- severity = "alarm"
 -- symptoms = ["gradients", "loss"]
 -- order = 204
@@ -6,9 +6,9 @@
 -- needs = "the graphs of the losses and the gradients of a few sampled steps"
 -- what = "the optimizer holds the parameters of another instance of the model: the loss leads to none of them, and those that it leads to ({examples}) are in no optimizer"
 -- why = [
---   "in the last {n} sampled steps: {held} parameters of the optimizer looked at, none of them in the graph of a loss or with a gradient",
---   "{unheld} parameters looked at that are in no optimizer had a gradient, and did not change",
---   "the model was made anew, copied or moved after the optimizer had been made: make the optimizer from the parameters of the model that runs",
+--   "in the last {n} sampled steps: {held} parameters of the optimizer were sampled, and none was in the graph of a loss or had a gradient",
+--   "{unheld} sampled parameters that are in no optimizer had a gradient and did not change",
+--   "the model was created anew, copied or moved after the optimizer was: create the optimizer from the parameters of the model that runs",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, param, optimizer, in_graph, after_backward, outside_ratio FROM python.updates ORDER BY step DESC LIMIT 24\"",
@@ -37,4 +37,4 @@ WITH steps AS (
 SELECT NULL AS unknown, n, step, held, unheld, COALESCE(NULLIF(examples, ''), 'parameters of no known model') AS examples
 FROM counted WHERE looked >= $least AND held > 0 AND NOT used AND still
 UNION ALL BY NAME
-SELECT format('updates were looked at in {} steps, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least
+SELECT format('updates of {} steps were sampled, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least

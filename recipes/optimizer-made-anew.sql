@@ -1,4 +1,4 @@
--- title = "optimizer state starts anew"
+-- title = "optimizer state is reset again and again"
 -- severity = "notice"
 -- symptoms = ["loss", "gradients"]
 -- order = 218
@@ -7,7 +7,7 @@
 -- what = "{fact}"
 -- why = [
 --   "{evidence}",
---   "an optimizer made in the loop, or a state that is cleared, has this effect",
+--   "the optimizer is created inside the loop, or its state is cleared there",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, optimizer, param_group, state_steps, momentum_norm FROM python.optimizers ORDER BY t_ns DESC LIMIT 20\"",
@@ -52,7 +52,7 @@ WITH looks AS (
     FROM probe.facts WHERE kind = 'hyperparameter' HAVING COUNT(*) FILTER (name = 'optimizer.remade.times') > 0
 )
 SELECT NULL AS unknown, *, 'notice' AS severity,
-    format('the state of {} (momentum, second moments) starts anew again and again: in {} of {} looks its count of steps was no higher than at the look before, and it never passed {}', optimizer, anew, n, oldest) AS fact,
+    format('the state of {} (momentum, second moments) is reset again and again: in {} of {} samples its step count was no higher than in the one before, and it never passed {}', optimizer, anew, n, oldest) AS fact,
     format('at step {} its state had seen {} steps, at step {} {}', seen, state_steps, before, state_before) AS evidence
 FROM newest WHERE param_group = (SELECT MIN(param_group) FROM newest)
 UNION ALL BY NAME

@@ -1,4 +1,4 @@
--- title = "optimizer setting out of all proportion"
+-- title = "implausible optimizer setting"
 -- severity = "notice"
 -- symptoms = ["loss", "gradients"]
 -- order = 144
@@ -51,7 +51,7 @@ SELECT NULL AS unknown, 0 AS step, 'betas' AS subject, format('Adam''s betas are
 FROM numbers WHERE beta1 > beta2 AND beta2 < $forgets GROUP BY beta1, beta2
 UNION ALL BY NAME
 SELECT NULL AS unknown, MIN(step) AS step, 'eps' AS subject, format('{}''s eps is {:.3g} and outweighs the root of the second moment in {:.0f} % of the values: it sets the updates, which are far smaller than the rate says', ANY_VALUE(optimizer), eps, 100 * MAX(floor)) AS fact,
-    format('usual are 1e-8 to 1e-4; in {} looks the adaptive part counted for nearly nothing. A weight decay given in the place of eps looks like this', MAX(n)) AS evidence, 'notice' AS severity
+    format('usual are 1e-8 to 1e-4; in {} samples the adaptive part counted for nearly nothing. A weight decay passed as eps looks like this', MAX(n)) AS evidence, 'notice' AS severity
 FROM states WHERE eps >= $eps AND floor >= $floor AND n >= 3 GROUP BY eps
 UNION ALL BY NAME
 SELECT NULL AS unknown, used.step, 'rate' AS subject, format('the learning rate is so {} for {} that few trainings take it: {:.3g} at its highest', CASE WHEN highest < $tiny THEN 'low' ELSE 'high' END, optimizer, highest) AS fact,

@@ -34,7 +34,7 @@ WITH steps AS (
 )
 SELECT NULL AS unknown, n, step, param, param AS subject, examples,
     CASE WHEN is_plain AND EXISTS (SELECT 1 FROM python.graphs WHERE derivatives) THEN 'info' ELSE 'alarm' END AS severity,
-    CASE WHEN more > 0 THEN format(' and {} other {} looked at', more, CASE WHEN is_plain THEN 'tensors' ELSE 'parameters' END) ELSE '' END AS others,
+    CASE WHEN more > 0 THEN format(' and {} other sampled {}', more, CASE WHEN is_plain THEN 'tensors' ELSE 'parameters' END) ELSE '' END AS others,
     CASE WHEN more > 0 THEN 'get gradients' ELSE 'gets a gradient' END AS gets, CASE WHEN more > 0 THEN 'are' ELSE 'is' END AS are,
     CASE WHEN more > 0 THEN 'them' ELSE 'it' END AS them, CASE WHEN more > 0 THEN 'they keep their' ELSE 'it keeps its' END AS keeps,
     CASE WHEN is_plain THEN 'a plain tensor that requires a gradient is not registered as a parameter of its module'
@@ -42,4 +42,4 @@ SELECT NULL AS unknown, n, step, param, param AS subject, examples,
     CASE WHEN is_plain THEN 'nn.Parameter(tensor) registers it, before the optimizer is made' ELSE 'nn.ModuleList, nn.ModuleDict and nn.ParameterList register what they hold' END AS remedy
 FROM counted WHERE n >= $least AND still
 UNION ALL BY NAME
-SELECT format('updates were looked at in {} steps, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least
+SELECT format('updates of {} steps were sampled, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least

@@ -6,7 +6,7 @@
 -- needs = "two evaluations in eval mode whose module calls were seen"
 -- what = "{fact}"
 -- why = [
---   "in {n} of {looks} evaluations looked into, up to step {last}",
+--   "in {n} of {looks} sampled evaluations, up to step {last}",
 --   "{evidence}",
 -- ]
 -- next = [
@@ -30,4 +30,4 @@ SELECT NULL AS unknown, looks, n, place, place AS subject, step, last, CASE WHEN
         ELSE 'F.dropout without training=self.training does so, and noise that is meant to be there; nothing else in eval mode is random' END AS evidence
 FROM counted WHERE n >= $least
 UNION ALL BY NAME
-SELECT format('{} evaluations in eval mode were looked into, {} are needed', looks, $least) AS unknown FROM counted WHERE looks < $least
+SELECT format('{} evaluations in eval mode were sampled, {} are needed', looks, $least) AS unknown FROM counted WHERE looks < $least

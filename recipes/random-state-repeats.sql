@@ -4,10 +4,10 @@
 -- order = 128
 -- scope = "rank"
 -- needs = "calls that seed a random generator after the first step"
--- what = "the training begins again with the same random numbers: {generator} was seeded {calls} times since the first step, and {n} steps began with the same random state"
+-- what = "the same random numbers repeat: {generator} was seeded {calls} times since the first step, and {n} steps began with the same random state"
 -- why = [
 --   "seed {seed}, set at {place}; the same state at steps {steps}",
---   "shuffling, dropout, augmentation and noise are the same each time, from there on; seed once at the start, or restore the state after an evaluation (torch.random.fork_rng)",
+--   "from there on shuffling, dropout, augmentation and noise repeat; seed once at the start, or restore the state after an evaluation (torch.random.fork_rng)",
 --   "{doubt}",
 -- ]
 -- next = [

@@ -6,7 +6,7 @@
 -- needs = "the sample indices of the batches of two ranks or more"
 -- what = "all {ranks} ranks train on the same batches: nothing divides the data among them"
 -- why = [
---   "{same} of the last {n} batches that were compared have the same samples on all ranks, from step {step} to {last}",
+--   "{same} of the last {n} compared batches have the same samples on all ranks, from step {step} to {last}",
 --   "loader {loader}: a DistributedSampler, with its num_replicas and rank left as they are, gives each rank its own part",
 -- ]
 -- next = [

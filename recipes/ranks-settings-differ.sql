@@ -43,7 +43,7 @@ WITH replicated AS (
 SELECT NULL AS unknown, 'clipping' AS subject,
     format('only rank{} {} clip{} gradients: the same averaged gradients become different steps', CASE WHEN len(clip) > 1 THEN 's' ELSE '' END, array_to_string(clip, ', '), CASE WHEN len(clip) > 1 THEN '' ELSE 's' END) AS fact,
     format('clip_grad_norm_ ran in nearly all of the last {} steps there, and in none on rank{} {}', n, CASE WHEN len(plain) > 1 THEN 's' ELSE '' END, array_to_string(plain, ', ')) AS evidence,
-    'the replicas part at the first step that is cut' AS consequence
+    'the replicas diverge at the first step whose gradients are clipped' AS consequence
 FROM clipped, replicated WHERE replicated.ranks > 1 AND clipped.ranks > 1 AND n >= $least AND len(clip) > 0 AND len(plain) > 0 AND len(clip) + len(plain) = clipped.ranks
 UNION ALL BY NAME
 SELECT NULL AS unknown, name AS subject,

@@ -1,4 +1,4 @@
--- title = "replicas part"
+-- title = "replicas diverge"
 -- severity = "alarm"
 -- symptoms = ["loss", "gradients"]
 -- order = 214
@@ -6,7 +6,7 @@
 -- needs = "hashes of the weights of every rank at the same steps, of a model in DistributedDataParallel, and of what is trained beside it"
 -- what = "the replicas differ: after step {step} the ranks hold {kinds} different sets of weights of {model}{because}"
 -- why = [
---   "{differ} of {looked} steps at which all {ranks} ranks were looked at differ; the first one looked at was step {first}",
+--   "their weights differ at {differ} of {looked} sampled steps of all {ranks} ranks; the first one sampled was step {first}",
 --   "gradients at the step differed between the ranks in {gradients} of them",
 --   "gradients right after backward differed in {made} of {made_looked} of them",
 --   "learning rates at step {step}: {rates}",

@@ -1,4 +1,4 @@
--- title = "resumed in part"
+-- title = "checkpoint was loaded only in part"
 -- severity = "notice"
 -- symptoms = ["loss"]
 -- order = 326

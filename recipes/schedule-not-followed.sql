@@ -7,7 +7,7 @@
 -- what = "{fact}"
 -- why = [
 --   "{evidence}",
---   "seen in {n} looks, from step {step} to step {last}",
+--   "seen in {n} samples, from step {step} to step {last}",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, scheduler, optimizer, leads, last_step, count, lr FROM python.schedulers ORDER BY step DESC LIMIT 12\"",

@@ -1,4 +1,4 @@
--- title = "schedule out of step with the training"
+-- title = "schedule does not match the training"
 -- severity = "notice"
 -- symptoms = ["loss"]
 -- order = 325

@@ -4,7 +4,7 @@
 -- order = 328
 -- scope = "rank"
 -- needs = "a ReduceLROnPlateau that was stepped a few times with a number"
--- what = "the learning rate was cut {cuts} times while all goes well: ReduceLROnPlateau has mode {mode}, but is given {argument}, which {moves} as the model improves"
+-- what = "the learning rate was cut {cuts} times although the model improves: ReduceLROnPlateau has mode {mode}, but is given {argument}, which {moves} as the model improves"
 -- why = [
 --   "the metric went from {first:.4g} to {newest:.4g} in {n} calls, and its best in mode {mode} is that of call {best}",
 --   "learning rate {first_lr:.3g} at first, {lr:.3g} now; the training loss went from {loss_before:.4g} to {loss_after:.4g} meanwhile",

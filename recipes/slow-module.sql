@@ -4,11 +4,11 @@
 -- order = 520
 -- scope = "rank"
 -- needs = "module times of ten sampled steps"
--- what = "{module} ({stage}) takes {now_ms:.2f} ms, {times:.1f} times the {before_ms:.2f} ms before step {step}; the others take {others:.1f} times"
+-- what = "{module} ({stage}) takes {now_ms:.2f} ms, {times:.1f} times the {before_ms:.2f} ms before step {step}; the other modules take {others:.1f} times as long"
 -- why = [
 --   "median of the last {n} sampled steps against the {n_before} before; it changed between steps {last_fast} and {step}",
 --   "that is {added_ms:.1f} ms more in each step",
---   "the machine: {busy_before:.0f} threads wanted a CPU before, {busy:.0f} since; the other phases of a step take {rest:.1f} times",
+--   "on this machine {busy_before:.0f} threads wanted a CPU before, {busy:.0f} since; the rest of a step takes {rest:.1f} times as long",
 --   "the training thread waited for a CPU {waited:.0%} of the time since",
 -- ]
 -- next = [
@@ -67,4 +67,4 @@ SELECT NULL AS unknown, module || ' ' || stage AS subject, module, stage, 1e3 * 
     CASE WHEN COALESCE(busy > 1.3 * busy_before + 1, false) OR COALESCE(rest > 1.25, false) OR COALESCE(waited > $starved AND NOT least_longer > $times * before, false) THEN 'info' ELSE 'notice' END AS severity
 FROM leaf, changed, machine, rest WHERE last_fast IS NOT NULL
 UNION ALL BY NAME
-SELECT format('modules of {} steps, 7 are needed', COUNT(*)) AS unknown FROM steps HAVING COUNT(*) < 7
+SELECT format('module times of {} sampled steps are known, 7 are needed', COUNT(*)) AS unknown FROM steps HAVING COUNT(*) < 7

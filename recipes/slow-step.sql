@@ -9,7 +9,7 @@
 --   "{phase}: {phase_now:.1f} ms now, {phase_before:.1f} ms before; that is {phase_share:.0%} of the slowdown",
 --   "in ms, before and now: data {data}, forward {forward}, backward {backward}, optimizer {optimizer}, communication {comm}, other {other}",
 --   "tokens in a batch: {tokens_before:.0f} before, {tokens_now:.0f} now",
---   "the machine: {busy_before:.0f} threads wanted a CPU before, {busy:.0f} since",
+--   "on this machine {busy_before:.0f} threads wanted a CPU before, {busy:.0f} since",
 --   "the training thread waited for a CPU {waited_before:.0%} of the time before, {waited:.0%} since",
 -- ]
 -- next = [

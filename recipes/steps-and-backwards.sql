@@ -1,4 +1,4 @@
--- title = "steps and backwards do not go together"
+-- title = "optimizer steps and backward calls do not match"
 -- severity = "notice"
 -- symptoms = ["loss", "gradients"]
 -- order = 208

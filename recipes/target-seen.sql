@@ -1,4 +1,4 @@
--- title = "inputs and targets do not fit each other"
+-- title = "inputs and targets do not match"
 -- severity = "notice"
 -- symptoms = ["loss", "data"]
 -- order = 129
@@ -7,7 +7,7 @@
 -- what = "{fact}"
 -- why = [
 --   "{evidence}",
---   "seen on all of the last {n} steps on which both were looked at, from step {step} to {last}; loss: {loss_first:.4g} at first, {loss_now:.4g} now",
+--   "on all of the last {n} steps on which both were sampled, from step {step} to {last}; loss: {loss_first:.4g} at first, {loss_now:.4g} now",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, function, shape, same_ratio, next_ratio, column_r, input_column, sees_later FROM python.loss_functions WHERE same_ratio IS NOT NULL OR column_r IS NOT NULL ORDER BY step DESC LIMIT 10\"",
@@ -45,7 +45,7 @@ WITH seen AS (
     WHERE second >= $share AND next < $share AND same < $share AND NOT EXISTS (SELECT 1 FROM judged j WHERE j.next >= $share)
     UNION ALL BY NAME
     SELECT 'attention' AS subject, 'the future is seen: no causal mask is in force, and each position attends to the token that it is to predict' AS fact,
-        format('{:.1f} % of the targets are the next token of the input, and every attention looked at lets a position see later ones', 100 * next) AS evidence, * FROM judged WHERE next >= $share AND told = n AND later
+        format('{:.1f} % of the targets are the next token of the input, and every sampled attention lets a position see later ones', 100 * next) AS evidence, * FROM judged WHERE next >= $share AND told = n AND later
     UNION ALL BY NAME
     SELECT 'column ' || input_column AS subject, format('the target is part of the input: it is the same as column {} but for scale', input_column) AS fact,
         format('their correlation over the samples of a batch is {:.7f}', r) AS evidence, * FROM judged WHERE r >= $r AND input_column = other_column

@@ -8,7 +8,7 @@
 -- why = [
 --   "measured on the fastest fifth of {block} steps, which other work on the machine did not delay; it was {before:,.0f} for most of the last {seen} steps",
 --   "a step takes {wall_now:.1f} ms ({wall_before:.1f} before) and has {size_now:,.0f} {unit} ({size_before:,.0f} before)",
---   "the machine: {busy_before:.0f} threads wanted a CPU before, {busy:.0f} since",
+--   "on this machine {busy_before:.0f} threads wanted a CPU before, {busy:.0f} since",
 --   "the training thread waited for a CPU {waited_before:.0%} of the time before, {waited:.0%} since",
 -- ]
 -- next = ["probe {endpoint} diagnose slow", "probe {endpoint} profile --steps 3 -o slow.json"]

@@ -6,7 +6,7 @@
 -- needs = "values of a few weights before and after the steps of a few sampled steps"
 -- what = "{dtype} weights round most updates away: {lost:.0%} of the weights with a gradient are the same after the step (median over parameters)"
 -- why = [
---   "the update is smaller than half of a weight's last place, in {dtype} about {place:.1%} of its value; the changes that are left are {ratio:.2g} of the weights",
+--   "the update is smaller than half of a weight's last place, in {dtype} about {place:.1%} of its value; what is not rounded away is {ratio:.2g} of the weights",
 --   "in the last {n} sampled steps; torch's own optimizers keep no other copy of the weights",
 --   "keep the weights in float32 (autocast computes in {dtype}), or use an optimizer with stochastic rounding or compensated sums",
 -- ]
@@ -37,4 +37,4 @@ WITH steps AS (
 )
 SELECT NULL AS unknown, *, CASE dtype WHEN 'bfloat16' THEN 0.004 ELSE 0.0005 END / 2 AS place FROM counted WHERE params >= 2 AND lost >= $lost AND clip > 0.01
 UNION ALL BY NAME
-SELECT format('updates were looked at in {} steps, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least
+SELECT format('updates of {} steps were sampled, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least

@@ -7,7 +7,7 @@
 -- what = "the model is evaluated in train mode: model.eval() was not called before {trained} of {n} evaluations ({active})"
 -- why = [
 --   "recognised as an evaluation by: {by}; the first one before step {step}{each}",
---   "dropout takes units away in it, and batch norms normalise by its batches and learn from them: its loss and accuracy are not those of the model",
+--   "dropout is active in it, and batch norms use and update their batch statistics: its loss and accuracy are not those of the model",
 -- ]
 -- next = [
 --   "probe {endpoint} query \"SELECT step, kind, recognised_by, batches, loader FROM python.intervals ORDER BY t_ns DESC LIMIT 10\"",

@@ -1,4 +1,4 @@
--- title = "weight decay outweighs the training"
+-- title = "weight decay outweighs the gradient"
 -- severity = "notice"
 -- symptoms = ["loss", "gradients"]
 -- order = 145

@@ -6,7 +6,7 @@
 -- needs = "values of a few weights in a few sampled steps"
 -- what = "the weights are clamped: {share:.0%} of the elements of {param} stand exactly at one bound{others}"
 -- why = [
---   "seen in the last {n} sampled steps (median of {looked_at} elements each): {examples}",
+--   "in the last {n} sampled steps (median of {looked_at} elements each): {examples}",
 --   "{outside}",
 --   "what a step writes beyond the bound is cut off; to limit the gradients, clip those (clip_grad_norm_) before the step",
 --   "{doubt}",
@@ -44,4 +44,4 @@ SELECT NULL AS unknown, param, param AS subject, share, looked_at, n, step, exam
     CASE WHEN critic THEN 'several optimizers and no usual loss function: it may be the critic of a Wasserstein GAN, whose weights are clamped on purpose' END AS doubt
 FROM counted, context
 UNION ALL BY NAME
-SELECT format('updates were looked at in {} steps, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least
+SELECT format('updates of {} steps were sampled, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least

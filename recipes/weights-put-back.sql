@@ -1,10 +1,10 @@
--- title = "weights put back"
+-- title = "weights are reset after the step"
 -- severity = "alarm"
 -- symptoms = ["loss", "gradients"]
 -- order = 207
 -- scope = "rank"
 -- needs = "values of a few weights before and after the steps of a few sampled steps"
--- what = "weights that the optimizer's step wrote are put back afterwards: {how}"
+-- what = "what the optimizer's step wrote is overwritten with earlier weights: {how}"
 -- why = [
 --   "in the last {n} sampled steps, {undone:.1%} of the step's change was gone at the next backward (median over parameters), and other code than the optimizer had written {outside:.0%} of the elements",
 --   "{param} was found as it had been before step {as_of} at steps {times}",
@@ -50,4 +50,4 @@ SELECT NULL AS unknown, format('those of an earlier moment (before step {}) were
     CASE WHEN found < 2 THEN 'info' ELSE 'notice' END AS severity
 FROM kept, each WHERE found > 0 AND NOT COALESCE(n >= $least AND share >= $share, false)
 UNION ALL BY NAME
-SELECT format('updates were looked at in {} steps, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least
+SELECT format('updates of {} steps were sampled, {} are needed', COUNT(*), $least) AS unknown FROM steps HAVING COUNT(*) < $least

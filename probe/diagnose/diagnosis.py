@@ -22,7 +22,7 @@ from typing import Any
 from probe.diagnose.explanations import explanations, folded, not_judged, worse_than
 from probe.diagnose.finding import Finding, worst_first
 from probe.diagnose.recipes.recipe import CLEAR, FOUND, UNKNOWN, Check
-from probe.diagnose.states import ALARM, INFO, NOTICE, OK
+from probe.diagnose.states import ALARM, INFO, NOTICE, OK, WARM_UP
 
 CAUSES_FROM = 100
 """Recipes with an `order` from here on find causes; those below find the symptom."""
@@ -31,9 +31,10 @@ PROCESS = "process"
 _SYMPTOMS_OF_PROCESS = ("hang", "slow", "memory")
 MOST_NEXT = 6
 CAUSE, SOMETHING, NOT_KNOWN, NOTHING = "cause", "found", "cause not known", "nothing found"
-NOT_JUDGED, PAST = "cause not judged", "over"
+NOT_JUDGED, PAST, TOO_EARLY = "cause not judged", "over", "too early"
 """States of a conclusion; `found`: a possible cause, but no check found the symptom; `cause not judged`: what
-could explain it did not run; `over`: something was wrong and is no longer."""
+could explain it did not run; `over`: something was wrong and is no longer; `too early`: no step has finished
+yet."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,8 @@ def diagnose(state: Finding, checks: Sequence[Check], symptom: str = "", endpoin
     conclusion, beside = _conclude(symptom, state if wrong else None, checks, len(rows), endpoint)
     of = explanations(checks)
     apart = [name for name in beside if not conclusion.recipe or of.get(name) != conclusion.recipe]
-    if apart:
-        label = "also" if conclusion.recipe else "seen"
+    if apart and (conclusion.recipe or len(apart) > 1):  # a single one is what the conclusion says
+        label = "also found" if conclusion.recipe else "found"
         conclusion = replace(conclusion, why=[*conclusion.why, f"{label}: {', '.join(apart)}"])
     steps = [_step(number, *row) for number, row in enumerate(rows, 1)]
     position = None if of_process or state.severity == OK else 0
@@ -114,7 +115,8 @@ def _with_unjudged(check: Check, checks: Sequence[Check]) -> list[Finding]:
     if not unjudged:
         return check.findings
     first, *others = check.findings
-    line = f"its cause was not judged: {', '.join(f'{one.recipe.name} ({one.reason})' for one in unjudged)}"
+    missing = ", ".join(f"{one.recipe.name} ({one.reason})" for one in unjudged)
+    line = f"checks that could explain it did not run: {missing}"
     return [replace(first, why=[*first.why, line]), *others]
 
 
@@ -128,6 +130,8 @@ def _conclude(
     """The conclusion from the checks of a symptom, and the names of the other checks that found something.
     `wrong`: the state of the process, if it is one of the `count` checks and found something."""
     found = [check for check in checks if check.state == FOUND]
+    if wrong is not None and wrong.state == WARM_UP and not found:
+        return Finding(TOO_EARLY, NOTICE, f"{wrong.what}: {symptom} cannot be judged yet", wrong.why), []
     if wrong is not None and wrong.severity == ALARM:  # it will not go on: nothing else matters
         what = f"{wrong.state}: {wrong.what}"
         conclusion = Finding(CAUSE, ALARM, what, next=wrong.next[:MOST_NEXT], recipe=PROCESS)
@@ -139,7 +143,7 @@ def _conclude(
         beside = [*named, *(one.recipe.name for one in (*causes[1:], *others))]
         if unjudged := not_judged(first, checks):
             names = ", ".join(one.recipe.name for one in unjudged)
-            what = f"{first.recipe.title}: {first.summary}; what could explain it was not judged: {names}"
+            what = f"{first.recipe.title}: {first.summary}; checks that could explain it did not run: {names}"
             why = [*first.findings[0].why, *(f"{one.recipe.name}: {one.reason}" for one in unjudged)]
             again = [f"probe {endpoint} diagnose {symptom}", *first.findings[0].next]
             unsure = Finding(NOT_JUDGED, first.findings[0].severity, what, why, _next(again))
@@ -166,7 +170,7 @@ def _conclude(
     else:
         return Finding(NOTHING, OK, f"none of {count} checks found anything{left}", next=wanted), []
     conclusion = Finding(
-        NOT_KNOWN, NOTICE, f"{what}, but no check explains why{left}", next=_next([*wanted, *more])
+        NOT_KNOWN, NOTICE, f"{what}; no check explains why{left}", next=_next([*wanted, *more])
     )
     return conclusion, [*named, *(one.recipe.name for one in others)]
 

@@ -75,7 +75,8 @@ def test_while_the_training_is_paused_what_changes_something_runs_at_once_and_no
     assert (verdict.state, verdict.severity) == (PAUSED, NOTICE)
     assert evidence.progress is not None and evidence.progress.phase == "paused"
     done = run_probe(place, str(job.pid), "diagnose")
-    assert "PAUSED  paused by probe (action " in done.stdout and f"probe {job.pid} resume" in done.stdout
+    assert "PAUSED (notice)  paused by probe (action " in done.stdout
+    assert f"probe {job.pid} resume" in done.stdout
     until(lambda: states(place)[job.pid] == "paused", "ps says paused")
     assert noted(recorded) == []
 

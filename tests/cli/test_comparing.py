@@ -114,14 +114,27 @@ def test_the_screen_fits_its_width_and_says_unknown_for_what_is_not() -> None:
     slow = {"state": "slow step", "severity": "notice", "what": "a long step", "why": [], "next": []}
     both = lines({**answer, "verdict": slow, "position": 1}, Output(io.StringIO(), {}))
     assert [line for line in both if line.isupper() or line[:4] in ("LOSS", "SLOW")] == [
-        "LOSS IS NAN  loss became NaN at step 7\\u001b[2J", "SLOW STEP  a long step",
+        "LOSS IS NAN (alarm)  loss became NaN at step 7\\u001b[2J", "SLOW STEP (notice)  a long step",
     ]
     assert any("norm unknown   update ratio unknown" in line for line in text)
     assert any("MFU 0.4 %" in line and "estimated" in line for line in text), text
     blank = {**summarize({}), "name": "gpt/0", "pid": 7, "state": "starting", "verdict": None, "findings": []}
     text = list(lines(blank, Output(io.StringIO(), {})))
-    assert any("unknown" in line for line in text)
-    assert "no step has finished yet" in text[-1] and not any(line.startswith("OK") for line in text)
+    assert [line.strip() for line in text] == [
+        "gpt/0  pid 7  starting  no step yet", "memory     unknown", "",
+        "TOO EARLY  no step has finished yet: nothing can be judged so far",
+        "next   probe 7 backtrace", "probe 7 diagnose",
+    ]
+    unread = list(lines({**blank, "unread": ["steps", "run"]}, Output(io.StringIO(), {})))
+    assert unread[0].split() == ["gpt/0", "pid", "7", "starting"] and "norm unknown" in unread[2]
+    assert unread[-1] == "UNKNOWN  the recording could not be read in time: try again"
+
+
+def test_times_of_one_list_have_one_unit_and_a_small_share_is_not_nothing() -> None:
+    assert figures.durations([0.00076, 0.132, None]) == ["0.76 ms", "132 ms", "unknown"]
+    assert figures.durations([1.25, 0.0005]) == ["1,250 ms", "0.5 ms"]
+    assert figures.durations([12.5, 0.25, 0]) == ["12.5 s", "0.25 s", "0 s"]
+    assert [figures.share(one) for one in (0, 0.004, 0.015, None)] == ["0 %", "<1 %", "2 %", "unknown"]
 
 
 def test_figures_keep_the_digits_that_count() -> None:

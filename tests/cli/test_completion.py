@@ -30,6 +30,13 @@ from probe_cli.commands.completion import SCRIPTS
         (("recipes", "show", "loss-"), {"loss-nan"}, {"show"}),
         (("monitor", "--on", "loss-"), {"loss-nan"}, {"--off"}),
         (("--ver",), {"--version"}, {"ps"}),
+        (("4242", "query", "SELECT max(grad_n"), {"SELECT max(grad_norm"}, {"SELECT max(grad_"}),
+        (("query", '"SELECT lo'), {'"SELECT loss', '"SELECT logged_step'}, {'"SELECT loss '}),
+        (("query", "'FROM python.losses WHERE micro_s"),
+         {"'FROM python.losses WHERE micro_step", "'FROM python.losses WHERE micro_step "}, set()),
+        (("sql", "SELECT step FROM python.st"), {"SELECT step FROM python.steps"}, {"python.steps"}),
+        (("4242", "query", "--format", "c"), {"csv"}, {"COUNT(*)"}),
+        (("4242", "query", "--l"), {"--limit"}, {"LIMIT"}),
     ],
 )
 def test_what_is_offered_fits(

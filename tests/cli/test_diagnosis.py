@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from command_harness import Result
+from command_harness import TIMEOUT_S, Result, Screen
+
+from probe_cli.main import run
 
 Command = Callable[..., Result]
 
@@ -22,6 +27,13 @@ class Wire:
     def request(self, method: str, target: str, body: Any, timeout_s: float) -> Any:
         self.asked.append(target)
         return self.answer
+
+
+def wait_for(happened: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not happened() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return happened()
 
 
 def finding(recipe: str, severity: str, what: str = "it is so") -> dict[str, Any]:
@@ -47,7 +59,8 @@ def test_the_worst_comes_first_and_what_was_not_judged_is_counted(command: Comma
     assert wire.asked == ["/v1/diagnose?endpoint=7&deep=1"]
     lines = [line for line in said.out.splitlines() if not line.startswith(" ")]
     assert lines == [
-        "LOSS-NAN  it is so", "DEAD  unit 0", "DEAD  unit 1", "DEAD  unit 2 (and 2 more: --all)",
+        "LOSS-NAN (alarm)  it is so", "DEAD (notice)  unit 0", "DEAD (notice)  unit 1",
+        "DEAD (notice)  unit 2 (and 2 more: --all)",
         "RUNNING  step 9",
         "12 checks clear, 1 informational, 1 could not be judged: "
         "`diagnose --all` lists them",
@@ -56,9 +69,42 @@ def test_the_worst_comes_first_and_what_was_not_judged_is_counted(command: Comma
     older = Wire({**ANSWER, "own_recipes": ""})
     assert "started without" in command("7", "diagnose", transport=older, PROBE_RECIPES="/mine").err
     whole = command("7", "diagnose", "--all", transport=wire).out
-    assert "FROZEN  it is so" in whole and "DEAD  unit 4" in whole
+    assert "FROZEN  it is so" in whole and "DEAD (notice)  unit 4" in whole
     assert "UNKNOWN  a gap: nothing was logged" in whole
     assert json.loads(command("7", "diagnose", "--format", "json", transport=wire).out) == ANSWER
+
+
+def test_a_terminal_shows_the_state_first_wraps_lines_and_leaves_commands_whole(tmp_path: Path) -> None:
+    long = "blocked in clock_nanosleep, called by load_shard (train.py:21); no step for 50 s (usually 159 ms)"
+    command = 'probe 7 query "SELECT rank, op, dtype, shapes, call_site, state FROM python.collectives"'
+    state = {**ANSWER, "what": long, "severity": "alarm", "why": [long], "next": [command]}
+    screen, asked = Screen(), []
+
+    class Parts(Wire):
+        def request(self, method: str, target: str, body: Any, timeout_s: float) -> Any:
+            asked.append(target)
+            if target.endswith("part=checks"):
+                assert wait_for(lambda: "usually" in screen.getvalue()), "the state is not shown yet"
+                return {**ANSWER, "state": "unknown", "what": "only the checks were asked for"}
+            return {**state, "findings": [], "judged": {}, "notes": []}
+
+    environ = {"PROBE_DIR": str(tmp_path), "COLUMNS": "80", "NO_COLOR": "1"}
+    assert run(["7", "diagnose"], environ, screen, io.StringIO(), io.StringIO(), Parts({})) == 0
+    lines = screen.getvalue().splitlines()
+    assert sorted(asked) == [f"/v1/diagnose?endpoint=7&deep=1&part={part}" for part in ("checks", "state")]
+    assert lines[0].startswith("RUNNING (alarm)  blocked in clock_nanosleep")
+    assert f"  next   {command}" in lines
+    assert all(len(line) <= 80 or command in line for line in lines) and lines[1].startswith(" " * 9)
+    assert screen.getvalue().count("RUNNING") == 1 and "DEAD (notice)  unit 0" in lines
+    assert "only the checks" not in screen.getvalue()
+
+
+def test_verdicts_are_written_to_a_file_as_rows(command: Command, tmp_path: Path) -> None:
+    done = command("7", "diagnose", "-o", str(tmp_path / "found.csv"), transport=Wire(ANSWER))
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "found.csv").read_text())))
+    assert done.out == "" and "8 rows written to" in done.err and len(rows) == 8
+    assert [rows[0][name] for name in ("state", "severity", "what")] == ["running", "ok", "step 9"]
+    assert [rows[1][name] for name in ("recipe", "severity", "next")] == ["loss-nan", "alarm", "probe 7 lr"]
 
 
 def test_a_script_learns_from_the_exit_code_that_there_is_an_alarm(command: Command) -> None:
@@ -94,10 +140,10 @@ def test_of_a_symptom_every_check_is_written_and_the_cause_comes_last(command: C
         "  2  clear    dead      dead units",
         "  3  found    data      a NaN in it",
         "  4  unknown  gap       not logged",
-        "DEAD  it is so",
+        "DEAD (notice)  it is so",
         "  why    seen",
         "  next   probe 7 lr",
-        "CAUSE  bad data: a NaN in it",
+        "CAUSE (alarm)  bad data: a NaN in it",
         "  why    seen",
         "         also: dead",
         "  next   probe 7 skip-nonfinite on",

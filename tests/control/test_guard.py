@@ -106,6 +106,24 @@ def test_a_variable_of_the_job_is_not_the_builtin_of_that_name() -> None:
     assert classify(ast.parse("print(1)"), {"print": OBJECTS["train_step"]}).kind == "changing"
 
 
+@pytest.mark.parametrize(
+    ("kind", "codes"),
+    [
+        ("reading", ("globals()", "sorted(globals())", "dir()", "len(vars())", "print(locals())",
+                     "[n for n, v in globals().items() if isinstance(v, torch.nn.Module)]",
+                     "globals()['model'].training")),
+        ("changing", ("globals()['x'].zero_()", "globals().update(x=1)", "y = x\nglobals()['y'].zero_()",
+                      "[locals() for y in [x]]", "'%(odd)r' % globals()", "'{odd}'.format(**globals())")),
+    ],
+)
+def test_names_can_be_listed_and_what_is_reached_through_them_is_judged(
+    kind: str, codes: tuple[str, ...]
+) -> None:
+    own_methods = {"input", "odd", "strange", "described"} if kind == "reading" else {"input"}
+    everything = {name: thing for name, thing in OBJECTS.items() if name not in own_methods}
+    assert {code: classify(ast.parse(code), everything).kind for code in codes} == dict.fromkeys(codes, kind)
+
+
 # Something that changes the job, planted anywhere ----------------------------------------------
 
 CHANGES = (

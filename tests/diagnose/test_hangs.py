@@ -126,7 +126,7 @@ def test_blocked_in_c_says_the_call_the_descriptor_and_the_line(hung: Hung) -> N
     assert read.evidence.training is not None
     assert (read.evidence.training.call, read.evidence.training.state) == ("read", "sleeping")
     assert "pipe:[" in read.verdict.what and "hang_in_read (stall_hangs.py:" in read.verdict.what
-    assert "`os.read(reading, 1)`" in read.why and "0 switches/s" in read.why
+    assert "`os.read(reading, 1)`" in read.why and "0 context switches/s" in read.why
     assert not any(thread.held_gil for thread in read.evidence.threads)
     assert "clock_nanosleep" in hung.seen["sleep"].verdict.what
 
@@ -166,7 +166,7 @@ def test_the_worker_that_keeps_a_batch_back_is_named_with_state_and_place(hung: 
 
 def test_without_workers_the_dataset_is_named(hung: Hung) -> None:
     seen = hung.seen["storage without workers"]
-    assert "the dataset is in Samples.hang" in seen.verdict.what and not seen.evidence.workers
+    assert "its dataset is in Samples.hang" in seen.verdict.what and not seen.evidence.workers
 
 
 def test_training_in_another_thread_is_found_there(hung: Hung) -> None:

@@ -145,7 +145,7 @@ def test_a_rank_of_which_nothing_is_known_is_named_too() -> None:
     found = diagnose_job([rank(0, *WAITS), rank(2, *WAITS)], ["host b does not answer"])
     assert (found.state, found.severity, found.culprits) == (states.UNKNOWN, ALARM, (1,))
     assert found.what == (
-        "ranks 0,2 wait in all_reduce #41 (default group), and why is unknown: rank 1 not seen"
+        "ranks 0,2 wait in all_reduce #41 (default group); why is unknown: nothing is seen of rank 1"
     ), "whether it joined, nobody knows"
     assert "host b does not answer" in found.why
 
@@ -284,14 +284,15 @@ def running(number: int, rows: tuple[Step, ...]) -> Facts:
 
 
 @pytest.mark.parametrize(
-    ("phase", "kind"), [("data", "input"), ("forward", "compute"), ("backward", "compute")]
+    ("phase", "where"),
+    [("data", "waiting for its DataLoader"), ("forward", "in forward"), ("backward", "in backward")],
 )
-def test_a_slow_rank_is_named_with_the_phase_and_since_when(phase: str, kind: str) -> None:
+def test_a_slow_rank_is_named_with_the_phase_and_since_when(phase: str, where: str) -> None:
     found = judged(
         running(0, steps(waits_s=0.06)), running(1, steps({phase: 0.06})), running(2, steps(waits_s=0.06))
     )
     assert (found.state, found.severity, found.culprits) == (states.STRAGGLER, NOTICE, (1,))
-    assert f"({kind} in {phase})" in found.what and "since step 100" in found.what
+    assert f", {where}, since step 100, for " in found.what
 
 
 def late(more_s: float, waits_s: float, since: int) -> tuple[tuple[Step, ...], tuple[Call, ...]]:
@@ -308,7 +309,7 @@ def late(more_s: float, waits_s: float, since: int) -> tuple[tuple[Step, ...], t
 
 
 @pytest.mark.parametrize(("since", "said"), [
-    (100, "since step 2,100, for"), (0, "on the last 150 steps and before step 2,000 already"),
+    (100, "since step 2,100, for"), (0, "since step 2,000 or earlier, for at least 150 steps"),
 ])
 def test_a_rank_that_becomes_slow_late_is_found_although_no_row_of_c_plus_plus_is_left(
     since: int, said: str
@@ -321,7 +322,7 @@ def test_a_rank_that_becomes_slow_late_is_found_although_no_row_of_c_plus_plus_i
         rank(2, *others, quiet_s=0.01, steps=waits),
     )
     assert (found.state, found.culprits) == (states.STRAGGLER, (1,)), found
-    assert "(compute in forward)" in found.what and said in found.what, found.what
+    assert ", in forward, " in found.what and said in found.what, found.what
 
 
 def test_a_rank_that_is_slow_now_and_then_is_named_so() -> None:

@@ -126,7 +126,7 @@ def test_who_has_had_the_cpu_for_several_steps_and_ends_none_is_busy_and_not_sta
     found = diagnose_process(evidence(loop, still_s=0.0, used_s=used_s, progress=progress(30.0)))
     assert found.state == expected
     if expected == states.BUSY:
-        assert found.what.startswith("running in on_step (callbacks.py:31) without completing a step")
+        assert found.what.startswith("runs in on_step (callbacks.py:31) without completing a step")
         assert "no step for 30 s" in found.what and "waiting for a CPU 98 %" in "\n".join(found.why)
 
 
@@ -298,7 +298,7 @@ def test_a_collective_is_named_by_its_operation_not_by_what_logs_it() -> None:
     )
     found = diagnose_process(evidence(thread(*frames), world_size=8))
     assert state(found) == (states.IN_COLLECTIVE, ALARM)
-    assert "in all_reduce, called in train_step (train.py:88)" in found.what
+    assert "in all_reduce, called by train_step (train.py:88)" in found.what
 
 
 @pytest.mark.parametrize(("theirs", "severity", "said"), [

@@ -192,7 +192,7 @@ def test_an_endless_loop_is_busy_without_a_step_with_hardly_any_cpu_too(
     with beside_burners(job.pid):
         found = until(busy, "busy without a step, starved")
     assert found is not None and found["severity"] == NOTICE, "it may be long work"
-    assert "running in hang_in_python (stall_hangs.py:" in found["what"] and "no step for" in found["what"]
+    assert "runs in hang_in_python (stall_hangs.py:" in found["what"] and "no step for" in found["what"]
 
 
 @pytest.mark.alone
@@ -253,7 +253,7 @@ def test_a_pause_that_the_run_went_on_from_before_makes_it_more_patient(
     evidence, verdict = look(place, job)
     assert evidence.progress is not None and evidence.progress.longest_pause_s is not None
     assert evidence.progress.longest_pause_s >= 3 * STALL_S
-    assert verdict.severity == NOTICE and "longest step before this one" in "\n".join(verdict.why)
+    assert verdict.severity == NOTICE and "longest step so far" in "\n".join(verdict.why)
 
 
 # Waiting for the end of a step ----------------------------------------------------
@@ -320,7 +320,7 @@ def test_an_unrecorded_process_gets_a_verdict_on_what_can_be_seen(
         verdict = diagnose_process(evidence)
         assert evidence.progress is None
         assert (verdict.state, verdict.severity) == (states.HOLDS_GIL, ALARM)
-        assert "not recorded: steps are unknown" in verdict.why
+        assert "the process is not recorded, so its steps are unknown" in verdict.why
 
 
 def test_a_process_that_is_killed_while_it_is_looked_at_is_dead(
@@ -348,7 +348,7 @@ def test_a_thread_stuck_in_the_kernel_is_named_with_where(place: Place, tmp_path
             lambda: (found := diagnose_process(gather(job.pid))).severity == ALARM and found, "an alarm"
         )  # a first look may come before it is still
         assert verdict and verdict.state == states.UNINTERRUPTIBLE
-        assert "uninterruptible (D) in " in verdict.what
+        assert "uninterruptibly (D state), in " in verdict.what
         assert any("os.posix_spawn" in line for line in verdict.why), "stacks are read in state D, too"
     finally:
         os.close(os.open(pipe, os.O_WRONLY))

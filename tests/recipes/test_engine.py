@@ -182,7 +182,7 @@ def test_the_cause_is_the_first_that_is_found_and_that_no_other_explains() -> No
     conclusion = found["conclusion"]
     assert (conclusion["cause"], conclusion["severity"]) == ("origin", "alarm")
     assert set(conclusion["consequences"]) == {"sign", "effect"}
-    assert conclusion["why"][-1].startswith("also: ")
+    assert conclusion["why"][-1].startswith("also found: ")
     assert conclusion["next"] == ["probe 4242 lr --scale 0.1"]
 
 
@@ -239,11 +239,11 @@ def test_a_finding_is_no_cause_while_what_could_explain_it_did_not_run() -> None
     found = diagnose(_FINE, [effect, late], "nan", "4242")
     conclusion = found.as_dict()["conclusion"]
     assert (conclusion["state"], conclusion["cause"]) == ("cause not judged", None)
-    assert conclusion["what"].endswith("what could explain it was not judged: origin")
+    assert conclusion["what"].endswith("checks that could explain it did not run: origin")
     assert "origin: no time" in conclusion["why"]
     assert conclusion["next"][0] == "probe 4242 diagnose nan"
     [plain] = diagnose(_FINE, [effect, late]).findings
-    assert plain.why[-1] == "its cause was not judged: origin (no time)"
+    assert plain.why[-1] == "checks that could explain it did not run: origin (no time)"
     unknown = outcome("origin", 300, "unknown", 'explains = ["effect"]')
     sure = diagnose(_FINE, [effect, unknown], "nan").conclusion
     assert sure is not None and sure.state == "cause", "what was not recorded is said by the check itself"

@@ -26,7 +26,7 @@ def command(
     wait: Wait = None,
     output_format: TextFormat = "text",
 ) -> None:
-    """Save the last bad batch, or the last batch.
+    """Save the batch of the last NaN, or the latest batch.
 
     A bad batch is one with which NaN or infinity appeared.
     """

@@ -20,6 +20,8 @@ EXAMPLES = (
 )
 _TIMEOUT_S = 15.0
 """The server has its own deadlines: a second for the agent, ten for native frames."""
+_IMPORTING = "<frozen importlib."
+"""Files of frames that only say that a module imports another: text leaves them out, JSON has them."""
 _LIBRARY_FOLDERS = ("/site-packages/", "/dist-packages/")
 
 
@@ -210,7 +212,9 @@ def _process_lines(processes: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _frame_lines(frames: list[dict[str, Any]], out: Output) -> Iterator[str]:
-    shown = [(frame, _place(frame)) for frame in sorted(frames, key=lambda frame: int(frame["depth"]))]
+    ordered = sorted(frames, key=lambda frame: int(frame["depth"]))
+    telling = [one for one in ordered if not str(one["file"]).startswith(_IMPORTING)]
+    shown = [(frame, _place(frame)) for frame in telling]
     longest = max((len(where) for _, where in shown), default=0)
     if out.width is not None:
         longest = min(longest, out.width // 2)
@@ -221,6 +225,9 @@ def _frame_lines(frames: list[dict[str, Any]], out: Output) -> Iterator[str]:
         yield out.style(line, "bold") if frame["is_user"] else out.style(line, "dim")
         for variable in frame.get("locals") or ():
             yield escape_controls(f"         {variable['name']} = {variable['value']}")
+    if len(telling) < len(ordered):
+        left_out = len(ordered) - len(telling)
+        yield out.style(f"       {left_out} frames of Python's import system are left out", "dim")
 
 
 def _place(frame: dict[str, Any]) -> str:

@@ -59,7 +59,7 @@ def command(
         typer.Argument(metavar="[SHELL]", help="With `install`: the shell (default: $SHELL)."),
     ] = None,
 ) -> None:
-    """Complete words in the shell: commands, jobs, tables, recipes."""
+    """Complete commands, jobs, tables and columns in the shell."""
     session: Session = context.obj
     session.no_endpoint("completion")
     given = words or []

@@ -6,23 +6,26 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from probe_cli.core.options import SYMPTOMS, TextFormat
+from probe_cli.core.options import SYMPTOMS, OutputFile, VerdictFormat
 from probe_cli.core.parameters import Argument, Option
 from probe_cli.core.session import Session
-from probe_cli.core.terminal import Output, escape_controls
-from probe_cli.render.verdict_lines import safe, verdict_lines
+from probe_cli.core.terminal import Output
+from probe_cli.render.verdict_lines import safe, verdict_lines, wrapped
 
 EXAMPLES = (
     "probe PID diagnose",
     "probe PID diagnose loss",
     "probe JOB diagnose --all --format json",
     "probe PID diagnose --exit-code || echo look at it",
+    "probe PID diagnose -o findings.csv",
 )
 _OUTCOMES = {"found": ("yellow",), "clear": ("green",), "unknown": ("dim",)}
 ALARM = 1
 """Exit code of `--exit-code` with an alarm among the verdicts."""
 _MOST_OF_ONE = 3
 """Findings shown of one recipe."""
+_OF_CHECKS = ("findings", "judged", "unknown", "own_recipes", "diagnosis_id")
+"""Parts of the answer that the checks give."""
 _DEEP_S = 60.0
 """Time limit with a symptom, which may wait for steps of the job."""
 
@@ -43,7 +46,7 @@ def command(
         ),
     ] = None,
     everything: Annotated[
-        bool, Option("--all", help="Include informational findings and checks without a result.")
+        bool, Option("--all", help="Also findings of severity info, and checks not judged.")
     ] = False,
     no_watch: Annotated[
         bool, Option("--no-watch", help="With a symptom: do not collect deep statistics in the job.")
@@ -55,7 +58,8 @@ def command(
     exit_code: Annotated[
         bool, Option("--exit-code", help="End with 1 if there is an alarm, for scripts.")
     ] = False,
-    output_format: TextFormat = "text",
+    output: OutputFile = None,
+    output_format: VerdictFormat = "text",
 ) -> int:
     """Show what is wrong, why, and what to do next.
 
@@ -69,18 +73,39 @@ def command(
         asked = {"endpoint": session.address.endpoint, "deep": "0" if no_watch else "1"}
         if symptom is not None:
             asked["symptom"] = symptom
-        answer = session.request("GET", "/v1/diagnose", asked, timeout_s=_DEEP_S if symptom else None)
-    _show(session, answer, log, everything, output_format)
+        if symptom is None and output_format == "text" and session.out.terminal and output is None:
+            answer = _state_first(session, asked)
+        else:
+            answer = session.request("GET", "/v1/diagnose", asked, timeout_s=_DEEP_S if symptom else None)
+    _show(session, answer, log, everything, output_format, output)
     judged = (answer, answer.get("conclusion") or {}, *(answer.get("findings") or ()))
     return ALARM if exit_code and any(one.get("severity") == "alarm" for one in judged) else 0
 
 
+def _state_first(session: Session, asked: Mapping[str, str]) -> dict[str, Any]:
+    """The answer, whose state is shown as soon as it is known: the checks take longer."""
+    checks = session.begin("/v1/diagnose", {**asked, "part": "checks"}, "running the checks")
+    state = session.request("GET", "/v1/diagnose", {**asked, "part": "state"})
+    session.out.lines(verdict_lines(state, session.out))
+    session.out.stream.flush()
+    found = checks()
+    shown = {name: value for name, value in found.items() if name in _OF_CHECKS}
+    return {**state, **shown, "notes": [*state["notes"], *found["notes"]], "state_shown": True}
+
+
 def _show(
     session: Session, answer: dict[str, Any], log: str | None, everything: bool,
-    output_format: Literal["text", "json"],
+    output_format: Literal["text", "json", "ndjson", "csv", "markdown", "parquet", "arrow"],
+    output: str | None,
 ) -> None:
-    if output_format == "json":
+    if output_format == "json" and output is None:
         session.out.json(answer)
+        return
+    if output_format != "text" or output is not None:
+        from probe_cli.render.row_output import write_records
+
+        given = None if output_format == "text" else output_format
+        write_records(session, _rows(answer, of_process=log is None), given, output)
         return
     if log is not None:
         for one in answer["findings"]:
@@ -96,16 +121,30 @@ def _show(
         session.note(f"PROBE_RECIPES={own} has no effect: the server was started {running}")
 
 
+def _rows(answer: Mapping[str, Any], *, of_process: bool) -> list[dict[str, Any]]:
+    """The verdict on the process or job, and each finding, with the lines of `why` and `next` as one text."""
+    found = [*([answer] if of_process else []), *(answer.get("findings") or ())]
+    names = ("recipe", "state", "severity", "rank", "step", "what", "why", "next", "explained_by")
+    return [
+        {
+            name: "\n".join(value) if isinstance(value, list) else value
+            for name, value in ((name, one.get(name)) for name in names)
+        }
+        for one in found
+    ]
+
+
 def _verdict_and_findings(answer: dict[str, Any], out: Output, everything: bool) -> Iterator[str]:
     """The verdict on the process and the findings, in the order of the answer; then how many checks ran."""
     found = list(answer.get("findings") or ())
-    found.insert(answer.get("position") or 0, answer)
+    if not answer.get("state_shown"):
+        found.insert(answer.get("position") or 0, answer)
     shown = [one for one in found if one is answer or everything or one["severity"] != "info"]
     for one in _few(shown, everything):
         yield from verdict_lines(one, out)
     if everything:
         for one in answer.get("unknown") or ():
-            yield f"{out.style('UNKNOWN', 'dim')}  {escape_controls(one['title'])}: {safe(one['reason'])}"
+            yield from wrapped(f"UNKNOWN  {safe(one['title'])}: {safe(one['reason'])}", out)
     yield from _counts(answer, out, everything)
 
 
@@ -120,7 +159,8 @@ def _counts(answer: Mapping[str, Any], out: Output, everything: bool) -> Iterato
     if judged["unknown"]:
         parts.append(f"{judged['unknown']} could not be judged")
     more = len(parts) > 1 and not everything
-    yield out.style(", ".join(parts) + (": `diagnose --all` lists them" if more else ""), "dim")
+    line = ", ".join(parts) + (": `diagnose --all` lists them" if more else "")
+    yield from (out.style(part, "dim") for part in wrapped(line, out, ""))
 
 
 def _checks_and_conclusion(answer: dict[str, Any], out: Output, everything: bool) -> Iterator[str]:
@@ -131,10 +171,13 @@ def _checks_and_conclusion(answer: dict[str, Any], out: Output, everything: bool
     if answer.get("position") is not None:
         yield from verdict_lines(answer, out)
     for check in checks:
-        outcome = out.style(f"{check['outcome']:<7}", *_OUTCOMES.get(str(check["outcome"]), ()))
-        name = f"{safe(check['check_name']):<{width}}"
+        outcome = f"{check['outcome']:<7}"
+        start = f"{check['number']:>3}  {outcome}  {safe(check['check_name']):<{width}}  "
         text = safe(check["title"] if check["outcome"] == "clear" else check["what"])
-        yield f"{check['number']:>3}  {outcome}  {name}  {text}".rstrip()
+        lines = wrapped((start + text).rstrip(), out, " " * len(start))
+        coloured = out.style(outcome, *_OUTCOMES.get(str(check["outcome"]), ()))
+        yield lines[0].replace(outcome, coloured, 1)
+        yield from lines[1:]
     cause = next((one for one in answer["findings"] if one["recipe"] == conclusion["cause"]), None)
     of_cause = [] if cause is None else [
         one for one in answer["findings"] if one.get("explained_by") == cause["recipe"]

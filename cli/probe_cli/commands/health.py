@@ -5,13 +5,15 @@ All figures come from one answer of the server (`GET /v1/summary`); this is its 
 
 from __future__ import annotations
 
+import io
+import json
 import time
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 from probe_cli.core import figures
 from probe_cli.core.figures import UNKNOWN, duration, figure, share, short, size
-from probe_cli.core.options import TextFormat
+from probe_cli.core.options import ScreenFile, TextFormat
 from probe_cli.core.parameters import Option
 from probe_cli.core.session import Session
 from probe_cli.core.terminal import Output, cut, escape_controls
@@ -21,6 +23,7 @@ from probe_cli.render.verdict_lines import verdict_lines
 EXAMPLES = (
     "probe PID health",
     "probe JOB health --format json",
+    "probe PID health -o health.json",
 )
 _PHASES = ("data", "forward", "backward", "optimizer", "comm", "other")
 _PLURAL = ("evaluation", "prediction", "checkpoint")
@@ -37,13 +40,16 @@ def command(
     watch: Annotated[
         float | None, Option("--watch", metavar="S", min=0.2, help="Refresh every S seconds.")
     ] = None,
+    output: ScreenFile = None,
     output_format: TextFormat = "text",
 ) -> None:
     """Show learning, speed, memory and problems of a run."""
     while True:
         asked = {"endpoint": session.address.endpoint, "findings": "1"}
         answer = session.request("GET", "/v1/summary", asked)
-        if output_format == "json":
+        if output is not None:
+            _to_file(session, answer, output, output_format)
+        elif output_format == "json":
             session.out.json(answer)
         else:
             if watch is not None and session.out.terminal:
@@ -57,10 +63,26 @@ def command(
         time.sleep(watch)
 
 
+def _to_file(session: Session, answer: dict[str, Any], output: str, output_format: str) -> None:
+    from probe_cli.render.row_output import write_file
+
+    text = io.StringIO()
+    if output_format == "json" or output.endswith(".json"):
+        json.dump(answer, text, ensure_ascii=False)
+    else:
+        text.writelines(f"{line}\n" for line in lines(answer, Output(text, {})))
+    write_file(output, text.getvalue().encode("utf-8", "backslashreplace"))
+    session.note(f"written to {output}")
+
+
 def lines(answer: dict[str, Any], out: Output) -> Iterator[str]:
     """The screen."""
     width = out.width or _WIDTH
     yield _title(answer, out)
+    if answer["steps"]["last"] is None and not _unread(answer):
+        yield from _line("memory", _memory(answer["memory"]), width, out)
+        yield from _findings(answer, out)
+        return
     for label, parts in (
         ("loss", _loss(answer["learning"])),
         ("", _curve(answer["learning"], width)),
@@ -77,6 +99,11 @@ def lines(answer: dict[str, Any], out: Output) -> Iterator[str]:
     yield from _findings(answer, out)
 
 
+def _unread(answer: dict[str, Any]) -> bool:
+    """Whether it is not known if a step has finished: the query for that failed."""
+    return "run" in (answer.get("unread") or ())
+
+
 def _title(answer: dict[str, Any], out: Output) -> str:
     steps = answer["steps"]
     colours = {"running": "green", "starting": "yellow", "finished": "dim"}
@@ -85,7 +112,7 @@ def _title(answer: dict[str, Any], out: Output) -> str:
     parts = [
         out.style(escape_controls(str(answer.get("name") or answer.get("job"))), "bold"),
         f"pid {answer['pid']}" if answer.get("pid") else "", out.style(state, colour),
-        "no step yet" if steps["last"] is None else f"step {steps['last']:,}",
+        "" if _unread(answer) else "no step yet" if steps["last"] is None else f"step {steps['last']:,}",
     ]
     return "  ".join(part for part in parts if part)
 
@@ -201,12 +228,11 @@ def _phases(speed: dict[str, Any], width: int, out: Output) -> Iterator[str]:
     """One bar for each measured phase: its share of the steps' time, and its mean, so that both add up."""
     label = "mean step"
     room = max(8, min(40, width - _LABEL - 32))
-    for name in _PHASES:
-        found = speed["phases"].get(f"{name}_s")
-        if found is None or found["share"] is None:
-            continue
+    measured = [(name, speed["phases"].get(f"{name}_s")) for name in _PHASES]
+    known = [(name, found) for name, found in measured if found is not None and found["share"] is not None]
+    means = figures.durations([found.get("mean", found["median"]) for _, found in known])
+    for (name, found), mean in zip(known, means, strict=True):
         bar = figures.bar(found["share"], room)
-        mean = duration(found.get("mean", found["median"]))
         text = f"{name:<10} {share(found['share']):>5}  {mean:>8}  {bar}"
         yield out.style(f"{label:<{_LABEL}}", "bold") + text
         label = ""
@@ -238,9 +264,14 @@ def _findings(answer: dict[str, Any], out: Output) -> Iterator[str]:
         yield f"and {len(found) - _MOST_FINDINGS} more: see `diagnose`"
     for reason in answer.get("unjudged") or ():
         yield f"{out.style('UNKNOWN', 'yellow')}  problems not judged: {escape_controls(reason)}"
-    if answer["steps"]["last"] is None:
-        unknown = out.style("UNKNOWN", "yellow")
-        yield f"{unknown}  no step has finished yet: learning and speed cannot be judged"
+    if _unread(answer):
+        yield f"{out.style('UNKNOWN', 'yellow')}  the recording could not be read in time: try again"
+    elif answer["steps"]["last"] is None:
+        yield f"{out.style('TOO EARLY', 'yellow')}  no step has finished yet: nothing can be judged so far"
+        if not found:
+            whom = answer.get("pid") or answer.get("name")
+            yield f"  next   probe {whom} backtrace"
+            yield f"         probe {whom} diagnose"
     elif not found and not answer.get("unjudged"):
         judged = "the monitor found" if answer.get("judged") == "monitor" else "the recipes found"
         yield f"{out.style('OK', 'green')}  {judged} no problems"

@@ -56,6 +56,20 @@ def duration(found: object) -> str:
     return f"{number * 1e3:.3g} ms" if abs(number) < 1 else f"{number:.3g} s"
 
 
+def durations(found: Sequence[object]) -> list[str]:
+    """Seconds of one list as text, all in one unit: ms, or s from ten seconds on."""
+    numbers = [value(one) for one in found]
+    longest = max((abs(one) for one in numbers if one is not None), default=0.0)
+    factor, unit = (1.0, "s") if longest >= 10 else (1e3, "ms")
+    return [
+        UNKNOWN if one is None else f"{_three(one * factor)} {unit}" for one in numbers
+    ]
+
+
+def _three(number: float) -> str:
+    return f"{number:,.0f}" if abs(number) >= 999.5 else f"{number:.3g}"
+
+
 def age(seconds: float | None) -> str:
     """How long ago, `-` for None: `0.4 s ago`, `12 s ago`, `3 min ago`, `5 h ago`, `2 d ago`."""
     if seconds is None:
@@ -93,9 +107,11 @@ def size(found: object) -> str:
 
 
 def share(found: object) -> str:
-    """A ratio as a percentage."""
+    """A ratio as a percentage; a small one is `<1 %`, and only 0 is `0 %`."""
     number = value(found)
-    return UNKNOWN if number is None else f"{100 * number:.0f} %"
+    if number is None:
+        return UNKNOWN
+    return "<1 %" if 0 < number < 0.01 else f"{100 * number:.0f} %"
 
 
 def bar(ratio: float, width: int) -> str:

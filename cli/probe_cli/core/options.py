@@ -12,6 +12,7 @@ SYMPTOMS = ("nan", "slow", "memory", "hang", "loss", "gradients", "data")
 _FORMAT = Option("--format", help="Output format.")
 TableFormat = Annotated[Literal["table", "json"], _FORMAT]
 TextFormat = Annotated[Literal["text", "json"], _FORMAT]
+VerdictFormat = Annotated[Literal["text", "json", "ndjson", "csv", "markdown", "parquet", "arrow"], _FORMAT]
 WatchFormat = Annotated[Literal["table", "ndjson"], _FORMAT]
 RowsFormat = Annotated[
     Literal["table", "json", "ndjson", "csv", "markdown", "parquet", "arrow"] | None,
@@ -19,6 +20,10 @@ RowsFormat = Annotated[
 ]
 OutputFile = Annotated[
     str | None, Option("--output", "-o", metavar="FILE", help="Write the rows to FILE.")
+]
+ScreenFile = Annotated[
+    str | None,
+    Option("--output", "-o", metavar="FILE", help="Write to FILE, as JSON if it ends in .json."),
 ]
 File = Annotated[
     str | None, Option("--file", "-f", metavar="FILE", help="Read from FILE (`-`: stdin).")

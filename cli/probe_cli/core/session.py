@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from probe.base.errors import ProbeError, UsageError
+from probe.base.errors import ProbeError, ServerUnavailable, UsageError
 from probe_cli.core.terminal import Output, escape_controls
 from probe_cli.core.wait_line import waiting
 
@@ -18,6 +18,15 @@ if TYPE_CHECKING:  # `probe --help` asks nobody, and waits for no import that as
     from probe.client.connection import Connection
     from probe.client.endpoints import Address
     from probe.client.transport import Transport
+
+
+_DOING = {
+    "/v1/diagnose": "looking at the process, then running the checks",
+    "/v1/summary": "reading the recording",
+    "/v1/backtrace": "reading the stacks",
+    "/v1/ranks": "asking the hosts of the job",
+}
+"""What a request waits for, where its path does not say it."""
 
 
 class Session:
@@ -88,10 +97,37 @@ class Session:
     ) -> dict[str, Any]:
         """The server's response to one request, see `Connection.request`."""
         connection = self._connection()
-        with waiting(self.err, f"waiting for the server to answer {path.rpartition('/')[2]}"):
+        what = _DOING.get(path) or f"waiting for the server to answer {path.rpartition('/')[2]}"
+        with waiting(self.err, what):
             answer = connection.request(method, path, parameters, body, timeout_s)
         self._transport = connection.open()
         return answer
+
+    def begin(self, path: str, parameters: Mapping[str, str], what: str) -> Callable[[], dict[str, Any]]:
+        """Send a GET on a thread of its own; calling the result waits for the response, which is `what`."""
+        import threading
+
+        from probe.base.isolation import capture
+
+        self.connect()
+        connection = self._connection()
+        done: list[tuple[dict[str, Any] | None, BaseException | None]] = []
+
+        def ask() -> None:
+            done.append(capture(lambda: connection.request("GET", path, parameters)))
+
+        thread = threading.Thread(target=ask, name="asking", daemon=True)
+        thread.start()
+
+        def response() -> dict[str, Any]:
+            with waiting(self.err, what):
+                thread.join()
+            answer, error = done[0]
+            if answer is None:
+                raise error or ServerUnavailable(f"no response to {path}")
+            return answer
+
+        return response
 
     def _connection(self) -> Connection:
         from probe.client.connection import Connection
@@ -111,7 +147,9 @@ class Session:
         def shown(text: str) -> str:
             return escape_controls(text, "\n\t") if self.err.terminal else text
 
-        self.err.line(f"{self.err.style('probe:', 'red')} {shown(error.message)}")
+        first, *more = self._fitted(f"probe: {shown(error.message)}")
+        self.err.line(self.err.style("probe:", "red") + first.removeprefix("probe:"))
+        self.err.lines(more)
         if error.hint:
             self.err.line(f"  next: {shown(error.hint)}")
 
@@ -127,8 +165,19 @@ class Session:
         return True
 
     def note(self, text: str) -> None:
-        """Write one line to stderr."""
-        self.err.line(f"probe: {escape_controls(text)}")
+        """Write one line to stderr; at a terminal, as many as its width needs."""
+        self.err.lines(self._fitted(f"probe: {escape_controls(text)}"))
+
+    def _fitted(self, text: str) -> list[str]:
+        """Text as lines: of a terminal, no wider than it; elsewhere, as it is."""
+        width = self.err.width
+        if width is None or "\n" in text or len(text) <= width:
+            return [text]
+        import textwrap
+
+        return textwrap.wrap(
+            text, width, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
+        )
 
     def read_text(self, argument: str | None, file: str | None, what: str) -> str:
         """SQL or a snippet: the argument, the file, or stdin for `-` or nothing; raises `UsageError`."""

@@ -1,4 +1,5 @@
-"""What can come next on a command line: commands, live jobs, tables, recipes, options and their values.
+"""What can come next on a command line: commands, live jobs, tables and their columns, recipes, options and
+their values.
 
 Asks no server and starts none: jobs are read from PROBE_DIR. The command's main thread.
 """
@@ -23,8 +24,36 @@ def completions(
 ) -> list[str]:
     """Words that fit in the place of the last of `words` (as far as it is typed), which follow `probe`."""
     *before, typed = words or [""]
+    if (place := _command_place(before, known)) is not None:
+        command = known.same_as.get(before[place], before[place])
+        if command == "query" and not typed.startswith("-") and not _has_value(before, parameters(command)):
+            return list(dict.fromkeys(_sql(typed)))
     found = dict.fromkeys(_candidates(before, known, parameters, session, typed.startswith("-")))
     return [word for word in found if word.startswith(typed)]
+
+
+def _command_place(before: Sequence[str], known: Vocabulary) -> int | None:
+    ours = (*known.commands, *known.same_as)
+    return next((at for at, word in enumerate(before) if word in ours), None)
+
+
+def _has_value(before: Sequence[str], parameters: Sequence[Any]) -> bool:
+    """Whether the last word is an option that takes a value."""
+    options = [one for one in parameters if one.param_type_name == "option" and not one.is_flag]
+    return any(before[-1] in (*one.opts, *one.secondary_opts) for one in options)
+
+
+def _sql(typed: str) -> Iterator[str]:
+    """What the text can continue as: its last word as a table, a column or a keyword. The text may begin with
+    the quotation mark that the shell has not seen closed."""
+    from probe_cli.prompts.sql_words import candidates
+
+    quote = typed[:1] if typed[:1] in ("'", '"') else ""
+    text = typed[len(quote) :]
+    found = [text[: len(text) - length] + word for word, length in candidates(text)]
+    if quote and len(found) == 1:
+        found.append(f"{found[0]} ")  # after the only word that fits a shell would close the quotation
+    yield from (quote + one for one in found)
 
 
 def _candidates(
@@ -33,8 +62,7 @@ def _candidates(
     if before and before[-1] in ENDPOINT_OPTIONS:
         yield from _jobs(session)
         return
-    ours = (*known.commands, *known.same_as)
-    place = next((at for at, word in enumerate(before) if word in ours), None)
+    place = _command_place(before, known)
     if place is None:
         given = [word for word in before if not word.startswith("-")]
         yield from known.commands

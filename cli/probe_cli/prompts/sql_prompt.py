@@ -5,23 +5,16 @@ The command's main thread.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 
 from probe.base.errors import ProbeError, UsageError
 from probe.client.answer import Answer
-from probe.recording.tables import TABLES, columns_of
 from probe_cli.core.session import Session
+from probe_cli.prompts import sql_words
 from probe_cli.prompts.line_reader import LineReader
 from probe_cli.render.row_output import Format, write_rows
 
 MODES: tuple[Format, ...] = ("table", "csv", "json", "ndjson", "markdown")
-_KEYWORDS = (
-    "SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "LIMIT", "DESC", "HAVING", "QUALIFY", "WITH", "AS",
-    "JOIN", "LEFT JOIN", "USING", "ON", "AND", "OR", "NOT", "IN", "BETWEEN", "LIKE", "IS NULL", "CASE",
-    "WHEN", "THEN", "ELSE", "END", "DISTINCT", "UNION ALL", "DESCRIBE", "SUMMARIZE", "SHOW TABLES",
-    "COUNT(*)", "AVG(", "SUM(", "MIN(", "MAX(", "MEDIAN(", "QUANTILE_CONT(",
-)
 _HELP = (
     "A query ends with ; and may have many lines. Ctrl-C stops it, Ctrl-D leaves the prompt.",
     "  \\d            the tables",
@@ -29,7 +22,6 @@ _HELP = (
     f"  .mode MODE    {', '.join(MODES)}",
     "  \\q            leave",
 )
-_WORD = re.compile(r"[\\.]?[\w.]*$")
 _LEAVE = ("\\q", ".quit", ".exit", "exit", "quit", "exit;", "quit;")
 
 
@@ -98,19 +90,9 @@ def is_whole(text: str) -> bool:
 
 
 def candidates(before: str) -> Iterator[tuple[str, int]]:
-    """Tables, columns (of the tables that the text names, else of all) and keywords that fit."""
-    match = _WORD.search(before)
-    word = match[0] if match else ""
+    """Words of SQL that fit; after `.mode`, the modes."""
     if before.lstrip().startswith(".mode "):
+        word = before.rpartition(" ")[2]
         yield from ((mode, len(word)) for mode in MODES if mode.startswith(word))
         return
-    lowered = word.lower()
-    named = [table for table in TABLES if table.full_name in before.lower()]
-    tables = [table.full_name for table in TABLES]
-    columns = {column.name: None for table in named or TABLES for column in columns_of(table)}
-    for name in (*tables, *(columns if word else ())):
-        if name.startswith(lowered) and name != lowered:
-            yield name, len(word)
-    for keyword in _KEYWORDS if word else ():
-        if keyword.lower().startswith(lowered) and keyword.lower() != lowered:
-            yield keyword, len(word)
+    yield from sql_words.candidates(before)

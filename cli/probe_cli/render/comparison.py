@@ -274,6 +274,11 @@ def _percent(change: float, more: str, less: str) -> str:
     return f"{100 * abs(change):.0f} % {more if change > 0 else less}"
 
 
+def _signed(change: float) -> str:
+    """`+12 %`; `×217` from ten times on."""
+    return f"×{change + 1:,.0f}" if change >= 9 else f"{100 * change:+.0f} %"
+
+
 def _seconds(text: str) -> float:
     number, _, unit = text.partition(" ")
     try:
@@ -320,7 +325,7 @@ def _table(shown: list[Difference], out: Output) -> Iterator[str]:
     cells = [(line.name, *_shortened(line.a, line.b)) for line in shown]
     widths = [max(len(row[place]) for row in cells) for place in range(3)]
     for line, (name, a, b) in zip(shown, cells, strict=True):
-        change = "" if line.change is None or not line.differs else f"{100 * line.change:+.0f} %"
+        change = "" if line.change is None or not line.differs else _signed(line.change)
         note = line.note if line.section not in SECTIONS[3:] else ""
         text = f"  {name:<{widths[0]}}  {a:>{widths[1]}} → {b:<{widths[2]}}  {change:>7}  "
         yield (text + out.style(note, "dim")).rstrip()

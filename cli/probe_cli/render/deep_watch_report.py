@@ -31,11 +31,15 @@ class Part(NamedTuple):
     order: str
 
 
+_KEYS = {
+    "MIN": "smallest", "MAX": "largest", "NAN/INF": "non_finite", "UPDATE": "update_ratio", "": "update_kind",
+}
+"""Keys in NDJSON of columns whose heading is another word."""
 PARTS = (
     Part(
         ("gradients", "updates", "histograms"),
         "gradients, update ratios furthest from 0.001 first", "python.gradients",
-        ("PARAMETER", "NORM", "LARGEST", "NON-FINITE", "ZEROS", "WEIGHT", "UPDATE RATIO", ""),
+        ("PARAMETER", "NORM", "MAX", "NAN/INF", "ZEROS", "WEIGHT", "UPDATE", ""),
         ("coalesce(param, concat('number ', place))", "norm", "abs_max", "nan_count + inf_count",
          "zero_ratio", "weight_norm", "update_ratio", "update_kind"),
         "coalesce(nan_count + inf_count, 0) DESC, norm IS NOT NULL, "
@@ -43,7 +47,7 @@ PARTS = (
     ),
     Part(
         ("activations",), "activations, most dead or saturated units first", "python.activations",
-        ("MODULE", "CLASS", "MEAN", "STD", "SMALLEST", "LARGEST", "NON-FINITE", "DEAD", "SATURATED"),
+        ("MODULE", "CLASS", "MEAN", "STD", "MIN", "MAX", "NAN/INF", "DEAD", "SATURATED"),
         ("module", "class", "mean", "std", "min", "max", "nan_count + inf_count", "dead_ratio",
          "saturated_ratio"),
         "nan_count + inf_count DESC, greatest(coalesce(dead_ratio, 0), coalesce(saturated_ratio, 0)) DESC, "
@@ -86,7 +90,7 @@ def _write(
 ) -> None:
     out = session.out
     if output_format == "ndjson":
-        names = [name.lower().replace(" ", "_").replace("-", "_") or "update_kind" for name in part.columns]
+        names = [_KEYS.get(name, name.lower()) for name in part.columns]
         for step, rank, *values, _ in found:
             row = {"table": part.table, "step": step, "rank": rank, **dict(zip(names, values, strict=True))}
             out.json(row)

@@ -21,4 +21,4 @@ def state_text(process: dict[str, Any]) -> str:
     kind, separator, _ = how.partition(": ")
     if separator and kind.isidentifier():  # an exception; its message is in python.exceptions
         how = kind
-    return word if how in ("", word) else f"{word}: {how[:_LONGEST_HOW]}"
+    return word if how in ("", word, "unknown") else f"{word}: {how[:_LONGEST_HOW]}"

@@ -1,4 +1,4 @@
-"""A verdict or finding as text: state, what, why, next; its consequences beneath it. Pure."""
+"""A verdict or finding as text: state, severity, what, why, next; its consequences beneath it. Pure."""
 
 from __future__ import annotations
 
@@ -8,18 +8,40 @@ from typing import Any
 from probe_cli.core.terminal import Output, escape_controls
 
 _COLOURS = {"ok": ("green",), "notice": ("yellow",), "alarm": ("red",)}
+_NAMED = ("notice", "alarm")
+"""Severities that are written out, since colour is not always there."""
+_INDENT = " " * 9
+"""Where evidence and commands begin."""
 
 
 def verdict_lines(verdict: Mapping[str, Any], out: Output) -> Iterator[str]:
-    """One verdict: state, what, why, next; a consequence in one line, to follow its cause."""
+    """One verdict: state, severity, what, why, next; a consequence in one line, to follow its cause.
+
+    A terminal's lines are wrapped, but for commands, which are there to be copied."""
     if verdict.get("explained_by"):
-        yield f"  {'hence':<6} {safe(verdict['state'])}: {safe(verdict['what'])}"
+        yield from wrapped(f"  {'hence':<6} {safe(verdict['state'])}: {safe(verdict['what'])}", out)
         return
-    state = out.style(safe(str(verdict["state"]).upper()), *_COLOURS.get(str(verdict["severity"]), ()))
-    yield f"{state}  {safe(verdict['what'])}"
-    for name in ("why", "next"):
-        for number, text in enumerate(verdict.get(name) or ()):
-            yield f"  {'' if number else name:<6} {safe(text)}"
+    state = safe(str(verdict["state"]).upper())
+    severity = str(verdict["severity"])
+    named = f" ({severity})" if severity in _NAMED else ""
+    first, *more = wrapped(f"{state}{named}  {safe(verdict['what'])}", out)
+    yield out.style(state, *_COLOURS.get(severity, ())) + first[len(state) :]
+    yield from more
+    for number, text in enumerate(verdict.get("why") or ()):
+        yield from wrapped(f"  {'' if number else 'why':<6} {safe(text)}", out)
+    for number, text in enumerate(verdict.get("next") or ()):
+        yield f"  {'' if number else 'next':<6} {safe(text)}"
+
+
+def wrapped(line: str, out: Output, indent: str = _INDENT) -> list[str]:
+    """A line, at a terminal in as many lines as its width needs."""
+    if out.width is None or len(line) <= out.width:
+        return [line]
+    import textwrap
+
+    return textwrap.wrap(
+        line, out.width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
+    )
 
 
 def safe(text: object) -> str:

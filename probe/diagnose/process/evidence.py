@@ -257,7 +257,7 @@ def _sample_stacks(pid: int) -> tuple[list[dict[str, Any]], list[str]]:
     for turn in range(SAMPLES):
         began = time.monotonic()
         if began > deadline:
-            missing.append(f"only {len(captures)} of {SAMPLES} samples: each takes long")
+            missing.append(f"only {len(captures)} of {SAMPLES} stack samples: reading one took long")
             break
         try:
             captures.append(

@@ -40,12 +40,15 @@ def diagnose_process(evidence: Evidence, thresholds: StallThresholds = DEFAULTS)
 
 
 def _finding(
-    case: Case, state: str, severity: str, what: str, *own: str, ask: Iterable[str] = (), place: bool = True
+    case: Case, state: str, severity: str, what: str, *own: str, ask: Iterable[str] = (), place: bool = True,
+    gil: bool = False, said: bool = False,
 ) -> Finding:
-    """A finding. Its evidence: the rule's own lines, the progress of training and, with `place`, the training
-    thread."""
-    why = [*own, *wording.progress_lines(case.evidence)]
+    """A finding. Its evidence: the rule's own lines, the progress of training (unless it is `said` in `what`,
+    as `since` does), with `place` the training thread, with `gil` who holds the GIL."""
+    said = said or (bool(case.since) and case.since in what)
+    why = [*own, *wording.progress_lines(case.evidence, last_step=not said)]
     why += wording.thread_lines(case.evidence, case.training) if place else []
+    why += wording.gil_lines(case.evidence) if gil else []
     pid = str(case.evidence.pid)
     return Finding(state, severity, what, why, [line.replace("{pid}", pid) for line in ask])
 
@@ -64,9 +67,9 @@ def _ended(case: Case) -> Finding | None:
     if e.closed:
         return _finding(case, states.FINISHED, OK, e.how or "finished: its recording was closed", ask=ask)
     if e.state == "zombie" and e.how is None:
-        what = f"process {e.pid} has ended (zombie), but its parent has not reaped it"
+        what = f"process {e.pid} has ended, but its parent has not collected its exit status (zombie)"
         return _finding(case, states.ZOMBIE, ALARM, what, ask=ask)
-    what = e.how or f"process {e.pid} is gone without closing its recording; the reason is unknown"
+    what = e.how or f"process {e.pid} is gone without closing its recording; nothing tells what ended it"
     ask.append('probe {pid} query "SELECT reason, thread_name, func, lineno FROM python.stacks"')
     return _finding(case, states.DEAD, ALARM, what, ask=ask)
 
@@ -77,7 +80,7 @@ def _stopped(case: Case) -> Finding | None:
         return None
     own = f"kernel state: {e.state}"
     if e.tracer_pid is not None:
-        what = f"traced by process {e.tracer_pid} ({e.tracer_name or 'name hidden'}){case.since}"
+        what = f"stopped by a debugger, process {e.tracer_pid} ({e.tracer_name or 'name hidden'}){case.since}"
         ask = f"ps -o pid,user,args -p {e.tracer_pid}"
         return _finding(case, states.TRACED, ALARM, what, own, ask=[ask])
     what = f"stopped by a signal (SIGSTOP or Ctrl-Z){case.since}"
@@ -88,7 +91,7 @@ def _paused(case: Case) -> Finding | None:
     progress, held = case.progress, case.evidence.held
     if progress is None or progress.phase != PAUSED:
         return None
-    what = f"paused by probe between two steps for {wording.seconds(progress.phase_s or 0.0)}"
+    what = f"paused by probe, between two steps, for {wording.seconds(progress.phase_s or 0.0)}"
     if held is not None:
         most = f", for at most {wording.seconds(held.for_s)}" if held.for_s is not None else ""
         since = wording.seconds(max(0.0, (clock.wall_ns() - held.since_ns) / 1e9))
@@ -104,7 +107,8 @@ def _acted_on(case: Case) -> Finding | None:
     which = "an action or a snippet"
     if held is not None:
         which = f"an action ({held.action}, {held.action_id}, by {held.who})"
-    what = f"held between two steps for {wording.seconds(progress.phase_s or 0.0)}: probe runs {which}"
+    for_s = wording.seconds(progress.phase_s or 0.0)
+    what = f"probe runs {which}; training waits for it between two steps, for {for_s} now"
     return _finding(case, states.ACTED_ON, NOTICE, what, ask=[_BACKTRACE, "probe {pid} actions"])
 
 
@@ -127,21 +131,19 @@ def _as_usual(case: Case) -> Finding | None:
             case, states.STARVED, NOTICE, f"training continues, but {lacking[0]}", *lacking, ask=_CPU
         )
     usual = wording.seconds(progress.usual_step_s)
-    what = f"step {progress.step} finished {wording.seconds(since_s)} ago (usually every {usual})"
-    return _finding(case, states.RUNNING, OK, what, place=False)
+    what = f"step {progress.step:,} finished {wording.seconds(since_s)} ago; a step usually takes {usual}"
+    return _finding(case, states.RUNNING, OK, what, place=False, said=True)
 
 
 def _between_steps(progress: Progress, severity: str) -> tuple[str, str, str]:
     """State, severity and text of a process that evaluates or saves, according to python.intervals."""
     since = wording.seconds(progress.interval_s or 0.0)
     if progress.interval == "checkpoint":
-        return states.CHECKPOINT, severity, f"saves a checkpoint for {since}, after step {progress.step}"
+        return states.CHECKPOINT, severity, f"saves a checkpoint for {since} now, after step {progress.step}"
     batches = f", {progress.batches} batches so far" if progress.batches else ""
-    kind = f"{progress.interval} for" if progress.interval in _RUNS else "evaluates for"
-    return states.EVALUATION, severity, f"{kind} {since} after step {progress.step}{batches}"
-
-
-_RUNS = ("prediction", "inference", "reading")
+    doing = {"prediction": "predicts", "inference": "runs inference", "reading": "reads batches"}
+    kind = doing.get(str(progress.interval), "evaluates")
+    return states.EVALUATION, severity, f"{kind} for {since} now, after step {progress.step}{batches}"
 
 
 # Kept from running ------------------------------------------------------------
@@ -166,7 +168,7 @@ def _starved(case: Case) -> Finding | None:
     lacking = _lacking_cpu(case)
     if not lacking or case.had_cpu:
         return None
-    what = f"{lacking[0]}; not hung in Python{case.since}"
+    what = f"starved, not hung: {lacking[0]}{case.since}"
     return _finding(case, states.STARVED, ALARM if case.late else NOTICE, what, *lacking, ask=_CPU)
 
 
@@ -178,10 +180,10 @@ def _lacking_cpu(case: Case) -> list[str]:
         delay = thread.run_delay_ratio
         if delay >= limits.starved_window_ratio and delay >= limits.starved_ratio * thread.wanted_ratio:
             running = wording.percent(thread.cpu_ratio)
-            lines.append(f"waiting for a CPU {wording.percent(delay)} of the time, running {running}")
+            lines.append(f"it waited for a CPU {wording.percent(delay)} of the time and ran {running}")
     wants_cpu = thread is not None and not thread.still
     if wants_cpu and throttled is not None and throttled >= limits.throttled_ratio:
-        lines.append(f"throttled: its cgroup's CPU quota ran out in {wording.percent(throttled)} of periods")
+        lines.append(f"its cgroup used up its CPU quota in {wording.percent(throttled)} of the periods")
     return lines
 
 
@@ -189,8 +191,8 @@ def _uninterruptible(case: Case) -> Finding | None:
     thread = case.training
     if thread is None or thread.state != "uninterruptible" or case.works:
         return None
-    what = f"uninterruptible (D) in {thread.wchan or 'the kernel'}{wording.on(thread)}: "
-    what += f"a device or file system does not respond{case.since}"
+    what = f"waits in the kernel, uninterruptibly (D state), in {thread.wchan or 'an unknown call'}"
+    what += f"{wording.on(thread)}: a disk, network file system or device does not respond{case.since}"
     severity = case.waiting(sure=case.sleeps) if case.progress else (ALARM if case.sleeps else NOTICE)
     ask = ["cat /proc/{pid}/stack  (as root)", _ALL_THREADS, "dmesg | tail"]
     return _finding(case, states.UNINTERRUPTIBLE, severity, what, ask=ask)
@@ -214,10 +216,8 @@ def _holds_gil(case: Case) -> Finding | None:
     alone = ALARM if asleep else NOTICE
     severity = alone if case.quiet_s is None else case.waiting(sure=asleep)
     own = [] if holder.training else wording.thread_lines(case.evidence, holder)
-    return _finding(
-        case, states.HOLDS_GIL, severity, what + case.since, *own, *wording.gil_lines(case.evidence),
-        ask=[_NATIVE, _ALL_THREADS],
-    )
+    ask = [_ALL_THREADS, _NATIVE]
+    return _finding(case, states.HOLDS_GIL, severity, what + case.since, *own, ask=ask, gil=True)
 
 
 def _shut_out(case: Case) -> bool:
@@ -249,7 +249,7 @@ def _checkpoint(case: Case) -> Finding | None:
     if thread is None:
         return None
     place, caller = wording.short(stack_patterns.checkpoint(thread)), wording.place_of(thread.frames)
-    what = f"writes a checkpoint in {place}, called in {caller}{case.since}"
+    what = f"writes a checkpoint in {place}, called by {caller}{case.since}"
     own: list[str] = []
     if thread is not training:
         what = f"waits for {_named(thread)}, which {what}"
@@ -262,7 +262,7 @@ def _checkpoint(case: Case) -> Finding | None:
 def _held(case: Case) -> Finding | None:
     if case.training is None or not stack_patterns.held(case.training):
         return None
-    what = f"held for inspection after an exception in the main thread{case.since}"
+    what = f"an exception ended the main thread; kept for inspection (PROBE_HOLD_S){case.since}"
     ask = [_BACKTRACE, 'probe {pid} query "SELECT type, message FROM python.exceptions"']
     return _finding(case, states.HELD, NOTICE, what, ask=ask)
 
@@ -305,10 +305,10 @@ def _data(case: Case) -> Finding | None:
         place = wording.place_of(starting[0].frames)
         detail, sure, culprits = f"process {starting[0].pid} is starting, in {place}", False, starting
     elif thread is not None and not workers:
-        detail = f"the dataset is in {wording.place_of(stack_patterns.fetching(thread.frames))}"
+        detail = f"its dataset is in {wording.place_of(stack_patterns.fetching(thread.frames))}"
         sure = not case.works and case.sleeps
     else:
-        detail, sure = "none of its workers has a task", True
+        detail, sure = "all of its workers are idle", True
     busy = (not workers and case.works) or any(_busy(case, worker) for worker in culprits)
     shown = [*culprits, *(one for one in workers if one not in culprits)][:_MOST_LINES]
     return _finding(
@@ -348,8 +348,8 @@ def _collective(case: Case) -> Finding | None:
         return None
     op = frame.func if frame is not None else "backward (gradient averaging)"
     caller = next((one for one in thread.frames if one.is_user), None)
-    what = f"waits for other ranks in {op}" + (f", called in {wording.short(caller)}" if caller else "")
-    ask = [_NATIVE, "probe ps", "probe JOB/RANK diagnose  (for each other rank: one is not in this call)"]
+    what = f"waits for other ranks in {op}" + (f", called by {wording.short(caller)}" if caller else "")
+    ask = ["probe JOB diagnose  (all ranks: which one is not in this call)", "probe ps", _NATIVE]
     return _finding(case, states.IN_COLLECTIVE, case.waiting(sure=True), what + case.since, ask=ask)
 
 
@@ -364,9 +364,9 @@ def _deadlock(case: Case) -> Finding | None:
     places = "; ".join(f"{thread.name} in {wording.place_of(thread.frames)}" for thread in waiting)
     severity = ALARM if case.quiet_s is None else case.waiting(sure=case.sleeps)
     others = [line for one in waiting if not one.training for line in wording.thread_lines(e, one)]
-    what = f"{len(waiting)} threads wait for locks and none moves: {places}{case.since}"
+    what = f"{len(waiting)} threads each wait for a lock, and none gets on: {places}{case.since}"
     ask = ["probe {pid} backtrace --all-threads --locals", _NATIVE]
-    return _finding(case, states.DEADLOCK, severity, what, *others, *wording.gil_lines(e), ask=ask)
+    return _finding(case, states.DEADLOCK, severity, what, *others, ask=ask, gil=True)
 
 
 def _elsewhere(case: Case) -> Finding | None:
@@ -398,8 +398,7 @@ def _lock_wait(case: Case) -> Finding | None:
     return _finding(
         case, states.LOCK_WAIT, case.waiting(sure=case.sleeps) if case.trains else NOTICE,
         f"waits for a lock or an event in {wording.place_of(thread.frames)}{case.since}",
-        *_other_threads(case), *wording.gil_lines(case.evidence),
-        ask=["probe {pid} backtrace --all-threads --locals", _NATIVE],
+        *_other_threads(case), ask=["probe {pid} backtrace --all-threads --locals", _NATIVE], gil=True,
     )
 
 
@@ -407,8 +406,9 @@ def _warm_up(case: Case) -> Finding | None:
     progress, thread = case.progress, case.training
     if progress is None or progress.usual_step_s is not None or case.late:
         return None
-    done = f"{progress.steps} of the first {WARM_UP_STEPS} steps done" if progress.steps else "no step yet"
-    what = f"{done} {wording.seconds(progress.recorded_s)} after recording began: starting, compiling or idle"
+    done = f"{progress.steps} of the first {WARM_UP_STEPS} steps have" if progress.steps else "no step has"
+    what = f"{done} finished {wording.seconds(progress.recorded_s)} after recording began"
+    what += ": starting, compiling or idle"
     what += f", in {wording.place_of(thread.frames)}" if thread is not None and thread.frames else ""
     return _finding(case, states.WARM_UP, NOTICE, what)
 
@@ -424,12 +424,12 @@ def _blocked(case: Case) -> Finding | None:
     if e.workers and stack_patterns.waits_for_children(thread):
         one = e.workers[0]
         child = f", for process {one.pid} ({one.command or one.state}), which is {one.state}"
-    polls = "" if case.sleeps else "; it wakes up now and then"
+    polls = "" if case.sleeps else "; it wakes now and then"
     place = wording.place_of(thread.frames)
-    what = f"blocked{call}{wording.on(thread)} with the GIL released, in {place}{child}{polls}{case.since}"
+    what = f"waits{call}{wording.on(thread)}, called by {place}{child}{polls}{case.since}"
     return _finding(
         case, states.BLOCKED, case.waiting(sure=case.sleeps) if case.trains else NOTICE, what,
-        *wording.gil_lines(e), *_children(case), ask=[_NATIVE, _LOCALS],
+        *_children(case), ask=[_LOCALS, _NATIVE], gil=True,
     )
 
 
@@ -441,27 +441,27 @@ def _working(case: Case) -> Finding | None:
     if thread is None or not e.samples:
         return None
     place = wording.place_of(thread.frames)
-    doing = f"running in {place}" if thread.changed else f"computing in one call, in {place}"
-    own, ask = wording.gil_lines(e), [_BACKTRACE, _LOCALS]
+    doing = f"runs in {place}" if thread.changed else f"computes in one call, in {place}"
+    own, ask = list[str](), [_BACKTRACE, _LOCALS]
     if case.quiet_s is None:
         what = f"{doing}; steps are unknown without a recording"
-        return _finding(case, states.RUNNING, OK, what, *own, ask=["probe {pid} attach"])
+        return _finding(case, states.RUNNING, OK, what, ask=["probe {pid} attach"], gil=True)
     lacking = _lacking_cpu(case)
     if lacking:
-        own.append(f"{lacking[0]}; it has had CPU for more than {case.thresholds.stall_steps:g} usual steps")
+        own.append(f"{lacking[0]}; but it had the CPU time of {case.thresholds.stall_steps:g} usual steps")
     frame = None if case.progress is None or case.progress.interval is not None else case.circles
     severity = case.working(moving=bool(thread.changed) and frame is None)
     if severity == ALARM or frame is not None:
         if frame is not None:
-            doing = f"running in {wording.short_with_caller(frame, thread.frames)}"
-            own.insert(0, f"all {e.samples} samples are in {frame.func}, none in a module or backward")
+            doing = f"runs in {wording.short_with_caller(frame, thread.frames)}"
+            own.insert(0, f"all {e.samples} stack samples are in {frame.func}, none in a module or backward")
         what = f"{doing} without completing a step or batch{case.since}"
-        return _finding(case, states.BUSY, severity, what, *own, ask=ask)
+        return _finding(case, states.BUSY, severity, what, *own, ask=ask, gil=True)
     if not case.trains:
-        return _finding(case, states.RUNNING, OK, doing + case.since, *own, ask=ask)
+        return _finding(case, states.RUNNING, OK, doing + case.since, *own, ask=ask, gil=True)
     if case.progress is not None and case.progress.interval is not None:
-        return _finding(case, *_between_steps(case.progress, NOTICE), *own, ask=ask)
-    return _finding(case, states.SLOW_STEP, NOTICE, f"a long step: {doing}{case.since}", *own, ask=ask)
+        return _finding(case, *_between_steps(case.progress, NOTICE), *own, ask=ask, gil=True)
+    return _finding(case, states.SLOW_STEP, NOTICE, doing + case.since, *own, ask=ask, gil=True)
 
 
 def _unknown(case: Case) -> Finding:
@@ -471,7 +471,7 @@ def _unknown(case: Case) -> Finding:
     doing = f"the training thread is {known}" if known else f"the process is {e.state}"
     doing += f" in {thread.call}" if thread and thread.call else ""
     severity = case.working() if case.works else case.waiting(sure=case.sleeps)
-    what = f"no stacks available; according to the kernel {doing}{case.since}"
+    what = f"its stacks cannot be read; according to the kernel {doing}{case.since}"
     return _finding(case, states.UNKNOWN, severity, what, ask=["probe {pid} backtrace --native"])
 
 

@@ -108,14 +108,16 @@ class Case:
 
     @property
     def since(self) -> str:
-        """`; no step for 12 s (usually 60 ms)`: how long training has been quiet; empty when not known."""
+        """`; no step for 12 s, since step 41 (usually 60 ms)`: how long training has been quiet; empty when
+        that is not known."""
         p = self.progress
         if p is None or self.quiet_s is None:
             return ""
         if p.usual_step_s is None:
-            return f"; no step yet after {wording.seconds(p.recorded_s)}"
+            return f"; no step has finished in {wording.seconds(p.recorded_s)}"
         usual = wording.seconds(p.usual_step_s)
-        return f"; no step for {wording.seconds(p.last_step_s or 0.0)} (usually {usual})"
+        since = "" if p.step is None else f", since step {p.step:,}"
+        return f"; no step for {wording.seconds(p.last_step_s or 0.0)}{since} (usually {usual})"
 
 
 def limit_s(stall_s: float, progress: Progress | None, thresholds: StallThresholds = DEFAULTS) -> float:

@@ -13,7 +13,7 @@ from probe.diagnose.process.stack_patterns import Frames, innermost
 
 def seconds(value: float) -> str:
     """A duration with the digits a reader needs."""
-    if value < 0.1:
+    if value < 0.9995:
         return f"{value * 1e3:.3g} ms"
     if value < 10:
         return f"{value:.1f} s"
@@ -57,21 +57,23 @@ def way_in(frames: Frames, most: int = 3) -> str | None:
     return " ← ".join(map(short, callers[:most])) or None
 
 
-def progress_lines(e: Evidence) -> list[str]:
-    """Progress of training until now."""
+def progress_lines(e: Evidence, *, last_step: bool = True) -> list[str]:
+    """Progress of training until now; without `last_step`, what is said of that elsewhere is left out."""
     p = e.progress
     if p is None:
-        return ["not recorded: steps are unknown"]
+        return ["the process is not recorded, so its steps are unknown"]
     if p.step is None:
-        lines = [f"no step since recording began {seconds(p.recorded_s)} ago"]
+        lines = [f"no step has finished since recording began {seconds(p.recorded_s)} ago"]
     else:
-        usual = f", usually every {seconds(p.usual_step_s)}" if p.usual_step_s is not None else ""
-        lines = [f"last finished step: {p.step}, {seconds(p.last_step_s or 0.0)} ago{usual}"]
+        usual = f"; a step usually takes {seconds(p.usual_step_s)}" if p.usual_step_s is not None else ""
+        lines = [f"last finished step: {p.step:,}, {seconds(p.last_step_s or 0.0)} ago{usual}"]
+    if not last_step:
+        lines = []
     if p.phase is not None and p.phase_s is not None and p.phase != "other":
-        loader = f" of {p.pending_loader}" if p.pending_loader else ""
-        lines.append(f"phase {p.phase}{loader}, for {seconds(p.phase_s)}")
+        loader = f" ({p.pending_loader})" if p.pending_loader else ""
+        lines.append(f"in phase {p.phase}{loader} for {seconds(p.phase_s)}")
     if p.longest_pause_s is not None and p.usual_step_s and p.longest_pause_s > 5 * p.usual_step_s:
-        lines.append(f"longest step before this one: {seconds(p.longest_pause_s)}")
+        lines.append(f"longest step so far: {seconds(p.longest_pause_s)}")
     return lines
 
 
@@ -93,15 +95,16 @@ def thread_lines(e: Evidence, thread: Thread | None) -> list[str]:
     if thread.cpu_ratio is not None:
         figures.append(f"CPU {percent(thread.cpu_ratio)}")
     if thread.switches_per_s is not None:
-        figures.append(f"{thread.switches_per_s:.0f} switches/s")
+        figures.append(f"{thread.switches_per_s:.0f} context switches/s")
     if thread.run_delay_ratio is not None and thread.run_delay_ratio >= 0.1:
-        figures.append(f"waiting for a CPU {percent(thread.run_delay_ratio)}")
+        figures.append(f"waiting for a CPU {percent(thread.run_delay_ratio)} of the time")
     over = f" over {seconds(e.window_s)}" if e.window_s else ""
     lines.append(f"{name} is {thread.state or 'in an unknown state'}{where}; {', '.join(figures)}{over}")
     if thread.changed is not None:
-        lines.append(f"its stack {'changed' if thread.changed else 'did not change'} in {e.samples} samples")
+        moves = "changed" if thread.changed else "was the same"
+        lines.append(f"its stack {moves} in {e.samples} samples")
     if e.still_s and e.watched_s and e.watched_s > 2 * (e.window_s or 0.0) and thread.training:
-        lines.append(f"asleep for at least {seconds(e.still_s)}")
+        lines.append(f"it has slept for at least {seconds(e.still_s)}")
     return lines + list(e.missing)
 
 
@@ -118,9 +121,9 @@ def gil_lines(e: Evidence) -> list[str]:
     waiting = [f"{thread.name} ({thread.tid})" for thread in e.threads if thread.waits_for_gil]
     lines = []
     if holder is not None:
-        lines.append(f"GIL: held by {holder.name} ({holder.tid}) in all {e.samples} samples")
+        lines.append(f"the GIL was held by {holder.name} ({holder.tid}) in all {e.samples} samples")
     elif any(thread.held_gil is not None for thread in e.threads):
-        lines.append(f"GIL: not held by the same thread in all {e.samples} samples")
+        lines.append(f"the GIL is not stuck: no thread held it in all {e.samples} samples")
     if waiting:
         lines.append(f"waiting for the GIL: {', '.join(waiting[:8])}")
     p = e.progress
@@ -146,7 +149,7 @@ def place_of(frames: Frames) -> str:
 def short(frame: Frame | None) -> str:
     """A frame on one line with the rest: function, file name, line."""
     if frame is None:
-        return "an unknown place"
+        return "code without a Python frame"
     return f"{frame.func} ({frame.file.rpartition('/')[2]}:{frame.lineno})"
 
 
@@ -157,4 +160,4 @@ def short_with_caller(frame: Frame, frames: Frames) -> str:
         return short(frame)
     callers = frames[names.index((frame.func, frame.file)) + 1 :]
     caller = next((one for one in callers if one.is_user), None)
-    return short(frame) if caller is None else f"{short(frame)}, called in {short(caller)}"
+    return short(frame) if caller is None else f"{short(frame)}, called by {short(caller)}"

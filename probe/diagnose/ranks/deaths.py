@@ -123,7 +123,7 @@ def last_call(facts: Facts) -> str:
 
 def step(facts: Facts) -> str:
     """Its last finished step."""
-    return f"step {facts.step:,}" if facts.step is not None else "no step"
+    return f"step {facts.step:,}" if facts.step is not None else "its first step"
 
 
 def _spread(killed: Sequence[Facts]) -> str:

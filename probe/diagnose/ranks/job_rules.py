@@ -42,7 +42,7 @@ def _with_missing(found: Finding, ranks: list[Facts], missing: Sequence[str]) ->
     lines = list(missing)
     if absent and not missing:
         whom = rank_sets.named(absent)
-        lines.append(f"{whom} not known: not recorded, or on a host that does not answer")
+        lines.append(f"nothing is known of {whom}: not recorded, or on a host that does not answer")
     return replace(found, why=[*found.why, *lines])
 
 
@@ -67,7 +67,7 @@ def _mismatched(ranks: list[Facts]) -> Finding | None:
         f"{_group(ours)}: {_said(found.state, ours)} against {_said(found.state, due)}"
     )
     if not found.sure:
-        what += "; it is not certain which of the two is wrong"
+        what += "; which of the two is wrong is not certain"
     lines = [
         f"rank {rank}: {call.op} of {call.content}, called at {call.place}, {call.state}"
         for rank, call in _telling(found)
@@ -130,7 +130,7 @@ def _missing_rank(ranks: list[Facts], waiting: dict[int, Wait], missing: list[in
         return None  # its end is what there is to say
     if culprit is None:  # it may be in the call, or be gone
         state = states.UNKNOWN
-        what = f"{_waiting(wait, waiting)}, and why is unknown: {rank_sets.named(culprits)} not seen"
+        what = f"{_waiting(wait, waiting)}; why is unknown: nothing is seen of {rank_sets.named(culprits)}"
     elif culprit.state == "finished":
         what = f"{joined}: rank {first} has finished ({culprit.how}), at {deaths.step(culprit)}"
     else:
@@ -222,7 +222,7 @@ def _culprit_lines(culprit: Facts | None) -> list[str]:
 
 def _wait_line(facts: Facts, wait: Wait) -> str:
     if wait.call is None:
-        inside = "in backward, according to its stack"
+        inside = "in backward (gradient averaging), according to its stack"
     else:
         inside = f"in {wait.call.name}, called at {wait.call.place}"
     gave_up = f"; it {deaths.how(facts)}" if facts.killed else ""
@@ -247,7 +247,7 @@ def _circle(ranks: list[Facts], waiting: dict[int, Wait], circle: list[int]) -> 
         what = f"{_not_joined([left_out], wait, [wait])} but has moved on: {said}"
         return Finding(states.MISSING_RANK, severity, what, lines, _next(ranks, left_out), (left_out,))
     culprits = _against_the_order(ranks, calls)
-    lines.append("ranks must call the collectives of groups that they share in the same order")
+    lines.append("all ranks of a group must call its collectives in the same order")
     what = f"{rank_sets.named(circle)} wait for each other: {said}"
     return Finding(states.ORDER_MISMATCH, severity, what, lines, _next(ranks, culprits[0]), culprits)
 
@@ -292,11 +292,11 @@ def _complete(ranks: list[Facts], waiting: dict[int, Wait]) -> Finding | None:
     if unseen or None in members:
         others = [by_rank[rank] for rank in unseen if rank in by_rank]
         lines = [*(f"{one.name}: {one.line()}{_instead(one)}" for one in others[:_MOST_LINES]), *lines]
-        what = f"{_waiting(named[0], waiting)}, and why is unknown: "
-        what += f"{rank_sets.named(unseen)} not seen in it" if unseen else "its peer is not known"
+        what = f"{_waiting(named[0], waiting)}; why is unknown: "
+        what += f"{rank_sets.named(unseen)} not seen in it" if unseen else "the other rank is not known"
         return Finding(states.UNKNOWN, ALARM, what, lines, _next(ranks, min(waiting)))
     said = f"{rank_sets.named(inside)} {wording.verb(inside, 'is', 'are')} in {call.name}"
-    what = f"{said} but it does not complete: check the network and the communication library"
+    what = f"{said}, and it does not complete: check the network and the NCCL or gloo settings"
     return Finding(states.IN_COLLECTIVE, ALARM, what, lines, _next(ranks, min(waiting)))
 
 
@@ -346,20 +346,20 @@ def _fine(ranks: list[Facts]) -> Finding:
     if not living:
         last = max((facts.step for facts in ranks if facts.step is not None), default=None)
         at = f", at step {last:,}" if last is not None else ""
-        return Finding(states.FINISHED, OK, f"all {len(ranks)} ranks here have finished{at}", lines)
+        return Finding(states.FINISHED, OK, f"all {len(ranks)} ranks have finished{at}", lines)
     steps = [facts.step for facts in living if facts.step is not None]
     usual = [facts.usual_step_s for facts in living if facts.usual_step_s is not None]
     state = states.RUNNING if steps else states.IDLE
-    what = f"{len(living)} ranks running"
+    what = f"{len(living)} ranks run"
     if steps:
         what += f", at step {max(steps):,}"
     if usual:
-        what += f" (usually every {wording.seconds(max(usual))})"
+        what += f"; a step usually takes {wording.seconds(max(usual))}"
     pause = stragglers.last_pause(living)
     if pause is not None:
         lines.append(
-            f"once, at step {pause.step:,}, the others waited {wording.seconds(pause.excess_s)} for "
-            f"rank {pause.rank} (in {pause.phase}); not any more"
+            f"at step {pause.step:,} the other ranks waited {wording.seconds(pause.excess_s)} for rank "
+            f"{pause.rank} (in phase {pause.phase}), once"
         )
     return Finding(state, OK, what, lines)
 

@@ -211,7 +211,7 @@ class Facts:
 
     def line(self) -> str:
         """The rank's progress in one line."""
-        at = f"last finished step {self.step}" if self.step is not None else "no step yet"
+        at = f"last finished step {self.step:,}" if self.step is not None else "no step finished yet"
         if self.last_step_s is not None and self.lives:
             at += f", {wording.seconds(self.last_step_s)} ago"
         phase = f", phase {self.phase}" if self.phase and self.phase != "other" and self.lives else ""

@@ -45,7 +45,7 @@ def explain_wait(found: Finding, step: int | None, peers: Iterable[Peer]) -> Fin
 
 
 def _state(peer: Peer) -> str:
-    return "it is not late" if peer.verdict is None else peer.verdict.state
+    return "its steps are not late" if peer.verdict is None else peer.verdict.state
 
 
 def _line(peer: Peer, step: int | None) -> str:

@@ -15,6 +15,12 @@ from probe.diagnose.ranks.stragglers import Imbalance, Straggler
 from probe.diagnose.states import NOTICE
 
 _MOST_LINES = 8
+_WHERE = {
+    "data": "waiting for its DataLoader", "forward": "in forward", "backward": "in backward",
+    "optimizer": "in the optimizer's step",
+    "other": "outside of data loading, forward, backward and optimizer", None: "in no phase that is timed",
+}
+"""Where a straggler spends the time, in words, by its phase."""
 
 
 def slower(ranks: list[Facts]) -> Finding | None:
@@ -29,24 +35,21 @@ def slower(ranks: list[Facts]) -> Finding | None:
 
 
 def _straggler(ranks: list[Facts], found: Straggler) -> Finding:
-    figures = f"{wording.seconds(found.excess_s)} longer than the others per step of "
-    figures += wording.seconds(found.usual_s)
+    excess, usual = wording.seconds(found.excess_s), wording.seconds(found.usual_s)
     if found.period_steps is not None:
         every = f", about every {found.period_steps:g} steps" if found.period_steps >= 2 else ""
         when = f"on {found.steps} steps since step {found.since_step:,}{every}"
-        lasts = "periodically"
     else:
         when = f"since step {found.since_step:,}, for {found.steps} steps"
         if found.from_before and found.since_step > stragglers.WARM_UP_STEPS:
-            when = f"on the last {found.steps} steps and before step {found.since_step:,} already"
-        lasts = "persistently"
-    phase = f" in {found.phase}" if found.phase else ""
+            when = f"since step {found.since_step:,} or earlier, for at least {found.steps} steps"
     others = [facts.rank for facts in ranks if facts.rank != found.rank]
-    what = f"rank {found.rank} is {lasts} slower ({found.kind}{phase}): {figures}, {when}"
+    what = f"rank {found.rank} is slower than the others: {excess} more per step (usually {usual}), "
+    what += f"{_WHERE[found.phase]}, {when}"
     lines = [f"{rank_sets.named(others)} {wording.verb(others, 'waits', 'wait')} for it"]
     lines += found.evidence[:_MOST_LINES]
     if found.kind == "input":
-        lines.append("its DataLoader is slow: check storage and the number of workers on that host")
+        lines.append("its DataLoader is slow: check the storage and the number of workers on that host")
     job = f"{ranks[0].job}/{found.rank}"
     ask = [f"probe {job} backtrace --workers" if found.kind == "input" else f"probe {job} backtrace"]
     ask.append(
@@ -60,8 +63,8 @@ def _imbalance(ranks: list[Facts], found: Imbalance) -> Finding:
     last = ", ".join(f"rank {rank} in {count} steps" for rank, count in found.last.items())
     tokens = "; the slowest rank is the one with the most tokens" if found.with_tokens else ""
     what = (
-        f"the work is unequal: per step of {wording.seconds(found.usual_s)} the slowest rank takes "
-        f"{wording.seconds(found.spread_s)} longer than the others, and a different rank each time{tokens}"
+        f"the ranks have unequal work: on each step (usually {wording.seconds(found.usual_s)}) one takes "
+        f"{wording.seconds(found.spread_s)} longer than the others, and a different one each time{tokens}"
     )
     if len(found.last) == 1:
         [one] = found.last

@@ -4,7 +4,8 @@ Runs on the eval thread. A name is looked up in the user's frames of the trainin
 outwards, locals before globals; then in `__main__`; then among what the trainer of a framework holds; then
 among the objects the instruments have seen; `rank` and `world_size` exist in every job, and so do `torch`,
 `np`, `gc`, `sys` and `os` where it has loaded them. The name of a builtin (`input`, `max`) means the user's
-variable only in the innermost of those frames, as in Python. Standard library only.
+variable only in the innermost of those frames, as in Python. A snippet that asks for names themselves
+(`globals()`, `dir()`) is given all of them. Standard library only.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import difflib
 import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import FrameType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 from probe.base import package
@@ -23,6 +24,8 @@ from probe.job.introspection import python_frames, training_frameworks
 
 NAMES = "__names__"
 """In a snippet: the names that it can use, sorted, but for builtins."""
+ASK_FOR_NAMES = frozenset({"globals", "locals", "vars", "dir"})
+"""Builtins that give the names which a snippet sees: one that uses them is given all."""
 _MODULES = {"torch": "torch", "np": "numpy", "gc": "gc", "sys": "sys", "os": "os"}
 
 
@@ -30,6 +33,14 @@ def names_used(tree: ast.AST) -> set[str]:
     """Names that a snippet reads or deletes."""
     named = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
     return {node.id for node in named if isinstance(node.ctx, (ast.Load, ast.Del))}
+
+
+class Names(dict[str, Any]):
+    """Names and their values, whose text says of what kind a value is: it runs no code of theirs."""
+
+    def __repr__(self) -> str:
+        shown = sorted(name for name in self if type(name) is str and name[:2] != "__")
+        return "{" + ",\n ".join(f"{name!r}: {_in_short(self[name])}" for name in shown) + "}"
 
 
 class Scope:
@@ -62,9 +73,12 @@ class Scope:
         return [python_frames.function_name(frame) for frame in unreadable]
 
     def resolve(self, wanted: Iterable[str]) -> dict[str, Any]:
-        """The values of those of the wanted names that exist."""
+        """The values of those of the wanted names that exist; of all names for `globals` and its like."""
+        wanted = set(wanted)
+        if wanted & ASK_FOR_NAMES:
+            wanted |= {name for name in self.known() if not hasattr(builtins, name)}
         builtin = {name for name in wanted if hasattr(builtins, name)}
-        missing = set(wanted) - builtin
+        missing = wanted - builtin
         found: dict[str, Any] = {}
         if builtin and self._frames:
             innermost = self._frames[0]
@@ -115,6 +129,28 @@ class Scope:
         yield self._seen()
         yield self._job()
         yield {name: sys.modules[module] for name, module in _MODULES.items() if module in sys.modules}
+
+
+_NAME_OF = type.__dict__["__name__"].__get__
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_LONGEST = 60
+
+
+def _in_short(value: Any) -> str:
+    """A plain value as it is, anything else by its kind: `<Tensor [8, 64] torch.int64>`, `<list of 3>`."""
+    kind = type(value)
+    name = _NAME_OF(kind)
+    if kind in _PLAIN and (kind not in (int, str, bytes) or sys.getsizeof(value) < 10 * _LONGEST):
+        text = repr(value)
+        return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and kind in (torch.Tensor, torch.nn.Parameter):
+        return f"<{name} {list(value.shape)} {value.dtype}>"
+    if kind in (list, tuple, set, frozenset, dict):
+        return f"<{name} of {len(value)}>"
+    if kind in (ModuleType, FunctionType):
+        return f"<{name} {value.__name__}>"
+    return f"<class {_NAME_OF(value)}>" if kind is type else f"<{name}>"
 
 
 def _itself(thing: Any) -> Any:

@@ -29,7 +29,7 @@ from typing import Any, TypeVar
 from probe.base.isolation import capture
 from probe.job.boundary.own_group import carry
 from probe.job.boundary.signal_errors import from_signal
-from probe.job.introspection.snippet_names import Scope, names_used
+from probe.job.introspection.snippet_names import ASK_FOR_NAMES, Names, Scope, names_used
 from probe.job.snippets.guard.watching import (
     CHECK_NAME,
     SnippetForbidden,
@@ -221,7 +221,7 @@ class Evaluation:
         if self._unmade is not None:
             raise self._unmade
         used, body, tail = self._made
-        names = self._variables
+        names = self._variables = Names() if used & ASK_FOR_NAMES else {}
         names.update({"__name__": "__probe__", "__builtins__": __builtins__})
         names.update(self._scope().resolve(used) if self.names is None else self.names)
         names[CHECK_NAME] = watch.check
@@ -250,6 +250,7 @@ class Evaluation:
         scope = self._scope()
         near = scope.near(name)
         hint = f"names like it: {', '.join(near)}" if near else "no name like it in the script's frames"
+        hint += "; `globals()` shows all of them"
         if scope.closed:
             hint += (
                 f". The variables of {', '.join(scope.closed)} were left alone: it calls locals() or exec(), "

@@ -10,6 +10,7 @@ import reprlib
 import sys
 from typing import Any
 
+from probe.job.introspection.snippet_names import Names
 from probe.job.snippets.output import Buffer, size_bytes
 
 LONGEST_CHARACTERS = 65_536
@@ -33,7 +34,8 @@ def short_repr(value: Any, buffer: Buffer) -> str:
         rest = value[LONGEST_TEXT_CHARACTERS:]
         buffer.dropped_bytes += size_bytes(rest) if isinstance(rest, str) else len(rest)
         return repr(value[:LONGEST_TEXT_CHARACTERS])
-    text = repr(value) if _room_after(value, LONGEST_CHARACTERS, DEEPEST) >= 0 else _SHORTENER.repr(value)
+    fits = type(value) is Names or _room_after(value, LONGEST_CHARACTERS, DEEPEST) >= 0
+    text = repr(value) if fits else _SHORTENER.repr(value)
     buffer.dropped_bytes += size_bytes(text[LONGEST_CHARACTERS:])
     return text[:LONGEST_CHARACTERS]
 

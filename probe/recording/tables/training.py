@@ -71,7 +71,7 @@ TRAINING: tuple[Table, ...] = (
             Column("recompute", "BOOLEAN", "", "true for the second forward of an activation checkpoint"),
             T_NS,
         ),
-        "SELECT module, stage, COUNT(*), AVG(duration), SUM(duration) AS total FROM python.torch_trace WHERE step > (SELECT MAX(step) - 5 FROM python.torch_trace) GROUP BY ALL ORDER BY total DESC LIMIT 10",
+        "SELECT module, stage, count(DISTINCT step) AS sampled_steps, sum(duration) / sampled_steps AS per_step_s, round(100 * per_step_s / avg(wall_s), 1) AS percent_of_step FROM python.torch_trace JOIN python.steps USING (rank, step) WHERE sampled GROUP BY ALL ORDER BY per_step_s DESC LIMIT 10",
         rows=32768,
     ),
     Table(

@@ -37,14 +37,19 @@ DEEP_S = 5.0
 _WRITE_S = 0.5
 """The time in which the agent's thread writes their rows."""
 _POLL_S = 0.1
+_MOST_NAMES = 4
+
+
+STATE, CHECKS = "state", "checks"
 
 
 class Options(NamedTuple):
     """Options of a diagnosis: one `symptom` (empty for all); `deep`: whether deep statistics may be
-    collected."""
+    collected; `part`: only the state of the process, or only the checks (empty for both)."""
 
     symptom: str = ""
     deep: bool = True
+    part: str = ""
 
 
 def _chosen(settings: Settings, wanted: Options) -> tuple[list[Recipe], list[str]]:
@@ -57,6 +62,8 @@ async def run_checks(
     service: Service, found: fanout.Found, called: str, caller: access.Caller, wanted: Options
 ) -> RecipeRuns:
     """Run the recipes. Raises only `RecipeUnknown`: checks that cannot run are unknown."""
+    if wanted.part == STATE:
+        return RecipeRuns([], [])
     to_run, notes = await service.call(_chosen, service.settings, wanted)
     checks, missing = await _run(service, found, to_run, called, caller)
     checks, late = await _run_late(service, found, checks, called, caller)
@@ -91,9 +98,11 @@ async def _run_late(
     anew, _ = await _run(service, found, late, called, caller)
     by_name = {one.recipe.name: one for one in anew}
     left = [one.recipe.name for one in anew if one.failed]
-    note = f"the machine is busy: {len(late)} checks ran a second time"
+    note = f"the machine is busy: {len(late)} checks timed out and ran again"
     if left:
-        note += f"; not judged: {', '.join(left)}; diagnose again later"
+        few = ", ".join(left[:_MOST_NAMES])
+        more = f" and {len(left) - _MOST_NAMES} more" if len(left) > _MOST_NAMES else ""
+        note += f"; there was no time for {few}{more}: diagnose again later"
     return [by_name.get(one.recipe.name, one) for one in checks], [note]
 
 

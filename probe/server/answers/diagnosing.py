@@ -14,6 +14,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from probe.base.errors import HostUnreachable
+from probe.diagnose import states
 from probe.diagnose.diagnosis import diagnose
 from probe.diagnose.finding import Finding
 from probe.diagnose.process.evidence import Evidence, gather
@@ -21,7 +22,7 @@ from probe.diagnose.process.process_rules import diagnose_process
 from probe.diagnose.ranks.job_rules import diagnose_job
 from probe.diagnose.ranks.rank_evidence import Facts
 from probe.diagnose.ranks.rank_rows import explain_wait
-from probe.server.answers.checks import DEEP_S, Options, keep, run_checks
+from probe.server.answers.checks import CHECKS, DEEP_S, Options, keep, run_checks
 from probe.server.answers.recipe_runs import DEADLINE_S, RecipeRuns
 from probe.server.hosts import fanout
 from probe.server.recordings.end_verdicts import verdict_of_end
@@ -55,7 +56,7 @@ async def answer(
     if not text.isdigit():
         found = await fanout.find(service, endpoint, caller, scope)
         if found.elsewhere is not None:
-            body = {"symptom": wanted.symptom, "deep": int(wanted.deep)}
+            body = {"symptom": wanted.symptom, "deep": int(wanted.deep), "part": wanted.part}
             timeout_s = DEADLINE_S + (DEADLINE_S + 2 * DEEP_S if wanted.symptom else 0.0)
             return await fanout.forward(service, found, caller, "GET", "/v1/diagnose", body, timeout_s)
         if scope == "host" and found.whole:
@@ -63,7 +64,9 @@ async def answer(
         if found.several:
             return await _of_job(service, found, text, caller, wanted)
     subject = await service.call(registry.one if caller.tcp else registry.one_or_pid, text)
-    examining = service.call_agent(diagnose_one, registry, service.watch, subject)
+    examining = _not_asked()
+    if wanted.part != CHECKS:
+        examining = service.call_agent(diagnose_one, registry, service.watch, subject)
     if isinstance(subject, int):
         alone: Examined = await examining
         return {**alone.about, **alone.state.as_dict(), "notes": alone.notes}
@@ -73,19 +76,27 @@ async def answer(
     return await _answer(service, found, examined, ran, called, caller, wanted)
 
 
+async def _not_asked() -> Examined:
+    return Examined(Finding(states.UNKNOWN, states.OK, "only the checks were asked for"), {}, [])
+
+
 async def _of_job(
     service: Service, found: fanout.Found, text: str, caller: access.Caller, wanted: Options
 ) -> dict[str, Any]:
     """The answer for all ranks of a job."""
     called = text or (found.here[0].meta.job if found.here else found.endpoint)
-    here, others, ran = await asyncio.gather(
+    examining = _not_asked() if wanted.part == CHECKS else _examine_ranks(service, found, caller)
+    examined, ran = await asyncio.gather(examining, run_checks(service, found, called, caller, wanted))
+    return await _answer(service, found, examined, ran, called, caller, wanted)
+
+
+async def _examine_ranks(service: Service, found: fanout.Found, caller: access.Caller) -> Examined:
+    here, others = await asyncio.gather(
         service.call_agent(rank_facts.of_host, service.registry, found.here),
         fanout.call_others(service, found, caller, "GET", "/v1/diagnose", {}, HOSTS_S),
-        run_checks(service, found, called, caller, wanted),
     )
     elsewhere = [raw for part in others.parts for raw in (part.answer or {}).get("facts", ())]
-    examined = diagnose_ranks(here, elsewhere, others.missing)
-    return await _answer(service, found, examined, ran, called, caller, wanted)
+    return diagnose_ranks(here, elsewhere, others.missing)
 
 
 async def _answer(

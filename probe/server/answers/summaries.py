@@ -8,7 +8,7 @@ event loop.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from probe.base.errors import ProbeError
@@ -45,18 +45,21 @@ async def answer(
         body = {name: value for name, value in asked.items() if value is not None}
         return await fanout.forward(service, found, caller, "GET", "/v1/summary", body, DEADLINE_S)
     who = await service.call(_who, service, found)
-    results, notes = await _rows(service, found, caller, scope, until)
+    results, failed, notes = await _rows(service, found, caller, scope, until)
     judged = await _findings(service, incidents, found, endpoint, caller, scope) if findings else {}
     position = _position(who["verdict"], judged.get("findings", []))
-    summary = {**who, **summarize(results), **judged, "position": position, "notes": notes}
+    summary = {
+        **who, **summarize(results), **judged, "position": position, "unread": list(failed),
+        "notes": [*notes, *_why_unread(failed)],
+    }
     shown: dict[str, Any] = plain(summary)
     return shown
 
 
 async def _rows(
     service: Service, found: fanout.Found, caller: access.Caller, scope: Scope, until: int | None
-) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
-    """The rows of each statement by its name; a note instead for one that failed."""
+) -> tuple[dict[str, list[dict[str, Any]]], dict[str, str], list[str]]:
+    """The rows of each statement by its name, why others failed by theirs, and notes."""
     timeout_s = min(DEADLINE_S, service.settings.query_timeout_s)
     statements = statements_for(None, until)
     asked = queries.JobSql([sql for sql, _ in statements], caller, scope, timeout_s)
@@ -65,13 +68,20 @@ async def _rows(
     body = await queries.run(service, found, asked, request, timeout_s)
     said = json.loads(body)
     results: dict[str, list[dict[str, Any]]] = {}
-    notes = list(said["notes"])
+    failed: dict[str, str] = {}
     for name, one in zip(STATEMENTS, said["results"], strict=True):
         if "error" in one:
-            notes.append(f"{name} is not known: {one['error']['message']}")
+            failed[name] = str(one["error"]["message"])
         else:
             results[name] = [dict(zip(one["columns"], row, strict=True)) for row in one["rows"]]
-    return results, notes
+    return results, failed, list(said["notes"])
+
+
+def _why_unread(failed: Mapping[str, str]) -> list[str]:
+    """One note for all that failed for one reason."""
+    reasons = dict.fromkeys(failed.values())
+    names = {why: ", ".join(name for name, one in failed.items() if one == why) for why in reasons}
+    return [f"not read: {names[why]} ({why})" for why in reasons]
 
 
 def _who(service: Service, found: fanout.Found) -> dict[str, Any]:
@@ -115,8 +125,11 @@ async def _findings(
 
 
 def _position(state: dict[str, Any] | None, findings: list[dict[str, Any]]) -> int | None:
-    """How many findings precede the state of the process; None if the state adds nothing to them."""
-    if state is None or state["severity"] in (OK, INFO) or state["what"] in {one["what"] for one in findings}:
+    """How many findings precede the state of the process; None if the state adds nothing to them, such as a
+    stall that is an incident already."""
+    if state is None or state["severity"] in (OK, INFO):
+        return None
+    if any(one["what"] == state["what"] or one["state"] == state["state"] for one in findings):
         return None
     return worse_than(state["severity"], findings)
 

@@ -11,7 +11,7 @@ import logging
 import os
 import time
 import uuid
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -121,11 +121,12 @@ def _add_routes(app: FastAPI, service: Service, monitor: Monitor) -> None:
 
     @app.get("/v1/diagnose", responses=_of_agents(json_answers.Diagnosis))
     async def diagnose(
-        request: Request, endpoint: str = "", symptom: str = "", deep: int = 1, scope: Scope = "job"
+        request: Request, endpoint: str = "", symptom: str = "", deep: int = 1, scope: Scope = "job",
+        part: Literal["", "state", "checks"] = "",
     ) -> dict[str, Any]:
         """Diagnose one process or a multi-rank job, with evidence and what to do next; with a symptom, list
-        all of its checks."""
-        options = checks.Options(symptom, bool(deep))
+        all of its checks. `part`: only the state of the process or job, or only what the checks find."""
+        options = checks.Options(symptom, bool(deep), part)
         return await diagnosing.answer(service, endpoint, access.caller(request), scope, options)
 
     @app.get("/v1/recipes", responses={200: {"model": json_answers.Recipes}})

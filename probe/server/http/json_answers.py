@@ -265,6 +265,7 @@ class Summary(OpenAnswer):
     learning: dict[str, Any]
     speed: dict[str, Any]
     memory: dict[str, Any]
+    unread: list[str]
     notes: list[str]
 
 

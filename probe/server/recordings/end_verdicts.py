@@ -7,6 +7,7 @@ Standard library only.
 from __future__ import annotations
 
 from probe.diagnose.finding import Finding
+from probe.diagnose.process import wording
 from probe.diagnose.states import ALARM, NOTICE, OK
 from probe.recording import places
 from probe.recording.crash import read_crash
@@ -22,11 +23,11 @@ def verdict_of_end(recorded: Recorded, status: Status) -> Finding:
     why = list(status.why)
     if status.last_step_ns is not None and status.ended_ns:
         ago_s = max(0.0, (status.ended_ns - status.last_step_ns) * 1e-9)
-        why.insert(0, f"the last finished step is {status.step:,}, {ago_s:.1f} s before the end")
+        why.insert(0, f"it finished step {status.step:,}, {wording.seconds(ago_s)} before its end")
     elif status.step is None:
-        why.insert(0, "no step was finished")
-    at = f"step {status.step:,}" if status.step is not None else "no step"
-    what = f"{recorded.name} (pid {recorded.meta.pid}) {_words(status)}, at {at}"
+        why.insert(0, "it finished no step")
+    at = f"at step {status.step:,}" if status.step is not None else "before its first step ended"
+    what = f"{recorded.name} (pid {recorded.meta.pid}) {_words(status)}, {at}"
     report = exit_report.read_own_report(recorded.folder)
     return Finding(status.state, _severity(status), what, why, _next(recorded, status, report))
 
@@ -47,7 +48,7 @@ def _words(status: Status) -> str:
         return f"was {how}" if how == exit_report.OUT_OF_MEMORY else how
     if status.state == exit_report.DEAD:
         unknown = how == exit_report.UNKNOWN
-        return "died; the cause is unknown: no server saw it" if unknown else f"died of {how}"
+        return "died, and why is unknown: no server saw it end" if unknown else f"died of {how}"
     return f"failed: {how}"
 
 

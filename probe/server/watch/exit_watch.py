@@ -243,7 +243,7 @@ class ExitWatch:
         found.explained.append(now)
         return [
             *named,
-            f"oom_kill of its memory group {held.group.folder} rose from {before} to {after} "
+            f"oom_kill of its cgroup {held.group.folder} rose from {before} to {after} "
             f"within {now - since:.1f} s of its end",
         ]
 
@@ -350,8 +350,8 @@ def _memory(recorded: Recorded, limit_bytes: int | None) -> list[str]:
     if not len(rows) or int(rows[-1]["rss_bytes"]) == NULL_INTEGER:
         return []
     text = f"its resident memory was {int(rows[-1]['rss_bytes']) / _MB:,.0f} MB at the last sample"
-    limit = "its memory group has no visible limit" if limit_bytes is None else (
-        f"the limit of its memory group is {limit_bytes / _MB:,.0f} MB"
+    limit = "its cgroup has no memory limit that can be seen" if limit_bytes is None else (
+        f"the memory limit of its cgroup is {limit_bytes / _MB:,.0f} MB"
     )
     return [f"{text}; {limit}"]
 

@@ -229,7 +229,7 @@ class WatchValues(Action):
         notes = [f"{name} gave {text}" for name, text in self._failed.items()]
         notes += self._deep.notes()
         if self._seconds:
-            notes.append(f"{_micro(self._seconds)} of the training thread for each row of values")
+            notes.append(f"each row of values took {_duration(self._seconds)} of the training thread")
         return {
             "what": f"watches {texts}, {rhythm}, {self._wanted} times", "notes": notes,
             "expressions": [expression.text for expression in self._expressions],
@@ -244,7 +244,7 @@ class WatchValues(Action):
         self.cancel()
         if not self._expressions:
             return f"the watch ended after {self._looks} of {self._wanted} steps: {self._deep.in_words()}"
-        return f"the watch ended after {self._taken} of {self._wanted} times, {_micro(self._seconds)} each"
+        return f"the watch ended after {self._taken} of {self._wanted} times, {_duration(self._seconds)} each"
 
 
 def _watch() -> Watch:
@@ -316,5 +316,8 @@ def _plain(value: Any) -> tuple[float | None, str | None]:
     return None, short_repr(value, Buffer(_OUTPUT_BYTES))[:LONGEST_TEXT]
 
 
-def _micro(seconds: deque[float]) -> str:
-    return f"{statistics.median(seconds) * 1e6:.0f} µs" if seconds else "nothing"
+def _duration(seconds: deque[float]) -> str:
+    if not seconds:
+        return "nothing"
+    middle_s = statistics.median(seconds)
+    return f"{middle_s * 1e3:.3g} ms" if middle_s >= 1e-3 else f"{middle_s * 1e6:.0f} µs"

@@ -67,7 +67,7 @@ class SaveBatch(Action):
             raise ActionFailed("probe left the process; no file was written")
         event, batch = self._kept
         if event is None:
-            self._notes.append("nothing was seen that is not finite: this is the last batch that came")
+            self._notes.append("no NaN or infinity was seen, so this is the latest batch")
         else:
             plain["event"] = self._traced(event)
         then = (plain["event"] or {}).get("content_hash")

@@ -12,6 +12,7 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from probe.job.introspection.snippet_names import Names
 from probe.job.snippets.guard import lookup, rules
 from probe.job.snippets.guard.attributes import Snippet
 from probe.job.snippets.guard.kinds import (
@@ -60,6 +61,8 @@ class Arguments(NamedTuple):
 
 
 ANYTHING = Arguments(others=ANY)
+_OF_KEYS = ("list", "tuple", "set", "frozenset", "sorted", "enumerate", "keys")
+"""Functions that take the keys of a dictionary."""
 
 
 class Calls(Snippet):
@@ -374,7 +377,7 @@ class Calls(Snippet):
             calls, given = given.first(), given._replace(positional=given.positional[1:])
         given = given._replace(keywords=tuple(one for one in given.keywords if one[0] != "key"))
         everything = given.everything()
-        inside = self.each(everything, lambda one: self._members(one, node))
+        inside = self.each(everything, lambda one: self._members(one, node, only_names=name in _OF_KEYS))
         if name in ("dict", "OrderedDict", "Counter"):  # their pairs, and what is named
             inside = self.opened(inside).union(*(values for _, values in given.keywords))
         members = [self.each(values, lambda one: self._members(one, node)) for values in given.positional]
@@ -403,10 +406,13 @@ class Calls(Snippet):
         level = 2 if name in ("map", "defaultdict") else 0  # what they call makes something here, too
         return self.made(node, called if name == "map" else inside, kind, level)
 
-    def _members(self, value: Value, node: ast.AST) -> Values:
-        """What a function that goes through its arguments gets out of one of them."""
+    def _members(self, value: Value, node: ast.AST, *, only_names: bool = False) -> Values:
+        """What a function that goes through its arguments gets out of one of them; `only_names`: of the names
+        of the job, not what they mean."""
         if isinstance(value, Known):
             kind = type(value.thing)
+            if only_names and kind is Names:
+                return NUMBERS
             if lookup.derives(kind, (dict,)) and self.rules.method(kind, "__iter__"):
                 return self.elements(value.thing) | known(*list(dict.values(value.thing)))
             if lookup.find(kind, "__iter__") is None:

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from probe.job.introspection.snippet_names import Names
 from probe.job.snippets.guard import lookup, rules
 from probe.job.snippets.guard.calls import Arguments
 from probe.job.snippets.guard.kinds import (
@@ -36,6 +37,8 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 _LATER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.GeneratorExp, ast.ClassDef)
 """What is in these runs later than where it is written."""
+_PLAIN_STATEMENTS = (ast.Expr, ast.Assert, ast.Delete, ast.Pass)
+"""Statements that give the snippet no variable of its own, but for `:=`."""
 
 
 class Expressions(Special):
@@ -44,6 +47,10 @@ class Expressions(Special):
     def __init__(self, tree: ast.Module, names: Mapping[str, Any]) -> None:
         super().__init__(names)
         self._straight = _bound_in_line(tree)
+        self._binds = not all(isinstance(node, _PLAIN_STATEMENTS) for node in tree.body) or any(
+            isinstance(node, ast.NamedExpr) for node in ast.walk(tree)
+        )
+        self._names_seen = frozenset({Known(Names(names))})
         declared = (node.names for node in ast.walk(tree) if isinstance(node, ast.Global))
         self._global = {name for names in declared for name in names}
         self._local: list[set[str]] = []
@@ -55,6 +62,10 @@ class Expressions(Special):
         """Those that are bound in line, and were by now."""
         self.depth = 0
         """Functions, loops, branches around this point: what is here may not run, or later."""
+
+    def names_seen(self) -> Values:
+        """The names of the job; not known with variables of the snippet among them, or in a function."""
+        return ANY if self._binds or self._local else self._names_seen
 
     def value(self, node: ast.expr) -> Values:
         """What an expression may be."""
@@ -204,7 +215,7 @@ class Expressions(Special):
             return self._folded(node, first, second)
         self.touch(left | right, node)
         if isinstance(node.op, ast.Mod) and isinstance(first, str | bytes):
-            self.shown(right, node)
+            self.shown(right.union(*(self._members(one, node) for one in right & self._names_seen)), node)
             self.formatted(str(first), node)
             return NUMBERS
         inside = NOTHING
@@ -325,6 +336,8 @@ class Expressions(Special):
         for one, value in pairs:
             if key is not None and type(one) is type(key) and one == key:
                 return known(value)
+        if type(thing) is Names:
+            return ANY
         if lookup.find(type(thing), "__missing__") is not None:
             self.note(node, "adds the key when it is missing; `.get` does not")
         return NOTHING if key is not None else known(*(value for _, value in pairs))

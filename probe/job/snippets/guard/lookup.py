@@ -15,6 +15,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from probe.job.introspection.snippet_names import Names
 from probe.job.snippets.guard.rules import COLLECTIVE_MODULES, LIBRARIES, SPECIAL_METHODS
 
 _MRO = type.__dict__["__mro__"].__get__
@@ -185,7 +186,7 @@ def _made_by_dataclasses(function: types.FunctionType, definer: type) -> bool:
 def own_special(thing_type: type, names: frozenset[str] = SPECIAL_METHODS) -> str | None:
     """A special method of a class that is somebody's own code; None when there is none."""
     for base in mro(thing_type):
-        if library_class(base):
+        if library_class(base) or base is Names:
             continue
         for name, entry in tuple(class_dict(base).items()):
             plain = name[2:-2] if type(name) is str and name[:2] == "__" and name[-2:] == "__" else ""

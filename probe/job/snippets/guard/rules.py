@@ -200,14 +200,14 @@ fresh socket: create_connection getaddrinfo gethostbyname
 = reading: reads
 fresh builtins: abs all any bin bool bytes chr complex divmod float hash hex int len oct ord round sum
     bytearray
-special builtins: getattr hasattr type vars iter next pow range open __import__
+special builtins: getattr hasattr type vars globals locals iter next pow range open __import__
 special importlib: import_module
 special builtins.str: format format_map
 consume builtins: list tuple set frozenset dict sorted
 gather builtins: reversed filter map
 pair builtins: enumerate zip
 take builtins: max min
-look builtins: callable id isinstance issubclass dir locals globals object super property staticmethod
+look builtins: callable id isinstance issubclass dir object super property staticmethod
     classmethod
 show builtins: print str repr ascii format
 fresh builtins.str builtins.bytes builtins.int builtins.float builtins.complex builtins.bool builtins.tuple

@@ -89,9 +89,16 @@ class Special(Calls):
             Known(type(one.thing)) if isinstance(one, Known) else Some.DATA for one in given.positional[0]
         )
 
+    def names_seen(self) -> Values:
+        """What `globals()` gives: the names of the job that the snippet sees; in `expressions.py`."""
+        raise NotImplementedError
+
+    def _gives_globals(self, _name: str, _given: Arguments, _node: ast.AST) -> Values:
+        return self.names_seen()
+
     def _gives_vars(self, _name: str, given: Arguments, node: ast.AST) -> Values:
         if not given.positional:
-            return ANY
+            return self.names_seen()
         return NOTHING.union(*(self.attribute(one, "__dict__", node) for one in given.positional[0]))
 
     def _gives_wrapper(self, _name: str, given: Arguments, node: ast.AST) -> Values:
@@ -207,6 +214,7 @@ class Special(Calls):
         return self.made(node, kind="fresh")
 
     _gives_hasattr = _gives_getattr
+    _gives_locals = _gives_globals
     _gives_import = _gives_import_module
     _gives_format_map = _gives_format
     _gives_eval = _gives_compile = _gives_exec

@@ -1,0 +1,36 @@
+"""Words of SQL that fit at the end of a text: tables, columns of the tables that it names, keywords.
+
+For the SQL prompt and the shell's completion. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from probe.recording.tables import TABLES, columns_of
+
+_KEYWORDS = (
+    "SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "LIMIT", "DESC", "HAVING", "QUALIFY", "WITH", "AS",
+    "JOIN", "LEFT JOIN", "USING", "ON", "AND", "OR", "NOT", "IN", "BETWEEN", "LIKE", "IS NULL", "CASE",
+    "WHEN", "THEN", "ELSE", "END", "DISTINCT", "UNION ALL", "DESCRIBE", "SUMMARIZE", "SHOW TABLES",
+    "COUNT(*)", "AVG(", "SUM(", "MIN(", "MAX(", "MEDIAN(", "QUANTILE_CONT(",
+)
+_WORD = re.compile(r"[\w.]*$")
+
+
+def candidates(before: str) -> Iterator[tuple[str, int]]:
+    """(word, how many characters of the text it replaces): tables, columns (of the tables that the text
+    names, else of all) and keywords that begin like the last word."""
+    match = _WORD.search(before)
+    word = match[0] if match else ""
+    lowered = word.lower()
+    named = [table for table in TABLES if table.full_name in before.lower()]
+    tables = [table.full_name for table in TABLES]
+    columns = {column.name: None for table in named or TABLES for column in columns_of(table)}
+    for name in (*tables, *(columns if word else ())):
+        if name.startswith(lowered) and name != lowered:
+            yield name, len(word)
+    for keyword in _KEYWORDS if word else ():
+        if keyword.lower().startswith(lowered) and keyword.lower() != lowered:
+            yield keyword, len(word)
