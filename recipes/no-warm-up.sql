@@ -15,7 +15,7 @@
 --   "probe {endpoint} query \"SELECT step, lr, loss, grad_norm FROM python.steps ORDER BY step LIMIT 50\"",
 -- ]
 -- false_positives = "`info` where the loss has not come down again with the same rate: then the rate, or the size of the gradients, may be wrong, with a warm-up or without; losses that the model itself moves, such as those of reinforcement learning (unknown without a DataLoader or classes); training resumed without its optimizer state: that needs a warm-up, too"
--- explains = ["loss-spike", "divergence", "learning-rate-too-high", "gradients-exploding", "gradient-exploding-layer", "dead-units", "saturated-units", "plateau", "slow-decrease", "loss-nan"]
+-- explains = ["loss-spike", "divergence", "learning-rate-too-high", "gradients-exploding", "gradient-exploding-layer", "dead-units", "saturated-units", "plateau", "slow-decrease", "loss-nan", "output-constant"]
 -- [parameters.window]
 -- value = 100
 -- unit = "steps"

@@ -46,14 +46,27 @@ _ROW_BYTES = 200
 _TRAINING = ("forward", "backward", "optimizer")
 _TRAINING_MODE = [column.name for column in BY_NAME["python.steps"].columns].index("training_mode")
 
+_HOOKS = (
+    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
+)
+"""The attributes of a module that hold its hooks."""
+MANY_HOOKS = 8
+_MISSPELT = (
+    "require_grad", "require_grads", "requires_grads", "required_grad", "requiresGrad", "requires_gradient",
+)
+"""What is set on a parameter by mistake for `requires_grad`: torch does not read it."""
+_STEPS_LATELY = 50
+"""An optimizer that has not stepped for so long holds its parameters no longer."""
+
 Row = dict[str, Any]
 
 
 class Held(NamedTuple):
-    """Optimizer class and group number of a parameter."""
+    """Optimizer class and group number of a parameter, and how many optimizers step it."""
 
     optimizer: str
     group: int
+    optimizers: int = 1
 
 
 class ModelFacts:
@@ -158,12 +171,32 @@ class ModelFacts:
         return bool(fresh)
 
     def _holders(self, held: dict[int, Held]) -> Iterator[None]:
+        stepping = {id(one) for one in self._stepping()}
         for optimizer in self._optimizers.alive():
             groups = attributes(optimizer).get("param_groups")
             for number, group in enumerate(groups if isinstance(groups, list) else ()):
                 for parameter in list(group.get("params", ())):
-                    held.setdefault(id(parameter), Held(type(optimizer).__name__, number))
+                    known = held.get(id(parameter))
+                    if known is None:
+                        held[id(parameter)] = Held(type(optimizer).__name__, number)
+                    elif id(optimizer) in stepping:
+                        held[id(parameter)] = known._replace(optimizers=known.optimizers + 1)
                     yield
+
+    def _stepping(self) -> list[Any]:
+        """The optimizers that stepped lately on their own: one inside another (SAM, Lookahead, a framework's
+        wrapper) shares its parameters with it."""
+        optimizers, step = self._optimizers, self._recorder.step
+        alive = optimizers.alive()
+        inner = {id(value) for one in alive for value in attributes(one).values()}
+        steps = optimizers.others_stepped.copy()
+        own = [one for one in alive if id(one) not in inner]
+        groups = [id(attributes(one).get("param_groups")) for one in own]
+        return [
+            one for one, those in zip(own, groups, strict=True)
+            if groups.count(those) == 1
+            and (one is optimizers.leader() or steps.get(id(one), -_STEPS_LATELY) > step - _STEPS_LATELY)
+        ]
 
     def _root(
         self, root: Any, held: dict[int, Held], rows: dict[str, list[Row]], totals: dict[str, Any],
@@ -190,6 +223,7 @@ class ModelFacts:
                 "parameters": 0, "trainable": 0, "eps": _number(facts.get("eps")),
                 "p": _number(facts.get("p")), "momentum": _number(facts.get("momentum")),
                 "estimated": self._estimated(facts.get("_buffers")),
+                "hooks": _hooks(facts), "requires_grad": _boolean(facts.get("requires_grad")),
             }
             for key, parameter in entries(facts.get("_parameters")):
                 if parameter is not None and id(parameter) not in seen:
@@ -217,6 +251,8 @@ class ModelFacts:
             "param": name, "module": module, "shape": str(list(shape)), "numel": math.prod(shape),
             "dtype": dtype, "requires_grad": needed,
             "optimizer": holder and holder.optimizer, "param_group": holder and holder.group,
+            "optimizers": holder and holder.optimizers,
+            "misspelt": next((one for one in _MISSPELT if one in attributes(parameter)), None),
         }
 
     def _estimated(self, buffers: Any) -> bool | None:
@@ -315,6 +351,13 @@ def has_one_of(model: Any, wanted: set[int]) -> bool:
                 return True
             waiting += [child for _, child in entries(facts.get("_modules"))]
     return False
+
+
+def _hooks(facts: dict[str, Any]) -> int:
+    """How many hooks a module has; above `MANY_HOOKS` the largest power of two in it, so that a number that
+    grows with every step changes its row a few times only."""
+    count = sum(len(facts[name]) for name in _HOOKS if isinstance(facts.get(name), dict))
+    return count if count <= MANY_HOOKS else 1 << (count.bit_length() - 1)
 
 
 def _boolean(value: Any) -> bool | None:
