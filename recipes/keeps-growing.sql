@@ -42,7 +42,7 @@ WITH seen AS (
 ), passes AS (
     SELECT MAX(epoch) AS ended FROM python.batches WHERE state = 'done'
 ), grown AS (
-    SELECT seen.*, ended FROM seen, newest, passes WHERE r >= $r AND now >= 2 * first AND newest.step <= 2 * last + 500
+    SELECT seen.*, ended FROM seen, newest, passes WHERE r >= $r AND (now >= 2 * first OR looks > $least AND now >= 1.1 * first AND (kind = 'graph' OR holds = 'tensor with its graph')) AND newest.step <= 2 * last + 500
 ), facts AS (
     SELECT *, 'notice' AS severity, format('{} keeps the graph of every step: {:,} nodes along it at step {}, {:,} at step {}; no graph is freed', name, first, step, now, last) AS fact,
         'it is computed from itself and from tensors that need a gradient: detach() what is added, or take its item()' AS evidence FROM grown WHERE kind = 'graph'

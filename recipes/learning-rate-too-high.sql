@@ -18,7 +18,7 @@
 --   "probe {endpoint} query \"SELECT param, update_ratio, weight_norm, norm FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY update_ratio DESC LIMIT 10\"",
 -- ]
 -- false_positives = "`info` where the updates are large or the weights grew tenfold but the loss did not rise, and the optimizer is not an adaptive one, whose updates are as large as the rate whatever the gradient: another reason may keep the loss from falling; weights initialized to zero, such as adapters; the first steps from scratch with a high rate and a short warm-up"
--- explains = ["divergence", "oscillation", "loss-spike", "dead-units", "saturated-units", "plateau", "slow-decrease", "loss-nan", "amp-overflow", "output-constant"]
+-- explains = ["divergence", "oscillation", "loss-spike", "dead-units", "saturated-units", "plateau", "slow-decrease", "loss-nan", "amp-overflow", "output-constant", "weights-overwritten"]
 -- [parameters.limit]
 -- value = 0.1
 -- unit = "update ratio"

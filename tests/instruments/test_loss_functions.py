@@ -58,8 +58,8 @@ def test_dropout_behind_the_last_layer_is_told_from_other_products() -> None:
     (dropped,) = found(F.cross_entropy(F.dropout(output, 0.3), TARGET))
     if hasattr(dropped.node, "_raw_saved_target") and _kept(dropped.node, "target") is not None:
         assert behind(dropped.node).operations == ["LogSoftmax", "Dropout"]
-    for product in (output * 2.0, output * torch.rand(8, 5), output * torch.ones(8, 5), output * INPUT[:, :1]):
-        (one,) = found(F.cross_entropy(product, TARGET))
+    for factor in (torch.tensor(2.0), torch.rand(8, 5), torch.ones(8, 5), INPUT[:, :1]):
+        (one,) = found(F.cross_entropy(output * factor, TARGET))
         assert behind(one.node).operations == ["LogSoftmax", "Mul"]
 
 

@@ -211,6 +211,18 @@ LEARNING: tuple[Table, ...] = (
         "SELECT step, param, as_of_step, lost_steps FROM python.put_back ORDER BY step",
     ),
     Table(
+        "python", "overwritten", "moment when weights that something other than the optimizer wrote to did not resemble the earlier ones any more", "journal",
+        (
+            STEP, T_NS,
+            Column("param", "VARCHAR", "", "parameter that was looked at"),
+            Column("before_step", "BIGINT", "", "step before which the earlier values were read"),
+            Column("cosine", "DOUBLE", "", "cosine between the two: near 0 for values that have nothing to do with each other"),
+            Column("size_ratio", "DOUBLE", "ratio", "size of the new ones / of the earlier ones"),
+            Column("looked_at", "BIGINT", "", "elements compared"),
+        ),
+        "SELECT step, param, before_step, cosine FROM python.overwritten ORDER BY step",
+    ),
+    Table(
         "python", "histograms", "distribution of a tensor on a requested step", "journal",
         (
             STEP, T_NS,
