@@ -53,7 +53,7 @@ class Size(NamedTuple):
     """What a look found of one thing."""
 
     kind: str
-    count: int
+    entries: int
     """Elements, nodes, or entries."""
     bytes: int | None = None
     """Of a tensor; of a container of tensors about, from the newest one; None: not known."""
@@ -88,7 +88,9 @@ class Growth:
         """Look when it is time, and steps have gone by since."""
         recorder, now_s = self._recorder, time.monotonic()
         step = recorder.counted_step
-        if now_s < self._next_s or step < FIRST_STEPS or step <= self._last_step or self._rows >= MOST_ROWS:
+        if now_s < self._next_s or step is None or step < FIRST_STEPS or step <= self._last_step:
+            return
+        if self._rows >= MOST_ROWS:
             return
         self._looks += 1
         self._last_step = step
@@ -115,20 +117,20 @@ class Growth:
         known = self._known.get(key)
         if known is None:
             if len(self._known) < MOST_NAMES:
-                self._known[key] = _Known(size.count)
+                self._known[key] = _Known(size.entries)
             return []
         known.looks += 1
-        shrank, known.size = size.count < known.size, size.count
+        shrank, known.size = size.entries < known.size, size.entries
         if shrank:  # emptied at times, as for each epoch: it begins again
-            self._known[key] = _Known(size.count)
+            self._known[key] = _Known(size.entries)
             return []
         least = known.written + 1 if known.rows < FIRST_ROWS else known.written * GROWN_RATIO
-        if size.count < least:
+        if size.entries < least:
             return []
-        known.written = size.count
+        known.written = size.entries
         known.rows += 1
         return [{
-            "step": step, "t_ns": clock.wall_ns(), "name": name, "kind": size.kind, "count": size.count,
+            "step": step, "t_ns": clock.wall_ns(), "name": name, "kind": size.kind, "count": size.entries,
             "bytes": size.bytes, "holds": size.holds, "hits": size.hits, "row": known.rows,
         }]
 

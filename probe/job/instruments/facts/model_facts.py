@@ -62,11 +62,12 @@ Row = dict[str, Any]
 
 
 class Held(NamedTuple):
-    """Optimizer class and group number of a parameter, and how many optimizers step it."""
+    """Optimizer class and group number of a parameter, and who steps it."""
 
     optimizer: str
     group: int
-    optimizers: int = 1
+    owners: set[int]
+    """Ids of the optimizers that step it."""
 
 
 class ModelFacts:
@@ -171,32 +172,32 @@ class ModelFacts:
         return bool(fresh)
 
     def _holders(self, held: dict[int, Held]) -> Iterator[None]:
-        stepping = {id(one) for one in self._stepping()}
+        owners = self._owners()
         for optimizer in self._optimizers.alive():
             groups = attributes(optimizer).get("param_groups")
+            owner = owners.get(id(optimizer))
             for number, group in enumerate(groups if isinstance(groups, list) else ()):
                 for parameter in list(group.get("params", ())):
-                    known = held.get(id(parameter))
-                    if known is None:
-                        held[id(parameter)] = Held(type(optimizer).__name__, number)
-                    elif id(optimizer) in stepping:
-                        held[id(parameter)] = known._replace(optimizers=known.optimizers + 1)
+                    known = held.setdefault(id(parameter), Held(type(optimizer).__name__, number, set()))
+                    if owner is not None:
+                        known.owners.add(owner)
                     yield
 
-    def _stepping(self) -> list[Any]:
-        """The optimizers that stepped lately on their own: one inside another (SAM, Lookahead, a framework's
-        wrapper) shares its parameters with it."""
+    def _owners(self) -> dict[int, int]:
+        """For the id of each optimizer that stepped lately, that of the one which steps on its own: one
+        inside another (SAM, Lookahead, a framework's wrapper) is a part of it, and shares its parameters."""
         optimizers, step = self._optimizers, self._recorder.step
         alive = optimizers.alive()
-        inner = {id(value) for one in alive for value in attributes(one).values()}
-        steps = optimizers.others_stepped.copy()
-        own = [one for one in alive if id(one) not in inner]
-        groups = [id(attributes(one).get("param_groups")) for one in own]
-        return [
-            one for one, those in zip(own, groups, strict=True)
-            if groups.count(those) == 1
-            and (one is optimizers.leader() or steps.get(id(one), -_STEPS_LATELY) > step - _STEPS_LATELY)
-        ]
+        held = {id(one): attributes(one) for one in alive}
+        outer = {id(value): id(one) for one in alive for value in held[id(one)].values() if id(value) in held}
+        first: dict[int, int] = {}
+        owners: dict[int, int] = {}
+        for number, one in enumerate(alive):
+            last = step if number == 0 else optimizers.others_stepped.get(id(one), step - _STEPS_LATELY)
+            if last > step - _STEPS_LATELY:
+                groups = id(held[id(one)].get("param_groups"))
+                owners[id(one)] = first.setdefault(groups, outer.get(id(one), id(one)))
+        return owners
 
     def _root(
         self, root: Any, held: dict[int, Held], rows: dict[str, list[Row]], totals: dict[str, Any],
@@ -251,7 +252,7 @@ class ModelFacts:
             "param": name, "module": module, "shape": str(list(shape)), "numel": math.prod(shape),
             "dtype": dtype, "requires_grad": needed,
             "optimizer": holder and holder.optimizer, "param_group": holder and holder.group,
-            "optimizers": holder and holder.optimizers,
+            "optimizers": holder and len(holder.owners),
             "misspelt": next((one for one in _MISSPELT if one in attributes(parameter)), None),
         }
 
