@@ -79,7 +79,7 @@ FROM groups WHERE optimizer IN ('SGD', 'RMSprop') AND momentum >= $momentum AND 
 UNION ALL BY NAME
 SELECT NULL AS unknown, 0 AS step, name || '.' || setting AS subject, format('{}''s {} is {:.4g}, where {:.3g} to {:.3g} are usual', optimizer, setting, value, low, high) AS fact,
     format('{}.{}; {}', name, setting, source) AS evidence, 'info' AS severity
-FROM (UNPIVOT groups ON momentum, beta1, beta2, alpha, rho, eps, lr INTO NAME setting VALUE value) JOIN usual USING (optimizer, setting)
+FROM (UNPIVOT (SELECT * REPLACE (CASE WHEN momentum < $momentum OR COALESCE(dampening, 0) >= 0.5 THEN momentum END AS momentum) FROM groups) ON momentum, beta1, beta2, alpha, rho, eps, lr INTO NAME setting VALUE value) JOIN usual USING (optimizer, setting)
 WHERE value < low OR value > high
 UNION ALL BY NAME
 SELECT NULL AS unknown, 0 AS step, name || '.maximize' AS subject, format('{} maximizes its loss (maximize=True)', optimizer) AS fact, 'right for a reward; a loss grows' AS evidence, 'info' AS severity
