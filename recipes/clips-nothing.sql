@@ -10,7 +10,7 @@
 --   "a generator such as model.parameters() that is kept in a variable is empty after it was used once: make a list of it, or call model.parameters() each time",
 -- ]
 -- next = [
---   "probe {endpoint} clip 1.0",
+--   "probe {endpoint} clip --max-norm 1.0",
 --   "probe {endpoint} query \"SELECT step, grad_norm, clip_norm FROM python.steps ORDER BY step LIMIT 20\"",
 -- ]
 -- false_positives = "a rank or a stage of a pipeline without parameters of its own"
