@@ -19,7 +19,7 @@
 WITH calls AS (
     SELECT step, micro_step, module, COUNT(*) AS n, SUM(duration) AS seconds FROM python.torch_trace WHERE stage = 'forward' AND NOT COALESCE(recompute, false) GROUP BY ALL
 ), modules AS (
-    SELECT module, MEDIAN(n) AS n, COUNT(*) AS looks, MEDIAN(seconds) AS seconds, MIN(step) AS step FROM calls GROUP BY module HAVING COUNT(*) >= 3 AND MIN(n) = MAX(n) AND MIN(n) >= $least
+    SELECT module, MEDIAN(n) AS n, COUNT(*) AS looks, MEDIAN(seconds) AS seconds, MIN(step) AS step FROM calls GROUP BY module HAVING COUNT(*) >= 2 AND MIN(n) = MAX(n) AND MIN(n) >= $least
 ), input AS (
     SELECT shape, TRY_CAST(shape AS BIGINT[]) AS sizes FROM python.model_inputs WHERE module <> 'batch' ORDER BY step DESC LIMIT 1
 ), fits AS (
