@@ -13,7 +13,7 @@
 --   "probe {endpoint} query \"SELECT step, grad_norm, clip_norm, clip_scaled, loss_scale FROM python.steps WHERE clip_norm IS NOT NULL ORDER BY step DESC LIMIT 20\"",
 -- ]
 -- false_positives = "normalized gradients on purpose; under an optimizer that divides by the size of the gradients a small limit does little (`info`)"
--- explains = ["learning-rate-too-low", "slow-decrease", "plateau"]
+-- explains = ["learning-rate-too-low", "slow-decrease", "plateau", "output-constant"]
 -- [parameters.least]
 -- value = 20
 -- unit = "steps"

@@ -16,7 +16,7 @@
 --   "probe {endpoint} watch --activations --steps 5",
 -- ]
 -- false_positives = "intentionally sparse activations; a batch so small that a unit is 0 by chance"
--- explains = ["layer-not-learning", "gradients-vanishing", "plateau", "slow-decrease"]
+-- explains = ["layer-not-learning", "gradients-vanishing", "plateau", "slow-decrease", "output-constant"]
 -- [parameters.share]
 -- value = 0.5
 -- unit = "ratio of the units"

@@ -57,11 +57,9 @@ WITH audits AS (
     FROM answered LEFT JOIN ineffective i ON i.model = answered.model AND i.subject = answered.subject
     WHERE question = 'padding' AND leaks AND answered.model NOT IN (SELECT model FROM mixing)
     UNION ALL BY NAME
-    SELECT subject, CASE WHEN values OR subject = 'all arguments' THEN 'notice' ELSE 'info' END AS severity,
-        CASE WHEN subject = 'all arguments' THEN 'no output depends on the input: whatever the model is given, it returns the same'
-            ELSE format('no output depends on {}', subject) END AS fact,
+    SELECT subject, CASE WHEN values THEN 'notice' ELSE 'info' END AS severity, format('no output depends on {}', subject) AS fact,
         'its samples were exchanged with one another, in training and in evaluation mode, and every output stayed the same bit by bit' AS evidence, answered.* EXCLUDE (subject)
-    FROM answered WHERE question = 'input' AND effect = 0 AND (subject = 'all arguments' OR model NOT IN (SELECT model FROM ineffective e WHERE e.subject = 'all arguments'))
+    FROM answered WHERE question = 'input' AND effect = 0 AND model NOT IN (SELECT model FROM ineffective e WHERE e.subject = 'all arguments')
     UNION ALL BY NAME
     SELECT 'order' AS subject, 'info' AS severity, 'the order of the positions does not matter: no output tells one place of the sequence from another' AS fact,
         format('with the sequence turned round, the outputs are turned round, to within {:.2g}; positions do see each other', leak) AS evidence, answered.* EXCLUDE (subject)

@@ -18,7 +18,7 @@
 --   "probe {endpoint} query \"SELECT param, norm, abs_max, update_ratio FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY norm DESC LIMIT 10\"",
 -- ]
 -- false_positives = "a loss summed over batches of very different sizes; reinforcement learning"
--- explains = ["divergence", "loss-spike", "loss-nan", "amp-overflow"]
+-- explains = ["divergence", "loss-spike", "loss-nan", "amp-overflow", "output-constant"]
 -- dated = true
 -- [parameters.times]
 -- value = 10.0

@@ -15,7 +15,7 @@
 --   "probe {endpoint} query \"SELECT step, loss FROM python.steps ORDER BY step LIMIT 10\"",
 -- ]
 -- false_positives = "weights that were loaded from another training; layers of Fourier features: `info` unless the first loss is far above that of guessing"
--- explains = ["gradients-exploding", "gradient-exploding-layer", "saturated-units", "loss-spike", "no-warm-up", "slow-decrease"]
+-- explains = ["gradients-exploding", "gradient-exploding-layer", "saturated-units", "loss-spike", "no-warm-up", "slow-decrease", "output-constant"]
 -- [parameters.first]
 -- value = 16
 -- unit = "steps"

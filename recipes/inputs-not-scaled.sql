@@ -14,7 +14,7 @@
 --   "probe {endpoint} query \"SELECT step, module, name, shape, mean, std, min, max FROM python.model_inputs WHERE module <> 'batch' ORDER BY step DESC LIMIT 10\"",
 -- ]
 -- false_positives = "a model that scales its inputs itself other than by a normalization in its first layer; made-up inputs to measure speed; `info` where the loss has fallen by half all the same"
--- explains = ["gradients-exploding", "gradients-vanishing", "gradient-shifted", "plateau"]
+-- explains = ["gradients-exploding", "gradients-vanishing", "gradient-shifted", "plateau", "output-constant"]
 -- [parameters.least]
 -- value = 5
 -- unit = "steps looked at"

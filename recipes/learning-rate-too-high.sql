@@ -18,7 +18,7 @@
 --   "probe {endpoint} query \"SELECT param, update_ratio, weight_norm, norm FROM python.gradients WHERE step = (SELECT MAX(step) FROM python.gradients) ORDER BY update_ratio DESC LIMIT 10\"",
 -- ]
 -- false_positives = "`info` where the updates are large or the weights grew tenfold but the loss did not rise, and the optimizer is not an adaptive one, whose updates are as large as the rate whatever the gradient: another reason may keep the loss from falling; weights initialized to zero, such as adapters; the first steps from scratch with a high rate and a short warm-up"
--- explains = ["divergence", "oscillation", "loss-spike", "dead-units", "saturated-units", "plateau", "slow-decrease", "loss-nan", "amp-overflow"]
+-- explains = ["divergence", "oscillation", "loss-spike", "dead-units", "saturated-units", "plateau", "slow-decrease", "loss-nan", "amp-overflow", "output-constant", "weights-overwritten"]
 -- [parameters.limit]
 -- value = 0.1
 -- unit = "update ratio"
@@ -40,11 +40,15 @@ WITH adversarial AS (
         EXISTS (SELECT 1 FROM probe.facts WHERE kind = 'hyperparameter' AND name = 'optimizer2')
         OR EXISTS (SELECT 1 FROM python.torch_trace WHERE stage = 'step' GROUP BY step HAVING COUNT(*) > 1)) AS yes
     FROM python.steps
+), updates AS (
+    -- Beside the size that the parameter began with: next to weights that have shrunk to nothing, any update is large.
+    SELECT * REPLACE (COALESCE(update_ratio * weight_norm / NULLIF(GREATEST(weight_norm, first), 0), update_ratio) AS update_ratio) FROM (
+        SELECT *, FIRST_VALUE(weight_norm IGNORE NULLS) OVER (PARTITION BY param ORDER BY step) AS first FROM python.gradients)
 ), steps AS (
-    SELECT DISTINCT step FROM python.gradients WHERE update_ratio IS NOT NULL AND step >= 10 ORDER BY step DESC LIMIT 5
+    SELECT DISTINCT step FROM updates WHERE update_ratio IS NOT NULL AND step >= 10 ORDER BY step DESC LIMIT 5
 ), seen AS (
     SELECT step, MEDIAN(update_ratio) AS ratio, ANY_VALUE(update_kind) AS kind, MAX(update_ratio) AS most, ARG_MAX(param, update_ratio) AS param
-    FROM python.gradients JOIN steps USING (step) WHERE isfinite(update_ratio) AND numel >= 16 GROUP BY step
+    FROM updates JOIN steps USING (step) WHERE isfinite(update_ratio) AND numel >= 16 GROUP BY step
 ), now AS (
     SELECT MEDIAN(ratio) AS ratio, MIN(ratio) AS least_ratio, COUNT(*) AS n, MIN(step) AS step, MAX(step) AS last, ANY_VALUE(kind) AS kind,
         ARG_MAX(most, step) AS most, ARG_MAX(param, step) AS param FROM seen
@@ -52,7 +56,7 @@ WITH adversarial AS (
     SELECT *, CASE WHEN last < 1000 THEN 'early' WHEN last < 10000 THEN 'middle' ELSE 'late' END AS phase,
         CASE WHEN last < 1000 THEN 1e-2 WHEN last < 10000 THEN 1e-3 ELSE 1e-4 END AS high FROM now
 ), worst AS (
-    SELECT step AS worst_step, MEDIAN(update_ratio) AS worst FROM python.gradients
+    SELECT step AS worst_step, MEDIAN(update_ratio) AS worst FROM updates
     WHERE isfinite(update_ratio) AND numel >= 64 AND step > (SELECT MAX(step) FROM python.gradients) - 2000
     GROUP BY step HAVING COUNT(*) >= 5 AND MEDIAN(update_ratio) > $limit ORDER BY worst DESC LIMIT 1
 ), grown AS (

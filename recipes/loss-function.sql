@@ -12,8 +12,8 @@
 -- next = [
 --   "probe {endpoint} query \"SELECT step, function, reduction, behind, shape, broadcast, classes, smoothing, ignored_ratio, top_ratio, entropy FROM python.loss_functions ORDER BY step DESC LIMIT 10\"",
 -- ]
--- false_positives = "pairwise losses that compare each prediction with every target; class weights that leave a class out on purpose; labels of one class on purpose, as for what is normal; targets that are never negative behind a ReLU (`info`); large targets that are learned all the same, and returns in reinforcement learning (`info`); contrastive losses with a softmax over both sides of a square matrix (left out)"
--- explains = ["gradients-vanishing", "gradient-shifted", "dead-units", "plateau", "learning-rate-too-high", "slow-decrease", "divergence"]
+-- false_positives = "pairwise losses that compare each prediction with every target; class weights that leave a class out on purpose; labels of one class on purpose, as for what is normal; targets that are never negative behind a ReLU (`info`); large targets that are learned all the same, and returns in reinforcement learning (`info`); outputs that are dropped on purpose; contrastive losses with a softmax over both sides of a square matrix (left out)"
+-- explains = ["gradients-vanishing", "gradient-shifted", "dead-units", "plateau", "no-warm-up", "learning-rate-too-high", "slow-decrease", "divergence", "output-constant"]
 -- [parameters.least]
 -- value = 3
 -- unit = "steps looked at"
@@ -70,6 +70,12 @@ WITH recent AS (
         MIN(ignored_ratio) AS ignored, MIN(top_ratio) AS top, MAX(classes) AS classes, MIN(target_mean) AS target_mean, MAX(target_mean) AS target_most,
         BOOL_AND(COALESCE(target_mean < target_std, false)) AS below_zero, MEDIAN(target_std) AS target_std
     FROM recent WHERE ago <= 6 GROUP BY ALL HAVING COUNT(*) >= $least
+), partial AS (
+    -- The rows are samples where there are as many as a batch has; of positions or layers, one is often taken on purpose.
+    SELECT rows, rows_used, COUNT(*) AS n, MIN(step) AS step, MAX(step) AS last, ANY_VALUE(function) AS function, ANY_VALUE(behind) AS behind, ANY_VALUE(layer) AS layer, ARG_MAX(shape, step) AS shape
+    FROM (SELECT *, COUNT(*) OVER (PARTITION BY step, micro_step) AS functions, ROW_NUMBER() OVER (ORDER BY step DESC) AS newest FROM python.loss_functions)
+    WHERE newest <= 6 AND functions = 1 GROUP BY rows, rows_used HAVING COUNT(*) >= $least AND rows_used <= rows // 4 AND rows >= 8
+        AND rows = (SELECT MEDIAN(samples / GREATEST(micro_steps, 1)) FROM (SELECT samples, micro_steps FROM python.steps WHERE samples IS NOT NULL ORDER BY step DESC LIMIT 100))
 ), padded AS (
     SELECT function, ANY_VALUE(behind) AS behind, ANY_VALUE(layer) AS layer, COUNT(*) AS n, MIN(step) AS step, MAX(step) AS last, ARG_MAX(shape, step) AS shape, MEDIAN(padding_ratio) AS padding, MIN(padding_ratio) AS least
     FROM (SELECT * FROM recent WHERE padding_ratio IS NOT NULL ORDER BY step DESC LIMIT 8) GROUP BY function HAVING COUNT(*) >= $least
@@ -107,6 +113,14 @@ WITH recent AS (
     SELECT 'probabilities' AS subject, 'notice' AS severity, 'nll_loss is given probabilities and not their logarithms: a softmax stands where a log_softmax belongs' AS fact,
         'its value is minus the probability of the right class, between -1 and 0; use log_softmax, or cross_entropy on the logits' AS evidence, calls.*
     FROM calls WHERE function = 'nll_loss' AND behind LIKE 'Softmax%'
+    UNION ALL BY NAME
+    SELECT 'dropout' AS subject, 'notice' AS severity, 'dropout stands behind the last layer: outputs are set to 0 at random before the loss sees them' AS fact,
+        'among them that of the right class, whose loss is then that of chance: dropout belongs before the last layer' AS evidence, calls.*
+    FROM calls WHERE behind IN ('Dropout', 'LogSoftmax < Dropout') AND layer IS NOT NULL
+    UNION ALL BY NAME
+    SELECT 'rows' AS subject, 'notice' AS severity, format('the loss is computed from {} of the {} samples of each batch: all others are thrown away', rows_used, rows) AS fact,
+        'the model''s output is sliced along its first dimension, which is as long as a batch has samples' AS evidence, partial.* EXCLUDE (rows, rows_used)
+    FROM partial
     UNION ALL BY NAME
     SELECT 'label_smoothing' AS subject, 'notice' AS severity, format('label smoothing is {:.2g}: the targets are nearly uniform', smoothing) AS fact,
         format('the right class gets {:.0f} % of the target; usual is a smoothing of 0.1', 100 * (1 - smoothing + smoothing / classes)) AS evidence, calls.*

@@ -10,7 +10,7 @@
 --   "modules: {modules}",
 -- ]
 -- next = [
---   "probe {endpoint} query \"SELECT module, class, training, p, momentum, estimated FROM python.modules WHERE p IS NOT NULL OR class LIKE '%BatchNorm%' ORDER BY module\"",
+--   "probe {endpoint} query \"SELECT module, class, training, p, eps, momentum, estimated FROM python.modules WHERE p IS NOT NULL OR class LIKE '%Norm%' ORDER BY module\"",
 -- ]
 -- false_positives = "batches of one image on purpose, with statistics over its pixels; statistics that are frozen on purpose after a load that this process did not see"
 -- explains = ["gradients-vanishing", "plateau", "slow-decrease", "train-validation-gap"]
@@ -26,12 +26,16 @@
 -- value = 0.9
 -- unit = "weight of a new batch"
 -- source = "practice: 0.9 and 0.99 are the weights of the old statistics in the convention of other libraries"
+-- [parameters.eps]
+-- value = 0.01
+-- unit = "eps"
+-- source = "practice: 1e-12 to 1e-3 in published models (1e-3 in MobileNet and EfficientNet); 0.01 to 0.99 are momentums"
 -- [parameters.steps]
 -- value = 20
 -- unit = "steps"
 -- source = "ours"
 WITH latest AS (
-    SELECT module, ARG_MAX(class, t_ns) AS class, ARG_MAX(p, t_ns) AS p, ARG_MAX(training, t_ns) AS training, ARG_MAX(momentum, t_ns) AS momentum,
+    SELECT module, ARG_MAX(class, t_ns) AS class, ARG_MAX(p, t_ns) AS p, ARG_MAX(eps, t_ns) AS eps, ARG_MAX(training, t_ns) AS training, ARG_MAX(momentum, t_ns) AS momentum,
         ARG_MAX(estimated, t_ns) AS estimated, ARG_MAX(trainable, t_ns) AS trainable, MAX(step) AS step FROM python.modules GROUP BY module
 ), steps AS (
     SELECT COUNT(*) AS n, AVG(CAST(samples = micro_steps AS INTEGER)) AS singles, BOOL_AND(COALESCE(training_mode, true)) AS training
@@ -41,6 +45,7 @@ WITH latest AS (
     UNION ALL SELECT 'single', module, latest.step, n FROM latest, steps WHERE class LIKE 'BatchNorm%' AND latest.training AND n >= $steps AND singles > 0.95
     UNION ALL SELECT 'slow', module, step, momentum FROM latest WHERE class LIKE '%BatchNorm%' AND momentum > 0 AND momentum < $slowest AND training
     UNION ALL SELECT 'fast', module, step, momentum FROM latest WHERE class LIKE '%BatchNorm%' AND momentum >= $fastest AND momentum < 1 AND training
+    UNION ALL SELECT 'eps', module, step, eps FROM latest WHERE regexp_matches(class, 'Norm') AND eps >= $eps
     UNION ALL SELECT 'untrained', module, latest.step, NULL FROM latest WHERE class LIKE '%BatchNorm%' AND NOT training AND NOT estimated AND trainable > 0
         AND (SELECT BOOL_AND(training_mode) FROM (SELECT training_mode FROM python.steps WHERE training_mode IS NOT NULL ORDER BY step DESC LIMIT $steps))
 )
@@ -49,11 +54,13 @@ SELECT NULL AS unknown, kind AS subject, MIN(step) AS step, COUNT(*) AS n, ARRAY
         WHEN 'single' THEN format('BatchNorm normalizes over batches of one sample ({})', MIN(module))
         WHEN 'slow' THEN format('momentum {:.1g} of {}: its running statistics hardly move, and are wrong in evaluation', MIN(value), MIN(module))
         WHEN 'fast' THEN format('momentum {:.2g} of {}: its running statistics are little more than those of the last batch', MAX(value), MIN(module))
+        WHEN 'eps' THEN format('eps of {} is {:.2g}: it is added to each variance, so the outputs are not normalized', MIN(module), MAX(value))
         ELSE format('BatchNorm is in eval mode in training, with running statistics that were never estimated ({})', MIN(module)) END AS fact,
     CASE kind WHEN 'dropout' THEN format('`p` of nn.Dropout is the probability to drop; {:.2g} to keep would be p={:.2g}', MAX(value), 1 - MAX(value))
         WHEN 'single' THEN format('each of the last {:.0f} steps had one sample per forward: the statistics are those of that sample alone, and evaluation uses others', MAX(value))
         WHEN 'slow' THEN format('in torch, momentum is the weight of the new batch: {:.0f} batches until the first estimate is forgotten; usual is 0.1', 1 / MIN(value))
         WHEN 'fast' THEN 'in torch, momentum is the weight of the new batch: other libraries give that of the old ones; usual is 0.1'
+        WHEN 'eps' THEN 'usual is 1e-5, 1e-3 at most; the second argument of torch''s BatchNorm is eps, and the third the momentum'
         ELSE 'it normalizes with mean 0 and variance 1, as it was made; the model itself is in training mode, and these layers are not' END AS evidence
 FROM facts GROUP BY kind
 UNION ALL BY NAME

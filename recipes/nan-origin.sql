@@ -38,6 +38,10 @@ WITH after AS (
 ), judged AS (
     -- While losses are bad: the events since the last finite one, or else the last before it, which has not ended.
     SELECT *, NOT survived AND (since OR (NOT any_since AND seen_step IS NOT DISTINCT FROM newest)) AS lasts FROM known
+), batches AS (
+    SELECT rank, step, ARG_MAX(samples, t_ns) AS samples FROM python.batches WHERE samples IS NOT NULL GROUP BY ALL
+), usual AS (
+    SELECT rank, MEDIAN(samples) AS usual FROM batches GROUP BY rank
 ), shown AS (
     SELECT * FROM judged WHERE direction IS DISTINCT FROM 'unknown' ORDER BY lasts DESC, CASE WHEN lasts THEN t_ns ELSE -t_ns END LIMIT 3
 )
@@ -52,13 +56,15 @@ SELECT
     CASE WHEN direction IN ('optimizer', 'parameter') AND param IS NOT NULL THEN ' at ' || param
          WHEN module IS NOT NULL THEN ' of ' || module ELSE '' END AS place,
     CASE WHEN micro_step > 0 THEN ', micro step ' || micro_step ELSE '' END AS micro,
-    CASE WHEN cause IS NULL THEN '' WHEN cause = direction THEN '' ELSE ': ' || cause END AS because,
+    CASE WHEN cause IS NULL AND kind = 'nan' AND direction IN ('forward', 'loss') AND samples = 1 AND usual > 1
+             THEN format(': its batch has one sample (usual: {:.0f}), and a standard deviation or variance over one value is NaN', usual)
+         WHEN cause IS NULL THEN '' WHEN cause = direction THEN '' ELSE ': ' || cause END AS because,
     replace(evidence, chr(10), '; ') AS evidence, op, loader, indices, bad_samples, seen_by, seen_step, lr,
     CASE WHEN last > seen_step AND good > seen_step THEN 'losses have been finite again since'
          WHEN last > seen_step THEN 'no loss has been finite since' END AS outcome,
     CASE WHEN lasts THEN 'alarm' ELSE 'notice' END AS severity,
     COALESCE(NOT lasts AND seen_step < last - $past, false) AS over
-FROM shown
+FROM shown LEFT JOIN batches USING (rank, step) LEFT JOIN usual USING (rank)
 UNION ALL BY NAME
 SELECT format('a NaN or an infinity was seen in step {}, but not where it began: {}', seen_step, replace(evidence, chr(10), '; ')) AS unknown
 FROM judged WHERE direction = 'unknown' AND lasts QUALIFY ROW_NUMBER() OVER (ORDER BY t_ns) = 1

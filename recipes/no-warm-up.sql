@@ -14,8 +14,8 @@
 -- next = [
 --   "probe {endpoint} query \"SELECT step, lr, loss, grad_norm FROM python.steps ORDER BY step LIMIT 50\"",
 -- ]
--- false_positives = "`info` where the loss has not come down again with the same rate: then the rate, or the size of the gradients, may be wrong, with a warm-up or without; losses that the model itself moves, such as those of reinforcement learning (unknown without a DataLoader or classes); training resumed without its optimizer state: that needs a warm-up, too"
--- explains = ["loss-spike", "divergence", "learning-rate-too-high", "gradients-exploding", "gradient-exploding-layer", "dead-units", "saturated-units", "plateau", "slow-decrease", "loss-nan"]
+-- false_positives = "`info` where the updates were not measured, or the loss has not come down again with the same rate: then the rate, or the size of the gradients, may be wrong, with a warm-up or without; losses that the model itself moves, such as those of reinforcement learning (unknown without a DataLoader or classes); training resumed without its optimizer state: that needs a warm-up, too"
+-- explains = ["loss-spike", "divergence", "learning-rate-too-high", "gradients-exploding", "gradient-exploding-layer", "dead-units", "saturated-units", "plateau", "slow-decrease", "loss-nan", "output-constant"]
 -- [parameters.window]
 -- value = 100
 -- unit = "steps"
@@ -56,7 +56,8 @@ SELECT CASE WHEN (SELECT yes FROM adversarial) THEN 'several optimizers have a b
         WHEN NOT EXISTS (SELECT 1 FROM python.batches WHERE state = 'done') AND NOT EXISTS (SELECT 1 FROM python.loss_functions WHERE function = 'cross_entropy')
         THEN 'the loss rose at first, but without a DataLoader or classes its targets may move with the model (reinforcement learning)' END AS unknown,
     rates.step, lr_first, lr_first AS lr, highest, loss_first, worst, worst_step, loss_after, norm, ratio AS first_ratio,
-    CASE WHEN recovered THEN '' ELSE '; whether that is why was not shown: it has not come down again' END AS doubt, CASE WHEN recovered THEN 'notice' ELSE 'info' END AS severity
+    CASE WHEN NOT recovered THEN '; whether that is why was not shown: it has not come down again' WHEN ratio IS NULL THEN '; whether that is why was not shown: the size of these steps was not measured' ELSE '' END AS doubt,
+    CASE WHEN recovered AND ratio IS NOT NULL THEN 'notice' ELSE 'info' END AS severity
 FROM rates, levels, norms, updates, later
 WHERE COALESCE(ratio >= $ratio, true) AND n >= 20 AND rates.step <= 2 AND lr_first > 0 AND lr_first >= 0.9 * highest AND worst - loss_first > $rise * ABS(loss_first)
 UNION ALL BY NAME

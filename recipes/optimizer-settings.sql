@@ -11,12 +11,16 @@
 -- next = [
 --   "probe {endpoint} query \"SELECT name, value FROM probe.facts WHERE name LIKE 'optimizer%' ORDER BY name\"",
 -- ]
--- false_positives = "an eps of 0.01 or more on purpose, after recipes for RMSprop; rates of models whose scale makes up for it (`info`); adversarial training, which sometimes has both below 0.9 (left out: only the order of the two is judged)"
--- explains = ["learning-rate-too-high", "gradient-exploding-layer", "gradients-exploding", "oscillation", "divergence", "loss-spike", "plateau", "slow-decrease"]
+-- false_positives = "an eps of 0.01 or more on purpose, after recipes for RMSprop; a momentum of 0.995 or more late in a long schedule (Sutskever et al. 2013); rates of models whose scale makes up for it (`info`); adversarial training, which sometimes has both below 0.9 (left out: only the order of the two is judged)"
+-- explains = ["weight-decay", "no-warm-up", "output-constant", "learning-rate-too-high", "gradient-exploding-layer", "gradients-exploding", "oscillation", "divergence", "loss-spike", "plateau", "slow-decrease"]
 -- [parameters.forgets]
 -- value = 0.95
 -- unit = "beta"
 -- source = "practice: beta2 is 0.95 to 0.999; the average of the squares must not forget sooner than that of the gradients"
+-- [parameters.momentum]
+-- value = 0.995
+-- unit = "momentum"
+-- source = "practice: 0.9, 0.99 at most; 0.999 is what the second of Adam's betas is"
 -- [parameters.eps]
 -- value = 0.001
 -- unit = "eps"
@@ -43,9 +47,44 @@ WITH states AS (
 ), pairs AS (
     SELECT name, ARG_MAX(value, t_ns) AS value, regexp_extract_all(ARG_MAX(value, t_ns), '[0-9.]+(?:e-?[0-9]+)?') AS betas FROM probe.facts
     WHERE kind = 'hyperparameter' AND regexp_matches(name, '^optimizer[0-9]*([.]group[0-9]+)?[.]betas$') GROUP BY name
+), settings AS (
+    SELECT regexp_extract(name, '^(optimizer[0-9]*)', 1) AS place, regexp_extract(name, '^(optimizer[0-9]*([.]group[0-9]+)?)', 1) AS name, regexp_extract(name, '([a-z_]+)$', 1) AS setting,
+        ARG_MAX(value, t_ns) AS value, regexp_extract_all(ARG_MAX(value, t_ns), '[0-9.]+(?:e-?[0-9]+)?') AS parts
+    FROM probe.facts WHERE kind = 'hyperparameter' AND regexp_matches(name, '^optimizer[0-9]*([.]group[0-9]+)?[.](lr|betas|momentum|dampening|alpha|rho|eps|maximize)$') GROUP BY ALL
+), kinds AS (
+    SELECT name AS place, ARG_MAX(value, t_ns) AS optimizer FROM probe.facts WHERE kind = 'hyperparameter' AND regexp_matches(name, '^optimizer[0-9]*$') GROUP BY name
+), groups AS (
+    SELECT settings.name, ANY_VALUE(optimizer) AS optimizer, MAX(TRY_CAST(value AS DOUBLE)) FILTER (setting = 'momentum') AS momentum, MAX(TRY_CAST(value AS DOUBLE)) FILTER (setting = 'dampening') AS dampening,
+        MAX(TRY_CAST(parts[1] AS DOUBLE)) FILTER (setting = 'betas') AS beta1, MAX(TRY_CAST(parts[2] AS DOUBLE)) FILTER (setting = 'betas') AS beta2,
+        MAX(TRY_CAST(value AS DOUBLE)) FILTER (setting = 'alpha') AS alpha, MAX(TRY_CAST(value AS DOUBLE)) FILTER (setting = 'rho') AS rho, MAX(TRY_CAST(value AS DOUBLE)) FILTER (setting = 'eps') AS eps,
+        MAX(TRY_CAST(value AS DOUBLE)) FILTER (setting = 'lr') AS lr, BOOL_OR(setting = 'maximize' AND value = 'True') AS maximize
+    FROM settings JOIN kinds USING (place) GROUP BY settings.name
+), usual AS (
+    -- From the papers and torch's defaults, widened to what published trainings take.
+    SELECT * FROM (VALUES
+        ('SGD', 'lr', 1e-6, 10.0, 'training on a mean takes 0.001 to 1, word models up to 20'), ('SGD', 'momentum', 0.0, 0.99, 'default 0, mostly 0.9'),
+        ('RMSprop', 'alpha', 0.8, 0.9999, 'default 0.99'), ('RMSprop', 'lr', 1e-7, 0.1, 'default 0.01'), ('RMSprop', 'eps', 1e-16, 1.0, 'default 1e-8; 1e-3 to 1 in published recipes'),
+        ('Adagrad', 'lr', 1e-5, 1.0, 'default 0.01'), ('Adadelta', 'lr', 1e-3, 10.0, 'default 1: it finds its own scale'), ('Adadelta', 'rho', 0.8, 0.9999, 'default 0.9'),
+        ('Lion', 'lr', 1e-8, 0.01, 'a third to a tenth of AdamW''s'),
+        ('Adam', 'beta1', 0.0, 0.99, 'default 0.9, 0 to 0.5 in adversarial training'), ('AdamW', 'beta1', 0.0, 0.99, 'default 0.9'), ('NAdam', 'beta1', 0.0, 0.99, 'default 0.9'), ('RAdam', 'beta1', 0.0, 0.99, 'default 0.9'), ('Adamax', 'beta1', 0.0, 0.99, 'default 0.9'),
+        ('Adam', 'beta2', 0.8, 0.99999, 'default 0.999'), ('AdamW', 'beta2', 0.8, 0.99999, 'default 0.999'), ('NAdam', 'beta2', 0.8, 0.99999, 'default 0.999'), ('RAdam', 'beta2', 0.8, 0.99999, 'default 0.999'), ('Adamax', 'beta2', 0.8, 0.99999, 'default 0.999'),
+        ('Adam', 'eps', 1e-16, 0.001, 'default 1e-8; 0 makes NaN where a gradient is 0'), ('AdamW', 'eps', 1e-16, 0.001, 'default 1e-8; 0 makes NaN where a gradient is 0'), ('NAdam', 'eps', 1e-16, 0.001, 'default 1e-8'), ('RAdam', 'eps', 1e-16, 0.001, 'default 1e-8')
+    ) t(optimizer, setting, low, high, source)
 ), numbers AS (
     SELECT name, TRY_CAST(betas[1] AS DOUBLE) AS beta1, TRY_CAST(betas[2] AS DOUBLE) AS beta2 FROM pairs WHERE len(betas) = 2
 )
+SELECT NULL AS unknown, 0 AS step, 'momentum' AS subject, format('{}''s momentum is {:.4g}: a step adds up about the last {:.0f} gradients, and moves as with a rate {:.0f} times as high', optimizer, momentum, 1 / (1 - momentum), 1 / (1 - momentum)) AS fact,
+    format('{}: without momentum, a rate of {:.3g} would move as far; usual are 0.9 to 0.99, and what a momentum adds up it cannot stop for as many steps', name, lr / (1 - momentum)) AS evidence, 'notice' AS severity
+FROM groups WHERE optimizer IN ('SGD', 'RMSprop') AND momentum >= $momentum AND momentum < 1 AND COALESCE(dampening, 0) < 0.5
+UNION ALL BY NAME
+SELECT NULL AS unknown, 0 AS step, name || '.' || setting AS subject, format('{}''s {} is {:.4g}, where {:.3g} to {:.3g} are usual', optimizer, setting, value, low, high) AS fact,
+    format('{}.{}; {}', name, setting, source) AS evidence, 'info' AS severity
+FROM (UNPIVOT (SELECT * REPLACE (CASE WHEN momentum < $momentum OR COALESCE(dampening, 0) >= 0.5 THEN momentum END AS momentum) FROM groups) ON momentum, beta1, beta2, alpha, rho, eps, lr INTO NAME setting VALUE value) JOIN usual USING (optimizer, setting)
+WHERE value < low OR value > high
+UNION ALL BY NAME
+SELECT NULL AS unknown, 0 AS step, name || '.maximize' AS subject, format('{} maximizes its loss (maximize=True)', optimizer) AS fact, 'right for a reward; a loss grows' AS evidence, 'info' AS severity
+FROM groups WHERE maximize
+UNION ALL BY NAME
 SELECT NULL AS unknown, 0 AS step, 'betas' AS subject, format('Adam''s betas are in the wrong order: a momentum of {:.4g} over squares that are forgotten at {:.4g}', beta1, beta2) AS fact,
     format('{}: ({:.4g}, {:.4g}), where the first is usually 0.9 and the second 0.999; so an update is not bounded by the learning rate', MIN(name), beta1, beta2) AS evidence
 FROM numbers WHERE beta1 > beta2 AND beta2 < $forgets GROUP BY beta1, beta2
@@ -59,4 +98,4 @@ SELECT NULL AS unknown, used.step, 'rate' AS subject, format('the learning rate 
 FROM rates, used WHERE optimizer IN ('Adam', 'AdamW', 'NAdam', 'RAdam', 'Adamax') AND steps >= 50 AND base > 0 AND highest > 0
     AND (highest < $tiny AND base < $tiny OR highest > $huge)
 UNION ALL BY NAME
-SELECT 'no optimizer with betas is known' AS unknown FROM pairs HAVING COUNT(*) = 0 AND NOT EXISTS (SELECT 1 FROM states)
+SELECT 'the settings of the optimizer are not known yet' AS unknown FROM groups HAVING COUNT(*) = 0 AND NOT EXISTS (SELECT 1 FROM states) AND NOT EXISTS (SELECT 1 FROM pairs)

@@ -4,7 +4,7 @@
 -- order = 530
 -- scope = "rank"
 -- needs = "the samples or tokens of a few hundred steps"
--- what = "{now:,.0f} {unit} per second, {drop:.0%} less than the {before:,.0f} before step {step}"
+-- what = "{now:,.0f} {unit} per second, {drop:.0%} less than the {before:,.0f} before step {step}{where}"
 -- why = [
 --   "measured on the fastest fifth of {block} steps, which other work on the machine did not delay; it was {before:,.0f} for most of the last {seen} steps",
 --   "a step takes {wall_now:.1f} ms ({wall_before:.1f} before) and has {size_now:,.0f} {unit} ({size_before:,.0f} before)",
@@ -33,15 +33,21 @@
 WITH ends AS (
     SELECT MAX(step) AS last, MAX(t_ns) AS last_ns, MIN(step) AS first, COUNT(tokens) > 0.5 * COUNT(*) AS by_tokens FROM python.steps
 ), seen AS (
-    SELECT step, wall_s - COALESCE(held_s, 0) - COALESCE(eval_s, 0) - COALESCE(checkpoint_s, 0) AS wall_s, CASE WHEN by_tokens THEN tokens ELSE samples END AS size, forward_s, backward_s, optimizer_s, t_ns, (last - step) // $block AS ago
+    SELECT step, wall_s - COALESCE(held_s, 0) - COALESCE(eval_s, 0) - COALESCE(checkpoint_s, 0) AS wall_s, CASE WHEN by_tokens THEN tokens ELSE samples END AS size, forward_s, backward_s, optimizer_s, data_s, other_s, t_ns, (last - step) // $block AS ago
     FROM python.steps, ends WHERE step > first + 10 AND NOT COALESCE(sampled, false)
 ), blocks AS (
-    SELECT ago, ago < 3 OR COALESCE(MAX(t_ns) > ANY_VALUE(last_ns) - 1e9 * $lasts, false) AS lately, MIN(step) AS step, QUANTILE_CONT(size / wall_s, 0.8) AS rate, MEDIAN(wall_s) AS wall, MEDIAN(size) AS size, MEDIAN(forward_s) AS forward, MEDIAN(backward_s) AS backward, MEDIAN(optimizer_s) AS optimizer FROM seen, ends
+    SELECT ago, ago < 3 OR COALESCE(MAX(t_ns) > ANY_VALUE(last_ns) - 1e9 * $lasts, false) AS lately, MIN(step) AS step, QUANTILE_CONT(size / wall_s, 0.8) AS rate, MEDIAN(wall_s) AS wall, MEDIAN(size) AS size, MEDIAN(forward_s) AS forward, MEDIAN(backward_s) AS backward, MEDIAN(optimizer_s) AS optimizer, MEDIAN(data_s) AS data, MEDIAN(other_s) AS other FROM seen, ends
     WHERE size IS NOT NULL AND wall_s > 0 GROUP BY ago HAVING COUNT(*) >= $block / 2
 ), now AS (
     SELECT MAX(rate) AS best, MEDIAN(rate) AS rate, MEDIAN(wall) AS wall, MEDIAN(size) AS size, MEDIAN(forward) AS forward, MEDIAN(backward) AS backward, MEDIAN(optimizer) AS optimizer, COUNT(*) AS n FROM blocks WHERE lately
 ), old AS (
     SELECT GREATEST(QUANTILE_CONT(rate, 0.75), MEDIAN(rate) FILTER (ago > oldest - 5)) AS rate, MEDIAN(wall) AS wall, MEDIAN(size) AS size, QUANTILE_CONT(forward, 0.25) AS forward, QUANTILE_CONT(backward, 0.25) AS backward, QUANTILE_CONT(optimizer, 0.25) AS optimizer, COUNT(*) AS n FROM blocks, (SELECT MAX(ago) AS oldest FROM blocks) WHERE NOT lately
+), phases AS (
+    -- Which phase has most of the time that a step takes longer, in the middle of the blocks before and since.
+    SELECT ARG_MAX(phase, more) AS phase, MAX(more) AS more FROM (
+        SELECT phase, MEDIAN(seconds) FILTER (lately) - MEDIAN(seconds) FILTER (NOT lately) AS more FROM (
+            SELECT lately, UNNEST(['loading data', 'forward', 'backward', 'the optimizer''s step', 'the program''s own code between the phases']) AS phase, UNNEST([data, forward, backward, optimizer, other]) AS seconds FROM blocks)
+        GROUP BY phase)
 ), since AS (
     SELECT COALESCE(MIN(blocks.ago), 1000000) AS ago FROM blocks, now, old WHERE blocks.rate > (now.rate + old.rate) / 2
 ), change AS (
@@ -57,7 +63,8 @@ WITH ends AS (
 )
 SELECT NULL AS unknown, change.step, now.rate AS now, old.rate AS before, 1 - now.rate / old.rate AS drop,
     CASE WHEN by_tokens THEN 'tokens' ELSE 'samples' END AS unit, 1e3 * now.wall AS wall_now, 1e3 * old.wall AS wall_before, now.size AS size_now, old.size AS size_before,
+    CASE WHEN more > 0.5 * (now.wall - old.wall) AND now.wall > old.wall THEN format('; most of it in {}, by {:.1f} ms a step', phase, 1e3 * more) ELSE '' END AS "where",
     (SELECT COUNT(*) FROM seen) AS seen, busy_before, busy, waited_before, waited, CASE WHEN explained OR alike AND NOT severe THEN 'info' WHEN alike OR NOT severe THEN 'notice' ELSE 'alarm' END AS severity
-FROM now, old, ends, change, machine, judged WHERE now.n >= 3 AND old.n >= 5 AND now.best < (1 - $drop) * old.rate
+FROM now, old, ends, change, machine, judged, phases WHERE now.n >= 3 AND old.n >= 5 AND now.best < (1 - $drop) * old.rate
 UNION ALL BY NAME
 SELECT 'samples and tokens of too few steps are known' AS unknown FROM old WHERE n < 5

@@ -16,7 +16,7 @@
 --   "probe {endpoint} query \"SELECT step, MEDIAN(weight_norm) FROM python.gradients GROUP BY step ORDER BY step\"",
 -- ]
 -- false_positives = "weights pulled to zero on purpose, to prune them; a strong regularisation on purpose"
--- explains = ["learning-rate-too-high", "gradients-vanishing", "plateau", "slow-decrease"]
+-- explains = ["weights-shrink", "output-constant", "learning-rate-too-high", "gradients-vanishing", "plateau", "slow-decrease"]
 -- [parameters.steps]
 -- value = 200
 -- unit = "steps"
@@ -45,8 +45,12 @@ WITH latest AS (
     SELECT MEDIAN(norm_first) AS norm_first, MEDIAN(norm_now) AS norm_now, NULLIF(COUNT(*), 0) AS params FROM (
         SELECT ARG_MIN(weight_norm, step) AS norm_first, ARG_MAX(weight_norm, step) AS norm_now FROM python.gradients WHERE weight_norm IS NOT NULL GROUP BY param HAVING COUNT(*) >= 2)
 ), set_ AS (
-    SELECT latest.* EXCLUDE (lr), rates.lr, CASE WHEN optimizer = 'SGD' AND momentum < 1 THEN rates.lr * weight_decay / (1 - momentum) ELSE rates.lr * weight_decay END AS share
-    FROM latest JOIN rates USING (optimizer, param_group) WHERE latest.weight_decay > 0
+    -- SGD's momentum m makes of a decay d = lr * weight_decay an oscillation z^2 - (1 + m - d) z + m: it forgets by 1 - |z| each step,
+    -- about d / (1 - m) while that is small, and at most by 1 - sqrt(m), however large d is.
+    SELECT *, CASE WHEN optimizer <> 'SGD' OR momentum IS NULL OR momentum >= 1 THEN decay
+        WHEN POW(1 + momentum - decay, 2) < 4 * momentum THEN 1 - SQRT(momentum)
+        ELSE 1 - (1 + momentum - decay + SQRT(POW(1 + momentum - decay, 2) - 4 * momentum)) / 2 END AS share
+    FROM (SELECT latest.* EXCLUDE (lr), rates.lr, rates.lr * weight_decay AS decay FROM latest JOIN rates USING (optimizer, param_group) WHERE latest.weight_decay > 0)
 ), steps AS (
     SELECT DISTINCT step FROM python.updates ORDER BY step DESC LIMIT 8
 ), matrices AS (

@@ -200,6 +200,8 @@ class _Stand:
         self.model, self.optimizer = model, optimizer
         self.records: list[dict[str, Any]] = []
         self.thread = None
+        self.others: list[torch.optim.Optimizer] = []
+        self.others_stepped: dict[int, int] = {}
 
     def prefix(self, model: nn.Module, *, first: bool) -> str:
         return ModuleNames.prefix(self, model, first=first)  # type: ignore[arg-type]
@@ -212,7 +214,10 @@ class _Stand:
         return next((name or type(one).__name__ for name, one in named if one is module), None)
 
     def alive(self) -> list[torch.optim.Optimizer]:
-        return [self.optimizer]
+        return [self.optimizer, *self.others]
+
+    def leader(self) -> torch.optim.Optimizer:
+        return self.optimizer
 
     def append(self, record: dict[str, Any], *, bulk: bool = False) -> bool:
         self.records.append(json.loads(json.dumps(record)))
@@ -267,6 +272,28 @@ def test_only_what_changed_is_written_again_and_no_code_of_the_jobs_is_called() 
     looked(stand, facts)
     assert [row["param"] for row in stand.rows("python.parameters")] == ["1.bias"]
     assert {row["module"]: row["training"] for row in stand.rows("python.modules")}["0.inner"] is False
+
+
+def test_what_has_no_effect_and_what_piles_up_stands_in_the_rows() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[0].requires_grad = False  # type: ignore[assignment]
+    model[1].bias.require_grad = False
+    for _ in range(20):
+        model[1].register_forward_hook(lambda *_: None)
+    stand = _Stand(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    both, idle = (torch.optim.SGD([model[1].weight], lr=0.1) for _ in range(2))
+    wrapper = torch.optim.SGD(model.parameters(), lr=0.1)
+    wrapper.base_optimizer = stand.optimizer  # type: ignore[attr-defined]
+    wrapper.param_groups = stand.optimizer.param_groups
+    stand.others = [both, idle, wrapper]
+    stand.others_stepped = {id(both): stand.step - 1, id(wrapper): stand.step - 1}
+    looked(stand, ModelFacts(stand, stand, stand, stand, stand))  # type: ignore[arg-type]
+    modules = {row["module"]: row for row in stand.rows("python.modules")}
+    assert [modules[name]["requires_grad"] for name in ("", "0", "1")] == [None, False, None]
+    assert [modules[name]["hooks"] for name in ("0", "1")] == [0, 16]
+    parameters = {row["param"]: row for row in stand.rows("python.parameters")}
+    assert [parameters[name]["misspelt"] for name in ("1.weight", "1.bias")] == [None, "require_grad"]
+    assert [parameters[name]["optimizers"] for name in ("0.weight", "1.weight")] == [1, 2]
 
 
 def test_values_are_found_in_the_usual_containers_and_nothing_else_is_read() -> None:

@@ -49,8 +49,31 @@ def test_the_graph_names_the_loss_function_its_reduction_and_what_is_behind_it(
 ) -> None:
     (one,) = found(loss(LAYER(INPUT)))
     assert (one.function, one.reduction) == (function, reduction)
-    named, _, layer = behind(one.node)
-    assert (named, layer) == (operations, "Addmm")
+    made = behind(one.node)
+    assert (made.operations, made.layer) == (operations, "Addmm")
+    assert made.rows == NULL_INTEGER
+
+
+def test_dropout_behind_the_last_layer_is_told_from_other_products() -> None:
+    output = LAYER(INPUT)
+    (dropped,) = found(F.cross_entropy(F.dropout(output, 0.3), TARGET))
+    if hasattr(dropped.node, "_raw_saved_target") and _kept(dropped.node, "target") is not None:
+        assert behind(dropped.node).operations == ["LogSoftmax", "Dropout"]
+    for factor in (torch.tensor(2.0), torch.rand(8, 5), torch.ones(8, 5), INPUT[:, :1]):
+        (one,) = found(F.cross_entropy(output * factor, TARGET))
+        assert behind(one.node).operations == ["LogSoftmax", "Mul"]
+
+
+@pytest.mark.parametrize(("taken", "used"), [
+    (lambda out: (out[:1], TARGET[:1]), 1), (lambda out: (out[0], TARGET[0]), 1),
+    (lambda out: (out[2:5], TARGET[2:5]), 3),
+])
+def test_a_part_of_the_batch_that_alone_reaches_the_loss_is_counted(
+    taken: Callable[[Any], Any], used: int
+) -> None:
+    (one,) = found(F.cross_entropy(*taken(LAYER(INPUT))))
+    made = behind(one.node)
+    assert (made.rows, made.rows_used) == (8, used)
 
 
 def test_a_difference_of_two_predictions_is_no_loss_against_a_target() -> None:

@@ -26,6 +26,7 @@ WRONG = {
     "growing": "graph-grows",
     "bounded": "weights-clamped",
     "seeded": "random-state-repeats",
+    "reset": "weights-overwritten",
 }
 """What is wrong, and the recipe that says so."""
 FINE = (
@@ -36,6 +37,7 @@ LATER = ("unused", "normalized", "copied")
 JUDGES = (
     *WRONG.values(), "schedule-not-followed", "gradient-cut-off", "clipping", "weight-decay",
     "updates-rounded-away", "equal-units", "copy-never-moves", "parameters-forgotten", "layer-not-learning",
+    "weights-shrink", "hooks-grow", "freeze-without-effect", "clips-nothing", "copy-without-buffers",
 )
 STEPS = "16"
 LIBRARY = load([built_in_folder()])

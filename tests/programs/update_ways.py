@@ -190,6 +190,10 @@ class Training:
             torch.set_rng_state(kept)
         elif self.kind == "seeded":
             torch.manual_seed(7)
+        elif self.kind == "reset" and self.ledger.steps % 3 == 2:
+            for layer in self.model:  # type: ignore[union-attr]
+                if isinstance(layer, nn.Linear):
+                    layer.reset_parameters()
 
     def sam(self) -> None:
         self.optimizer.zero_grad()

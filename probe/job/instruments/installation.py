@@ -12,7 +12,7 @@ tables they write:
     nonfinite    python.nonfinite, python.inputs (needs losses)
     dependence   python.dependence (needs nonfinite)
     scalars      python.scalars (so does `probe.log`)
-    facts        python.parameters, python.modules, python.schedulers,
+    facts        python.parameters, python.modules, python.growth, python.schedulers,
                  python.random_states, probe.facts
     gradients    python.gradients, python.optimizers, grad_norm of python.steps; python.updates,
                  python.weights, python.put_back
@@ -30,6 +30,7 @@ from probe.job.instruments.comm.flight_recorder import Flight
 from probe.job.instruments.core.intervals import Intervals
 from probe.job.instruments.core.recorder import Recorder
 from probe.job.instruments.dependence.dependence_audit import DependenceAudit
+from probe.job.instruments.facts.growth import Growth
 from probe.job.instruments.facts.memory import Memory
 from probe.job.instruments.facts.model_facts import ModelFacts
 from probe.job.instruments.facts.random_generators import RandomStates
@@ -93,6 +94,7 @@ class Installation:
         self.scalars = Scalars(recorder, isolation, journal) if "scalars" in wanted else None
         self.model_facts: ModelFacts | None = None
         self.run_facts: RunFacts | None = None
+        self.growth: Growth | None = None
         self.resumption: Resumption | None = None
         self.schedules: Schedules | None = None
         self.random_states: RandomStates | None = None
@@ -103,6 +105,7 @@ class Installation:
             )
             known = (self.names, self.optimizers, self.forward)
             self.model_facts = ModelFacts(recorder, *known, journal)
+            self.growth = Growth(recorder, self.data, journal)
             self.resumption = Resumption(recorder, isolation, self.optimizers)
             self.run_facts = RunFacts(
                 recorder, self.optimizers, self.forward, self.data, self.resumption, journal
@@ -237,6 +240,8 @@ class Installation:
         if self.model_facts is not None and self.run_facts is not None:
             attempt("model facts", self.model_facts.step)
             attempt("run facts", self.run_facts.step)
+        if self.growth is not None:
+            attempt("growth", self.growth.step)
 
     def module_path(self, module: Any) -> str | None:
         """Path of a module; None when unknown."""

@@ -46,14 +46,28 @@ _ROW_BYTES = 200
 _TRAINING = ("forward", "backward", "optimizer")
 _TRAINING_MODE = [column.name for column in BY_NAME["python.steps"].columns].index("training_mode")
 
+_HOOKS = (
+    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
+)
+"""The attributes of a module that hold its hooks."""
+MANY_HOOKS = 8
+_MISSPELT = (
+    "require_grad", "require_grads", "requires_grads", "required_grad", "requiresGrad", "requires_gradient",
+)
+"""What is set on a parameter by mistake for `requires_grad`: torch does not read it."""
+_STEPS_LATELY = 50
+"""An optimizer that has not stepped for so long holds its parameters no longer."""
+
 Row = dict[str, Any]
 
 
 class Held(NamedTuple):
-    """Optimizer class and group number of a parameter."""
+    """Optimizer class and group number of a parameter, and who steps it."""
 
     optimizer: str
     group: int
+    owners: set[int]
+    """Ids of the optimizers that step it."""
 
 
 class ModelFacts:
@@ -158,12 +172,32 @@ class ModelFacts:
         return bool(fresh)
 
     def _holders(self, held: dict[int, Held]) -> Iterator[None]:
+        owners = self._owners()
         for optimizer in self._optimizers.alive():
             groups = attributes(optimizer).get("param_groups")
+            owner = owners.get(id(optimizer))
             for number, group in enumerate(groups if isinstance(groups, list) else ()):
                 for parameter in list(group.get("params", ())):
-                    held.setdefault(id(parameter), Held(type(optimizer).__name__, number))
+                    known = held.setdefault(id(parameter), Held(type(optimizer).__name__, number, set()))
+                    if owner is not None:
+                        known.owners.add(owner)
                     yield
+
+    def _owners(self) -> dict[int, int]:
+        """For the id of each optimizer that stepped lately, that of the one which steps on its own: one
+        inside another (SAM, Lookahead, a framework's wrapper) is a part of it, and shares its parameters."""
+        optimizers, step = self._optimizers, self._recorder.step
+        alive = optimizers.alive()
+        held = {id(one): attributes(one) for one in alive}
+        outer = {id(value): id(one) for one in alive for value in held[id(one)].values() if id(value) in held}
+        first: dict[int, int] = {}
+        owners: dict[int, int] = {}
+        for number, one in enumerate(alive):
+            last = step if number == 0 else optimizers.others_stepped.get(id(one), step - _STEPS_LATELY)
+            if last > step - _STEPS_LATELY:
+                groups = id(held[id(one)].get("param_groups"))
+                owners[id(one)] = first.setdefault(groups, outer.get(id(one), id(one)))
+        return owners
 
     def _root(
         self, root: Any, held: dict[int, Held], rows: dict[str, list[Row]], totals: dict[str, Any],
@@ -190,6 +224,7 @@ class ModelFacts:
                 "parameters": 0, "trainable": 0, "eps": _number(facts.get("eps")),
                 "p": _number(facts.get("p")), "momentum": _number(facts.get("momentum")),
                 "estimated": self._estimated(facts.get("_buffers")),
+                "hooks": _hooks(facts), "requires_grad": _boolean(facts.get("requires_grad")),
             }
             for key, parameter in entries(facts.get("_parameters")):
                 if parameter is not None and id(parameter) not in seen:
@@ -217,6 +252,8 @@ class ModelFacts:
             "param": name, "module": module, "shape": str(list(shape)), "numel": math.prod(shape),
             "dtype": dtype, "requires_grad": needed,
             "optimizer": holder and holder.optimizer, "param_group": holder and holder.group,
+            "optimizers": holder and len(holder.owners),
+            "misspelt": next((one for one in _MISSPELT if one in attributes(parameter)), None),
         }
 
     def _estimated(self, buffers: Any) -> bool | None:
@@ -315,6 +352,13 @@ def has_one_of(model: Any, wanted: set[int]) -> bool:
                 return True
             waiting += [child for _, child in entries(facts.get("_modules"))]
     return False
+
+
+def _hooks(facts: dict[str, Any]) -> int:
+    """How many hooks a module has; above `MANY_HOOKS` the largest power of two in it, so that a number that
+    grows with every step changes its row a few times only."""
+    count = sum(len(facts[name]) for name in _HOOKS if isinstance(facts.get(name), dict))
+    return count if count <= MANY_HOOKS else 1 << (count.bit_length() - 1)
 
 
 def _boolean(value: Any) -> bool | None:

@@ -37,7 +37,10 @@ ENVIRONMENT = frozenset({
     "PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG", "CUDA_DEVICE_ORDER", "LD_PRELOAD", "MALLOC_ARENA_MAX",
 })
 ENVIRONMENT_STARTS = ("NCCL_", "TORCH_", "PYTORCH_", "GLOO_", "KMP_", "MKL_", "UCX_", "FI_")
-_GROUP = ("initial_lr", "lr", "weight_decay", "betas", "momentum", "eps", "nesterov", "amsgrad")
+_GROUP = (
+    "initial_lr", "lr", "weight_decay", "betas", "momentum", "dampening", "alpha", "rho", "eps", "nesterov",
+    "amsgrad", "maximize",
+)
 _MOST_GROUPS, _MOST_LOADERS = 8, 4
 _VOLATILE = frozenset({
     "last_epoch", "num_bad_epochs", "best", "cooldown_counter", "optimizer", "mode_worse", "verbose",
@@ -161,6 +164,8 @@ class RunFacts:
                         yield f"{name}.not_stepped_until", self._recorder.step
         for name, value in self._optimizers.remade.items():
             yield f"optimizer.remade.{name}", value
+        for name, value in self._optimizers.clips_of_nothing.copy().items():
+            yield f"clip.nothing.{name}", value
         loaders = self._data.loaders if self._data is not None else []
         alive = [loader for reference in loaders if (loader := reference()) is not None]
         for number, loader in enumerate(alive[:_MOST_LOADERS], 1):

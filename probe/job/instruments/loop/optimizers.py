@@ -51,6 +51,9 @@ class Optimizers:
         self.remade: dict[str, int] = {}
         """Optimizers made in place of another one of the same parameters, since the first step: how often,
         and the steps of the first and the last time."""
+        self.clips_of_nothing: dict[str, int] = {}
+        """Calls of `clip_grad_norm_` that were given no parameter: how often, and the steps of the first and
+        the last; set by the gradient norm."""
         self.trace_step: Any = None
         """Set by the modules instrument: writes a `step` row on sampled steps."""
         self.before_step: Any = None

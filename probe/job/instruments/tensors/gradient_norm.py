@@ -180,6 +180,11 @@ class GradientNorm:
         if leader is None or not isinstance(total_norm, self._tensor()):
             return
         ones = parameters if isinstance(parameters, (list, tuple)) else [parameters]
+        if not ones:
+            counts = self._optimizers.clips_of_nothing
+            counts.setdefault("from", recorder.step)
+            counts["until"], counts["times"] = recorder.step, counts.get("times", 0) + 1
+            return
         covered = self._covers(ones)
         if id(leader) not in covered:
             return

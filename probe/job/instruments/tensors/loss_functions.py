@@ -60,6 +60,9 @@ _SHAPING = frozenset({
 _JOINING = ("Stack", "Cat")
 """Of what they join, the first stands for all."""
 _SOFTMAX = ("Softmax", "LogSoftmax")
+_DROPPING = ("NativeDropout", "FusedDropout")
+MASK_ELEMENTS = 128
+"""Of a factor that is multiplied with an output, so many are read to tell whether it is dropout's."""
 
 
 class Found(NamedTuple):
@@ -71,6 +74,21 @@ class Found(NamedTuple):
     """As in python.loss_functions."""
     smoothing: float
     """NULL_DOUBLE when it cannot be told."""
+
+
+class Behind(NamedTuple):
+    """What made the prediction of a loss function."""
+
+    operations: list[str]
+    """Nearest first, without changes of shape."""
+    softmax: Any
+    """The one nearest to the loss; None without."""
+    layer: str
+    """The layer's name, or ''."""
+    rows: int
+    """Length of the first dimension before it was sliced; NULL where it was not."""
+    rows_used: int
+    """Length that was left."""
 
 
 class Audit(Protocol):
@@ -120,7 +138,7 @@ class LossFunctions:
     def _write(self, one: Found, root: Any) -> None:
         recorder, intern = self._recorder, self._recorder.intern
         node = one.node
-        operations, softmax, layer = behind(node)
+        operations, softmax, layer, rows, rows_used = behind(node)
         shape = _shape_into(node, 0) or _shape_into(node, 1)
         before = _before_broadcast(node)
         dimension, classes = NULL_INTEGER, NULL_INTEGER
@@ -139,7 +157,7 @@ class LossFunctions:
             intern(one.reduction),
             intern(" < ".join(operations)) if operations else NULL_STRING,
             intern(layer) if layer else NULL_STRING,
-            self._shape(shape), self._shape(before),
+            self._shape(shape), rows, rows_used, self._shape(before),
             dimension, over_batch, classes, one.smoothing, numel,
         ]
         with torch.no_grad(), torch._C.DisableTorchFunction():
@@ -274,11 +292,10 @@ def _with_smoothing(one: Found, branches: set[Any]) -> Found:
     return one._replace(smoothing=NULL_DOUBLE)
 
 
-def behind(node: Any) -> tuple[list[str], Any, str]:
-    """What made the prediction of a loss function, nearest first and without changes of shape: the names of
-    the operations up to a layer, the softmax nearest to the loss or None, and the layer's name or ''."""
+def behind(node: Any) -> Behind:
+    """What made the prediction of a loss function, up to a layer."""
     operations: list[str] = []
-    softmax = None
+    softmax, layer, rows, rows_used = None, "", NULL_INTEGER, NULL_INTEGER
     name = _name(node)
     current = node if name in _SOFTMAX else node.next_functions[0][0]
     if name in ("Pow", "Abs"):
@@ -288,16 +305,32 @@ def behind(node: Any) -> tuple[list[str], Any, str]:
             break
         name = _name(current)
         if name in _LAYERS:
-            return operations, softmax, name.rpartition("::")[2]
+            layer = name.rpartition("::")[2]
+            break
         if name in _SOFTMAX and softmax is None:
             softmax = current
         if name not in _SHAPING:
-            operations.append(name)
+            operations.append("Dropout" if name in _DROPPING or _drops(current, name) else name)
+        elif name in ("Slice", "Select") and getattr(current, "_saved_dim", None) == 0:
+            before, after = getattr(current, "_saved_self_sym_sizes", ()), _shape(current)
+            if before and after:
+                rows, rows_used = int(before[0]), after[0] if name == "Slice" else 1
         following = [one for one, _ in current.next_functions if one is not None]
         if len(following) != 1:
             break
         current = following[0]
-    return operations, softmax, ""
+    return Behind(operations, softmax, layer, rows, rows_used)
+
+
+def _drops(node: Any, name: str) -> bool:
+    """Whether a product is dropout on the host: its factor holds zeros and one number above 1."""
+    factor = _kept(node, "other") if name == "Mul" else None
+    if factor is None or not factor.is_cpu or not factor.is_floating_point() or factor.requires_grad:
+        return False
+    if tuple(factor.shape) != _shape(node) or factor.layout is not sys.modules["torch"].strided:
+        return False
+    values = set(_part(factor)[:MASK_ELEMENTS].tolist())
+    return len(values) == 2 and min(values) == 0.0 and max(values) > 1.0
 
 
 def _before_broadcast(node: Any) -> tuple[int, ...] | None:

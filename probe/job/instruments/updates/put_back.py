@@ -1,14 +1,16 @@
-"""Put back: weights that are found to be those of an earlier moment of the training again.
+"""Put back: weights that are found to be those of an earlier moment of the training again, or none that the
+training made.
 
-Writes python.put_back. HOT PATH on the training thread, around each step of the leading optimizer: one read
-of torch's count of in-place writes to one parameter. Only when somebody other than the optimizer wrote to it
-since the last step are `ELEMENTS` of its elements copied. They are compared, on the agent's thread, with
-those at the beginning and at the last evaluations: what an evaluation moved and restored is not put back,
-since it is then what it was when that evaluation began.
+Writes python.put_back and python.overwritten. HOT PATH on the training thread, around each step of the
+leading optimizer: one read of torch's count of in-place writes to one parameter. Only when somebody other
+than the optimizer wrote to it since the last step are `ELEMENTS` of its elements copied. They are compared,
+on the agent's thread, with those at the beginning and at the last evaluations: what an evaluation moved and
+restored is not put back, since it is then what it was when that evaluation began.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -31,6 +33,10 @@ EVALUATION_STEPS = 20
 MOST_PAUSE_STEPS = 64
 """Where something else writes to the weights after every step, they are compared this often."""
 MOST_ROWS = 500
+UNRELATED = 0.35
+"""Cosine between two sets of values that have nothing to do with each other, at most: of 64 random ones it is
+smaller in 199 of 200 cases, and a training leaves its weights alike for thousands of steps."""
+LEAST_COMPARED = 48
 BEGINNING, EVALUATION, CHANGED = range(3)
 
 
@@ -144,9 +150,11 @@ class PutBack:
             return
         if not self._history or values == self._history[-1][1]:
             return  # what somebody moved was restored, or written over with the same
+        before_step, before = self._history[-1]
         seen = [one for one in (self._first, *self._history) if one is not None and one[1] == values]
         self._history.append((step, values))
         if not seen:
+            self._compare_unrelated(step, t_ns, before_step, before, values)
             return
         as_of = seen[0][0]
         self._pause, self._next_step = 1, 0
@@ -158,3 +166,22 @@ class PutBack:
                 "lost_steps": step - max(self._last_step, as_of), "looked_at": one.looked_at,
             }]})
         self._last_step = step
+
+    def _compare_unrelated(
+        self, step: int, t_ns: int, before_step: int, before: list[float], values: list[float]
+    ) -> None:
+        """Write a row when values of about the same size replaced others that they do not resemble."""
+        one = self._one
+        size = math.sqrt(sum(value * value for value in values))
+        size_before = math.sqrt(sum(value * value for value in before))
+        if one is None or one.looked_at < LEAST_COMPARED or not 0.2 * size_before < size < 5 * size_before:
+            return
+        cosine = sum(new * old for new, old in zip(values, before, strict=True)) / (size * size_before)
+        if abs(cosine) > UNRELATED or self._written >= MOST_ROWS:
+            return
+        self._pause, self._next_step = 1, 0
+        self._written += 1
+        self._journal.append({"table": "python.overwritten", "rows": [{
+            "step": step, "t_ns": t_ns, "param": self._watched.name_of(one), "before_step": before_step,
+            "cosine": cosine, "size_ratio": size / size_before, "looked_at": one.looked_at,
+        }]})

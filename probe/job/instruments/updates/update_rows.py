@@ -152,6 +152,7 @@ class UpdateRows:
             _number(found["outside"] if followed else math.nan),
             int(found["alike"]) if one.rows and (entry.after or entry.later) else NULL_BOOLEAN,
             _number(found["at_bound"] if one.looked_at >= LEAST_BOUNDED and entry.before else math.nan),
+            _number(found["inward"] if entry.entered and entry.before else math.nan),
         )
 
     def _cleared(self, entry: Entry, found: dict[str, float]) -> int:
@@ -199,6 +200,7 @@ def _figures(
         "outside": (later != after).double().mean(1),
         "alike": (last == last[:, :1]).all(2).all(1),
         "at_bound": torch.maximum(_at_bound(before), _at_bound(later)),
+        "inward": (entered * before).sum(1) / (entered.norm(dim=1) * before.norm(dim=1)),
     }
 
 

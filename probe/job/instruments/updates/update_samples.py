@@ -9,6 +9,7 @@ Figures and rows are made on the agent's thread, which also chooses what the nex
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections import deque
@@ -300,5 +301,8 @@ def _decay(kind: str, group: dict[str, Any], coefficient: float) -> float:
     gradient."""
     if kind == "SGD":
         momentum = host_number(group.get("momentum"))
-        return coefficient / (1.0 - momentum) if 0.0 <= momentum < 1.0 else coefficient
+        if not 0.0 <= momentum < 1.0:
+            return coefficient
+        # A momentum that remembers longer than the decay takes sets the pace: the two swing.
+        return min(coefficient / (1.0 - momentum), 1.0 - math.sqrt(momentum) if momentum else 1.0)
     return coefficient if kind == "AdamW" or group.get("decoupled_weight_decay") is True else NULL_DOUBLE

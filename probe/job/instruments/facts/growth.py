@@ -1,0 +1,265 @@
+"""Growth: what the program keeps from step to step, and keeps more of.
+
+Writes python.growth. Runs on the agent's thread, a fraction of a millisecond at a time: looks at the
+variables of the user's frames, the globals of their modules, the attributes of their `self` and of the
+data sets, and at the entries of the dictionaries among them. Of each it reads a size: elements of a tensor,
+entries of a container or of a function's cache, nodes of the graph that a tensor still has. A row is written
+when a size has grown; a size that is the same at every look has none.
+
+No code of the job's is called (`object_access`); nothing is kept but names and numbers. A graph is followed
+along its first and its last inputs only, from node to node: what is added to itself in every step is at one
+end of a sum. torch inside functions.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from types import FrameType, ModuleType
+from typing import Any, NamedTuple
+
+from probe.base import clock
+from probe.job.instruments.core.object_access import attributes, entries
+from probe.job.instruments.core.recorder import Recorder
+from probe.job.instruments.loop.data import Data
+from probe.job.introspection import python_frames
+from probe.recording.journal import Journal
+
+FIRST_STEPS = 8
+SOON_S, SOON_LOOKS, LATER_S = 1.5, 8, 10.0
+"""Between two looks: the first ones, and later."""
+SHARE = 1000
+"""A look takes at most 0.1 % of the time."""
+SLICE_S, REST_S = 0.0003, 0.0005
+"""Length of a slice with the GIL, and the break after it."""
+GROWN_RATIO = 1.5
+"""After its first rows a thing is written when it has grown by this factor."""
+FIRST_ROWS, MOST_ROWS, MOST_NAMES = 5, 2000, 1000
+MOST_NODES = 20_000
+"""Nodes followed of one graph."""
+MOST_INNER = 64
+"""A dictionary with more entries is looked at as a whole."""
+LEAST_ENTRIES, LEAST_ELEMENTS, LEAST_NODES = 16, 1024, 64
+"""Smaller things are not looked at: they cost nothing yet."""
+
+_CACHED = type(functools.lru_cache(maxsize=None)(len))
+TENSOR, GRAPH, CONTAINER, CACHE = "tensor", "graph", "container", "cache"
+
+
+class Size(NamedTuple):
+    """What a look found of one thing."""
+
+    kind: str
+    entries: int
+    """Elements, nodes, or entries."""
+    bytes: int | None = None
+    """Of a tensor; of a container of tensors about, from the newest one; None: not known."""
+    holds: str | None = None
+    """Of a container: what the newest entry is."""
+    hits: int | None = None
+    """Of a cache."""
+
+
+class _Known:
+    """One name in the looks so far."""
+
+    __slots__ = ("looks", "rows", "size", "written")
+
+    def __init__(self, size: int) -> None:
+        self.size = self.written = size
+        self.looks = 1
+        self.rows = 0
+
+
+class Growth:
+    """Looks at what is kept; `step` once a round of the agent's thread."""
+
+    def __init__(self, recorder: Recorder, data: Data | None, journal: Journal) -> None:
+        self._recorder, self._data, self._journal = recorder, data, journal
+        self._known: dict[tuple[str, str], _Known] = {}
+        self._looks = self._rows = 0
+        self._last_step = -1
+        self._next_s = 0.0
+
+    def step(self) -> None:
+        """Look when it is time, and steps have gone by since."""
+        recorder, now_s = self._recorder, time.monotonic()
+        step = recorder.counted_step
+        if now_s < self._next_s or step is None or step < FIRST_STEPS or step <= self._last_step:
+            return
+        if self._rows >= MOST_ROWS:
+            return
+        self._looks += 1
+        self._last_step = step
+        rows: list[dict[str, Any]] = []
+        took_s, begun_s = 0.0, time.perf_counter()
+        for found in self._look():
+            if found is not None:
+                rows += self._row(step, *found)
+            spent_s = time.perf_counter() - begun_s
+            if spent_s > SLICE_S:
+                took_s += spent_s
+                time.sleep(REST_S)
+                begun_s = time.perf_counter()
+        if rows:
+            self._rows += len(rows)
+            self._journal.append({"table": "python.growth", "rows": rows})
+        took_s += time.perf_counter() - begun_s
+        every_s = SOON_S if self._looks < SOON_LOOKS else LATER_S
+        self._next_s = time.monotonic() + max(every_s, SHARE * took_s)
+
+    def _row(self, step: int, name: str, size: Size) -> list[dict[str, Any]]:
+        """The row of a thing that has grown; none at the first look, or where it has hardly grown."""
+        key = (name, size.kind)
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) < MOST_NAMES:
+                self._known[key] = _Known(size.entries)
+            return []
+        known.looks += 1
+        shrank, known.size = size.entries < known.size, size.entries
+        if shrank:  # emptied at times, as for each epoch: it begins again
+            self._known[key] = _Known(size.entries)
+            return []
+        least = known.written + 1 if known.rows < FIRST_ROWS else known.written * GROWN_RATIO
+        if size.entries < least:
+            return []
+        known.written = size.entries
+        known.rows += 1
+        return [{
+            "step": step, "t_ns": clock.wall_ns(), "name": name, "kind": size.kind, "count": size.entries,
+            "bytes": size.bytes, "holds": size.holds, "hits": size.hits, "row": known.rows,
+        }]
+
+    # What is looked at ----------------------------------------------------------
+
+    def _look(self) -> Iterator[tuple[str, Size] | None]:
+        """Names and sizes; None between pieces of work."""
+        torch = sys.modules["torch"]
+        seen: set[int] = set()
+        for place, table in self._tables():
+            for name, thing in table:
+                if not isinstance(name, str) or name.startswith("__"):
+                    continue
+                yield None
+                yield from self._sized(torch, f"{place}{name}", thing, seen, 0)
+
+    def _sized(
+        self, torch: Any, name: str, thing: Any, seen: set[int], depth: int
+    ) -> Iterator[tuple[str, Size] | None]:
+        kind = type(thing)
+        if id(thing) in seen:
+            return
+        if kind is torch.Tensor:
+            seen.add(id(thing))
+            yield from _tensor(torch, name, thing)
+        elif kind in (list, deque, dict, set):
+            seen.add(id(thing))
+            if kind is dict and depth == 0 and len(thing) <= MOST_INNER:
+                for key, inner in entries(thing):
+                    yield from self._sized(torch, f"{name}[{_shown(key)}]", inner, seen, 1)
+            elif len(thing) >= LEAST_ENTRIES:
+                yield name, _container(torch, thing)
+        elif kind is _CACHED:
+            seen.add(id(thing))
+            info = thing.cache_info()  # of C: it takes the cache's own lock for no longer than a lookup
+            if info.maxsize is None and info.currsize >= LEAST_ENTRIES:
+                yield name, Size(CACHE, info.currsize, hits=info.hits)
+
+    def _tables(self) -> Iterator[tuple[str, list[tuple[Any, Any]]]]:
+        """What names begin with, and names with things: variables and globals of the user's frames, the
+        attributes of their `self`, and those of the data sets."""
+        frames = _user_frames(self._recorder.thread)
+        owners: dict[int, tuple[str, Any]] = {}
+        for frame in frames:
+            found = python_frames.variables(frame)
+            if frame.f_code.co_name != "<module>":
+                yield "", entries(found)
+            if "self" in found:
+                owners.setdefault(id(found["self"]), ("self.", found["self"]))
+        spaces = {id(frame.f_globals): frame.f_globals for frame in frames}
+        main = sys.modules.get("__main__")
+        if main is not None:
+            spaces.setdefault(id(vars(main)), vars(main))
+        for space in spaces.values():
+            yield "", [(name, one) for name, one in entries(space) if not isinstance(one, ModuleType)]
+        for reference in self._data.loaders if self._data is not None else []:
+            dataset = attributes(reference()).get("dataset")
+            for _ in range(4):  # Subset, and what else wraps one
+                if dataset is None:
+                    break
+                owners.setdefault(id(dataset), (f"{type(dataset).__name__}.", dataset))
+                dataset = attributes(dataset).get("dataset")
+        for place, owner in owners.values():
+            yield place, entries(attributes(owner))
+            own = [one for one in type(owner).__mro__ if python_frames.is_user_code(_file(one))]
+            yield place, [entry for one in own for entry in entries(vars(one))]
+
+
+def _user_frames(thread: int | None) -> list[FrameType]:
+    frame = None if thread is None else sys._current_frames().get(thread)
+    return [one for one in python_frames.walk(frame) if python_frames.is_user_code(one.f_code.co_filename)]
+
+
+def _file(kind: type) -> str:
+    """The file of the module that a class is from; `<` where it has none."""
+    found = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return found if isinstance(found, str) else "<"
+
+
+def _shown(key: Any) -> str:
+    return repr(key)[:40] if type(key) in (str, int, bool) else f"<{type(key).__name__}>"
+
+
+def _tensor(torch: Any, name: str, tensor: Any) -> Iterator[tuple[str, Size] | None]:
+    with torch._C.DisableTorchFunctionSubclass():
+        count, first = tensor.numel(), tensor.grad_fn
+        held = count * tensor.element_size()
+    if first is not None:
+        longest = 0
+        for nodes in _chains(first):
+            longest = max(longest, nodes)
+            yield None
+        if longest >= LEAST_NODES:
+            yield name, Size(GRAPH, longest)
+    if count >= LEAST_ELEMENTS:
+        yield name, Size(TENSOR, count, held)
+
+
+def _chains(first: Any) -> Iterator[int]:
+    """How many nodes were passed so far along the first, then along the last inputs of a graph's nodes."""
+    for place in (0, -1):
+        node, passed = first, 0
+        while node is not None and passed < MOST_NODES:
+            passed += 1
+            if passed % 64 == 0:
+                yield passed
+            behind = [one for one, _ in node.next_functions if one is not None]
+            node = behind[place] if behind else None
+        yield passed
+
+
+def _container(torch: Any, thing: Any) -> Size:
+    """A container by its newest entry; of a set none is the newest."""
+    count = len(thing)
+    newest: Any = None
+    try:
+        if type(thing) is dict:
+            newest = thing[next(reversed(thing))]
+        elif type(thing) is not set:
+            newest = thing[-1]
+    except (LookupError, StopIteration, RuntimeError):  # the training thread is changing it
+        return Size(CONTAINER, count)
+    parts: Any = newest[:8] if type(newest) in (tuple, list) else [newest]
+    if type(newest) is dict and len(newest) <= MOST_INNER:
+        parts = [one for _, one in entries(newest)]
+    tensors = [one for one in parts if type(one) is torch.Tensor]
+    if not tensors:
+        return Size(CONTAINER, count, holds=type(newest).__name__)
+    with torch._C.DisableTorchFunctionSubclass():
+        held = sum(one.numel() * one.element_size() for one in tensors)
+        graph = any(one.grad_fn is not None for one in tensors)
+    return Size(CONTAINER, count, count * held, "tensor with its graph" if graph else "tensor")

@@ -1,0 +1,63 @@
+-- title = "kept from step to step, and more each step"
+-- severity = "notice"
+-- symptoms = ["memory", "slow"]
+-- order = 221
+-- scope = "rank"
+-- needs = "a few looks at the variables of the training's frames"
+-- what = "{fact}"
+-- why = [
+--   "{looks} looks from step {step} to {last}: {first:,} at first, {now:,} at the last, in proportion to the steps (correlation {r:.3f})",
+--   "{evidence}",
+--   "it holds about {mib:,.1f} MiB",
+-- ]
+-- next = [
+--   "probe {endpoint} query \"SELECT step, name, kind, count, bytes, holds FROM python.growth ORDER BY t_ns DESC LIMIT 20\"",
+--   "probe {endpoint} backtrace --locals",
+--   "probe {endpoint} checkpoint before-restart.pt",
+-- ]
+-- false_positives = "a replay buffer or a data set that fills once, logs and metrics of a long epoch (`info`); a cache in its first epoch (`info`); results that are collected on purpose, and copied as a whole with each step"
+-- explains = ["host-memory-growth", "device-memory-growth", "host-memory-near-limit", "device-memory-near-limit", "out-of-memory", "throughput-drop", "slow-step", "slow-module", "low-mfu"]
+-- [parameters.least]
+-- value = 3
+-- unit = "rows"
+-- source = "ours"
+-- [parameters.r]
+-- value = 0.98
+-- unit = "correlation"
+-- source = "ours: what is kept grows by the same in each step"
+-- [parameters.bytes]
+-- value = 16777216
+-- unit = "bytes"
+-- source = "ours: less is no harm yet, and is `info`"
+-- [parameters.hits]
+-- value = 0.05
+-- unit = "hits per entry"
+-- source = "ours: after a pass over the data each sample is asked for again"
+WITH seen AS (
+    SELECT name, kind, COUNT(*) AS looks, MIN(step) AS step, MAX(step) AS last, ARG_MIN(count, step) AS first, ARG_MAX(count, step) AS now, CORR(count, step) AS r, REGR_SLOPE(count, step) AS slope,
+        ARG_MAX(bytes, step) AS bytes, ARG_MAX(holds, step) AS holds, ARG_MAX(hits, step) AS hits
+    FROM python.growth GROUP BY name, kind HAVING COUNT(*) >= $least
+), newest AS (
+    SELECT MAX(step) AS step FROM python.steps
+), passes AS (
+    SELECT MAX(epoch) AS ended FROM python.batches WHERE state = 'done'
+), grown AS (
+    SELECT seen.*, ended FROM seen, newest, passes WHERE r >= $r AND (now >= 2 * first OR looks > $least AND now >= 1.1 * first AND (kind = 'graph' OR holds = 'tensor with its graph')) AND newest.step <= 2 * last + 500
+), facts AS (
+    SELECT *, 'notice' AS severity, format('{} keeps the graph of every step: {:,} nodes along it at step {}, {:,} at step {}; no graph is freed', name, first, step, now, last) AS fact,
+        'it is computed from itself and from tensors that need a gradient: detach() what is added, or take its item()' AS evidence FROM grown WHERE kind = 'graph'
+    UNION ALL BY NAME
+    SELECT *, 'notice' AS severity, format('{} holds {:,} tensors with their graphs, {:.3g} more each step: none is freed', name, now, slope) AS fact,
+        'a tensor that is kept keeps all that its gradient would need: append tensor.detach() or its item()' AS evidence FROM grown WHERE kind = 'container' AND holds = 'tensor with its graph'
+    UNION ALL BY NAME
+    SELECT *, CASE WHEN bytes >= $bytes THEN 'notice' ELSE 'info' END AS severity, format('{}, a tensor, grows with every step: {:,} elements at step {}, {:,} at step {}', name, first, step, now, last) AS fact,
+        'a tensor cannot grow in place: with torch.cat every step copies all earlier ones; append to a list, or write into a tensor of the final size' AS evidence FROM grown WHERE kind = 'tensor'
+    UNION ALL BY NAME
+    SELECT *, CASE WHEN ended >= 1 THEN 'notice' ELSE 'info' END AS severity, format('the cache of {} grows without a limit and is of no use: {:,} entries, {:,} hits', name, now, hits) AS fact,
+        CASE WHEN ended >= 1 THEN format('{} passes over the data have ended: what is asked for again has another key each time (a random number, a float, an object)', ended) ELSE 'the first pass over the data has not ended' END AS evidence FROM grown WHERE kind = 'cache' AND hits < $hits * now
+    UNION ALL BY NAME
+    SELECT *, 'info' AS severity, format('{} holds {:,} entries with tensors, {:.3g} more each step', name, now, slope) AS fact, 'they have no graph' AS evidence FROM grown WHERE kind = 'container' AND holds = 'tensor' AND bytes >= $bytes
+)
+SELECT NULL AS unknown, name AS subject, facts.*, bytes / 1048576 AS mib FROM facts
+UNION ALL BY NAME
+SELECT 'no training step has been seen yet' AS unknown FROM newest WHERE step IS NULL

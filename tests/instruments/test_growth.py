@@ -1,0 +1,95 @@
+"""What the program keeps more of with every step, by name and size."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from probe.job.instruments.facts.growth import Growth
+
+WEIGHT = torch.nn.Parameter(torch.ones(4))
+
+
+class Looker:
+    """`Growth`, asked between the steps of a loop in this thread."""
+
+    def __init__(self) -> None:
+        self.recorder: Any = SimpleNamespace(thread=threading.get_ident(), counted_step=0)
+        self.rows: list[dict[str, Any]] = []
+        self.growth = Growth(self.recorder, None, self)  # type: ignore[arg-type]
+
+    def append(self, record: dict[str, Any]) -> None:
+        """As the journal."""
+        self.rows += record["rows"]
+
+    def look(self) -> None:
+        """A look after a hundred more steps."""
+        self.recorder.counted_step += 100
+        self.growth._next_s = 0.0
+        agent = threading.Thread(target=self.growth.step)
+        agent.start()
+        agent.join()
+
+    def grown(self, name: str) -> list[tuple[str, int]]:
+        """Kind and size of each row of a name."""
+        return [(row["kind"], row["count"]) for row in self.rows if row["name"] == name]
+
+
+def test_what_grows_in_the_frames_of_a_loop_is_found_and_what_stays_is_not() -> None:
+    looker = Looker()
+    kept = {"images": torch.zeros(0, 64)}
+    losses: list[torch.Tensor] = []
+    history: list[float] = []
+    moved: Any = 0.0
+    batch = torch.zeros(64, 64)
+
+    @functools.cache
+    def dimmed(index: int) -> int:
+        return index
+
+    for look in range(5):
+        for step in range(100):
+            loss = (WEIGHT * 2.0).sum()
+            moved = 0.98 * moved + 0.02 * loss
+            losses.append(loss)
+            history.append(loss.item())
+            kept["images"] = torch.cat([kept["images"], batch[:1]])
+            dimmed(1000 * look + step)
+        looker.look()
+    assert looker.grown("kept['images']") == [("tensor", 6400 * n) for n in range(2, 6)]
+    assert looker.grown("losses") == [("container", 100 * n) for n in range(2, 6)]
+    assert {row["holds"] for row in looker.rows if row["name"] == "losses"} == {"tensor with its graph"}
+    assert {row["holds"] for row in looker.rows if row["name"] == "history"} == {"float"}
+    assert looker.grown("dimmed") == [("cache", 100 * n) for n in range(2, 6)]
+    assert [kind for kind, _ in looker.grown("moved")] == ["graph"] * 4
+    assert looker.grown("batch") == []
+    assert looker.grown("loss") == []
+
+
+def test_what_is_emptied_between_two_looks_begins_again() -> None:
+    looker = Looker()
+    outputs = [0.0] * 20
+    looker.look()
+    outputs += [0.0] * 20
+    looker.look()
+    assert looker.grown("outputs") == [("container", 40)]
+    outputs.clear()
+    outputs += [0.0] * 20
+    looker.look()
+    outputs += [0.0] * 10
+    looker.look()
+    assert looker.grown("outputs") == [("container", 40), ("container", 30)]
+
+
+def test_nothing_of_the_job_is_kept_alive_by_a_look() -> None:
+    looker = Looker()
+    large = torch.zeros(4096, requires_grad=True) * 2.0
+    watched = weakref.ref(large)
+    looker.look()
+    del large
+    assert watched() is None
