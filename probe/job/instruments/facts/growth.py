@@ -1,10 +1,10 @@
 """Growth: what the program keeps from step to step, and keeps more of.
 
-Writes python.growth. Runs on the agent's thread, a fraction of a millisecond at a time: looks at the
-variables of the user's frames, the globals of their modules, the attributes of their `self` and of the
-data sets, and at the entries of the dictionaries among them. Of each it reads a size: elements of a tensor,
-entries of a container or of a function's cache, nodes of the graph that a tensor still has. A row is written
-when a size has grown; a size that is the same at every look has none.
+Writes python.growth. Runs on the agent's thread, a fraction of a millisecond at a time, and holds nothing in
+between. Looks at the variables of the user's frames, the globals of their modules, the attributes of their
+`self` and of the data sets, and at the entries of the dictionaries among them. Of each it reads a size:
+elements of a tensor, entries of a container or of a function's cache, nodes of the graph that a tensor still
+has. A row is written when a size has grown; a size that is the same at every look has none.
 
 No code of the job's is called (`object_access`); nothing is kept but names and numbers. A graph is followed
 along its first and its last inputs only, from node to node: what is added to itself in every step is at one
@@ -38,8 +38,8 @@ SLICE_S, REST_S = 0.0003, 0.0005
 GROWN_RATIO = 1.5
 """After its first rows a thing is written when it has grown by this factor."""
 FIRST_ROWS, MOST_ROWS, MOST_NAMES = 5, 2000, 1000
-MOST_NODES = 20_000
-"""Nodes followed of one graph."""
+MOST_NODES = 1000
+"""Nodes followed of one graph: in one go, half a microsecond each."""
 MOST_INNER = 64
 """A dictionary with more entries is looked at as a whole."""
 LEAST_ENTRIES, LEAST_ELEMENTS, LEAST_NODES = 16, 1024, 64
@@ -95,19 +95,18 @@ class Growth:
         self._looks += 1
         self._last_step = step
         rows: list[dict[str, Any]] = []
-        took_s, begun_s = 0.0, time.perf_counter()
-        for found in self._look():
-            if found is not None:
-                rows += self._row(step, *found)
-            spent_s = time.perf_counter() - begun_s
-            if spent_s > SLICE_S:
-                took_s += spent_s
+        took_s, done = 0.0, 0
+        while done >= 0:
+            begun_s = time.perf_counter()
+            found, done = self._slice(done, begun_s + SLICE_S)
+            for name, size in found:
+                rows += self._row(step, name, size)
+            took_s += time.perf_counter() - begun_s
+            if done >= 0:
                 time.sleep(REST_S)
-                begun_s = time.perf_counter()
         if rows:
             self._rows += len(rows)
             self._journal.append({"table": "python.growth", "rows": rows})
-        took_s += time.perf_counter() - begun_s
         every_s = SOON_S if self._looks < SOON_LOOKS else LATER_S
         self._next_s = time.monotonic() + max(every_s, SHARE * took_s)
 
@@ -136,38 +135,23 @@ class Growth:
 
     # What is looked at ----------------------------------------------------------
 
-    def _look(self) -> Iterator[tuple[str, Size] | None]:
-        """Names and sizes; None between pieces of work."""
+    def _slice(self, done: int, until_s: float) -> tuple[list[tuple[str, Size]], int]:
+        """Names and sizes from the thing of number `done` on, until the time is over; and where to go on, -1
+        at the end. Nothing is held between two slices: what the training lets go of meanwhile, such as the
+        outputs of a step, would stay in memory into the next one."""
         torch = sys.modules["torch"]
+        found: list[tuple[str, Size]] = []
         seen: set[int] = set()
+        number = 0
         for place, table in self._tables():
             for name, thing in table:
-                if not isinstance(name, str) or name.startswith("__"):
+                number += 1
+                if number <= done or not isinstance(name, str) or name.startswith("__"):
                     continue
-                yield None
-                yield from self._sized(torch, f"{place}{name}", thing, seen, 0)
-
-    def _sized(
-        self, torch: Any, name: str, thing: Any, seen: set[int], depth: int
-    ) -> Iterator[tuple[str, Size] | None]:
-        kind = type(thing)
-        if id(thing) in seen:
-            return
-        if kind is torch.Tensor:
-            seen.add(id(thing))
-            yield from _tensor(torch, name, thing)
-        elif kind in (list, deque, dict, set):
-            seen.add(id(thing))
-            if kind is dict and depth == 0 and len(thing) <= MOST_INNER:
-                for key, inner in entries(thing):
-                    yield from self._sized(torch, f"{name}[{_shown(key)}]", inner, seen, 1)
-            elif len(thing) >= LEAST_ENTRIES:
-                yield name, _container(torch, thing)
-        elif kind is _CACHED:
-            seen.add(id(thing))
-            info = thing.cache_info()  # of C: it takes the cache's own lock for no longer than a lookup
-            if info.maxsize is None and info.currsize >= LEAST_ENTRIES:
-                yield name, Size(CACHE, info.currsize, hits=info.hits)
+                found += _sized(torch, f"{place}{name}", thing, seen, 0)
+                if time.perf_counter() > until_s:
+                    return found, number
+        return found, -1
 
     def _tables(self) -> Iterator[tuple[str, list[tuple[Any, Any]]]]:
         """What names begin with, and names with things: variables and globals of the user's frames, the
@@ -199,6 +183,27 @@ class Growth:
             yield place, [entry for one in own for entry in entries(vars(one))]
 
 
+def _sized(torch: Any, name: str, thing: Any, seen: set[int], depth: int) -> Iterator[tuple[str, Size]]:
+    kind = type(thing)
+    if id(thing) in seen:
+        return
+    if kind is torch.Tensor:
+        seen.add(id(thing))
+        yield from _tensor(torch, name, thing)
+    elif kind in (list, deque, dict, set):
+        seen.add(id(thing))
+        if kind is dict and depth == 0 and len(thing) <= MOST_INNER:
+            for key, inner in entries(thing):
+                yield from _sized(torch, f"{name}[{_shown(key)}]", inner, seen, 1)
+        elif len(thing) >= LEAST_ENTRIES:
+            yield name, _container(torch, thing)
+    elif kind is _CACHED:
+        seen.add(id(thing))
+        info = thing.cache_info()  # of C: it takes the cache's own lock for no longer than a lookup
+        if info.maxsize is None and info.currsize >= LEAST_ENTRIES:
+            yield name, Size(CACHE, info.currsize, hits=info.hits)
+
+
 def _user_frames(thread: int | None) -> list[FrameType]:
     frame = None if thread is None else sys._current_frames().get(thread)
     return [one for one in python_frames.walk(frame) if python_frames.is_user_code(one.f_code.co_filename)]
@@ -214,32 +219,26 @@ def _shown(key: Any) -> str:
     return repr(key)[:40] if type(key) in (str, int, bool) else f"<{type(key).__name__}>"
 
 
-def _tensor(torch: Any, name: str, tensor: Any) -> Iterator[tuple[str, Size] | None]:
+def _tensor(torch: Any, name: str, tensor: Any) -> Iterator[tuple[str, Size]]:
     with torch._C.DisableTorchFunctionSubclass():
         count, first = tensor.numel(), tensor.grad_fn
         held = count * tensor.element_size()
     if first is not None:
-        longest = 0
-        for nodes in _chains(first):
-            longest = max(longest, nodes)
-            yield None
+        longest = max(_chain(first, 0), _chain(first, -1))
         if longest >= LEAST_NODES:
             yield name, Size(GRAPH, longest)
     if count >= LEAST_ELEMENTS:
         yield name, Size(TENSOR, count, held)
 
 
-def _chains(first: Any) -> Iterator[int]:
-    """How many nodes were passed so far along the first, then along the last inputs of a graph's nodes."""
-    for place in (0, -1):
-        node, passed = first, 0
-        while node is not None and passed < MOST_NODES:
-            passed += 1
-            if passed % 64 == 0:
-                yield passed
-            behind = [one for one, _ in node.next_functions if one is not None]
-            node = behind[place] if behind else None
-        yield passed
+def _chain(first: Any, place: int) -> int:
+    """How many nodes follow each other along the first, or the last, inputs of a graph's nodes."""
+    node, passed = first, 0
+    while node is not None and passed < MOST_NODES:
+        passed += 1
+        behind = [one for one, _ in node.next_functions if one is not None]
+        node = behind[place] if behind else None
+    return passed
 
 
 def _container(torch: Any, thing: Any) -> Size:
