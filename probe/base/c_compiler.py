@@ -1,6 +1,7 @@
 """Calls the C compiler, for the parts of probe that are C where there is one.
 
-Used by the build hook (hatch_build.py), by `bench/environment.sh` and by the first attach. Standard library only.
+Used by the build hook (hatch_build.py), by `bench/environment.sh` and by the first attach. Standard library
+only.
 """
 
 from __future__ import annotations

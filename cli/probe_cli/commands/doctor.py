@@ -280,15 +280,13 @@ def check_compiled(environ: Mapping[str, str]) -> CheckResult:
     """Whether jobs of this installation run their hooks compiled."""
     from probe.base import compiled
 
-    compiled.choose(environ)
+    if compiled.is_off(environ):
+        return CheckResult("ok", "hooks", f"as Python: {compiled.SETTING.env}=0")
     why = compiled.why_plain()
     if not why:
         return CheckResult("ok", "hooks", "compiled")
-    text = f"as Python: {why}"
-    if compiled.is_off(environ):
-        return CheckResult("ok", "hooks", text)
     return CheckResult(
-        "warn", "hooks", text,
+        "warn", "hooks", f"as Python: {why}",
         "A step costs some ten microseconds more. Install a C compiler and Python's headers, then "
         f"`{sys.executable} -m probe.base.compiled.build`, or a wheel for this machine.",
     )

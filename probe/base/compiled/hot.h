@@ -35,7 +35,7 @@
 
 #define MOST_FIELDS 96
 #define MOST_ROW_BYTES 1024
-#define STEP_CODES "qIqqddddddddddddddddddbdbbbqqqqqqbbq"
+#define STEP_CODES "qIqqddddddddddddddbdbbbqqqqqqbbq"
 #define LOSS_CODES "qqqdbd"
 #define PULSE_CODES "qqqI"
 
