@@ -2,8 +2,8 @@
 
 HOT PATH: every method except `__init__` and the properties runs inside training steps, on the training
 thread. No lock, no I/O, no import, no wait. The instruments call it at the edges of phases; it adds up their
-times and writes one python.steps row when a step ends; in C where that is loaded
-(`base/compiled/recorder.c`). Standard library only.
+times and writes one python.steps row when a step ends; in C where that is loaded (`base/compiled`). Standard
+library only.
 
 One clock reading ends a phase and starts the next, so phases never overlap and add up with `other_s` to the
 wall time of the step.
@@ -77,8 +77,7 @@ class Recorder:
         self._trainer = 0
         self._trainers: dict[int, None] = {}
         self.step = 0
-        self.micro_step = 0
-        self.phase = "other"
+        self.micro_step, self.phase = 0, "other"
         self.explicit = False
         """True once `probe.step()` was called: from then on only it counts steps."""
         self.timing = True
