@@ -197,7 +197,7 @@ class Hooked:
         self.optimizers = loop.of(Optimizers)(recorder, loop.isolation)
         self.optimizers._closure_begins, self.optimizers._closure_ends = note("closure"), note("closed")
         self.parameter = Tensor(0.0)
-        self.roots: list[Any] = [  # for good: the id of one that was freed could be another's in one form only
+        self.roots: list[Any] = [  # for good: the id of one that was freed could be another's in one form
             Tensor(0.75), Tensor(3.0), Tensor(math.nan), Tensor(2), Tensor("text"), Tensor(1.0, count=4),
             Tensor(0.5, is_cpu=False), [Tensor(4.0), Tensor(5.0)], (), 3,
         ]
