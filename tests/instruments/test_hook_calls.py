@@ -1,4 +1,4 @@
-"""What a short step pays: a bound on probe's Python calls, of either form, which no load of a machine moves."""
+"""What a short step pays, in either form: a bound on calls of probe in Python, which no load moves."""
 
 from __future__ import annotations
 
