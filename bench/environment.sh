@@ -17,3 +17,8 @@ if [ ! -e .venv/installed ] || [ pyproject.toml -nt .venv/installed ]; then
     "$python" -m pip install --quiet --disable-pip-version-check --editable '.[test]' >&2
     touch .venv/installed
 fi
+# Where a compiler is, what runs is what the sources say; else the plain source.
+if [ -n "$(find probe/base/compiled -name '*.[ch]' -newer probe/base/compiled/_hot.abi3.so 2>/dev/null)" ] ||
+    [ ! -e probe/base/compiled/_hot.abi3.so ]; then
+    PYTHONPATH=$PWD "$python" -m probe.base.compiled.build
+fi

@@ -49,6 +49,12 @@ NO_SERVER = {"PROBE_SERVER_PYTHON": "/bin/true"}
 as an import of torch. The first command that needs one starts it."""
 
 
+def form_of_hooks() -> dict[str, str]:
+    """The one setting that jobs get from the environment of the tests: PROBE_COMPILED, so that all of them
+    run on either form of the hooks."""
+    return {name: os.environ[name] for name in ("PROBE_COMPILED",) if name in os.environ}
+
+
 class Place:
     """A private folder for recordings and sockets, and one for rings."""
 
@@ -62,6 +68,7 @@ class Place:
     def environ(self, **more: str) -> dict[str, str]:
         """This process's environment without settings of probe, plus this place's."""
         quiet = {name: value for name, value in os.environ.items() if not name.startswith("PROBE")}
+        quiet.update(form_of_hooks())
         places = {"PROBE_DIR": str(self.directory), "PROBE_RINGS_DIR": str(self.rings)}
         return {**quiet, **places, **SERVER, "PROBE_DRAIN_INTERVAL_S": "0.1", "REST_S": "0.02", **more}
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
+from types import BuiltinMethodType
 from typing import Any, ParamSpec
 
+from probe.base import compiled
 from probe.base.errors import ProbeError
 
 _Parameters = ParamSpec("_Parameters")
@@ -36,13 +38,17 @@ class Isolation:
         """A function that says whether hooks must do nothing, as while torch.compile traces this call; None
         in a job that does not compile."""
         self._report = report
+        self._library = compiled.library()
+        self.untraced_frames = 1 if self._library is None else 0
+        """Python frames of a guard that is never traced."""
         self._ended = False
         self._before_mute: Callable[[], bool] | None = None
 
-    def guard(self, name: str, hook: Callable[..., Any]) -> Callable[..., Any]:
+    def guard(self, name: str, hook: Callable[..., Any], *, traced: bool = True) -> Callable[..., Any]:
         """`hook`, but returning None instead of raising an `Exception`. HOT PATH.
 
-        Does nothing while torch.compile traces it: only the job is compiled."""
+        Does nothing while torch.compile traces it: only the job is compiled. `traced`: whether that may
+        happen; a guard that is never traced is C where that is loaded (`base/compiled/guard.c`)."""
         live = hook
         tracing, passing = self.tracing, _passing
 
@@ -54,6 +60,17 @@ class Isolation:
             if self._failed(name, error, "is switched off"):
                 live = _nothing
             return False
+
+        if not traced and self._library is not None:
+
+            def failed_compiled(error: Exception) -> Any:
+                """The same; and what is called from now on, if it is switched off."""
+                return failed(error) or (live if live is _nothing else None)
+
+            made: Callable[..., Any] = self._library.guard(
+                hook, _arguments_of(hook), tracing, failed_compiled
+            )
+            return made
 
         # One for each number of arguments: packing them into a tuple costs as much as the rest of a guard.
         # None may raise, so each takes any number.
@@ -232,6 +249,9 @@ def say(text: str) -> None:
 def _arguments_of(hook: Callable[..., Any]) -> int:
     """How many arguments a hook takes; -1 where it takes any number, or that is not known."""
     function = getattr(hook, "__func__", hook)
+    if isinstance(hook, BuiltinMethodType):  # a method of a class in its compiled form
+        plain = getattr(type(hook.__self__), compiled.TAKEN + hook.__name__, None)
+        return _arguments_of(plain) - 1 if plain is not None else -1
     code = getattr(function, "__code__", None)
     if code is None or code.co_flags & _TAKES_ANY or code.co_kwonlyargcount or function.__defaults__:
         return -1

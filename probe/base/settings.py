@@ -133,6 +133,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("monitor_interval_s", "PROBE_MONITOR_INTERVAL_S", "4", "s", "Shortest time between two runs of the recipes on a job; longer if they take long.", _positive),
     Setting("notify", "PROBE_NOTIFY", "", "", "Destinations of alerts: Apprise URLs, e.g. slack://…, mailto://…, pagerduty://… or json://…, separated by spaces; `probe monitor --notify json://host` adds more.", _text),
     Setting("peak_tflops", "PROBE_PEAK_TFLOPS", "0", "TFLOP/s", "Peak rate of one device in the precision used, for MFU; 0: known for common devices only.", _seconds),
+    Setting("compiled", "PROBE_COMPILED", "1", "", "0 runs the hooks of a step as Python even where their compiled form could be loaded.", _switch),
     Setting("endpoint", "PROBE_ENDPOINT", "", "", "Endpoint that `probe` uses by default.", _text),
 )
 
@@ -181,6 +182,7 @@ class Settings:
     monitor_interval_s: float
     notify: str
     peak_tflops: float
+    compiled: bool
     endpoint: str
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:

@@ -69,9 +69,13 @@ def attach(settings: Mapping[str, str], *, midway: bool) -> str:
         from probe.base.errors import AttachRefused
 
         raise AttachRefused(refusal, hint="`backtrace` reads its stacks from outside.")
+    from probe.base import compiled
+
+    environ = {**os.environ, **settings}
+    compiled.choose(environ)
     from probe.job.agent.lifecycle import start_attached
 
-    return "started" if start_attached({**os.environ, **settings}, midway=midway) else "already"
+    return "started" if start_attached(environ, midway=midway) else "already"
 
 
 def role_of(command: Sequence[str]) -> Role:

@@ -1,9 +1,10 @@
 """Ring: fixed-width rows in a memory-mapped file, readable from other processes and after death.
 
 HOT PATH: `append` runs inside training steps. No lock, no system call, no allocation except its argument
-tuple and the row's bytes: one counter tick, two `struct` calls, one checksum. Number and checksum end a row:
-a row with the number that its place expects and a matching checksum is complete. The oldest place may be
-half overwritten, and readers skip it (`recording.reader`).
+tuple and the row's bytes: one counter tick, two `struct` calls, one checksum; or the same in C
+(`base/compiled/ring.c`), where that is loaded. Number and checksum end a row: a row with the number that its
+place expects and a matching checksum is complete. The oldest place may be half overwritten, and readers skip
+it (`recording.reader`).
 
 Several threads may append: `next()` on the counter is atomic under the GIL, so no two get the same place.
 Standard library only.
@@ -12,6 +13,7 @@ Standard library only.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
 import json
 import mmap
@@ -22,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from probe.base import descriptors
+from probe.base import compiled, descriptors
 from probe.base.errors import NoRoom
 from probe.recording import layout
 from probe.recording.mapping import map_file
@@ -53,13 +55,22 @@ class Ring:
         self.written = 0
         """Number of rows written, once it is closed."""
         self._numbers = itertools.count(1)
-        self.append, self.append_row, self.put = _writers(self._map, packer, rows, self._numbers)
+        self._writer = _compiled_writer(self._map, packer, rows)
+        """Writes the rows in C; None where Python does."""
+        if self._writer is not None:
+            self.append, self.append_row = self._writer.append, self._writer.append_row
+            self.put = self._writer.put
+        else:
+            self.append, self.append_row, self.put = _writers(self._map, packer, rows, self._numbers)
         self._columns, self._packer, self._row_bytes, self._closed = columns, packer, row_bytes, False
 
     def rest(self, column: str) -> Callable[..., int]:
         """A `put` that writes only the fields from `column` on."""
-        names = [name for name, _ in self._columns]
-        packer = struct.Struct(layout.row_format(self._columns[names.index(column) :]))
+        first = [name for name, _ in self._columns].index(column)
+        if self._writer is not None:
+            found: Callable[..., int] = self._writer.rest(first)
+            return found
+        packer = struct.Struct(layout.row_format(self._columns[first:]))
         kept = self._row_bytes - layout.CHECK_BYTES - packer.size
         pack, store = packer.pack, _storing(kept + packer.size)
         buffer, size, rows, check = self._map, self._row_bytes, self.rows, zlib.adler32
@@ -91,7 +102,9 @@ class Ring:
 
     def close(self) -> None:
         """Close the map; the file stays. Later writes do nothing."""
-        if not self._closed:
+        if self._writer is not None:
+            self.written = self._writer.close()
+        elif not self._closed:
             self.written = next(self._numbers) - 1
         self.append, self.append_row, self.put, self._closed = _ignore, _ignore, _ignore, True
         with contextlib.suppress(BufferError):  # another thread is writing right now
@@ -100,6 +113,19 @@ class Ring:
 
 def _ignore(*_fields: object) -> int:
     return 0
+
+
+def _compiled_writer(buffer: mmap.mmap, packer: struct.Struct, rows: int) -> Any:
+    """The writer in C; None where it is not loaded, or does not write such rows."""
+    library = compiled.library()
+    if library is None:
+        return None
+    view = ctypes.c_char.from_buffer(buffer, layout.HEADER_BYTES)  # keeps it mapped
+    codes = packer.format.removeprefix("<").removesuffix("q")  # without the row's number
+    try:
+        return library.Writer(ctypes.addressof(view), view, codes, rows)
+    except ValueError:
+        return None
 
 
 def _writers(

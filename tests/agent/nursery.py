@@ -20,16 +20,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from harness import NO_SERVER, PATIENCE_S, PROGRAMS, ROOT, Job, Place
+from harness import NO_SERVER, PATIENCE_S, PROGRAMS, ROOT, Job, Place, form_of_hooks
 
 
 class Nursery:
-    """The process that forks jobs; one for all tests."""
+    """The process that forks jobs; one for all tests. `environ`: more for it, such as PROBE_COMPILED, which
+    its forks cannot choose again."""
 
-    def __init__(self) -> None:
+    def __init__(self, **environ: str) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         quiet = {name: value for name, value in os.environ.items() if not name.startswith("PROBE")}
-        quiet["PYTHONPATH"] = str(ROOT)
+        quiet.update(form_of_hooks(), PYTHONPATH=str(ROOT), **environ)
         quiet.pop("PYTHONUNBUFFERED", None)
         with theirs:
             self.process = subprocess.Popen(

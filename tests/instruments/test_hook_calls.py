@@ -1,26 +1,46 @@
-"""What a short step pays: a bound on probe's Python calls, which no load of a machine moves."""
+"""What a short step pays, in either form: a bound on calls of probe in Python, which no load moves."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pytest
 
 from agent.nursery import Nursery, forked
 from harness import NO_SERVER, Place
+from probe.base import compiled
 
 STEPS = 140
-LOOP, LOADER = 18, 35
+PLAIN, COMPILED = "0", "1"
+MOST = {PLAIN: {(): 18, ("--loader",): 35}, COMPILED: {(): 4, ("--loader",): 16}}
 """Calls in a step whose phases are not timed: backward and optimizer, and with a batch of a DataLoader.
 `bench/hooks.py` shows them."""
 
 
-@pytest.mark.parametrize(("options", "most"), [((), LOOP), (("--loader",), LOADER)])
-def test_a_step_that_is_not_timed_takes_few_calls(
-    options: tuple[str, ...], most: int, nursery: Nursery, place: Place
+@pytest.fixture(scope="module")
+def forms() -> Iterator[dict[str, Nursery]]:
+    """A process that forks jobs, for each form of the hooks that there is."""
+    made = {PLAIN: Nursery(PROBE_COMPILED=PLAIN)}
+    if compiled.library() is not None:
+        made[COMPILED] = Nursery(PROBE_COMPILED=COMPILED)
+    yield made
+    for nursery in made.values():
+        nursery.close()
+
+
+@pytest.mark.parametrize("options", [(), ("--loader",)])
+def test_a_step_that_is_not_timed_takes_few_calls_and_trains_the_same(
+    options: tuple[str, ...], forms: dict[str, Nursery], place: Place
 ) -> None:
     command = ("counts_calls", "--steps", str(STEPS), *options)
-    with forked(nursery, place, command, watched=False, **NO_SERVER) as [job]:
-        result = job.result()
-        assert job.let_go() == 0
-    assert result["counted_steps"] > STEPS // 3, "most steps are not timed"
-    assert 0 < result["calls"] <= most, result["names"]
-    assert not [name for name in result["names"] if name.startswith("nan_detector.")], "it has nothing to do"
+    trained = set()
+    for form, nursery in forms.items():
+        with forked(nursery, place, command, watched=False, **NO_SERVER) as [job]:
+            result = job.result()
+            assert job.let_go() == 0
+        assert result["counted_steps"] > STEPS // 3, "most steps are not timed"
+        assert 0 < result["calls"] <= MOST[form][options], (form, result["names"])
+        seen = [name for name in result["names"] if name.startswith("nan_detector.")]
+        assert not seen, "it has nothing to do"
+        trained.add((result["parameters_sha256"], *result["losses"]))
+    assert len(trained) == 1, "bit for bit"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -68,6 +68,7 @@ def results(session: Session) -> Iterator[CheckResult]:
     yield from check_directory_of(settings)
     yield check_rings(settings)
     yield check_server(places.home(settings))
+    yield check_compiled(session.environ)
     yield check_outside()
     yield check_attaching()
     yield check_hook(_site_folders())
@@ -275,6 +276,22 @@ def check_server(directory: Path) -> CheckResult:
     return CheckResult("ok", "server", text)
 
 
+def check_compiled(environ: Mapping[str, str]) -> CheckResult:
+    """Whether jobs of this installation run their hooks compiled."""
+    from probe.base import compiled
+
+    if compiled.is_off(environ):
+        return CheckResult("ok", "hooks", f"as Python: {compiled.SETTING.env}=0")
+    why = compiled.why_plain()
+    if not why:
+        return CheckResult("ok", "hooks", "compiled")
+    return CheckResult(
+        "warn", "hooks", f"as Python: {why}",
+        "A step costs some ten microseconds more. Install a C compiler and Python's headers, then "
+        f"`{sys.executable} -m probe.base.compiled.build`, or a wheel for this machine.",
+    )
+
+
 def check_outside() -> CheckResult:
     """Whether processes can be read from outside: tools and kernel permissions."""
     from probe.outside.processes.target import read_target
@@ -303,6 +320,7 @@ def check_attaching() -> CheckResult:
     """Whether `attach` has what it needs."""
     from shutil import which
 
+    from probe.base import c_compiler
     from probe.outside.attach import boot_library
 
     debugger = which("gdb") or ("pyinjector" if find_spec("pyinjector") is not None else None)
@@ -311,7 +329,7 @@ def check_attaching() -> CheckResult:
             "warn", "attaching", "neither gdb nor pyinjector is installed: `attach` cannot work",
             "Install gdb, or `pip install pyinjector`. Jobs started with PROBE=1 need neither.",
         )
-    if not boot_library.PACKAGED.is_file() and boot_library.compiler() is None:
+    if not boot_library.PACKAGED.is_file() and c_compiler.compiler() is None:
         return CheckResult(
             "warn", "attaching",
             f"with {debugger}, but neither boot library nor C compiler: slower fallback only",

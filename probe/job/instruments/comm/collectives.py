@@ -106,7 +106,7 @@ class Collectives:
         self._wanted = False
         self._patches = Patches()
         self._isolation = isolation
-        self._on_drop = isolation.guard("collectives", self._dropped)
+        self._on_drop = isolation.guard("collectives", self._dropped, traced=False)
 
     @property
     def installed(self) -> bool:
@@ -145,8 +145,10 @@ class Collectives:
 
     def _wrap_call(self, kind: Any, method: str, op: Op) -> None:
         guard = self._isolation.guard
-        begin = guard("collectives", self._beginner(op, self.recorder.intern(op.name)))
-        returned, raised = guard("collectives", self._returned), guard("collectives", self._raised)
+        name = self.recorder.intern(op.name)
+        begin = guard("collectives", self._beginner(op, name), traced=False)
+        returned = guard("collectives", self._returned, traced=False)
+        raised = guard("collectives", self._raised, traced=False)
         live = self._patches.live
 
         def make(original: Any) -> Any:
@@ -167,8 +169,8 @@ class Collectives:
         self._patches.wrap(kind, method, make)
 
     def _wrap_window(self, kind: Any) -> None:
-        opened = self._isolation.guard("collectives", self._window_opened)
-        closed = self._isolation.guard("collectives", self._window_closed)
+        opened = self._isolation.guard("collectives", self._window_opened, traced=False)
+        closed = self._isolation.guard("collectives", self._window_closed, traced=False)
         live = self._patches.live
 
         def wrap(then: Any, *, first: bool) -> Any:
@@ -195,8 +197,8 @@ class Collectives:
         self._patches.wrap(kind, "_end_coalescing", wrap(closed, first=False))
 
     def _wrap_wait(self, kind: Any) -> None:
-        waited = self._isolation.guard("collectives", self._waited)
-        failed = self._isolation.guard("collectives", self._wait_failed)
+        waited = self._isolation.guard("collectives", self._waited, traced=False)
+        failed = self._isolation.guard("collectives", self._wait_failed, traced=False)
         live = self._patches.live
         recorder = self.recorder
 
@@ -225,6 +227,7 @@ class Collectives:
         inputs, call_site, sequence = self._describing.inputs, self._describing.call_site, self._sequence
         takes, place, counted, one_other = op.inputs >= 0, op.options, op.counted, op.one_other
         pending, source = self._pending, self._source
+        caller = 2 + self._isolation.untraced_frames  # past the guard and the wrapper
 
         def begin(group: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
             now = self.called_ns = _now()
@@ -233,7 +236,7 @@ class Collectives:
                 known = meet(group)
             dtype, shapes, elements, size, on_device = inputs(op, args, kwargs) if takes else NOTHING
             given = args[place] if 0 <= place < len(args) else kwargs.get("opts")
-            frame = sys._getframe(3)  # past the guard and the wrapper
+            frame = sys._getframe(caller)
             asynchronous = getattr(given, "asyncOp", None)
             if asynchronous is None:
                 asynchronous = returns_early(op, frame)

@@ -2,7 +2,8 @@
 
 HOT PATH: every method except `__init__` and the properties runs inside training steps, on the training
 thread. No lock, no I/O, no import, no wait. The instruments call it at the edges of phases; it adds up their
-times and writes one python.steps row when a step ends. Standard library only.
+times and writes one python.steps row when a step ends; in C where that is loaded (`base/compiled`). Standard
+library only.
 
 One clock reading ends a phase and starts the next, so phases never overlap and add up with `other_s` to the
 wall time of the step.
@@ -15,6 +16,7 @@ import threading
 import time
 from typing import Any
 
+from probe.base import compiled
 from probe.base.clock import ANCHOR_NS
 from probe.job.instruments.core.loss_share import parts_of
 from probe.job.instruments.core.past_steps import MOST_RECENT, PastSteps, StepCost
@@ -39,6 +41,7 @@ FIRST_SAMPLE = 2
 """Modules are first recorded on the third step: the first two warm caches and compile."""
 
 
+@compiled.form("Recorder")
 class Recorder:
     """State of the training loop as the instruments see it. One per process.
 
@@ -76,8 +79,7 @@ class Recorder:
         self._trainer = 0
         self._trainers: dict[int, None] = {}
         self.step = 0
-        self.micro_step = 0
-        self.phase = "other"
+        self.micro_step, self.phase = 0, "other"
         self.explicit = False
         """True once `probe.step()` was called: from then on only it counts steps."""
         self.timing = True

@@ -93,12 +93,14 @@ class Data:
         self._tensor = torch.Tensor
         self._grad_enabled = torch.is_grad_enabled
         self._default_generator = torch.default_generator
-        begin = self._isolation.guard("data", self._begin)
-        arrived = self._isolation.guard("data", self._arrived)
-        broke = self._isolation.guard("data", self._broke)
-        started = self._isolation.guard("data", self._started)
-        about_to_start = self._isolation.guard("data", self._about_to_start)
-        drawn = None if self.batches is None else self._isolation.guard("batches", self.batches.indices_drawn)
+        guard = self._isolation.guard
+        begin = guard("data", self._begin, traced=False)
+        arrived = guard("data", self._arrived, traced=False)
+        broke = guard("data", self._broke, traced=False)
+        started = guard("data", self._started, traced=False)
+        about_to_start = guard("data", self._about_to_start, traced=False)
+        batches = self.batches
+        drawn = None if batches is None else guard("batches", batches.indices_drawn, traced=False)
         recorder = self.recorder
         live = self._patches.live
 

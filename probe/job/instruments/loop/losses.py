@@ -3,7 +3,8 @@
 Writes python.losses, and the loss, forward and backward of python.steps. HOT PATH: the wrapper around
 `torch.autograd.backward`, which `Tensor.backward` calls, runs in every micro step. A loss on the CPU is read
 at once, one on a device when its copy has arrived (`delivery`). Nested calls (reentrant activation
-checkpoints) and calls from other threads pass through.
+checkpoints) and calls from other threads pass through. What is common is done in C where that is loaded
+(`base/compiled/losses.c`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from probe.base import compiled
 from probe.base.clock import ANCHOR_NS
 from probe.base.isolation import Isolation
 from probe.job.instruments.core.delivery import Delivery
@@ -25,6 +27,7 @@ FIRST_STEPS = 2
 """Steps in which every loss's share is looked at: whether the job accumulates is not known yet."""
 
 
+@compiled.form("Losses")
 class Losses:
     """Installs the wrapper. `after_backward` and `nested_backward` are set by the modules instrument, `on_…`
     by the NaN detector."""
@@ -74,9 +77,9 @@ class Losses:
         self._tensor = torch.Tensor
         if self.values:
             self._share = self._isolation.attempt("losses", lambda: LossShare(torch))
-        begin = self._isolation.guard("losses", self._begin)
-        end = self._isolation.guard("losses", self._end)
-        scaled = self._isolation.guard("losses", self._note_scaled)
+        begin = self._isolation.guard("losses", self._begin, traced=False)
+        end = self._isolation.guard("losses", self._end, traced=False)
+        scaled = self._isolation.guard("losses", self._note_scaled, traced=False)
         recorder = self.recorder
         live = self._patches.live
 
@@ -141,7 +144,7 @@ class Losses:
             whole = root if unscaled is None else unscaled
             if whole is not None and whole.numel() == 1:
                 if not whole.is_cpu:
-                    self._send(whole.detach().reshape(()), now, share)
+                    self._send(whole, now, share)
                 elif type(loss := whole.item()) is not float:
                     loss = float(loss)
         recorder.backward_begins(now, loss, share)
@@ -199,6 +202,7 @@ class Losses:
     def _send(self, loss: Any, now: int, share: float) -> None:
         """Send for a loss on a device. A function of its own: closures cost the caller on every call."""
         step, micro_step = self.recorder.step, self.recorder.micro_step
+        loss = loss.detach().reshape(())
         self._delivery.send(loss, lambda value: self._deliver(step, micro_step, now, value, share))
 
     # The agent's thread -----------------------------------------------------

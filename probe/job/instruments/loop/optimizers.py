@@ -1,8 +1,8 @@
 """Optimizer steps: their time, which optimizer counts steps, skipped updates, learning rate.
 
 Writes python.steps (through the recorder) and the `step` rows of python.torch_trace. HOT PATH: `_before`,
-`_after` and the scaler's wrapper run on the training thread around every optimizer step. torch is the job's
-own.
+`_after` and the scaler's wrapper run on the training thread around every optimizer step, the first two in C
+where that is loaded (`base/compiled/optimizers.c`). torch is the job's own.
 
 The leading optimizer ends steps: the living one with the most parameters. When another one steps `SILENCE`
 times without a step of the leader, that one leads. A wrapper around `Optimizer.__init__` sees optimizers
@@ -17,6 +17,7 @@ import time
 import weakref
 from typing import Any
 
+from probe.base import compiled
 from probe.base.isolation import Isolation
 from probe.job.instruments.core.delivery import host_number
 from probe.job.instruments.core.hook_tables import change_between_hooks
@@ -34,6 +35,7 @@ NEVER = sys.maxsize
 """A value of `Optimizers.sample_from_step`."""
 
 
+@compiled.form("Optimizers")
 class Optimizers:
     """Installs the hooks; `seen` are the optimizers known, oldest first."""
 
@@ -390,6 +392,10 @@ class Optimizers:
         if leader is optimizer:
             self._others = 0
         return leader is optimizer
+
+    def _rate(self, optimizer: Any) -> float:
+        """For the compiled form."""
+        return _learning_rate(optimizer)
 
     def _elect(self, stepping: Any) -> Any:
         """The largest living optimizer; among equals the one that steps."""
