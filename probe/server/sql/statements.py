@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import duckdb
 
     from probe.recording.tables import Table
-    from probe.server.sql.views import Plan
+    from probe.server.sql.plan import Plan
 
 LONGEST_SQL_BYTES = 64 << 10
 LOCK_DOWN = (
@@ -42,9 +42,9 @@ class Query:
     """Whether an error that is not about the recording is part of the answer instead of the whole answer."""
 
     def __init__(self, request: dict[str, Any]) -> None:
+        from probe.server.sql.plan import Plan, Recent
         from probe.server.sql.remote_rows import RemoteRows
         from probe.server.sql.ring_rows import Source
-        from probe.server.sql.views import Plan, Recent
 
         self.sql: str = request["sql"]
         self.limit: int = request.get("limit", 0)

@@ -8,12 +8,10 @@ sealed in between is then read once, from its ring. Runs in the query worker; ma
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 import re
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,13 +24,13 @@ from probe.recording.journal import Hole, read_payloads, record_of
 from probe.recording.reader import RingFile, damaged_texts, spelled, with_texts
 from probe.recording.strings import read_strings
 from probe.recording.tables import COMMON, RINGS, TABLES, Table, columns_of
+from probe.server.sql.plan import OLDEST_PART, Plan, Recent
 from probe.server.sql.remote_rows import NOT_CARRIED, RemoteRows, full_name, quoted_name, wanted_columns
 from probe.server.sql.ring_rows import RingRows, Source
 
 _TAILS = "ring_tails"
 _TABLE_OF = re.compile(rb'\{"table":"([\w.]+)"')
 """The beginning of a record of rows (`recording.journal` writes no spaces, and `table` first)."""
-_OLDEST_PART = 8
 _MOST_HOLES = 4
 """Damaged parts of a journal that notes mention."""
 _NAME_BUILDERS = ("query", "u&")
@@ -42,57 +40,6 @@ _CATALOG = re.compile(
     + "|".join(_NAME_BUILDERS)
 )
 """Only with one of these can SQL see which tables exist: then all do."""
-
-
-@dataclass
-class Plan:
-    """What the worker gets beside the SQL. `live` holds rows of live tables as dictionaries."""
-
-    sources: list[Source]
-    live: dict[str, list[dict[str, Any]]]
-    remote: RemoteRows | None = None
-    """Rows of other hosts' ranks."""
-    skip_files: set[str] = field(default_factory=set)
-    """Damaged segments, which are left out."""
-    sealed: dict[str, list[str]] = field(default_factory=dict)
-    """The segments that are read, by table; set by `build`, also if it fails."""
-    recent: Recent | None = None
-    """If set, only about so many of the newest rows are read."""
-    made: dict[Path, dict[str, Table]] = field(default_factory=dict)
-    """The tables that each process made on demand, by folder and name."""
-    every_table: bool = False
-    """Whether tables exist that the SQL does not mention: an error names those that it may have meant."""
-
-    @property
-    def own_tables(self) -> dict[str, Table]:
-        """The tables that jobs declared, on this host and others, by name."""
-        here = [table for tables in self.made.values() for table in tables.values()]
-        there = self.remote.own.values() if self.remote is not None else ()
-        return {
-            name: table
-            for name, table in declared.merged([*here, *itertools.chain(*there)]).items()
-            if table.schema == declared.SCHEMA
-        }
-
-    def read_declared(self) -> list[str]:
-        """Set `made`; returns notes on recordings whose declared tables cannot be read."""
-        notes: list[str] = []
-        for source in self.sources:
-            try:
-                found = declared.read(source.folder)
-            except RecordingError as error:
-                notes.append(f"pid {source.pid}: {error.message}; its own tables are left out")
-                found = []
-            self.made[source.folder] = {table.full_name: table for table in found}
-        return notes
-
-
-class Recent(NamedTuple):
-    """Minimum to read of each table of each process: the newest rows of rings; the newest bytes of journals,
-    and a part as large as one in `_OLDEST_PART` of the oldest: what began first is not forgotten."""
-
-    rows: int
-    journal_bytes: int
 
 
 def mentioned(sql: str, own: Iterable[Table] = ()) -> Sequence[Table]:
@@ -395,7 +342,7 @@ def _chosen(
     if recent is None:
         return named
     newest = _first_of_each(named[::-1], recent.journal_bytes)[::-1]
-    oldest = _first_of_each(named, recent.journal_bytes // _OLDEST_PART)
+    oldest = _first_of_each(named, recent.journal_bytes // OLDEST_PART)
     kept = {id(payload) for _, payload in newest}
     return [one for one in oldest if id(one[1]) not in kept] + newest
 
