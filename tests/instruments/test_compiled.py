@@ -346,7 +346,7 @@ def test_what_is_written_down_twice_is_the_same() -> None:
     library = compiled.library()
     names = ("NULL_INTEGER", "NULL_DOUBLE", "NULL_BOOLEAN", "NULL_STRING")
     assert [getattr(library, name) for name in names] == [getattr(layout, name) for name in names]
-    for name in ("SHADOW_FIRST", "SHADOW_EVERY", "SHADOW_STEPS"):
+    for name in ("ROUND", "SHADOW_FIRST", "SHADOW_EVERY", "SHADOW_STEPS"):
         assert getattr(library, name) == getattr(recording_module, name)
     assert library.FIRST_STEPS == losses_module.FIRST_STEPS
     assert {"optimizer", "call"} == set(recording_module.MARKED)

@@ -28,6 +28,7 @@
 #define NULL_DOUBLE (-DBL_MAX)
 #define NULL_BOOLEAN (-1)
 #define NULL_STRING 0
+#define ROUND 50
 #define SHADOW_FIRST 200
 #define SHADOW_EVERY 1000
 #define SHADOW_STEPS 8

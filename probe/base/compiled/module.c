@@ -96,7 +96,7 @@ static int add_constants(PyObject *module) {
         || PyModule_AddObject(module, "NULL_INTEGER", integer) < 0
         || PyModule_AddIntMacro(module, NULL_BOOLEAN) < 0 || PyModule_AddIntMacro(module, NULL_STRING) < 0
         || PyModule_AddIntMacro(module, SHADOW_FIRST) < 0 || PyModule_AddIntMacro(module, SHADOW_EVERY) < 0
-        || PyModule_AddIntMacro(module, SHADOW_STEPS) < 0 || PyModule_AddIntMacro(module, FIRST_STEPS) < 0
+        || PyModule_AddIntMacro(module, SHADOW_STEPS) < 0 || PyModule_AddIntMacro(module, ROUND) < 0 || PyModule_AddIntMacro(module, FIRST_STEPS) < 0
         || PyModule_AddStringConstant(module, "STEP_CODES", STEP_CODES) < 0
         || PyModule_AddStringConstant(module, "LOSS_CODES", LOSS_CODES) < 0
         || PyModule_AddStringConstant(module, "PULSE_CODES", PULSE_CODES) < 0

@@ -133,7 +133,7 @@ static int choose_next(Recorder *s, int shadow_allowed) {
     if (shadow_allowed) {
         int64_t every = s->timed_every > 0 ? s->timed_every : 1;
         int shadow = step >= SHADOW_FIRST && (step - SHADOW_FIRST) % SHADOW_EVERY < SHADOW_STEPS;
-        s->timing = (step >= sample || step % every == 0) && !shadow;
+        s->timing = (step >= sample || step % every == 0 || step % ROUND == 0) && !shadow;
     }
     if (s->timing) {
         if (step >= sample && given(s->start_sampling)) {

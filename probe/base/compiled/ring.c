@@ -199,9 +199,13 @@ static PyObject *new_writer(PyTypeObject *type, PyObject *arguments, PyObject *k
     if (!PyArg_ParseTuple(arguments, "KOsL", &address, &view, &codes, &rows)) return NULL;
     size_t fields = strlen(codes);
     int64_t row_bytes = 8 + 4;
-    for (size_t i = 0; i < fields; i++) row_bytes += size_of(codes[i]);
-    if (rows < 1 || fields < 1 || fields > MOST_FIELDS || row_bytes > MOST_ROW_BYTES || !address) {
-        PyErr_SetString(PyExc_ValueError, "rows that are too long for the compiled writer");
+    int known = 1;
+    for (size_t i = 0; i < fields; i++) {
+        row_bytes += size_of(codes[i]);
+        known = known && size_of(codes[i]);
+    }
+    if (!known || rows < 1 || fields < 1 || fields > MOST_FIELDS || row_bytes > MOST_ROW_BYTES || !address) {
+        PyErr_SetString(PyExc_ValueError, "rows that the compiled writer does not write");
         return NULL;
     }
     allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
