@@ -27,8 +27,11 @@ from probe.job.instruments.nan.replay import storage
 
 TIMES = 3.0
 """The thread is held for at most so many steps …"""
-SHORTEST_S = 1.0
+SHORTEST_S = 2.0
 """… or for this long where that is longer: a step of a millisecond is over before Python has looked at it."""
+STARVED = 5.0
+"""Both in its processor time, which waiting for a device is too: a starved machine may take so many times as
+long."""
 PARALLEL = "DistributedDataParallel"
 _COLLECTIVES = ("c10d", "_c10d_functional", "c10d_functional", "_dtensor", "symm_mem")
 """Namespaces of operations that other ranks take part in."""
@@ -58,10 +61,9 @@ def refusal(call: Any, recorder: Recorder, ranks: int) -> str:
 def trace(
     scene: nan_trace.Scene, isolation: Isolation, limit_s: float, *, alone: bool = True
 ) -> dict[str, Any]:
-    """What was found, by name. `alone`: whether the job has no other ranks. Raises only what a signal's handler
-    raised, after everything is put back."""
+    """What was found, by name. `alone`: whether the job has no other ranks. Raises only what a signal's
+    handler raised, after everything is put back."""
     found: dict[str, Any] = {}
-    until_s = time.monotonic() + limit_s
     errors: list[BaseException] = []
     of_signal = scene.passes
 
@@ -75,7 +77,7 @@ def trace(
     try:
         module = unwrapped(scene.call.module) if scene.call is not None else None
         with _kept_states(module, alone=alone) as restraint:
-            restraint.until_s = until_s
+            restraint.begin(limit_s)
             held = scene._replace(passes=passes, restraint=restraint)
             _, error = capture(lambda: nan_trace.trace_held(held, found.__setitem__))
     finally:
@@ -161,7 +163,7 @@ class Restraint:
     def __init__(self, buffers: list[Any], *, alone: bool = True) -> None:
         self._thread = threading.get_ident()
         self._alone = alone
-        self.until_s = float("inf")
+        self._cpu_until_s = self._until_s = float("inf")
         self.resting = False
         """Whether what runs now is ours."""
         self._spare = {storage(one) for one in buffers}
@@ -170,13 +172,19 @@ class Restraint:
         self.stopped = ""
         """Why something was refused; empty so far."""
 
+    def begin(self, limit_s: float) -> None:
+        """The time begins."""
+        self._cpu_until_s = time.thread_time() + limit_s
+        self._until_s = time.monotonic() + STARVED * limit_s
+
     def made(self, value: Any) -> None:
         """These tensors are not the job's."""
         self._made.update(storage(tensor) for _, tensor in tensors_in(value))
 
     def over(self) -> bool:
         """Whether the time is over; then what is found is not the whole."""
-        if time.monotonic() <= self.until_s:
+        here = threading.get_ident() == self._thread
+        if time.monotonic() <= self._until_s and not (here and time.thread_time() > self._cpu_until_s):
             return False
         self.stopped = self.stopped or "it took too long"
         return True
