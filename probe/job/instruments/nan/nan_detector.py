@@ -430,7 +430,7 @@ class NanDetector:
 
     def _late(
         self, seen_by: str, step: int, micro_step: int | None, value: float | None,
-        why: str = "it was seen after the fact",
+        why: str = "",
     ) -> None:
         """An event seen late: its tensors are gone, its batch may still be there."""
         self._armed, self._finite_steps = False, 0
@@ -442,7 +442,9 @@ class NanDetector:
             self._optimizers.alive(), self._names.path,
         )
         event = self._event(seen_by, "nan" if value != value else "inf", step, micro_step or 0, scene)
-        event.seen = event.seen._replace(refused=why)
+        if self._mode == "off":
+            why = "PROBE_NAN_TRACE is off"
+        event.seen = event.seen._replace(refused=why or "it was seen after the fact")
         self._events.append(event)
 
     def _event(self, seen_by: str, kind: str, step: int, micro_step: int, scene: Any) -> NonfiniteEvent:

@@ -102,7 +102,8 @@ class Origin(NamedTuple):
 
 def find_origin(event: Seen, found: dict[str, Any]) -> Origin:
     """Where the event began, from the findings of its trace by name."""
-    lines = [f"{_SEEN[event.seen_by]} {'NaN' if event.kind == 'nan' else 'infinite'} in step {event.step}"]
+    step = event.step - event.bad_before
+    lines = [f"{_SEEN[event.seen_by]} {'NaN' if event.kind == 'nan' else 'infinite'} in step {step}"]
     origin = _of_parameters(event, found, lines)
     if origin is None:
         origin = (
@@ -202,6 +203,9 @@ def _of_parameters(event: Seen, found: dict[str, Any], lines: list[str]) -> Orig
         common["param"], common["module"] = parameters["last_bad"], parameters.get("last_owner")
         if parameters["bad_count"] == parameters["count"]:
             common["module"] = None
+        elif event.bad_before:  # the weights have no more than the pattern
+            lines.append(f"it began between {common['module']} and {parameters['next_good'] or 'the loss'}")
+            common["module"] = None
         else:
             lines.append(f"the parameters behind {common['param']} are finite")
         return Origin("backward", before, None, **common)
@@ -264,11 +268,8 @@ def _of_forward(event: Seen, found: dict[str, Any], lines: list[str]) -> Origin:
     elif batch:
         lines.append("the batch was finite as it was loaded")
     if birth is not None and birth["source"] == "input":
-        lines.append(
-            "the model's input was not: something between the loader and the model changed it"
-            if batch
-            else "the model's input was not finite"
-        )
+        changed = "the model's input was not: something between the loader and the model changed it"
+        lines.append(changed if batch else "the model's input was not finite")
         return Origin("data", cause="data", inputs=forward.get("inputs"), **common)
     if birth is not None and birth["source"] == "buffer":
         lines.append(f"the buffer {birth['name']} was not finite")

@@ -155,8 +155,10 @@ def _parameters(scene: Scene, named: list[tuple[str, Any]]) -> dict[str, Any]:
     """Which parameters are not finite, and the optimizer state of those."""
     states = which_nonfinite([local(one) for _, one in named])
     bad = [one for one, is_bad in zip(named, states, strict=True) if is_bad]
+    last_bad = max((place for place, is_bad in enumerate(states) if is_bad), default=-1)
     found: dict[str, Any] = {
         "count": len(named),
+        "next_good": named[last_bad + 1][0] if bad and last_bad + 1 < len(named) else None,
         "bad_count": len(bad),
         "bad": [_one_parameter(name, one) for name, one in bad[:MOST_NAMED]],
         "last_bad": bad[-1][0] if bad else None,
