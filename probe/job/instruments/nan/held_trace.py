@@ -51,6 +51,8 @@ def refusal(call: Any, recorder: Recorder, ranks: int) -> str:
     if not recorder.alone:
         return "several threads train"
     why = nan_trace.replay_refusal(call)
+    if not why and type(call.module).__name__ == "DataParallel":
+        why = "several threads run the model"
     if not why and any(hasattr(one, "main_grad") for one in call.module.parameters()):
         why = "its backward adds to gradients of the job's own (`main_grad`)"
     if not why and ranks > 1 and PARALLEL not in {kind.__name__ for kind in type(call.module).__mro__}:

@@ -89,7 +89,6 @@ class NanDetector:
         """Whether an error raised while the training thread is held belongs to the job: it is a signal's."""
         self._awaited = Awaited()
         self._divided = False
-        self._generator_of_device: Any = None
         self._pid = os.getpid()
         self._call: RootCall | None = None
         self._root: Any = None
@@ -171,7 +170,7 @@ class NanDetector:
             )
         state = self._generator.get_state() if self._canaries.draw else None
         if self._canaries.draw and device is not None:
-            device_state = self._device_state(device)
+            device_state = device.random_state()
         self._call = RootCall(
             module, args, given, autocast, state, self.batches.last, on_device, device_state
         )
@@ -179,15 +178,6 @@ class NanDetector:
         canaries = self._canaries
         if not canaries.chosen and canaries.asked_for != id(module):
             canaries.choose_now(module)
-
-    def _device_state(self, device: Any) -> tuple[Any, Any] | None:
-        """The generator of the job's device, and its state; it waits for nothing."""
-        if device.capturing():
-            return None
-        generator = self._generator_of_device
-        if generator is None:
-            generator = self._generator_of_device = device.generators()[device.index()]
-        return generator, generator.get_state()
 
     def _backward_begins(self, root: Any, loss: float | None, scaled: bool) -> None:
         recorder = self.recorder
@@ -202,7 +192,8 @@ class NanDetector:
             self._stale.begins(self._canaries.chosen[0][0]())
         if loss is None:
             recorder.alert = False
-            self._await(self._losses.sent, "loss", recorder.micro_step)
+            sent, self._losses.sent = self._losses.sent, None
+            self._await(sent, "loss", recorder.micro_step)
             if recorder.step < DIVIDED_SEEN:
                 self._divided = self._divided or loss_graph.divides(root)
             return
@@ -284,6 +275,7 @@ class NanDetector:
             elif figure.seen_by == "gradient":
                 self._skips = 0
                 self._checked_step = figure.step
+            figure.call = figure.root = None
         awaited.weights_change() if before_update else awaited.forget_graphs()
 
     def _bad_gradient(self) -> None:
@@ -426,6 +418,7 @@ class NanDetector:
         if recorder.forward_start_ns:
             recorder.forward_start_ns += int(held_s * 1e9)
         self._next_hold_s = time.monotonic() + HELD_SPACING * held_s
+        event.scene = event.scene._replace(root=None, call=None)
         event.seen = event.seen._replace(held_ms=held_s * 1e3)
 
     def _late(

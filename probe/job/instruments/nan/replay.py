@@ -245,15 +245,21 @@ class Backward:
             output = module(*args, **kwargs)
             self._modules.left = None
             roots = [one for _, one in tensors_in(output) if one.requires_grad and has_float_values(one)]
-            for node in list(self._labels):
-                node.register_hook(self._hook(node))
-            ones = [torch.ones_like(one) for one in roots]
-            if roots and self._ends is None:
-                torch.autograd.backward(roots, ones, retain_graph=True)
-            elif roots and self._ends and self._restraint is not None:
-                self._restraint.allow_backward(self._labels)
-                torch.autograd.grad(roots, self._ends, ones, allow_unused=True)
+            handles = [node.register_hook(self._hook(node)) for node in self._labels]
+            try:
+                self._run_back(roots, [torch.ones_like(one) for one in roots])
+            finally:
+                for handle in handles:  # or nodes and hooks hold each other, and the tensors of the graph
+                    handle.remove()
         return output
+
+    def _run_back(self, roots: list[Any], ones: list[Any]) -> None:
+        autograd = torch_module().autograd
+        if roots and self._ends is None:
+            autograd.backward(roots, ones, retain_graph=True)
+        elif roots and self._ends and self._restraint is not None:
+            self._restraint.allow_backward(self._labels)
+            autograd.grad(roots, self._ends, ones, allow_unused=True)
 
     def _label(self, module: Any, output: Any) -> None:
         """Label the nodes that a call made, except those made by calls inside it."""
