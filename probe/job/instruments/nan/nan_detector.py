@@ -99,7 +99,7 @@ class NanDetector:
         self._always_full = False
         self._armed = True
         self._finite_steps = self._skips = 0
-        self._checked_step = -1
+        self._checked_step = self._event_step = -1
         self._delivery = Delivery()
         self._events: list[NonfiniteEvent] = []
         self._collecting = threading.Lock()
@@ -444,6 +444,7 @@ class NanDetector:
         recorder = self.recorder
         row = recorder.last_row
         norm = row[_NORM_FIELD] if row is not None and row[0] == step - 1 else NULL_DOUBLE
+        self._event_step = recorder.step
         seen = Seen(
             step=step, micro_step=micro_step, seen_by=seen_by, kind=kind,
             losses=recorder.past.losses(recorder.newest_loss, HISTORY),
@@ -458,7 +459,7 @@ class NanDetector:
         """A loss that a device delivered."""
         noted = self._awaited.note("loss", step, micro_step, value)
         if value - value == 0.0:
-            if not self._armed and micro_step == 0:
+            if not self._armed and micro_step == 0 and step > self._event_step:  # not one from before it
                 self._finite_steps += 1
                 self._armed = self._finite_steps >= REARM_STEPS
         elif not noted and self._armed:
