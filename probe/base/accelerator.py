@@ -5,8 +5,9 @@ outside torch (PrivateUse1), such as an NPU. torch has one kind per process. It 
 `torch.accelerator` and its module `torch.<kind>`; what that lacks is None here, and NULL in a table.
 Nothing here initializes a device or waits for one, except `synchronize`.
 
-HOT PATH: `current`, `has`, `capturing`, `to_host`, `event`, `memory`. Any thread; a thread of ours has its
-own current device, so those that ask for a job's pass its index. Standard library only, with the job's torch.
+HOT PATH: `current`, `has`, `capturing`, `to_host`, `random_state`, `event`, `memory`. Any thread; a thread of
+ours has its own current device, so those that ask for a job's pass its index. Standard library only, with the
+job's torch.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Accelerator:
         self._begun: Callable[[], bool] = getattr(module, "is_initialized", None) or module.is_available
         self._capturing: Callable[[], bool] | None = getattr(module, "is_current_stream_capturing", None)
         self._computes: bool | None = None
+        self._generator: Any = None
 
     # HOT PATH -----------------------------------------------------------------
 
@@ -76,6 +78,21 @@ class Accelerator:
             return self._torch.empty(figures.shape, dtype=figures.dtype, device="cpu", pin_memory=True)
         except (RuntimeError, NotImplementedError):
             self._pins = False
+            return None
+
+    def random_state(self) -> tuple[Any, Any] | None:
+        """The generator of the calling thread's device, and its state, without waiting for anything; None
+        while a graph is captured, and on a device without one."""
+        if self.capturing():
+            return None
+        if self._generator is None:
+            found, index = self.generators(), self.index()
+            if index >= len(found):
+                return None
+            self._generator = found[index]
+        try:
+            return self._generator, self._generator.get_state()
+        except _LACKING:
             return None
 
     def event(self) -> Any:

@@ -80,6 +80,17 @@ def _switch(text: str) -> bool:
     raise ValueError("must be 1 or 0")
 
 
+NAN_TRACES = ("on", "off", "wait")
+"""Values of PROBE_NAN_TRACE."""
+
+
+def _nan_trace(text: str) -> str:
+    chosen = text.strip().lower()
+    if chosen not in NAN_TRACES:
+        raise ValueError(f"must be one of {', '.join(NAN_TRACES)}")
+    return chosen
+
+
 INSTRUMENTS = ("steps", "losses", "modules", "memory", "data", "collectives", "gradients", "nonfinite", "dependence", "scalars", "facts")
 """Values of PROBE_INSTRUMENTS, besides `default`, `all` and `none`."""
 
@@ -105,6 +116,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("instruments", "PROBE_INSTRUMENTS", "default", "", f"What is recorded: default, none, all, or a list of {', '.join(INSTRUMENTS)}.", _instruments),
     Setting("budget_ratio", "PROBE_BUDGET", "1%", "ratio", "Share of step time that recording may cost; details are sampled less often to stay within it.", _ratio),
     Setting("modules_interval", "PROBE_MODULES_INTERVAL", "0", "steps", "Record modules on every N-th step; 0: as the budget allows.", _count),
+    Setting("nan_trace", "PROBE_NAN_TRACE", "on", "", "Trace a NaN to its module by repeating the step it ended: on, off, or wait, which waits for the device before every optimizer step so that none is missed there.", _nan_trace),
     Setting("memory_interval_s", "PROBE_MEMORY_INTERVAL_S", "1", "s", "Time between samples of process and device memory.", _positive),
     Setting("listen", "PROBE_LISTEN", "", "host:port", "TCP address to listen on, with a token. Default: only the unix socket.", _text),
     Setting("allow_eval", "PROBE_ALLOW_EVAL", "0", "", "1 allows `eval` over TCP.", _switch),
@@ -154,6 +166,7 @@ class Settings:
     instruments: frozenset[str]
     budget_ratio: float
     modules_interval: int
+    nan_trace: str
     memory_interval_s: float
     listen: str
     allow_eval: bool

@@ -1,4 +1,6 @@
-"""A NaN or an infinity is traced to where it was planted, and nothing of the training is touched by that."""
+"""A NaN or an infinity is traced to where it was planted, and nothing of the training is touched by that.
+
+On the CPU in a fork; on a device (`emulated_device`) in the job itself, once the step is lost."""
 
 from __future__ import annotations
 
@@ -8,12 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from agent.nursery import Nursery, forked
 from harness import Job, Place
+from probe.base.isolation import Isolation, capture
+from probe.job.instruments.loop.forward import RootCall
+from probe.job.instruments.nan import held_trace
+from probe.job.instruments.nan.nan_trace import Scene
 from probe.recording.journal import read_journal
 from ranks import free_port, rank_environment
 
+needs_a_device = pytest.mark.skipif(
+    not hasattr(torch._C, "_acc"), reason="this torch has no hooks for a device written in Python"
+)
 EXPECTED: dict[str, dict[str, Any]] = {
     "data": {"cause": "data"},
     "log_of_zero": {"op": "log", "cause": "log of zero"},
@@ -113,6 +124,30 @@ def test_looking_for_an_origin_changes_no_bit_of_the_training_after_it(
     assert watched["parameters_sha256"] == plain["parameters_sha256"]
 
 
+@needs_a_device
+def test_on_a_device_the_step_is_repeated_in_the_job_and_only_a_lost_one_waits(
+    nursery: Nursery, place: Place
+) -> None:
+    """With a device that is a part of a step behind, and one that is not."""
+    commands = [
+        ("nonfinite_faults", "--fault", fault, "--behind", behind, "--steps", "16")
+        for fault, behind in (("log_of_zero", "12"), ("sqrt_at_zero", "0"), ("none", "12"))
+    ]
+    with forked(nursery, place, *commands[:1], watched=False) as [job]:
+        plain = job.result()
+    with forked(nursery, place, *commands) as jobs:
+        results = [job.result() for job in jobs]
+        assert [job.let_go() for job in jobs] == [0] * 3, jobs[0].errors()
+        rows = [rows_of(folder_of(place, job)) for job in jobs]
+    for fault, result, found in zip(("log_of_zero", "sqrt_at_zero"), results, rows, strict=False):
+        check(fault, result["planted"], found)
+        assert "examined in the training process, held for" in found[0]["evidence"]
+    assert rows[2] == [] and results[2]["waits"] == plain["waits"] == [], "a healthy step waits for nothing"
+    assert {thread for _, thread, _ in results[0]["waits"]} == {"MainThread"}, "it was held"
+    same = ("losses", "parameters_sha256", "random")
+    assert [results[0][name] for name in same] == [plain[name] for name in same]
+
+
 def two_ranks(nursery: Nursery, place: Place, *options: str) -> tuple[list[Any], list[list[Any]]]:
     """Results and rows of both ranks of a DDP job."""
     port = free_port()
@@ -157,6 +192,79 @@ def test_what_a_fork_does_reaches_neither_memory_nor_files_nor_random_numbers_of
     assert found["computes"]["finite"] is True
     assert found["after"] == {"shared": 0.0, "own": 8.0} and found["kept"] == "before"
     assert (found["batches"], found["received"], found["same_random"]) == (16, 0, True)
+
+
+class Model(nn.Module):
+    """Its forward changes what a forward may, and what it must not while it is only repeated."""
+
+    def __init__(self, *, writes: bool = False, interrupted: bool = False) -> None:
+        super().__init__()
+        self.norm, self.drop, self.last = nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1)
+        self.cache = [torch.zeros(4)]
+        self.calls, self.seen = 0, [0]
+        self.writes, self.interrupted = writes, interrupted
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.seen.append(self.calls)
+        hidden = self.drop(self.norm(x))
+        hidden.mul_(2)
+        if self.interrupted and self.calls > 1:
+            raise KeyboardInterrupt
+        if self.writes:
+            self.cache[0].add_(hidden.detach().mean(0))
+        return torch.log(torch.relu(self.last(hidden)) * 0)
+
+
+def everything_of(model: Model) -> list[Any]:
+    """What has to be the same, as values."""
+    states = [one.clone() for one in model.state_dict().values()] + [model.cache[0].clone()]
+    gradients = [None if one.grad is None else one.grad.clone() for one in model.parameters()]
+    return [*states, *gradients, torch.get_rng_state(), torch.tensor([model.calls, *model.seen])]
+
+
+def held(model: Model, seen_by: str = "loss") -> tuple[dict[str, Any], BaseException | None]:
+    """What is found where the thread is held after a step of this model, of which nothing changes by that."""
+    x, state = torch.randn(8, 4), torch.get_rng_state()
+    root = model(x).mean()
+    root.backward()
+    before, version = everything_of(model), model.last.weight._version
+    call = RootCall(model, (x,), {}, None, state, None)
+    scene = Scene(seen_by, root, call, None, [model], [], lambda module: None, held_trace.not_ours)
+    found, error = capture(lambda: held_trace.trace(scene, Isolation(), 60.0))
+    after = everything_of(model)
+    assert len(before) == len(after) and model.last.weight._version == version
+    for one, other in zip(before, after, strict=True):
+        assert one is other or torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))
+    module = nn.modules.module
+    assert not module._global_forward_hooks and not module._global_forward_pre_hooks
+    return found, error
+
+
+def test_a_held_trace_puts_back_what_a_forward_changes_and_refuses_the_rest() -> None:
+    found, error = held(Model())
+    assert error is None and found["forward"]["birth"]["op"] == "log", found
+    found, error = held(Model(), "gradient")
+    assert error is None and found["backward"]["origin"]["op"] == "LogBackward0", found
+    found, error = held(Model(writes=True))
+    assert "writes to a tensor of the job's" in found["forward"]["stopped"], found
+    _, error = held(Model(interrupted=True))
+    assert isinstance(error, KeyboardInterrupt), "a signal's exception reaches the training"
+
+
+@needs_a_device
+@pytest.mark.campaign
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("behind", "mode"), [("0", "on"), ("12", "wait")])
+def test_every_fault_is_traced_on_a_device_that_is_asked_in_time(
+    nursery: Nursery, place: Place, seed: int, behind: str, mode: str
+) -> None:
+    for fault in EXPECTED:
+        command = ("nonfinite_faults", "--fault", fault, "--behind", behind, "--seed", str(seed))
+        with forked(nursery, place, (*command, "--steps", "20"), PROBE_NAN_TRACE=mode) as [job]:
+            result = job.result()
+            assert job.let_go() == 0, job.errors()
+            check(fault, result["planted"], rows_of(folder_of(place, job)))
 
 
 @pytest.mark.campaign

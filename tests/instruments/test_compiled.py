@@ -261,6 +261,7 @@ class Hooked:
                 (optimizers, "updates", part), (optimizers, "sums", part), (optimizers, "seeded", part),
                 (optimizers, "put_back", chance.choice([None, self.watch])),
                 (self.watch, "leader", id(optimizer)), (self.parameter, "_version", recorder.step),
+                (optimizers, "judge", chance.choice([None, loop.note("judge")])),
                 (optimizers, "before_step", chance.choice([None, self.first("before")])),
                 (optimizers, "after_step", chance.choice([None, self.first("after")])),
                 (optimizers, "finish_sample", chance.choice([None, self.first("finish")])),

@@ -11,6 +11,10 @@ whoever reads early has wrong numbers. All that waits for the device is counted 
 and stack. Where a test holds the default stream (`hold`), nothing on it finishes until it is released, but
 for what is waited for.
 
+With `behind`, no thread serves a stream: the device is exactly so many kernels behind the host, as one is
+whose queue of launches is full (CUDA's has 1,024 places); 0: it has nothing else to do, and is done with a
+kernel before the host looks.
+
 What it does not have: several devices, graph capture, kernels that differ from the host's, real pinned memory
 (torch has no such hook for Python: `torch.empty` is replaced for `pin_memory=True`).
 """
@@ -23,6 +27,7 @@ import queue
 import threading
 import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
@@ -62,6 +67,8 @@ class OwnDevice:
         self.waits: list[Wait] = []
         self.kernel_s = 0.0
         """Time that a kernel takes on its stream."""
+        self.behind: int | None = None
+        """Kernels that the device is behind the host; None: kernels take `kernel_s`."""
         self.total_bytes = TOTAL_BYTES
         self.allocated_bytes = self.peak_bytes = 0
         self.pins = True
@@ -120,7 +127,9 @@ class Stream:
         self._queue: queue.SimpleQueue[tuple[float, Callable[[], object]]] = queue.SimpleQueue()
         self._busy_s = 0.0
         self._before: Any = None
-        self.submitted = self.done = 0
+        self.submitted = self.done = self.kernels = 0
+        self._late: deque[tuple[int, Callable[[], object]]] = deque()
+        """With `DEVICE.behind`: what is to finish, and after how many kernels."""
         threading.Thread(target=self._serve, name="emulated-stream", daemon=True).start()
 
     def _serve(self) -> None:
@@ -135,9 +144,23 @@ class Stream:
     def kernel(self) -> None:
         """A kernel is queued."""
         self._busy_s += DEVICE.kernel_s
+        self.kernels += 1
+        self.go_on()
+
+    def go_on(self, *, to_the_end: bool = False) -> None:
+        """With `DEVICE.behind`: finish what is due, or everything."""
+        while self._late and (to_the_end or self._late[0][0] <= self.kernels):
+            finish = self._late.popleft()[1]
+            finish()
+            self.done += 1
 
     def put(self, finish: Callable[[], object]) -> None:
         """Queue something that the host can see."""
+        if DEVICE.behind is not None:
+            self.submitted += 1
+            self._late.append((self.kernels + DEVICE.behind, finish))
+            self.go_on()
+            return
         busy_s, self._busy_s = self._busy_s, 0.0
         self.submitted += 1
         self._queue.put((busy_s, finish))
@@ -148,6 +171,7 @@ class Stream:
     def synchronize(self) -> None:
         self.put(lambda: None)
         until = self.submitted
+        self.go_on(to_the_end=True)
         DEVICE.wait("a stream", lambda: self.done >= until, held=self in _default)
 
     def wait_event(self, event: Event) -> None:
@@ -194,6 +218,7 @@ class Event:
 
     def synchronize(self) -> None:
         if self._recorded:
+            current_stream().go_on(to_the_end=DEVICE.behind is not None)
             DEVICE.wait("an event", self.finished.is_set)
 
     def wait(self, stream: Stream | None = None) -> None:

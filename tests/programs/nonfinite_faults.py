@@ -3,11 +3,14 @@
 --fault names it (`FAULTS`); the result's `planted` says where: module, parameter, direction, step, micro step
 and the indices of the batch. With RANK in the environment it is a rank of a gloo job under DDP, and the fault
 is rank 1's alone. With --protected a step whose gradients are not finite is skipped by the program itself.
+With --behind it trains on the emulated device, which is so many kernels behind (`emulated_device`), and reads
+nothing back until it has trained; `waits` is then all that waited for the device.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import sys
 import time
@@ -19,6 +22,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, DistributedSampler
 
+import emulated_device
 from ledger import Ledger, options
 
 FAULTS = (
@@ -122,7 +126,12 @@ class Training:
         torch.manual_seed(arguments.seed)
         self.mine = self.ranks == 1 or self.rank == 1
         self.fault = arguments.fault
-        self.net = Net()
+        self.device = "cpu"
+        if arguments.behind is not None:
+            emulated_device.register().behind = arguments.behind
+            self.device = emulated_device.NAME
+            torch.manual_seed(arguments.seed)
+        self.net = Net().to(self.device)
         self.model: nn.Module = nn.parallel.DistributedDataParallel(self.net) if self.ranks > 1 else self.net
         self.bad_sample: int | None = None
         rate = {"lr_too_high": 6.0}.get(self.fault, 0.01)
@@ -195,7 +204,8 @@ class Training:
         if self.now and self.fault == "nothing_counted":
             self.note("loss", number)
             logits = torch.stack([predicted, -predicted], dim=1)
-            return functional.cross_entropy(logits, torch.full((len(x),), -100), ignore_index=-100)
+            ignored = torch.full((len(x),), -100).to(self.device)
+            return functional.cross_entropy(logits, ignored, ignore_index=-100)
         if self.now and self.fault == "loss_sqrt":
             self.note("backward", number)
             return torch.sqrt(functional.mse_loss(predicted, predicted.detach()))
@@ -213,6 +223,11 @@ class Training:
         self.optimizer.step()
 
 
+def hash_of(generator: torch.Generator) -> str:
+    """Of its state."""
+    return hashlib.sha256(bytes(generator.get_state().tolist())).hexdigest()
+
+
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--fault", choices=FAULTS, default="none")
@@ -221,8 +236,10 @@ def main() -> None:
     parser.add_argument("--accumulate", type=int, default=1)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--protected", action="store_true")
+    parser.add_argument("--behind", type=int, help="kernels by which the emulated device is behind")
     arguments = parser.parse_args()
     ledger = Ledger(arguments)
+    late: list[torch.Tensor] = []
     training = Training(arguments)
     loader = training.loader()
     number = 0
@@ -231,9 +248,13 @@ def main() -> None:
             last = training.micro == arguments.accumulate - 1
             alone = training.ranks > 1 and not last
             with training.model.no_sync() if alone else contextlib.nullcontext():  # type: ignore[operator]
-                loss = training.loss_of(x, y, number) / arguments.accumulate
+                here = x.to(training.device), y.to(training.device)
+                loss = training.loss_of(*here, number) / arguments.accumulate
                 loss.backward()
-            ledger.loss(loss)
+            if arguments.behind is None:
+                ledger.loss(loss)
+            else:
+                late.append(loss.detach())
             number += 1
             training.micro += 1
             if last:
@@ -245,6 +266,12 @@ def main() -> None:
             if not ledger.running:
                 break
     ledger.extra = {"planted": training.planted}
+    if arguments.behind is not None:
+        device = emulated_device.DEVICE
+        ledger.extra["waits"] = [(one.what, one.thread, one.stack) for one in device.waits]
+        ledger.losses = [float(loss).hex() for loss in late]
+        ledger.extra["random"] = [hash_of(device.generator), hash_of(torch.default_generator)]
+        training.net.cpu()
     ledger.finish(training.net)
     if training.ranks > 1:
         # gloo's thread needs the GIL to let go of the last all_reduce, and torch's destructor waits for

@@ -33,6 +33,7 @@ from probe.job.agent.identity import identify, several_hosts
 from probe.job.agent.kernel_shutdown import KernelShutdown
 from probe.job.agent.late_imports import proven_imports
 from probe.job.agent.tracing import name_tracer
+from probe.job.boundary.signal_errors import from_signal
 from probe.job.instruments.comm.flight_recorder import keep_entries
 from probe.job.instruments.core.patch import Patches
 from probe.job.instruments.installation import Installation
@@ -79,6 +80,8 @@ class Agent:
     def _assemble(self, settings: Settings, midway: bool) -> None:
         self.isolation = Isolation(self._note_failure)
         self.instruments = Installation(self.recording, settings, self.isolation, midway=midway)
+        if self.instruments.nan_detector is not None:
+            self.instruments.nan_detector.passes = from_signal
         self.endings = Endings(
             self.recording, self.isolation, self.instruments.recorder, self.instruments.module_path
         )

@@ -119,7 +119,8 @@ class Installation:
         self.dropped_batches: DroppedBatches | None = None
         if "nonfinite" in wanted and "losses" in wanted:
             self.nan_detector = NanDetector(
-                recorder, isolation, self.forward, self.losses, self.names, self.optimizers, recording.journal
+                recorder, isolation, self.forward, self.losses, self.names, self.optimizers,
+                recording.journal, settings.nan_trace,
             )
             if self.data is not None:
                 self.data.batches = self.nan_detector.batches

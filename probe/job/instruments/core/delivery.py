@@ -23,14 +23,17 @@ class Delivery:
     def __init__(self) -> None:
         self._pending: deque[tuple[Any, Any, Callable[[Any], object]]] = deque(maxlen=MOST_PENDING)
 
-    def send(self, figures: Any, then: Callable[[Any], object]) -> None:
-        """Copy a tensor to the host; the agent's thread calls `then` with its numbers once they arrived."""
+    def send(self, figures: Any, then: Callable[[Any], object]) -> tuple[Any, Any] | None:
+        """Copy a tensor to the host; the agent's thread calls `then` with its numbers once they arrived.
+
+        Returns the copy and its event, see `Accelerator.to_host`; None when it was not sent."""
         device = accelerator.current()
         if device is None or not device.has(figures) or device.capturing():
-            return
+            return None
         sent = device.to_host(figures)
         if sent is not None:
             self._pending.append((*sent, then))
+        return sent
 
     @property
     def pending(self) -> bool:

@@ -37,7 +37,7 @@ class LossShare:
             if kind is self._quotient or kind is self._product:
                 if node.next_functions[1][0] is not None:
                     break  # by something that is trained too
-                constant = _number(node, "_raw_saved_other")
+                constant = saved_number(node, "_raw_saved_other")
                 if constant is None or not constant > 0:
                     return NULL_DOUBLE
                 share = share / constant if kind is self._quotient else share * constant
@@ -45,12 +45,12 @@ class LossShare:
                 break
             node = node.next_functions[0][0]
         if getattr(node, "_saved_reduction", None) == _SUM and hasattr(node, "_raw_saved_total_weight"):
-            items = _number(node, "_raw_saved_total_weight")
+            items = saved_number(node, "_raw_saved_total_weight")
             share = NULL_DOUBLE if items is None else share * items
         return share if 0 < share < 1.5 else NULL_DOUBLE
 
 
-def _number(node: Any, name: str) -> float | None:
+def saved_number(node: Any, name: str) -> float | None:
     """A saved tensor of one element in host memory as a number; None if it is no such."""
     saved = getattr(node, name, None)
     if saved is None or getattr(saved, "unpack_hook", saved) is not None:

@@ -1,7 +1,7 @@
 """Tensor summaries: non-finite values, statistics, and the names and hash of a batch's tensors.
 
-Runs in a forked child or on the agent's thread, never on the training thread. Returns plain values. Standard
-library only; torch is the job's own, inside functions.
+Runs in a forked child, on the agent's thread, or on the training thread while it is held (`held_trace`).
+Returns plain values. Standard library only; torch is the job's own, inside functions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,32 @@ def is_nonfinite(value: Any) -> bool:
     if not has_float_values(value):
         return False
     torch = torch_module()
-    return not bool(torch.isfinite(value.detach()).all())
+    value = value.detach()
+    if not value.is_cpu and value.is_floating_point():
+        # One kernel: a sum of numbers of which one is not finite is none. It may also overflow.
+        total = value.sum(dtype=torch.float32 if value.element_size() < 4 else value.dtype).item()
+        if total - total == 0.0:
+            return False
+    return not bool(torch.isfinite(value).all())
+
+
+def which_nonfinite(tensors: list[Any]) -> list[bool]:
+    """`is_nonfinite` of each; those of a device are read together, which waits for it once."""
+    torch = torch_module()
+    found = [False] * len(tensors)
+    late: dict[Any, list[tuple[int, Any]]] = {}
+    for place, tensor in enumerate(tensors):
+        if not has_float_values(tensor):
+            continue
+        if tensor.is_cpu:
+            found[place] = is_nonfinite(tensor)
+        else:
+            finite = torch.isfinite(tensor.detach()).all()
+            late.setdefault(tensor.device, []).append((place, finite))
+    for flags in late.values():
+        for (place, _), finite in zip(flags, torch.stack([flag for _, flag in flags]).tolist(), strict=True):
+            found[place] = not finite
+    return found
 
 
 def local(tensor: Any) -> Any:

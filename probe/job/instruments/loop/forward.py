@@ -64,6 +64,11 @@ class RootCall(NamedTuple):
     """torch's CPU generator right before the call; None when the model draws no random numbers."""
     batch: Any
     """The newest batch at that moment, see `batch_history`."""
+    device_autocast: tuple[str, Any] | None = None
+    """Kind and dtype of autocast on the device; None when it was off."""
+    device_state: tuple[Any, Any] | None = None
+    """The device's generator and its state right before the call; None without a device, or when the model
+    draws no random numbers."""
 
 
 class Forward:

@@ -50,6 +50,8 @@ class Losses:
         """Set by the installation: looks at the roots of some backwards (`LossFunctions`)."""
         self.on_late_loss: Any = None
         """Called on the agent's thread with step, micro step and value of a loss that a device delivered."""
+        self.sent: Any = None
+        """The newest loss that was sent for from a device: its copy and event, see `Delivery.send`."""
         self.updates: Any = None
         """Set by the updates instrument: `backward_begins`, with the root, and `backward_ends`, called from
         step `due` on."""
@@ -124,7 +126,7 @@ class Losses:
         """Put the originals back."""
         self._patches.undo()
         self._delivery.clear()
-        self._unscaled = None
+        self._unscaled = self.sent = None
 
     # HOT PATH ---------------------------------------------------------------
 
@@ -203,7 +205,9 @@ class Losses:
         """Send for a loss on a device. A function of its own: closures cost the caller on every call."""
         step, micro_step = self.recorder.step, self.recorder.micro_step
         loss = loss.detach().reshape(())
-        self._delivery.send(loss, lambda value: self._deliver(step, micro_step, now, value, share))
+        self.sent = self._delivery.send(
+            loss, lambda value: self._deliver(step, micro_step, now, value, share)
+        )
 
     # The agent's thread -----------------------------------------------------
 

@@ -58,6 +58,8 @@ class Optimizers:
         the last; set by the gradient norm."""
         self.trace_step: Any = None
         """Set by the modules instrument: writes a `step` row on sampled steps."""
+        self.judge: Any = None
+        """Set by the NaN detector where losses come from a device: called first before each step."""
         self.before_step: Any = None
         self.after_step: Any = None
         """Called with the optimizer right before and after each of its steps, while an action is in force."""
@@ -267,6 +269,8 @@ class Optimizers:
         self._nested_ns = recorder.optimizer_begins(now)
         self._closure_ns = 0
         self.finish_sample = None
+        if self.judge is not None:
+            self.judge()
         recorder.cost_ns += _now() - now
         step, updates, sums, watch = recorder.step, self.updates, self.sums, self.put_back
         if watch is not None and watch.leader == id(optimizer):

@@ -1,7 +1,8 @@
 """Loss graph: which operation between model and loss first gave a NaN or an infinity.
 
-Repeats operations from the tensors that the nodes of the autograd graph saved. Runs only in a forked child
-(`forked_probe`): unpacking saved tensors may run the job's code. torch is the job's own, inside functions.
+Repeats operations from the tensors that the nodes of the autograd graph saved: only in a forked child
+(`forked_probe`), since unpacking saved tensors may run the job's code. Where backward has freed them
+(`held_trace`), the names of the nodes are left (`able_behind`). torch is the job's own, inside functions.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from probe.base.isolation import capture
+from probe.job.instruments.core.loss_share import saved_number
 from probe.job.instruments.core.tensor_summaries import is_nonfinite, torch_module
 from probe.job.instruments.nan.replay import saved
 
@@ -33,6 +35,49 @@ def nodes(root: Any, last: Any = None) -> Iterator[Any]:
 def names(root: Any) -> list[str]:
     """Names of the 64 nodes nearest to the loss."""
     return [node.name() for node, _ in zip(nodes(root), range(64), strict=False)]
+
+
+_BREAKS = {
+    "Log": "log of zero", "Log2": "log of zero", "Log10": "log of zero", "Log1p": "log of zero",
+    "BinaryCrossEntropy": "log of zero", "Div": "division by zero", "Reciprocal": "division by zero",
+    "Rsqrt": "division by zero", "NllLoss": "division by zero", "NllLoss2D": "division by zero",
+    "Sqrt": "out of domain", "Acos": "out of domain", "Asin": "out of domain", "Atanh": "out of domain",
+    "Exp": "overflow", "Expm1": "overflow", "Pow": "overflow",
+}
+"""Operations that make a NaN or an infinity of numbers of a usual size, and how."""
+
+
+def able_behind(root: Any, *, divided: bool) -> dict[str, str]:
+    """The operations between the last ones that use a parameter and the loss that can make a NaN or an
+    infinity of usual numbers, each with a `cause`. `divided`: this job divides its losses by a number, as for
+    accumulation; that is left out."""
+    names = _behind_model(root, divided=divided)
+    return {name: _BREAKS[kind] for name in names if (kind := name.partition("Backward")[0]) in _BREAKS}
+
+
+def _behind_model(root: Any, *, divided: bool) -> list[str]:
+    first: Any = getattr(root, "grad_fn", None)
+    waiting: list[Any] = [first] if first is not None else []
+    seen, found = {first}, []
+    while waiting and len(seen) <= MOST_NODES:
+        node = waiting.pop(0)
+        following = [one for one, _ in node.next_functions if one is not None]
+        if any(one.name().endswith("AccumulateGrad") for one in following):
+            continue
+        if not (divided and node is first and node.name().startswith("Div")):
+            found.append(node.name())
+        fresh = [one for one in following if one not in seen]
+        seen.update(fresh)
+        waiting += fresh
+    return found
+
+
+def divides(root: Any) -> bool:
+    """Whether a loss is divided by a number last; before its backward."""
+    first = getattr(root, "grad_fn", None)
+    return first is not None and first.name().startswith("Div") and (
+        saved_number(first, "_raw_saved_other") is not None
+    )
 
 
 def first_bad_operation(root: Any) -> dict[str, Any] | None:

@@ -13,15 +13,14 @@ steps in a row first. torch is the job's own.
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 import threading
 import time
-import weakref
+from collections.abc import Callable
 from typing import Any
 
-from probe.base.accelerator import measurable
+from probe.base import accelerator
 from probe.base.isolation import Isolation, capture, describe
 from probe.job.instruments.core.delivery import Delivery
 from probe.job.instruments.core.recorder import Recorder
@@ -30,7 +29,9 @@ from probe.job.instruments.loop.forward import Forward, RootCall, keywords
 from probe.job.instruments.loop.losses import Losses
 from probe.job.instruments.loop.optimizers import Optimizers
 from probe.job.instruments.modules.module_names import ModuleNames
-from probe.job.instruments.nan import forked_probe, nan_trace
+from probe.job.instruments.nan import forked_probe, held_trace, loss_graph, nan_trace
+from probe.job.instruments.nan.awaited import Awaited, Figure, too_late
+from probe.job.instruments.nan.canaries import Canaries, StaleGradients
 from probe.job.instruments.nan.nan_origin import Seen
 from probe.job.instruments.nan.nonfinite_events import KeptBatch, NonfiniteEvent
 from probe.recording.journal import Journal
@@ -39,26 +40,25 @@ from probe.recording.tables import BY_NAME
 
 REARM_STEPS = 10
 """Finite steps in a row after which the detector is armed again."""
-LARGEST_CANARY = 4096
-"""Elements; summing so few costs little more than summing one."""
 FIRST_CALLS, FULL_EVERY = 32, 64
 """Keywords and autocast are read on the first calls, then on every so many."""
+DIVIDED_SEEN = 2
+"""Steps in which a division of the loss is looked for."""
 STALE_EVERY = 8
 """Stale gradients are checked for on every so many steps."""
-MOST_PASSED = 256
-"""Parameters searched for a small one."""
-MOST_CANARIES = 2
-"""Models checked: two, for two networks that train in turns."""
 HISTORY = 32
 """Losses remembered, to tell a run that diverged from one that broke."""
-SPACING = 20
-"""Two traces are at least this many times the duration of the first apart."""
+SPACING, HELD_SPACING = 20, 1000
+"""Two traces are at least this many times the duration of the first apart: of a fork's; of the time that the
+training thread was held."""
+GIVEN_UP_S = 10.0
+"""A bad value that a device delivered, and at which the training thread has not looked for so long, is
+written without a trace."""
 MOST_SKIPS = 10
 """Skipped steps in a row from which on a GradScaler no longer searches for its scale."""
 _ROW = [column.name for column in BY_NAME["python.steps"].columns]
 _NORM_FIELD, _SKIPPED_FIELD = _ROW.index("grad_norm"), _ROW.index("skipped")
 _NO_KEYWORDS: dict[str, Any] = {}
-_FULL_BYTES = 4
 _LAST_WAIT_S = 2.0
 """How long the end of the process waits for a trace under way."""
 
@@ -75,34 +75,36 @@ class NanDetector:
         names: ModuleNames,
         optimizers: Optimizers,
         journal: Journal,
+        mode: str = "on",
     ) -> None:
+        """`mode`: the setting `nan_trace`."""
         self.recorder = recorder
         self.batches = Batches()
         self.kept: KeptBatch | None = None
         """The batch of the last event; see the action `save_batch`."""
         self._forward, self._losses, self._names, self._optimizers = forward, losses, names, optimizers
-        self._journal = journal
+        self._journal, self._mode = journal, mode
         self._isolation = isolation
+        self.passes: Callable[[BaseException], bool] = held_trace.not_ours
+        """Whether an error raised while the training thread is held belongs to the job: it is a signal's."""
+        self._awaited = Awaited()
+        self._divided = False
         self._pid = os.getpid()
         self._call: RootCall | None = None
         self._root: Any = None
         self._scaled = False
-        self._canaries: list[tuple[weakref.ref[Any], bool]] = []
-        self._chosen_for: tuple[Any, ...] = ()
-        self._canary_for = self._calls = 0
-        self._always_full, self._draws = False, True
-        self._gradient: Any = None
-        self._gradient_version = self._gradient_step = -1
-        self._gradient_stale = False
-        self._left = (0, 0)
+        self._canaries = Canaries(names, optimizers)
+        self._stale = StaleGradients(recorder)
+        self._calls = 0
+        self._always_full = False
         self._armed = True
         self._finite_steps = self._skips = 0
-        self._checked_step = -1
+        self._checked_step = self._event_step = -1
         self._delivery = Delivery()
         self._events: list[NonfiniteEvent] = []
         self._collecting = threading.Lock()
         """Held by the agent's thread, or the one that stops it, while it reads from the children."""
-        self._next_fork_s = 0.0
+        self._next_fork_s = self._next_hold_s = 0.0
 
     def install(self) -> None:
         """Set the callbacks."""
@@ -117,9 +119,10 @@ class NanDetector:
     def uninstall(self) -> None:
         """Take the callbacks out and drop everything; a trace under way gets a moment to finish."""
         self._forward.keep_call = self._losses.on_backward_begin = self._losses.on_backward_end = None
-        self._losses.on_late_loss = None
+        self._losses.on_late_loss = self._optimizers.judge = None
         if os.getpid() != self._pid:
             return
+        self._give_up(0.0)
         deadline_s = time.monotonic() + _LAST_WAIT_S
         while self._events and time.monotonic() < deadline_s:
             self._collect_events()
@@ -149,21 +152,32 @@ class NanDetector:
 
         Keywords and autocast are read on the first calls, on some later ones, and on all where the job uses
         them: inside a step, reading either costs as much as the rest of this method."""
+        if self._awaited.figures:
+            self._look(before_update=False)
         self._calls += 1
         full = self._always_full or self._calls <= FIRST_CALLS or not args or self._calls % FULL_EVERY == 0
-        given, autocast = _NO_KEYWORDS, None
+        given, autocast, on_device, device_state = _NO_KEYWORDS, None, None, None
+        device = accelerator.current() if full or self._optimizers.judge is not None else None
         if full:
             torch = self._torch
             given = keywords()
             if torch.is_autocast_enabled("cpu"):
                 autocast = torch.get_autocast_dtype("cpu")
-            self._always_full = self._always_full or bool(given) or autocast is not None
-        state = self._generator.get_state() if self._draws else None
-        self._call = RootCall(module, args, given, autocast, state, self.batches.last)
+            if device is not None and torch.is_autocast_enabled(device.kind):
+                on_device = device.kind, torch.get_autocast_dtype(device.kind)
+            self._always_full = (
+                self._always_full or bool(given) or autocast is not None or on_device is not None
+            )
+        state = self._generator.get_state() if self._canaries.draw else None
+        if self._canaries.draw and device is not None:
+            device_state = device.random_state()
+        self._call = RootCall(
+            module, args, given, autocast, state, self.batches.last, on_device, device_state
+        )
         self._losses.follows = True
-        if not self._canaries and self._canary_for != id(module):
-            self._canary_for = id(module)
-            self._choose_canary_now(module)
+        canaries = self._canaries
+        if not canaries.chosen and canaries.asked_for != id(module):
+            canaries.choose_now(module)
 
     def _backward_begins(self, root: Any, loss: float | None, scaled: bool) -> None:
         recorder = self.recorder
@@ -171,13 +185,17 @@ class NanDetector:
         if (
             recorder.timing
             and recorder.alone
-            and self._canaries
+            and self._canaries.chosen
             and recorder.stale_gradients == NULL_BOOLEAN
             and (recorder.step <= FIRST_CALLS or recorder.step % STALE_EVERY == 0)
         ):
-            self._note_stale()
+            self._stale.begins(self._canaries.chosen[0][0]())
         if loss is None:
             recorder.alert = False
+            sent, self._losses.sent = self._losses.sent, None
+            self._await(sent, "loss", recorder.micro_step)
+            if recorder.step < DIVIDED_SEEN:
+                self._divided = self._divided or loss_graph.divides(root)
             return
         if loss - loss == 0.0:
             if recorder.alert and recorder.micro_step == 0:
@@ -191,29 +209,28 @@ class NanDetector:
 
     def _backward_ends(self) -> None:
         recorder = self.recorder
-        if recorder.timing and recorder.alone and self._canaries:
-            bad, first = False, True
-            for reference, half in self._canaries:
+        if recorder.timing and recorder.alone and self._canaries.chosen:
+            bad, first, here = False, True, True
+            for reference, half in self._canaries.chosen:
                 parameter = reference()
                 gradient = parameter.grad if parameter is not None else None
-                if first and self._gradient_step == recorder.step:
-                    self._decide_stale(gradient)
-                if first and gradient is not None and not gradient.is_cpu:
-                    self._left = (id(gradient), gradient._version)
+                if first:
+                    self._stale.ends(gradient)
                 first = False
                 if gradient is not None:
                     bad = self._is_bad(gradient, half) or bad
+                    here = here and gradient.is_cpu
             if bad:
                 self._bad_gradient()
-            else:
+            elif here:
                 self._skips = 0
                 self._checked_step = recorder.step
-        self._call = self._root = self._gradient = None
+        self._call = self._root = self._stale.gradient = None
 
     def _is_bad(self, gradient: Any, half: bool) -> bool:
         """Whether a gradient holds a NaN or an infinity, by its sum: the cheapest read of a tensor inside a
         step. One on a device is known later. `half`: 16 bits, whose sum would overflow too easily."""
-        if not gradient.is_cpu and not measurable(gradient):
+        if not gradient.is_cpu and not accelerator.measurable(gradient):
             return False
         total = (gradient.float() if half else gradient).sum()
         if total.is_cpu:
@@ -224,47 +241,48 @@ class NanDetector:
 
     def _send(self, total: Any) -> None:
         step, micro_step, scaled = self.recorder.step, self.recorder.micro_step - 1, self._scaled
-        self._delivery.send(total, lambda value: self._late_sum(step, micro_step, scaled, value))
+        sent = self._delivery.send(total, lambda value: self._late_sum(step, micro_step, scaled, value))
+        self._await(sent, "gradient", micro_step)
 
-    def _choose_canary_now(self, module: Any) -> None:
-        """Choose before the agent's thread does: a run may break in its first steps."""
-        trained = {
-            id(one): True
-            for optimizer in self._optimizers.alive()
-            for group in optimizer.param_groups
-            for one in group["params"][:MOST_PASSED]
-        }
-        canary = _first_small(module, trained, self._torch)
-        if canary is not None:
-            self._canaries = [_canary(canary)]
-
-    def _note_stale(self) -> None:
-        """Before backward: note whether the leading model still has a gradient."""
-        parameter = self._canaries[0][0]()
-        gradient = parameter.grad if parameter is not None else None
-        self._gradient, self._gradient_step = gradient, self.recorder.step
-        self._gradient_stale = False
-        if gradient is not None:
-            self._gradient_version = gradient._version
-            if gradient.is_cpu:
-                self._gradient_stale = bool(gradient.any())
-            else:  # without a read from the device: unchanged since the last backward
-                self._gradient_stale = self._left == (id(gradient), gradient._version)
-
-    def _decide_stale(self, now: Any) -> None:
-        """After backward: the gradient was stale if this backward added to it. A backward through another
-        model decides nothing."""
-        before, self._gradient, self._gradient_step = self._gradient, None, -1
-        if now is None or (now is before and now._version == self._gradient_version):
+    def _await(self, sent: Any, seen_by: str, micro_step: int) -> None:
+        """A device will deliver this value: look for it before the optimizer writes."""
+        if sent is None or self._mode == "off":
             return
-        if before is None or before.is_cpu or self._gradient_stale:  # else only its values on a device tell
-            self.recorder.stale_gradients = self._gradient_stale
+        self._judge_updates()
+        self._awaited.add(Figure(
+            sent, seen_by, self.recorder.step, micro_step, self._scaled, self._call, self._root,
+            self._canaries.version(),
+        ))
+
+    def _judge_updates(self) -> None:
+        if self._optimizers.judge is None:
+            self._optimizers.judge = self._isolation.guard("nonfinite", self._before_update)
+
+    def _before_update(self) -> None:
+        """An optimizer is about to write the weights."""
+        if self._awaited.figures:
+            self._look(before_update=True)
+
+    def _look(self, *, before_update: bool) -> None:
+        """Judge the values that have arrived."""
+        awaited = self._awaited
+        if not before_update and (self._optimizers.in_step or not self._optimizers.made_any):
+            awaited.weights_change()  # nobody says when they are written
+        while (figure := awaited.known(wait=before_update and self._mode == "wait")) is not None:
+            value = figure.value
+            if value is not None and value - value != 0.0:
+                self._judge(figure)
+            elif figure.seen_by == "gradient":
+                self._skips = 0
+                self._checked_step = figure.step
+            figure.call = figure.root = None
+        awaited.weights_change() if before_update else awaited.forget_graphs()
 
     def _bad_gradient(self) -> None:
         """A gradient is not finite after backward: an event, unless a GradScaler is finding its scale."""
         if all(
             bool(self._torch.isfinite(one.grad).all())
-            for reference, _ in self._canaries
+            for reference, _ in self._canaries.chosen
             if (one := reference()) is not None and one.grad is not None
         ):
             return  # only the sum overflowed
@@ -292,8 +310,10 @@ class NanDetector:
         self._finite_steps = 0
         if not self._armed or self.recorder.counted_step is None:
             return
+        call, refused = self._call, self._refusal()
+        if refused and self._mode != "off" and self._hold_later(seen_by, kind, call):
+            return
         self._armed, self.recorder.alert = False, True
-        call = self._call
         batch = call.batch if call is not None and call.batch is not None else self.batches.last
         roots = self._names.roots() or ([call.module] if call is not None else [])
         scene = nan_trace.Scene(
@@ -301,7 +321,6 @@ class NanDetector:
         )
         done = 0 if seen_by == "loss" else 1  # a backward that has ended is counted already
         event = self._event(seen_by, kind, self.recorder.step, self.recorder.micro_step - done, scene)
-        refused = self._refusal()
         if not refused:
             event.child, error = capture(
                 lambda: forked_probe.ForkedProbe(lambda send: nan_trace.trace(scene, send))
@@ -314,12 +333,98 @@ class NanDetector:
             self.kept = KeptBatch(event, batch)
         self._events.append(event)
 
+    def _hold_later(self, seen_by: str, kind: str, call: RootCall | None) -> bool:
+        """Where no fork may be made: whether the trace is made before the optimizer's step."""
+        if self._held_refusal(call):
+            return False
+        done = 0 if seen_by == "loss" else 1
+        recorder = self.recorder
+        figure = Figure(
+            (None, None), seen_by, recorder.step, recorder.micro_step - done, self._scaled, call, self._root,
+            self._canaries.version(),
+        )
+        figure.value = float(kind)
+        self._judge_updates()
+        self._awaited.add(figure)
+        return True
+
     def _refusal(self) -> str:
+        if self._mode == "off":
+            return "PROBE_NAN_TRACE is off"
         if time.monotonic() < self._next_fork_s:
             return "another event was traced just before"
         return forked_probe.refusal()
 
-    def _late(self, seen_by: str, step: int, micro_step: int | None, value: float) -> None:
+    def _judge(self, figure: Figure) -> None:
+        """A value that a device delivered is not finite."""
+        if figure.seen_by == "gradient" and figure.scaled:
+            self._skips += 1
+            if self._skips == MOST_SKIPS and self._armed:
+                self._late("scaler", figure.step, figure.micro_step, figure.value)
+            return
+        self._finite_steps = 0
+        if not self._armed or self.recorder.counted_step is None:
+            return
+        step = self.recorder.step
+        behind = figure.lost or figure.version != self._canaries.version()
+        if behind and (figure.seen_by == "loss" or figure.step != step - 1):
+            why = too_late(step - figure.step)
+            self._late(figure.seen_by, figure.step, figure.micro_step, figure.value, why)
+            return
+        self._armed, self.recorder.alert = False, True
+        call = None if behind else figure.call
+        batch = call.batch if call is not None else None
+        roots = self._names.roots() or ([call.module] if call is not None else [])
+        scene = nan_trace.Scene(
+            figure.seen_by, figure.root, call, batch, roots, self._optimizers.alive(), self._names.path,
+            self.passes, self._divided,
+        )
+        kind = "nan" if figure.value != figure.value else "inf"
+        if behind:  # its step has written the weights, once: they tell where it was
+            event = self._event(figure.seen_by, kind, step, 0, scene)
+            event.seen = event.seen._replace(bad_before=True, refused=too_late(1))
+        else:
+            event = self._event(figure.seen_by, kind, figure.step, figure.micro_step, scene)
+            event.seen = event.seen._replace(refused=self._held_refusal(call))
+        self._hold(event, behind=behind)
+        if batch is not None and batch.content is not None:
+            self.kept = KeptBatch(event, batch)
+        self._events.append(event)
+
+    def _held_refusal(self, call: RootCall | None) -> str:
+        if time.monotonic() < max(self._next_hold_s, self._next_fork_s):
+            return "another event was traced just before"
+        return held_trace.refusal(call, self.recorder, forked_probe.ranks()[1])
+
+    def _hold(self, event: NonfiniteEvent, *, behind: bool) -> None:
+        """Trace it on this thread."""
+        if (event.seen.refused and not behind) or time.monotonic() < self._next_hold_s:
+            return
+        recorder = self.recorder
+        walls_ns = [one.wall_ns for one in recorder.recent[-HISTORY:]]
+        usual_s = sorted(walls_ns)[len(walls_ns) // 2] * 1e-9 if walls_ns else 0.0
+        begun_s, phase = time.monotonic(), recorder.phase
+        recorder.hold("acting")
+        try:
+            event.held = held_trace.trace(
+                event.scene, self._isolation, max(held_trace.SHORTEST_S, held_trace.TIMES * usual_s),
+                alone=forked_probe.ranks()[1] == 1,
+            )
+        finally:
+            recorder.let_go()
+        recorder.phase = phase
+        held_s = time.monotonic() - begun_s
+        recorder.cost_ns -= int(held_s * 1e9)  # not the cost of recording
+        if recorder.forward_start_ns:
+            recorder.forward_start_ns += int(held_s * 1e9)
+        self._next_hold_s = time.monotonic() + HELD_SPACING * held_s
+        event.scene = event.scene._replace(root=None, call=None)
+        event.seen = event.seen._replace(held_ms=held_s * 1e3)
+
+    def _late(
+        self, seen_by: str, step: int, micro_step: int | None, value: float | None,
+        why: str = "",
+    ) -> None:
         """An event seen late: its tensors are gone, its batch may still be there."""
         self._armed, self._finite_steps = False, 0
         self.recorder.alert = True
@@ -330,13 +435,16 @@ class NanDetector:
             self._optimizers.alive(), self._names.path,
         )
         event = self._event(seen_by, "nan" if value != value else "inf", step, micro_step or 0, scene)
-        event.seen = event.seen._replace(refused="it was seen after the fact")
+        if self._mode == "off":
+            why = "PROBE_NAN_TRACE is off"
+        event.seen = event.seen._replace(refused=why or "it was seen after the fact")
         self._events.append(event)
 
     def _event(self, seen_by: str, kind: str, step: int, micro_step: int, scene: Any) -> NonfiniteEvent:
         recorder = self.recorder
         row = recorder.last_row
         norm = row[_NORM_FIELD] if row is not None and row[0] == step - 1 else NULL_DOUBLE
+        self._event_step = recorder.step
         seen = Seen(
             step=step, micro_step=micro_step, seen_by=seen_by, kind=kind,
             losses=recorder.past.losses(recorder.newest_loss, HISTORY),
@@ -349,22 +457,33 @@ class NanDetector:
 
     def _late_loss(self, step: int, micro_step: int, value: float) -> None:
         """A loss that a device delivered."""
+        noted = self._awaited.note("loss", step, micro_step, value)
         if value - value == 0.0:
-            if not self._armed and micro_step == 0:
+            if not self._armed and micro_step == 0 and step > self._event_step:  # not one from before it
                 self._finite_steps += 1
                 self._armed = self._finite_steps >= REARM_STEPS
-        elif self._armed:
+        elif not noted and self._armed:
             self._late("loss", step, micro_step, value)
 
     def _late_sum(self, step: int, micro_step: int, scaled: bool, value: float) -> None:
         """The sum of a canary's gradient that a device delivered."""
-        if value - value != 0.0 and self._armed and not scaled:
+        noted = self._awaited.note("gradient", step, micro_step, value)
+        if value - value != 0.0 and not noted and self._armed and not scaled:
             self._late("gradient", step, micro_step, value)
+
+    def _give_up(self, after_s: float) -> None:
+        """Write the bad values at which the training thread does not look any more."""
+        for figure in self._awaited.given_up(after_s):
+            value = figure.value
+            bad = value is not None and value - value != 0.0
+            if bad and self._armed and not (figure.scaled and figure.seen_by == "gradient"):
+                self._late(figure.seen_by, figure.step, figure.micro_step, value)
 
     def collect(self) -> None:
         """One round: choose canaries, read what devices and children delivered."""
-        self._choose_canaries()
+        self._canaries.choose()
         self._delivery.collect()
+        self._give_up(GIVEN_UP_S)
         self._collect_events()
 
     def _collect_events(self) -> None:
@@ -373,48 +492,3 @@ class NanDetector:
                 if event.over(self._journal):
                     self._events.remove(event)
                     self._next_fork_s = time.monotonic() + SPACING * event.took_s
-
-    def _choose_canaries(self) -> None:
-        """Choose a small parameter of each model, near its input; again when the models change."""
-        roots = self._names.roots()[: 2 * MOST_CANARIES]
-        leader = self._optimizers.leader()
-        key = (*map(id, roots), id(leader))
-        if key == self._chosen_for or leader is None:
-            return
-        trained = {
-            id(one): optimizer is leader
-            for optimizer in reversed(self._optimizers.alive())
-            for group in optimizer.param_groups
-            for one in group["params"]
-        }
-        found: list[tuple[bool, Any]] = []
-        for root in roots:
-            canary = _first_small(root, trained, self._torch)
-            if canary is not None and all(canary is not one for _, one in found):
-                found.append((trained[id(canary)], canary))
-        found.sort(key=lambda entry: not entry[0])
-        self._canaries = [_canary(one) for _, one in found[:MOST_CANARIES]]
-        self._draws = any(_draws(module) for root in roots for module in root.modules())
-        self._chosen_for = key
-
-
-def _canary(parameter: Any) -> tuple[weakref.ref[Any], bool]:
-    """A weak reference, and whether its elements have less than 32 bits."""
-    return weakref.ref(parameter), parameter.element_size() < _FULL_BYTES
-
-
-def _draws(module: Any) -> bool:
-    """Whether a module may draw random numbers in its forward, by its class or its dropout rate."""
-    name = type(module).__name__.lower()
-    rate = getattr(module, "p", None) if "dropout" in name else getattr(module, "dropout", None)
-    return (isinstance(rate, float) and rate > 0) or "rrelu" in name or "droppath" in name
-
-
-def _first_small(root: Any, trained: dict[int, bool], torch: Any) -> Any:
-    """A model's first parameter that is small, trained and not sharded."""
-    plain = (torch.Tensor, torch.nn.Parameter)
-    for one in itertools.islice(root.parameters(), MOST_PASSED):
-        fits = type(one) in plain and one.requires_grad and one.is_floating_point()
-        if fits and id(one) in trained and 0 < one.numel() <= LARGEST_CANARY:
-            return one
-    return None

@@ -78,7 +78,11 @@ class Seen(NamedTuple):
     several_ranks: bool
     lr: float | None = None
     refused: str = ""
-    """Why nothing could be repeated in a fork; empty when it was."""
+    """Why nothing could be repeated; empty when it was."""
+    held_ms: float | None = None
+    """How long the training thread was held for the trace; None where it was made in a fork, or not made."""
+    bad_before: bool = False
+    """Whether gradients of the previous step are known to have been not finite."""
 
 
 class Origin(NamedTuple):
@@ -98,7 +102,8 @@ class Origin(NamedTuple):
 
 def find_origin(event: Seen, found: dict[str, Any]) -> Origin:
     """Where the event began, from the findings of its trace by name."""
-    lines = [f"{_SEEN[event.seen_by]} {'NaN' if event.kind == 'nan' else 'infinite'} in step {event.step}"]
+    step = event.step - event.bad_before
+    lines = [f"{_SEEN[event.seen_by]} {'NaN' if event.kind == 'nan' else 'infinite'} in step {step}"]
     origin = _of_parameters(event, found, lines)
     if origin is None:
         origin = (
@@ -106,7 +111,7 @@ def find_origin(event: Seen, found: dict[str, Any]) -> Origin:
             if event.seen_by != "loss"
             else _of_forward(event, found, lines)
         )
-    notes = [_refusal(event, found), _unfinished(found)]
+    notes = [_refusal(event, found), _unfinished(found), _held(event)]
     return origin._replace(evidence=[*origin.evidence, *[note for note in notes if note]])
 
 
@@ -127,6 +132,12 @@ def _refusal(event: Seen, found: dict[str, Any]) -> str:
     again = _part(found, "forward") or _part(found, "backward")
     why = event.refused or again.get("refused", "")
     return f"the step was not repeated: {why}" if why else ""
+
+
+def _held(event: Seen) -> str:
+    if event.held_ms is None:
+        return ""
+    return f"examined in the training process, held for {event.held_ms:.0f} ms before an optimizer's step"
 
 
 def _unfinished(found: dict[str, Any]) -> str:
@@ -180,15 +191,20 @@ def _of_parameters(event: Seen, found: dict[str, Any], lines: list[str]) -> Orig
     if lr is not None and lr - lr != 0.0:
         lines.append(f"the learning rate is {lr}")
         return Origin("optimizer", before, None, cause="learning rate", **common)
-    if optimizer.get("bad_states") or _not_finite(event.norm_before):
+    if optimizer.get("bad_states") or _not_finite(event.norm_before) or event.bad_before:
         seen = f"the state of {optimizer.get('class')} ({', '.join(optimizer.get('bad_states', []))})"
         lines.append(
             f"{seen} is not finite either: gradients of step {before} were not"
             if optimizer.get("bad_states")
             else f"the gradient norm of step {before} was {event.norm_before}"
+            if _not_finite(event.norm_before)
+            else f"gradients of step {before} were not finite when its backward ended"
         )
         common["param"], common["module"] = parameters["last_bad"], parameters.get("last_owner")
         if parameters["bad_count"] == parameters["count"]:
+            common["module"] = None
+        elif event.bad_before:  # the weights have no more than the pattern
+            lines.append(f"it began between {common['module']} and {parameters['next_good'] or 'the loss'}")
             common["module"] = None
         else:
             lines.append(f"the parameters behind {common['param']} are finite")
@@ -252,9 +268,8 @@ def _of_forward(event: Seen, found: dict[str, Any], lines: list[str]) -> Origin:
     elif batch:
         lines.append("the batch was finite as it was loaded")
     if birth is not None and birth["source"] == "input":
-        lines.append(
-            "the model's input was not: something between the loader and the model changed it"
-        )
+        changed = "the model's input was not: something between the loader and the model changed it"
+        lines.append(changed if batch else "the model's input was not finite")
         return Origin("data", cause="data", inputs=forward.get("inputs"), **common)
     if birth is not None and birth["source"] == "buffer":
         lines.append(f"the buffer {birth['name']} was not finite")
@@ -349,14 +364,32 @@ def _of_loss(event: Seen, found: dict[str, Any], lines: list[str], common: dict[
     graph = _part(found, "graph")
     if graph.get("given"):
         graph = {}  # behind the model, whose output is finite
+    if not graph and isinstance(found.get("behind"), dict):
+        graph = _breaks(event, _part(found, "behind"), lines)
     cause = graph.get("cause")
     if graph.get("nothing_counted"):
         lines.append("every target is ignored, so the loss is the mean of nothing")
-    elif graph:
+    elif graph and "behind" not in found:
         lines.append(f"{graph['op']} turned finite inputs into non-finite ones")
     if cause in ("overflow", None) and _diverged(event, lines):
         cause = "learning rate"
     return Origin("loss", op=graph.get("op"), cause=cause, inputs=graph.get("inputs"), **common)
+
+
+def _breaks(event: Seen, able: dict[str, str], lines: list[str]) -> dict[str, Any]:
+    """The only operation behind the model that could have done it, from `loss_graph.able_behind`; empty when
+    there are several or none."""
+    if len(able) != 1:
+        told = ", ".join(sorted(able)) or "no operation that often does it"
+        lines.append(f"between the model's last layer and the loss is {told}; their inputs were gone")
+        return {}
+    [(name, cause)] = able.items()
+    made = "NaN" if event.kind == "nan" else "infinities"
+    lines.append(
+        f"between the model's last layer and the loss, {name} is the only operation that makes {made} of "
+        "usual numbers; its inputs were gone"
+    )
+    return {"op": name, "cause": "out of domain" if (cause, made) == ("log of zero", "NaN") else cause}
 
 
 # The loss was finite, gradients were not -------------------------------------------

@@ -1,16 +1,18 @@
 """NaN trace: everything that is examined after an event, part by part.
 
-Runs in a forked child (`forked_probe`), where the state is that of the event. Without a fork, the parts that
-only read run later on the agent's thread. Findings are plain values, from which `nan_origin` makes a row.
-torch is the job's own, inside functions.
+Runs in a forked child (`forked_probe`), where the state is that of the event, or on the training thread while
+that is held (`held_trace`). Without either, the parts that only read run later on the agent's thread.
+Findings are plain values, from which `nan_origin` makes a row. torch is the job's own, inside functions.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
+from probe.base import accelerator
 from probe.base.isolation import capture, describe
 from probe.job.instruments.core.object_access import unwrapped
 from probe.job.instruments.core.tensor_summaries import (
@@ -22,10 +24,13 @@ from probe.job.instruments.core.tensor_summaries import (
     statistics,
     tensors_in,
     torch_module,
+    which_nonfinite,
 )
 from probe.job.instruments.nan import loss_graph, replay
 
 MOST_NAMED = 20
+MOST_ENDS_BYTES = 64 << 20
+"""Parameters to which a held backward runs: their gradients take as much memory."""
 _NO_REPLAY = (
     "FullyShardedDataParallel",
     "FSDPModule",
@@ -35,6 +40,10 @@ _NO_REPLAY = (
 )
 _SECOND_MOMENT = "exp_avg_sq"
 Send = Callable[[str, Any], None]
+
+
+def _never(_error: BaseException) -> bool:
+    return False
 
 
 class Scene(NamedTuple):
@@ -50,6 +59,12 @@ class Scene(NamedTuple):
     roots: list[Any]
     optimizers: list[Any]
     path: Callable[[Any], str | None]
+    passes: Callable[[BaseException], bool] = _never
+    """Whether an error is none of the examined code's, and so is raised."""
+    divided: bool = False
+    """Whether the job divides its losses by a number last."""
+    restraint: Any = None
+    """See `held_trace.Restraint`; None in a fork, which can do no harm."""
 
 
 def trace(scene: Scene, send: Send) -> None:
@@ -58,30 +73,62 @@ def trace(scene: Scene, send: Send) -> None:
     On one thread, as in a loader's worker: OpenMP would wait for its other threads, which are not in the
     fork."""
     torch_module().set_num_threads(1)
-    _attempt(send, "batch", lambda: _batch(scene))
+    _attempt(scene, send, "batch", lambda: _batch(scene))
     named = list(named_parameters(scene.roots))
-    _attempt(send, "parameters", lambda: _parameters(scene, named))
+    _attempt(scene, send, "parameters", lambda: _parameters(scene, named))
     if scene.seen_by == "loss":
-        _attempt(send, "graph", lambda: loss_graph.first_bad_operation(scene.root))
-        _attempt(send, "forward", lambda: _repeat(scene, functools.partial(_forward, scene, named)))
+        _attempt(scene, send, "graph", lambda: loss_graph.first_bad_operation(scene.root))
+        _attempt(scene, send, "forward", lambda: _repeat(scene, functools.partial(_forward, scene, named)))
     else:
-        _attempt(send, "gradients", lambda: _gradients(scene, named))
-        _attempt(send, "nodes", lambda: loss_graph.names(scene.root))
-        _attempt(send, "backward", lambda: _repeat(scene, _backward))
+        _attempt(scene, send, "gradients", lambda: _gradients(scene, named))
+        _attempt(scene, send, "nodes", lambda: loss_graph.names(scene.root))
+        _attempt(scene, send, "backward", lambda: _repeat(scene, functools.partial(_backward, scene, named)))
+
+
+def trace_held(scene: Scene, send: Send) -> None:
+    """Examine what says most of a step that is lost, and has not reached the optimizer, or was the first to
+    have. A batch on the host is left to the agent's thread."""
+    named = list(named_parameters(scene.roots))
+    parameters = _attempt(scene, send, "parameters", lambda: _parameters(scene, named))
+    if not _on_host(scene):
+        _attempt(scene, send, "batch", lambda: _batch(scene))
+    if scene.call is None or (parameters is not None and parameters["bad_count"]):
+        return  # it began before this step's forward
+    if scene.seen_by == "loss":
+        _attempt(scene, send, "behind", lambda: _behind(scene))
+        _attempt(scene, send, "forward", lambda: _repeat(scene, functools.partial(_forward, scene, named)))
+    else:
+        _attempt(scene, send, "gradients", lambda: _gradients(scene, named))
+        _attempt(scene, send, "nodes", lambda: loss_graph.names(scene.root))
+        _attempt(scene, send, "backward", lambda: _repeat(scene, functools.partial(_backward, scene, named)))
+
+
+def _behind(scene: Scene) -> dict[str, str] | None:
+    return None if scene.root is None else loss_graph.able_behind(scene.root, divided=scene.divided)
 
 
 def trace_without_fork(scene: Scene, send: Send, *, on_a_device: bool) -> None:
     """Examine what can be read beside the training, which has continued; nothing on a device, because that
     would wait for it."""
-    _attempt(send, "batch", lambda: None if on_a_device and not _on_host(scene) else _batch(scene))
+    _attempt(scene, send, "batch", lambda: None if on_a_device and not _on_host(scene) else _batch(scene))
     if on_a_device:
         return
-    _attempt(send, "parameters", lambda: _parameters(scene, list(named_parameters(scene.roots))))
+    _attempt(scene, send, "parameters", lambda: _parameters(scene, list(named_parameters(scene.roots))))
 
 
-def _attempt(send: Send, name: str, find: Callable[[], Any]) -> None:
-    found, error = capture(find)
+def _attempt(scene: Scene, send: Send, name: str, find: Callable[[], Any]) -> Any:
+    found, error = _captured(scene, find)
     send(name, {"error": describe(error)} if error is not None else found)
+    return found
+
+
+def _captured(scene: Scene, action: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    found, error = capture(action)
+    if error is not None:
+        if scene.passes(error):
+            raise error
+        error.__traceback__ = None  # its frames hold the tensors of what was repeated
+    return found, error
 
 
 def named_parameters(roots: list[Any]) -> Iterator[tuple[str, Any]]:
@@ -108,9 +155,12 @@ def _batch(scene: Scene) -> dict[str, Any] | None:
 
 def _parameters(scene: Scene, named: list[tuple[str, Any]]) -> dict[str, Any]:
     """Which parameters are not finite, and the optimizer state of those."""
-    bad = [(name, one) for name, one in named if is_nonfinite(local(one))]
+    states = which_nonfinite([local(one) for _, one in named])
+    bad = [one for one, is_bad in zip(named, states, strict=True) if is_bad]
+    last_bad = max((place for place, is_bad in enumerate(states) if is_bad), default=-1)
     found: dict[str, Any] = {
         "count": len(named),
+        "next_good": named[last_bad + 1][0] if bad and last_bad + 1 < len(named) else None,
         "bad_count": len(bad),
         "bad": [_one_parameter(name, one) for name, one in bad[:MOST_NAMED]],
         "last_bad": bad[-1][0] if bad else None,
@@ -165,7 +215,8 @@ def _number(value: Any) -> float | None:
 def _gradients(scene: Scene, named: list[tuple[str, Any]]) -> dict[str, Any]:
     """Which gradients are not finite, in the order of the parameters."""
     have = [(name, local(one.grad)) for name, one in named if one.grad is not None]
-    states = [(name, is_nonfinite(gradient)) for name, gradient in have]
+    all_bad = which_nonfinite([gradient for _, gradient in have])
+    states = [(name, is_bad) for (name, _), is_bad in zip(have, all_bad, strict=True)]
     bad = [name for name, state in states if state]
     last_bad = max((place for place, (_, state) in enumerate(states) if state), default=-1)
     after = [name for name, state in states[last_bad + 1 :] if not state]
@@ -210,7 +261,10 @@ def _owner(scene: Scene, name: str) -> str | None:
 
 def _repeat(scene: Scene, run: Callable[[replay.Modules, Any, Any, Any], dict[str, Any]]) -> dict[str, Any]:
     refused = replay_refusal(scene.call)
-    return {"refused": refused} if refused else run(*_prepared(scene))
+    if refused:
+        return {"refused": refused}
+    with _prepared(scene) as prepared:
+        return run(*prepared)
 
 
 def _forward(
@@ -220,45 +274,93 @@ def _forward(
     buffers = [("buffer", name, one) for name, one in module.named_buffers()]
     inputs = [("input", name, one) for name, one in given]
     watched = replay.Forward(
-        modules, [("parameter", name, local(one)) for name, one in named] + buffers + inputs
+        modules, [("parameter", name, local(one)) for name, one in named] + buffers + inputs, scene.restraint
     )
-    output, error = capture(lambda: watched.run(module, args, kwargs))
+    output, error = _captured(scene, lambda: watched.run(module, args, kwargs))
     found: dict[str, Any] = {
         "root": modules.name(module),
         "random": scene.call.random_state is not None,
         "inputs": [{"name": name, **statistics(one)} for name, one in given[: replay.MOST_INPUTS]],
     }
-    if error is not None:
+    stopped = _stopped(scene, error)
+    if stopped:
         blamed = [one for one in watched.births if not one["deliberate"]]
-        return {**found, "stopped": describe(error), "birth": blamed[0] if blamed else None}
+        return {**found, "stopped": stopped, "birth": blamed[0] if blamed else None}
     return {**found, "birth": watched.birth_of(output)}
 
 
-def _backward(modules: replay.Modules, module: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    watched = replay.Backward(modules)
-    output, error = capture(lambda: watched.run(module, args, kwargs))
+def _stopped(scene: Scene, error: BaseException | None) -> str:
+    """What ended a repetition early; empty when it was whole. The repeated code may have caught it."""
+    refused = scene.restraint.stopped if scene.restraint is not None else ""
+    return refused or (describe(error) if error is not None else "")
+
+
+def _backward(
+    scene: Scene, named: list[tuple[str, Any]], modules: replay.Modules, module: Any, args: Any, kwargs: Any
+) -> dict[str, Any]:
+    to = _few([one for _, one in named]) if scene.restraint is not None else None
+    watched = replay.Backward(modules, scene.restraint, to)
+    output, error = _captured(scene, lambda: watched.run(module, args, kwargs))
     ends = (
         {one.grad_fn.name() for _, one in tensors_in(output) if one.grad_fn is not None}
         if error is None
         else ()
     )
     found = {"root": modules.name(module), "origin": watched.origin, "ends": sorted(ends)}
-    return {**found, "stopped": describe(error)} if error is not None else found
+    stopped = _stopped(scene, error)
+    return {**found, "stopped": stopped} if stopped else found
 
 
-def _prepared(scene: Scene) -> tuple[replay.Modules, Any, Any, Any]:
-    """Watched modules, and module and arguments of the kept call; restores its random state and autocast."""
+def _few(parameters: list[Any]) -> list[Any]:
+    """Those whose gradients are not finite, or all where none is any more; the smallest first, as far as
+    there is memory for more gradients."""
+    trained = [one for one in parameters if one.requires_grad]
+    states = which_nonfinite([one.grad for one in trained])
+    bad = [one for one, is_bad in zip(trained, states, strict=True) if is_bad]
+    found: list[Any] = []
+    size_bytes = 0
+    for one in sorted(bad or trained, key=lambda one: int(one.numel())):
+        size_bytes += one.numel() * one.element_size()
+        if found and size_bytes > MOST_ENDS_BYTES:
+            break
+        found.append(one)
+    return found
+
+
+@contextmanager
+def _prepared(scene: Scene) -> Iterator[tuple[replay.Modules, Any, Any, Any]]:
+    """Watched modules, and module and arguments of the kept call, with its random state and autocast."""
     torch = torch_module()
     call = scene.call
-    no_collectives()
+    if scene.restraint is None:
+        no_collectives()
     if call.random_state is not None:
         torch.set_rng_state(call.random_state)
-    if call.autocast is not None:
-        torch.set_autocast_enabled("cpu", True)
-        torch.set_autocast_dtype("cpu", call.autocast)
+    if call.device_state is not None:
+        generator, state = call.device_state
+        generator.set_state(state)
     modules = replay.Modules(paths(scene))
-    modules.watch()
-    return modules, unwrapped(call.module), _private(call.args), _private(call.kwargs)
+    args, kwargs = _private(call.args), _private(call.kwargs)
+    if scene.restraint is not None:
+        scene.restraint.made([args, kwargs])
+    with ExitStack() as stack:
+        for kind, dtype in _autocasts(call):
+            # Without its cache: what it keeps of a forward without gradients would be used by the job's next.
+            on = dtype is not None
+            stack.enter_context(torch.autocast(kind, dtype=dtype, enabled=on, cache_enabled=False))
+        modules.watch()
+        stack.callback(modules.unwatch)
+        yield modules, unwrapped(call.module), args, kwargs
+
+
+def _autocasts(call: Any) -> list[tuple[str, Any]]:
+    """Kinds of device whose autocast has to be on, or off, for this call; with its dtype, None for off."""
+    torch = torch_module()
+    found = [("cpu", call.autocast)]
+    kind, dtype = call.device_autocast or (accelerator.kinds()[0], None)
+    if kind != "cpu" and (dtype is not None or torch.is_autocast_enabled(kind)):
+        found.append((kind, dtype))
+    return found
 
 
 def _private(value: Any) -> Any:

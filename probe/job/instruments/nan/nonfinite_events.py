@@ -33,7 +33,7 @@ _INPUT_COLUMNS = {
 
 @dataclass
 class NonfiniteEvent:
-    """An event; `child` traces it, `row` is set once it is finished."""
+    """An event; `child` or `held` traces it, `row` is set once it is finished."""
 
     recorder: Recorder
     batches: Batches
@@ -41,6 +41,8 @@ class NonfiniteEvent:
     seen: nan_origin.Seen
     seen_step: int
     child: ForkedProbe | None = None
+    held: dict[str, Any] | None = None
+    """What was found while the training thread was held."""
     took_s: float = 0.0
     event_id: str = ""
     row: dict[str, Any] = field(default_factory=dict)
@@ -64,8 +66,9 @@ class NonfiniteEvent:
                 after_s = time.monotonic() - self.begun_s
                 found["cut short"] = why or f"the trace was stopped after {after_s:.0f} s, unfinished"
         else:
-            on_a_device = accelerator.current() is not None
+            on_a_device = accelerator.current() is not None or self.held is not None
             nan_trace.trace_without_fork(self.scene, found.__setitem__, on_a_device=on_a_device)
+            found.update(self.held or {})
         self.took_s = time.monotonic() - self.begun_s
         self.event_id = uuid.uuid4().hex[:12]
         self.row = self._row(found)

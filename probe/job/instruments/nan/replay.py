@@ -1,23 +1,27 @@
 """Replay: repeats a forward, or a backward from the model's output, under observation.
 
-Runs only in a forked child (`forked_probe`). The forward runs under a dispatch mode that checks the output
-of every operation: the *birth* is the operation that turned finite numbers into a NaN or an infinity; its
-module, inputs and name are kept. Deliberate infinities (a mask filled with -inf, an infinite constant) are
-followed but blamed only if they turn into NaN. The backward has a hook on each node of the graph. torch is
-the job's own, inside functions.
+Runs in a forked child (`forked_probe`), or on the training thread while that is held (`held_trace`), which
+then restrains every operation. The forward runs under a dispatch mode that checks the output of every
+operation: the *birth* is the operation that turned finite numbers into a NaN or an infinity; its module,
+inputs and name are kept. Deliberate infinities (a mask filled with -inf, an infinite constant) are followed
+but blamed only if they turn into NaN. The backward has a hook on each node of the graph. torch is the job's
+own, inside functions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from typing import Any, Protocol
 
+from probe.base.isolation import capture, describe
 from probe.job.instruments.core.tensor_summaries import (
     has_float_values,
     is_nonfinite,
     statistics,
     tensors_in,
     torch_module,
+    which_nonfinite,
 )
 
 MOST_INPUTS = 4
@@ -28,20 +32,45 @@ _MASKED = ("softmax", "attention", "logsumexp")
 _SAVED = "_saved_"
 
 
+class Restrains(Protocol):
+    """See `held_trace.Restraint`."""
+
+    resting: bool
+    stopped: str
+
+    def before(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Raises where an operation must not run, or returns what stands for its result; else None."""
+
+    def after(self, func: Any, output: Any) -> None:
+        """It has run."""
+
+    def over(self) -> bool:
+        """Whether the time is over."""
+
+    def allow_backward(self, labels: Iterable[Any]) -> None:
+        """Raises where a backward through these nodes may do harm."""
+
+
 class Modules:
     """The stack of module calls; `path` names a module."""
 
     def __init__(self, path: Callable[[Any], str | None]) -> None:
         self.stack: list[tuple[Any, Any]] = []
         self._path = path
+        self._handles: list[Any] = []
         self.left: Callable[[Any, Any], object] | None = None
         """Called with a module and its output when its call ends."""
 
     def watch(self) -> None:
         """Register hooks on all modules of this process."""
         nn = torch_module().nn.modules.module
-        nn.register_module_forward_pre_hook(self._enter)
-        nn.register_module_forward_hook(self._leave)
+        self._handles.append(nn.register_module_forward_pre_hook(self._enter))
+        self._handles.append(nn.register_module_forward_hook(self._leave))
+
+    def unwatch(self) -> None:
+        """Take the hooks out."""
+        while self._handles:
+            self._handles.pop().remove()
 
     def _enter(self, module: Any, args: Any) -> None:
         self.stack.append((module, args))
@@ -64,14 +93,18 @@ class Modules:
 class Forward:
     """A repeated forward. `births` fills as it runs."""
 
-    def __init__(self, modules: Modules, sources: list[tuple[str, str, Any]]) -> None:
+    def __init__(
+        self, modules: Modules, sources: list[tuple[str, str, Any]], restraint: Restrains | None = None
+    ) -> None:
         """`sources`: kind, name and tensor of each parameter, buffer and input."""
         self.modules = modules
         self.births: list[dict[str, Any]] = []
         self._of: dict[int, dict[str, Any]] = {}
-        for kind, name, tensor in sources:
-            if is_nonfinite(tensor):
-                self._of[_place(tensor)] = {
+        self._restraint = restraint
+        bad = which_nonfinite([tensor for *_, tensor in sources])
+        for kind, name, tensor in [one for one, is_bad in zip(sources, bad, strict=True) if is_bad]:
+            if tensor.numel():
+                self._of[storage(tensor)] = {
                     "source": kind,
                     "name": name,
                     "deliberate": kind in ("buffer", "input") and _only_infinite(tensor),
@@ -80,24 +113,14 @@ class Forward:
 
     def run(self, module: Any, args: Any, kwargs: Any) -> Any:
         """Call the module, without gradients; returns its output."""
-        from torch.utils import _python_dispatch
-
-        mode: Any = _python_dispatch.TorchDispatchMode
-        check = self._check_output
-
-        def dispatch(_mode: Any, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            output = func(*args, **(kwargs or {}))
-            check(func, args, kwargs or {}, output)
-            return output
-
-        with torch_module().no_grad(), type("Watch", (mode,), {"__torch_dispatch__": dispatch})():
+        with torch_module().no_grad(), watching(self._check_output, self._restraint):
             return module(*args, **kwargs)
 
     def birth_of(self, output: Any) -> dict[str, Any] | None:
         """The birth behind the first bad tensor of an output; None when all are finite."""
         for _, tensor in tensors_in(output):
             if is_nonfinite(tensor):
-                found = self._of.get(_place(tensor))
+                found = self._of.get(storage(tensor))
                 return found or {"source": "unknown", "kind": _kind(tensor), "deliberate": False}
         return None
 
@@ -107,16 +130,16 @@ class Forward:
             return
         for _, tensor in tensors_in(output, depth=2):
             if is_nonfinite(tensor):
-                self._of[_place(tensor)] = self._birth(operation, args, kwargs, tensor)
+                self._of[storage(tensor)] = self._birth(operation, args, kwargs, tensor)
             elif _covers(tensor):
-                self._of.pop(_place(tensor), None)
+                self._of.pop(storage(tensor), None)
 
     def _birth(self, operation: str, args: Any, kwargs: Any, output: Any) -> dict[str, Any]:
         given = [tensor for _, tensor in tensors_in([args, kwargs])]
         before = [
-            self._of[_place(one)]
+            self._of[storage(one)]
             for one in given
-            if _place(one) in self._of and (is_nonfinite(one) or _place(one) == _place(output))
+            if storage(one) in self._of and (is_nonfinite(one) or storage(one) == storage(output))
         ]
         own = next((one for one in before if not one["deliberate"]), None)
         if own is not None:
@@ -144,7 +167,30 @@ class Forward:
         return birth
 
 
-def _place(tensor: Any) -> int:
+def watching(check: Callable[[Any, Any, Any, Any], object] | None, restraint: Restrains | None) -> Any:
+    """A dispatch mode that checks the result of every operation, and restrains them."""
+    from torch.utils import _python_dispatch
+
+    mode: Any = _python_dispatch.TorchDispatchMode
+
+    def dispatch(_mode: Any, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        restrained = restraint is not None and not restraint.resting
+        if restraint is not None and restrained:
+            instead = restraint.before(func, args, kwargs)
+            if instead is not None:
+                return instead
+        output = func(*args, **kwargs)
+        if restraint is not None and restrained:
+            restraint.after(func, output)
+        if check is not None:
+            check(func, args, kwargs, output)
+        return output
+
+    return type("Watch", (mode,), {"__torch_dispatch__": dispatch})()
+
+
+def storage(tensor: Any) -> int:
     """Address of a tensor's storage: the same for all views of it."""
     torch = torch_module()
     return int(tensor.untyped_storage().data_ptr()) if tensor.layout is torch.strided else id(tensor)
@@ -179,24 +225,41 @@ def _means_to(args: Any, kwargs: Any, given: list[Any]) -> bool:
 class Backward:
     """A repeated backward, from the model's output on with a gradient of ones."""
 
-    def __init__(self, modules: Modules) -> None:
+    def __init__(
+        self, modules: Modules, restraint: Restrains | None = None, ends: list[Any] | None = None
+    ) -> None:
+        """`ends`: the parameters that it runs to, without a change to their gradients; None: to all, and it
+        adds to their gradients, as only a fork may."""
         self.origin: dict[str, Any] | None = None
         self._modules = modules
+        self._restraint = restraint
+        self._ends = ends
         self._labels: dict[Any, str] = {}
         modules.left = self._label
 
     def run(self, module: Any, args: Any, kwargs: Any) -> Any:
         """Call the module and run backward; returns the output."""
         torch = torch_module()
-        with torch.enable_grad():
+        restrained = watching(None, self._restraint) if self._restraint is not None else nullcontext()
+        with torch.enable_grad(), restrained:
             output = module(*args, **kwargs)
             self._modules.left = None
-            ends = [one for _, one in tensors_in(output) if one.requires_grad and has_float_values(one)]
-            for node in list(self._labels):
-                node.register_hook(self._hook(node))
-            if ends:
-                torch.autograd.backward(ends, [torch.ones_like(one) for one in ends], retain_graph=True)
+            roots = [one for _, one in tensors_in(output) if one.requires_grad and has_float_values(one)]
+            handles = [node.register_hook(self._hook(node)) for node in self._labels]
+            try:
+                self._run_back(roots, [torch.ones_like(one) for one in roots])
+            finally:
+                for handle in handles:  # or nodes and hooks hold each other, and the tensors of the graph
+                    handle.remove()
         return output
+
+    def _run_back(self, roots: list[Any], ones: list[Any]) -> None:
+        autograd = torch_module().autograd
+        if roots and self._ends is None:
+            autograd.backward(roots, ones, retain_graph=True)
+        elif roots and self._ends and self._restraint is not None:
+            self._restraint.allow_backward(self._labels)
+            autograd.grad(roots, self._ends, ones, allow_unused=True)
 
     def _label(self, module: Any, output: Any) -> None:
         """Label the nodes that a call made, except those made by calls inside it."""
@@ -210,7 +273,21 @@ class Backward:
             waiting += [one for one, _ in node.next_functions if one is not None]
 
     def _hook(self, node: Any) -> Callable[[Any, Any], None]:
+        restraint = self._restraint
+
         def check(made: Any, came: Any) -> None:
+            if restraint is None:
+                look(made, came)
+                return
+            if restraint.over():
+                return
+            restraint.resting = True
+            _, error = capture(lambda: look(made, came))  # raises nothing into a thread of autograd's engine
+            restraint.resting = False
+            if error is not None:
+                restraint.stopped = restraint.stopped or describe(error)
+
+        def look(made: Any, came: Any) -> None:
             if (
                 self.origin is None
                 and any(is_nonfinite(one) for one in made)
