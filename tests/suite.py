@@ -51,7 +51,7 @@ def files_with(mark: str) -> tuple[str, ...]:
 
 
 PHASES = (
-    Phase("not campaign and not alone", 4),  # more than cores: tests wait for jobs most of the time
+    Phase("not campaign and not alone", 6),  # more than cores: tests wait for jobs most of the time
     Phase("alone and not campaign", 0, files_with("alone")),  # in pytest's own process
 )
 

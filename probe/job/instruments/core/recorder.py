@@ -2,8 +2,7 @@
 
 HOT PATH: every method except `__init__` and the properties runs inside training steps, on the training
 thread. No lock, no I/O, no import, no wait. The instruments call it at the edges of phases; it adds up their
-times and writes one python.steps row when a step ends; in C where that is loaded (`base/compiled`). Standard
-library only.
+times and writes a python.steps row when a step ends; in C where that is loaded. Standard library only.
 
 One clock reading ends a phase and starts the next, so phases never overlap and add up with `other_s` to the
 wall time of the step.
@@ -27,10 +26,9 @@ from probe.recording.recording import Recording
 _now = time.monotonic_ns
 _ident = threading.get_ident
 
-SHADOW_FIRST, SHADOW_EVERY, SHADOW_STEPS = 200, 1000, 8
-"""Shadow steps: the first one, their period, how many in a row."""
-ROUND = 50
-"""Steps with such a number are timed where others are not: an evaluation every N steps is in one of them."""
+SHADOW_FIRST, SHADOW_EVERY, SHADOW_STEPS, ROUND = 200, 1000, 8, 50
+"""Shadow steps: the first one, their period, how many in a row. Every so many steps phases are timed in any
+case: an evaluation every N steps is in one of them."""
 MARKED = ("optimizer", "call")
 """Boundaries that are seen whether or not forwards are timed."""
 BOUNDARIES = (*MARKED, "batch", "update", "backward")
