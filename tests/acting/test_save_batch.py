@@ -30,4 +30,4 @@ def test_the_batch_of_a_nan_is_saved_and_then_dropped(
         rows = json.loads(run_probe(place, str(job.pid), "query", "--format", "json", sql).stdout)["rows"]
         assert rows == [[content["event"]["content_hash"], "data"]]
         again = run_probe(place, str(job.pid), "save-batch", str(path), "--overwrite")
-        assert again.returncode == 0 and "this is the last batch that came" in again.stdout, again.stderr
+        assert again.returncode == 0 and "this is the latest batch" in again.stdout, again.stderr

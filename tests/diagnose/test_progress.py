@@ -54,10 +54,12 @@ def test_a_batch_that_does_not_come_is_pending(place: Place, fork: Callable[...,
     job = fork("stall_workers", "--way", "fifo")
     job.wait_for("HANGING")
     history = History(recorded_of(place, job.pid).meta)
-    found = until(lambda: (now := read(history)).pending_s is not None and now, "a pending batch")
+    found = until(
+        lambda: (now := read(history)).pending_s is not None and now.quiet_s == now.pending_s and now,
+        "a pending batch, and nothing since",
+    )
     assert found
     assert (found.phase, found.pending_loader) == ("data", "Samples#0")
-    assert found.quiet_s == found.pending_s
 
 
 @pytest.mark.parametrize("apart_ns", [HOUR_NS, -HOUR_NS])

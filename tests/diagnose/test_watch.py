@@ -123,7 +123,7 @@ def with_little_quota(pid: int) -> Iterator[None]:
 
 @pytest.mark.alone
 @pytest.mark.parametrize(("hold_back", "said"), [
-    (beside_burners, "waiting for a CPU"), (with_little_quota, "CPU quota ran out in"),
+    (beside_burners, "waiting for a CPU"), (with_little_quota, "used up its CPU quota in"),
 ])
 def test_a_starved_job_is_starved_and_not_hung(
     place: Place, fork: Callable[..., Forked], said: str,

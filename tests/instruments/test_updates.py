@@ -39,7 +39,8 @@ JUDGES = (
     "updates-rounded-away", "equal-units", "copy-never-moves", "parameters-forgotten", "layer-not-learning",
     "weights-shrink", "hooks-grow", "freeze-without-effect", "clips-nothing", "copy-without-buffers",
 )
-STEPS = "16"
+STEPS = {"reset": "200"}
+"""Of a kind that is found only where the agent's thread compares between two steps; 16 of all others."""
 LIBRARY = load([built_in_folder()])
 
 
@@ -58,7 +59,7 @@ def found(place: Place, pid: int) -> list[str]:
 
 def trained(fork: Fork, kinds: tuple[str, ...]) -> dict[str, Forked]:
     """A job of each kind that has made its steps as it does without probe."""
-    commands = {kind: ("update_ways", "--kind", kind, "--steps", STEPS) for kind in kinds}
+    commands = {kind: ("update_ways", "--kind", kind, "--steps", STEPS.get(kind, "16")) for kind in kinds}
     plain = {kind: fork(*command, watched=False) for kind, command in commands.items()}
     jobs = {kind: fork(*command, "--hold") for kind, command in commands.items()}
     for kind, job in jobs.items():

@@ -214,7 +214,7 @@ INSTEAD: Mapping[str, str] = {
     "python.torch_nccl_pg_status": _PEERS_COLLECTIVES,
     "rdma.*": "counters of network cards are not recorded: python.collectives has the duration and bytes of "
     "each collective",
-    "python.trace_event": "python.spans and python.events have what probe.span and probe.event mark; "
+    "python.trace_event": "python.spans and python.events have what the job itself marks; "
     "python.pulse has the phases of the training thread, python.intervals its evaluations and checkpoints",
     "python.profile_capture": "profiles are files: `probe PID profile` writes a trace of whole steps",
     "python.profile_hotspot": "profiles are files: `probe PID profile` writes a trace of whole steps; "
