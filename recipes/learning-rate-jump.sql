@@ -14,7 +14,7 @@
 --   "probe {endpoint} lr",
 --   "probe {endpoint} lr --scale {back:.2g}",
 -- ]
--- false_positives = "warm restarts, and a rate that is raised on purpose: `info` unless the loss rises"
+-- false_positives = "a rate that is raised on purpose: `info` unless the loss rises; the restarts of a scheduler that is made of them, up to the rate that the training has had before: `info` unless the loss is lost (SGDR, arXiv 1608.03983: it rises for a while)"
 -- explains = ["loss-spike", "divergence", "oscillation", "learning-rate-too-high", "learning-rate-zero", "gradients-exploding", "gradient-exploding-layer", "dead-units", "saturated-units", "plateau", "slow-decrease", "nan-origin", "loss-nan", "amp-overflow"]
 -- dated = true
 -- [parameters.times]
@@ -38,12 +38,19 @@ WITH seen AS (
         AND step NOT IN (SELECT step + d FROM probe.actions, range(3) t(d) WHERE action = 'lr' AND step IS NOT NULL)
         AND step >= COALESCE((SELECT MIN(step) FROM rises WHERE lr < before), 0)
     ORDER BY lr > 1.2 * highest DESC, step DESC LIMIT 1
+), restarts AS (
+    SELECT COUNT(*) > 0 AS designed FROM python.schedulers
+    WHERE leads IS NOT FALSE AND scheduler IN ('CosineAnnealingWarmRestarts', 'CyclicLR')
 ), around AS (
     SELECT MEDIAN(s.loss) FILTER (s.step < jump.step) AS loss_before, MEDIAN(s.loss) FILTER (s.step >= jump.step) AS loss_after
     FROM jump JOIN python.steps s ON s.step BETWEEN jump.step - 50 AND jump.step + 50 WHERE isfinite(s.loss)
 )
 SELECT NULL AS unknown, step, lr, before, lr / before AS times, highest, known AS quiet, loss_before, loss_after,
     CASE WHEN worse THEN before / lr END AS back, CASE WHEN worse THEN 'notice' ELSE 'info' END AS severity
-FROM (SELECT *, COALESCE(loss_after > loss_before + 0.2 * ABS(loss_before), NOT COALESCE(isfinite(loss_after), false)) AS worse FROM jump, around)
+FROM (
+    SELECT *, CASE WHEN designed AND lr <= 1.01 * highest THEN NOT COALESCE(isfinite(loss_after), false)
+        ELSE COALESCE(loss_after > loss_before + 0.2 * ABS(loss_before), NOT COALESCE(isfinite(loss_after), false)) END AS worse
+    FROM jump, around, restarts
+)
 UNION ALL BY NAME
 SELECT 'the learning rate of fewer than 30 steps is known' AS unknown FROM seen HAVING COUNT(*) < 30
