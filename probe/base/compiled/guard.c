@@ -107,11 +107,7 @@ static PyObject *make_guard(PyObject *module, PyObject *arguments) {
 static const size_t objects[] = {
     offsetof(Guard, hook), offsetof(Guard, tracing), offsetof(Guard, failed), 0,
 };
-static int traverse(PyObject *self, visitproc visit, void *arg) {
-    return visit_members(self, objects, visit, arg);
-}
-static int clear(PyObject *self) { return clear_members(self, objects); }
-static void dealloc(PyObject *self) { free_members(self, objects); }
+COLLECTED_MEMBERS
 
 static PyType_Slot slots[] = {
     {Py_tp_traverse, traverse}, {Py_tp_clear, clear}, {Py_tp_dealloc, dealloc}, {0, NULL},

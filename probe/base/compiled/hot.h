@@ -116,6 +116,12 @@ int add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **type);
 int visit_members(PyObject *self, const size_t *objects, visitproc visit, void *arg);
 int clear_members(PyObject *self, const size_t *objects);
 void free_members(PyObject *self, const size_t *objects);
+#define COLLECTED_MEMBERS \
+    static int traverse(PyObject *self, visitproc visit, void *arg) { \
+        return visit_members(self, objects, visit, arg); \
+    } \
+    static int clear(PyObject *self) { return clear_members(self, objects); } \
+    static void dealloc(PyObject *self) { free_members(self, objects); }
 
 /* ring.c */
 /* The writer whose append, or append_row, this is, if its rows have these columns; else NULL. */

@@ -156,11 +156,7 @@ static const size_t objects[] = {
     offsetof(Losses, on_backward_end), offsetof(Losses, after_backward), offsetof(Losses, manual_updates),
     offsetof(Losses, roots), offsetof(Losses, updates), offsetof(Losses, sums), offsetof(Losses, unscaled), 0,
 };
-static int traverse(PyObject *self, visitproc visit, void *arg) {
-    return visit_members(self, objects, visit, arg);
-}
-static int clear(PyObject *self) { return clear_members(self, objects); }
-static void dealloc(PyObject *self) { free_members(self, objects); }
+COLLECTED_MEMBERS
 static PyType_Slot slots[] = {
     {Py_tp_methods, methods}, {Py_tp_members, members}, {Py_tp_traverse, traverse}, {Py_tp_clear, clear},
     {Py_tp_dealloc, dealloc}, {0, NULL},

@@ -253,11 +253,7 @@ static const size_t objects[] = {
     offsetof(Optimizers, finish_sample), offsetof(Optimizers, before_step), offsetof(Optimizers, after_step),
     offsetof(Optimizers, trace_step), offsetof(Optimizers, leader), offsetof(Optimizers, judge), 0,
 };
-static int traverse(PyObject *self, visitproc visit, void *arg) {
-    return visit_members(self, objects, visit, arg);
-}
-static int clear(PyObject *self) { return clear_members(self, objects); }
-static void dealloc(PyObject *self) { free_members(self, objects); }
+COLLECTED_MEMBERS
 static PyType_Slot slots[] = {
     {Py_tp_methods, methods}, {Py_tp_members, members}, {Py_tp_traverse, traverse}, {Py_tp_clear, clear},
     {Py_tp_dealloc, dealloc}, {0, NULL},
