@@ -43,6 +43,15 @@ def test_another_label_for_the_same_sample_is_counted() -> None:
     assert known.trained(IMAGES[:20], None) == Recognised(20, 20, None)
 
 
+def test_a_label_that_is_missing_contradicts_none() -> None:
+    known, labels = KnownSamples(), torch.arange(48.0)
+    missing = torch.where(labels < 10, torch.nan, labels)
+    assert known.trained(IMAGES, missing) == Recognised(48, 0, 0)
+    assert known.trained(IMAGES, missing.unsqueeze(1)) == Recognised(48, 48, 0)
+    assert known.trained(IMAGES, labels) == Recognised(48, 48, 0), "what was missing is known later"
+    assert known.trained(IMAGES, missing + 1) == Recognised(48, 48, 38)
+
+
 def test_an_evaluation_is_compared_with_the_training_and_not_remembered() -> None:
     known = KnownSamples()
     known.trained(IMAGES[:10], None)

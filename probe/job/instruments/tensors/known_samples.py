@@ -47,12 +47,13 @@ class KnownSamples:
             return None
         known = self._labels
         given = labels is not None and labels.is_cpu and len(labels) == len(tensor)
-        names: list[Any] = _some(labels).tolist() if given else [None] * len(numbers)
+        names: list[Any] = _some(labels).reshape(-1).tolist() if given else [None] * len(numbers)
+        names = [None if name != name else name for name in names]  # NaN: this sample has no label
         before = [(number, name) for number, name in zip(numbers, names, strict=True) if number in known]
         for number, name in zip(numbers, names, strict=True):
             if len(known) < MOST_KNOWN:
                 known.setdefault(number, name)
-        changed = sum(known[number] is not None and known[number] != name for number, name in before)
+        changed = sum(None not in (known[number], name) and known[number] != name for number, name in before)
         return Recognised(len(numbers), len(before), changed if given else None)
 
     def evaluated(self, tensor: Any) -> Recognised | None:
